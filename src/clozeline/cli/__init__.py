@@ -1,0 +1,27 @@
+"""The `clozeline` command: one file for each group of verbs; heavy imports happen inside the verb that needs them."""
+
+import logging
+import sys
+
+import typer
+
+from clozeline.cli import stage
+from clozeline.errors import ClozelineError
+
+app = typer.Typer(
+    help="From raw text to your own encoder, served as INT8 on ordinary CPUs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+)
+stage.add_to(app)
+
+
+def main() -> None:
+    """Run the command; a `ClozelineError` ends it with its message and its exit code, never with a traceback."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    try:
+        app()
+    except ClozelineError as error:
+        typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
+        sys.exit(error.exit_code)

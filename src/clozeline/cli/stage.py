@@ -1,0 +1,63 @@
+"""`clozeline stage`: what dvc.yaml calls."""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from clozeline.errors import ParamsError
+from clozeline.params import Params, read_params
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(name="stage", rich_help_panel="Called by dvc.yaml")(stage)
+
+
+def stage(
+    name: Annotated[str, typer.Argument(help="A stage: a file of clozeline/stages.")],
+    arguments: Annotated[list[str], typer.Argument(help="Its paths (and task or model), as name=value.")],
+) -> None:
+    """Run one stage with its section of params.yaml; `dvc repro` calls this, a person rarely does.
+
+    Example: `clozeline stage tokenize clean=data/clean out=data/tokens …`
+    """
+    run = _stage_named(name)
+    run(**_arguments_for(run, name, read_params(Path("params.yaml")), arguments))
+
+
+def _stage_named(name: str) -> Callable[..., None]:
+    known = sorted(file.stem for file in (Path(__file__).parents[1] / "stages").glob("[!_]*.py"))
+    if name not in known:
+        raise ParamsError(
+            "there is no such stage",
+            given=name,
+            expected=f"one of: {', '.join(known)}",
+            do="run `dvc stage list` to see what dvc.yaml calls",
+        )
+    run: Callable[..., None] = importlib.import_module(f"clozeline.stages.{name}").run
+    return run
+
+
+def _arguments_for(run: Callable[..., None], name: str, params: Params, texts: list[str]) -> dict[str, Any]:
+    """Match `name=value` texts to the parameters of `run`: paths by name, params by section."""
+    given = dict(text.partition("=")[::2] for text in texts)
+    section = getattr(params, name)
+    if isinstance(section, dict):
+        section = section[given["task"]]
+    known: dict[str, Any] = {"params": section, "seed": params.seed}
+    wanted = inspect.signature(run).parameters
+    paths = {
+        key: Path(value) if wanted[key].annotation is Path else value for key, value in given.items() if key in wanted
+    }
+    arguments = {key: value for key, value in (known | paths).items() if key in wanted}
+    if set(given) - set(wanted) or set(wanted) - set(arguments):
+        raise ParamsError(
+            f"stage `{name}` was called with the wrong arguments",
+            given=" ".join(texts),
+            expected=" ".join(f"{key}=…" for key in wanted if key not in known),
+            do=f"correct the `cmd` of stage `{name}` in dvc.yaml",
+        )
+    return arguments

@@ -1,0 +1,79 @@
+"""Everything Clozeline raises on purpose.
+
+ClozelineError            a person can act on it; the message says how
+├── ParamsError           a knob is unknown, misspelt, or out of range
+├── DataError             the text or the labels cannot be used as they are
+├── ArtifactError         a file made by a stage is missing, damaged, or belongs to something else
+├── TrainingError         training cannot go on (a loss that is not a number)
+├── GateError             a model is not good enough to be released
+├── StorageError          the disk is full or refuses to be written
+└── TransientError        a lock, a server, or a network did not answer; the same call may work later
+
+Each class has its own exit code: the orchestrator sees nothing else of a stage that failed,
+and retries only `TransientError`.
+"""
+
+from typing import ClassVar
+
+
+class ClozelineError(Exception):
+    """A problem told as: what happened, what was given, what was expected, what to do."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, problem: str, *, given: object, expected: str, do: str) -> None:
+        super().__init__(problem, given, expected, do)
+        self.problem = problem
+        self.given = given
+        self.expected = expected
+        self.do = do
+
+    def __str__(self) -> str:
+        return (
+            f"{self.problem}\n"
+            f"  given:    {self.given}\n"
+            f"  expected: {self.expected}\n"
+            f"  do:       {self.do}"
+        )
+
+
+class ParamsError(ClozelineError):
+    """A knob is unknown, misspelt, or out of range."""
+
+    exit_code = 2
+
+
+class DataError(ClozelineError):
+    """The text or the labels cannot be used as they are."""
+
+    exit_code = 3
+
+
+class ArtifactError(ClozelineError):
+    """A file made by a stage is missing, damaged, or belongs to something else."""
+
+    exit_code = 4
+
+
+class TrainingError(ClozelineError):
+    """Training cannot go on."""
+
+    exit_code = 5
+
+
+class GateError(ClozelineError):
+    """A model is not good enough to be released."""
+
+    exit_code = 6
+
+
+class StorageError(ClozelineError):
+    """The disk is full or refuses to be written."""
+
+    exit_code = 7
+
+
+class TransientError(ClozelineError):
+    """Something outside did not answer; the same call may work later. 75 is sysexits' EX_TEMPFAIL."""
+
+    exit_code = 75

@@ -1,0 +1,87 @@
+"""How far along a long job is: a bar with ETA in a terminal, a plain line now and then elsewhere."""
+
+import logging
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Self, TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+Item = TypeVar("Item")
+_LOG = logging.getLogger(__name__)
+
+
+class ProgressBar:
+    """Counts `total` units of work; `note` stands beside the count (a loss, a speed).
+
+    Bars go to standard error, so that standard output stays clean for pipes.
+    """
+
+    def __init__(self, description: str, total: int, *, done: int = 0, plain_every_seconds: float = 10.0) -> None:
+        self._description = description
+        self._total = total
+        self._done = done
+        self._done_at_start = done
+        self._started = time.monotonic()
+        self._last_line = self._started
+        self._plain_every_seconds = plain_every_seconds
+        self._bar = _terminal_bar() if sys.stderr.isatty() else None
+        if self._bar:
+            self._task = self._bar.add_task(description, total=total, completed=done, note="")
+
+    def __enter__(self) -> Self:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def advance(self, units: int = 1, note: str = "") -> None:
+        self._done += units
+        if self._bar:
+            self._bar.update(self._task, completed=self._done, note=note)
+        elif time.monotonic() - self._last_line >= self._plain_every_seconds:
+            self._last_line = time.monotonic()
+            self._say(note)
+
+    def _say(self, note: str) -> None:
+        elapsed = time.monotonic() - self._started
+        remaining = elapsed / max(self._done - self._done_at_start, 1) * (self._total - self._done)
+        _LOG.info(
+            "%s: %d/%d (%.0f %%), %.0f s elapsed, ETA %.0f s%s",
+            self._description,
+            self._done,
+            self._total,
+            100 * self._done / max(self._total, 1),
+            elapsed,
+            max(remaining, 0),
+            f", {note}" if note else "",
+        )
+
+
+def track(items: Iterable[Item], description: str, total: int) -> Iterator[Item]:
+    """Yield `items` and show how many of `total` are done."""
+    with ProgressBar(description, total) as bar:
+        for item in items:
+            yield item
+            bar.advance()
+
+
+def _terminal_bar() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=Console(stderr=True),
+    )
