@@ -25,7 +25,7 @@ def replacing_file(path: Path) -> Iterator[Path]:
             path.parent.mkdir(parents=True, exist_ok=True)
             yield beside
             _flush(beside)
-            os.replace(beside, path)
+            beside.replace(path)
             _flush(path.parent)
     finally:
         beside.unlink(missing_ok=True)
@@ -47,11 +47,11 @@ def replacing_folder(path: Path) -> Iterator[Path]:
                 _flush(file)
             if path.exists():
                 old = _beside(path)
-                os.replace(path, old)
-                os.replace(beside, path)
+                path.replace(old)
+                beside.replace(path)
                 shutil.rmtree(old)
             else:
-                os.replace(beside, path)
+                beside.replace(path)
             _flush(path.parent)
     finally:
         shutil.rmtree(beside, ignore_errors=True)

@@ -29,12 +29,7 @@ class ClozelineError(Exception):
         self.do = do
 
     def __str__(self) -> str:
-        return (
-            f"{self.problem}\n"
-            f"  given:    {self.given}\n"
-            f"  expected: {self.expected}\n"
-            f"  do:       {self.do}"
-        )
+        return f"{self.problem}\n  given:    {self.given}\n  expected: {self.expected}\n  do:       {self.do}"
 
 
 class ParamsError(ClozelineError):

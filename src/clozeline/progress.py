@@ -43,6 +43,10 @@ class ProgressBar:
         if self._bar:
             self._bar.stop()
 
+    @property
+    def done(self) -> int:
+        return self._done
+
     def advance(self, units: int = 1, note: str = "") -> None:
         self._done += units
         if self._bar:

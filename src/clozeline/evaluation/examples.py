@@ -1,0 +1,115 @@
+"""A page of predictions one can look at: original, masked, predicted, and how sure the model was."""
+
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from transformers import PreTrainedModel
+
+from clozeline.model import masked_lm
+from clozeline.model.batches import Split
+from clozeline.tokens.rows import RowTokens
+
+_MIN_CONTENT_TOKENS = 12
+"""Shorter rows give too little context to be worth a look."""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """One hidden token, and what the model said."""
+
+    original: str
+    predicted: str
+    probability: float
+
+
+@dataclass(frozen=True)
+class Example:
+    """One row of text with a fold of its tokens hidden."""
+
+    original: str
+    masked: str
+    guesses: tuple[Guess, ...]
+
+
+def make_examples(
+    model: PreTrainedModel, split: Split, tokenizer: Tokenizer, *, seed: int, num_folds: int, num_examples: int
+) -> list[Example]:
+    """Rows spread evenly over the split, the first fold of each hidden."""
+    worth = np.flatnonzero(split.rows.length_R >= _MIN_CONTENT_TOKENS)
+    spread = np.unique(np.linspace(0, len(worth) - 1, min(num_examples, len(worth))).astype(np.int64))
+    rows = worth[spread] if len(worth) else worth
+    return [_example(model, split, tokenizer, split.read(np.array([row])), seed, num_folds) for row in rows]
+
+
+@torch.inference_mode()
+def _example(
+    model: PreTrainedModel, split: Split, tokenizer: Tokenizer, tokens: RowTokens, seed: int, num_folds: int
+) -> Example:
+    batch = split.fold_batch(tokens, seed, 0, num_folds)
+    probabilities_NV = masked_lm.target_logits(model, batch).softmax(dim=1)
+    best_N = probabilities_NV.max(dim=1)
+    guesses = [
+        Guess(tokenizer.decode([label]), tokenizer.decode([predicted]), probability)
+        for label, predicted, probability in zip(
+            batch.labels_N.tolist(), best_N.indices.tolist(), best_N.values.tolist(), strict=True
+        )
+    ]
+    shown_ids = batch.input_ids_BL[0, 1:-1].tolist()
+    return Example(
+        original=tokenizer.decode(tokens.input_ids_N.tolist()),
+        masked=tokenizer.decode(shown_ids, skip_special_tokens=False),
+        guesses=tuple(guesses),
+    )
+
+
+def as_text(examples: list[Example]) -> str:
+    """For a terminal."""
+    blocks = []
+    for number, example in enumerate(examples, start=1):
+        lines = [f"{number}. {example.original}", f"   {example.masked}"]
+        for guess in example.guesses:
+            mark = "✓" if guess.predicted == guess.original else " "
+            lines.append(f"   {mark} {guess.original!r:<20} → {guess.predicted!r:<20} {guess.probability:6.1%}")
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def as_html(examples: list[Example]) -> str:
+    """For a browser: one file, no outside assets."""
+    articles = "\n".join(_article(example) for example in examples)
+    return _PAGE.format(articles=articles)
+
+
+def _article(example: Example) -> str:
+    rows = "\n".join(
+        f'<tr class="{"hit" if guess.predicted == guess.original else "miss"}"><td>{escape(guess.original)}</td>'
+        f"<td>{escape(guess.predicted)}</td><td>{guess.probability:.1%}</td></tr>"
+        for guess in example.guesses
+    )
+    return (
+        f"<article><p>{escape(example.original)}</p><p class=masked>{escape(example.masked)}</p>"
+        f"<table><tr><th>original</th><th>predicted</th><th>probability</th></tr>\n{rows}</table></article>"
+    )
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>Example predictions</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 50rem; margin: 2rem auto; padding: 0 1rem; }}
+article {{ border-top: 1px solid #ccc; padding: 1rem 0; }}
+.masked {{ color: #666; }}
+th, td {{ text-align: left; padding: 0 1.5rem 0 0; }}
+th {{ font-weight: normal; color: #666; }}
+.hit td {{ color: #067a3a; }}
+</style>
+<h1>Example predictions</h1>
+<p>Validation text; green: the model's first guess is the hidden token.</p>
+{articles}
+</html>
+"""

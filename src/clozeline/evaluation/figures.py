@@ -1,0 +1,103 @@
+"""How well masked tokens are named, over a whole split: every token a target exactly once.
+
+The tokens are dealt into k folds by who they are; pass k hides fold k alone. Sums are taken over tokens, so
+the figures do not depend on how rows were batched (a mean of batch means does).
+
+Shapes: N targets of a batch, V vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from clozeline.model import masked_lm
+from clozeline.model.batches import Split
+from clozeline.model.masked_lm import MaskedBatch
+from clozeline.tokens.rows import sorted_plan
+
+_TOP = 5
+
+
+@dataclass(frozen=True)
+class Sums:
+    """What is added up over targets."""
+
+    loss_nats: float = 0.0
+    num_targets: int = 0
+    num_top1: int = 0
+    num_top5: int = 0
+
+    def __add__(self, other: Self) -> "Sums":
+        return Sums(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Sums)))
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Figures of one model on one split; a nat is log base e."""
+
+    loss_nats_per_token: float
+    perplexity: float
+    """exp of the summed loss over the number of targets; not the mean of batch means."""
+    top1: float
+    top5: float
+    nats_per_byte: float
+    """Loss of all targets over the UTF-8 bytes of the raw text: the one to compare across tokenizers."""
+    target_tokens: int
+    validation_tokens: int
+    """Targets, and the unknown tokens that no model could be asked to name."""
+
+
+def measure(
+    model: PreTrainedModel,
+    split: Split,
+    *,
+    seed: int,
+    num_folds: int,
+    batch_tokens: int,
+    advance: Callable[[int], None],
+) -> Figures:
+    """Judge `model` on every token of `split`; `advance` is told of each row done."""
+    sums = Sums()
+    for batch, num_rows in _all_batches(split, seed, num_folds, batch_tokens):
+        sums = sums + _judge(masked_lm.target_logits(model, batch), batch.labels_N)
+        advance(num_rows)
+    loss = sums.loss_nats / sums.num_targets
+    return Figures(
+        loss_nats_per_token=loss,
+        perplexity=math.exp(loss),
+        top1=sums.num_top1 / sums.num_targets,
+        top5=sums.num_top5 / sums.num_targets,
+        nats_per_byte=sums.loss_nats / split.shards.text_bytes,
+        target_tokens=sums.num_targets,
+        validation_tokens=split.shards.num_tokens,
+    )
+
+
+def _all_batches(split: Split, seed: int, num_folds: int, batch_tokens: int) -> Iterator[tuple[MaskedBatch, int]]:
+    plan = sorted_plan(split.rows.length_R, batch_tokens)
+    for index in range(plan.num_batches):
+        tokens = split.read(plan.rows_of(index))
+        for fold in range(num_folds):
+            batch = split.fold_batch(tokens, seed, fold, num_folds)
+            if len(batch.labels_N):
+                yield batch, len(tokens.length_B)
+
+
+@torch.inference_mode()
+def _judge(logits_NV: Tensor, labels_N: Tensor) -> Sums:
+    """Sums in float64: a million float32 addends would lose the last digits, and with them repeatability."""
+    loss_N = functional.cross_entropy(logits_NV, labels_N, reduction="none")
+    top_NK = logits_NV.topk(min(_TOP, logits_NV.shape[1]), dim=1).indices
+    hit_NK = top_NK == labels_N[:, None]
+    return Sums(
+        loss_nats=loss_N.double().sum().item(),
+        num_targets=len(labels_N),
+        num_top1=int(hit_NK[:, 0].sum()),
+        num_top5=int(hit_NK.any(dim=1).sum()),
+    )

@@ -1,0 +1,98 @@
+"""Checkpoints: where an interrupted training goes on, bit for bit.
+
+They live outside DVC's outs, in a folder named by a fingerprint of all that the result depends on: another
+learning rate, another corpus, or another line of code looks in another folder and cannot pick up a stale one.
+"""
+
+import hashlib
+import json
+import logging
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from clozeline.atomic import replacing_folder
+from clozeline.errors import ArtifactError
+
+_LOG = logging.getLogger(__name__)
+_STATE = "state.pt"
+_SEAL = "seal.json"
+
+
+def fingerprint(facts: Mapping[str, object], files: Iterable[Path]) -> str:
+    """Name of all that decides a training's result: `facts` as JSON, and the contents of `files` in the given order."""
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
+    for file in files:
+        digest.update(file.name.encode())
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """The newest `keep` states of one training."""
+
+    folder: Path
+    fingerprint: str
+    keep: int
+
+    @classmethod
+    def of(cls, work: Path, fingerprint: str, keep: int) -> "Checkpoints":
+        return cls(work / fingerprint, fingerprint, keep)
+
+    def save(self, step: int, state: Mapping[str, Any]) -> None:
+        """Write the state of `step` whole or not at all, then drop all but the newest `keep`.
+
+        Raises:
+            StorageError: the disk is full; the states saved before are still there.
+        """
+        with replacing_folder(self.folder / f"step-{step:09d}") as beside:
+            torch.save(dict(state), beside / _STATE)
+            seal = {"fingerprint": self.fingerprint, "sha256": _sha256(beside / _STATE)}
+            (beside / _SEAL).write_text(json.dumps(seal), encoding="utf-8")
+        for old in self._saved()[: -self.keep]:
+            shutil.rmtree(old)
+
+    def load_newest(self) -> dict[str, Any] | None:
+        """The newest whole state, or None if there is none. A damaged one is passed over, loudly, for the one before.
+
+        Raises:
+            ArtifactError: a checkpoint belongs to another run.
+        """
+        for saved in reversed(self._saved()):
+            try:
+                return self._load(saved)
+            except (OSError, ValueError, KeyError) as error:
+                _LOG.warning("checkpoint %s is damaged (%s): trying the one before it", saved, error)
+        return None
+
+    def remove(self) -> None:
+        """Forget every state: the training is done and its result is saved."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _saved(self) -> list[Path]:
+        return sorted(self.folder.glob("step-*"))
+
+    def _load(self, saved: Path) -> dict[str, Any]:
+        seal = json.loads((saved / _SEAL).read_text(encoding="utf-8"))
+        if seal["fingerprint"] != self.fingerprint:
+            raise ArtifactError(
+                f"{saved} is a checkpoint of another run",
+                given=f"fingerprint {seal['fingerprint']}",
+                expected=f"fingerprint {self.fingerprint}, of these params, inputs and code",
+                do=f"remove {saved}: it was moved there by hand",
+            )
+        sha256 = _sha256(saved / _STATE)
+        if sha256 != seal["sha256"]:
+            raise ValueError(f"sha256 is {sha256[:12]}…, {seal['sha256'][:12]}… was written")
+        state: dict[str, Any] = torch.load(saved / _STATE, weights_only=True)
+        return state
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
