@@ -1,0 +1,268 @@
+"""Token shards: the tokens of a corpus on disk, documents back to back, read through memory maps.
+
+Shapes: D documents, N tokens, S spans.
+
+A shard ends between two documents, never inside one. Special tokens are not stored: the reader of a batch puts
+them where its rows begin and end. What a shard holds is a function of the documents and `shard_tokens` alone.
+"""
+
+import hashlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from clozeline.errors import ArtifactError
+
+FORMAT_VERSION = 1
+INFO_NAME = "tokens.json"
+TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
+IndexArray = npt.NDArray[np.int64] | npt.NDArray[np.uint64]
+_REBUILD = "rebuild it: `dvc repro --force tokenize`"
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SpecialIds(_Record):
+    """Ids that never stand for text; `cls` and `sep` open and close a row in whatever name the tokenizer has them."""
+
+    pad: int
+    cls: int
+    sep: int
+    mask: int
+    unk: int | None
+    every: tuple[int, ...]
+    """All special ids in rising order: never a target, never drawn as a random word."""
+
+
+class ShardInfo(_Record):
+    """One shard: what it holds and the sha256 of each of its files."""
+
+    num_documents: int
+    num_tokens: int
+    text_bytes: int
+    tokens_sha256: str
+    offsets_sha256: str
+    bytes_sha256: str
+
+
+class SplitInfo(_Record):
+    num_documents: int
+    num_tokens: int
+    text_bytes: int
+    shards: tuple[ShardInfo, ...]
+
+
+class TokensInfo(_Record):
+    """What tokens.json says; written last, so a folder that has it is whole."""
+
+    format_version: Literal[1]
+    vocab_size: int
+    """The largest id + 1: what an embedding table must hold."""
+    dtype: Literal["uint16", "uint32"]
+    tokenizer_sha256: str
+    special_ids: SpecialIds
+    splits: dict[str, SplitInfo]
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read `folder`'s tokens.json.
+
+        Raises:
+            ArtifactError: it is missing or damaged.
+        """
+        path = folder / INFO_NAME
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError as error:
+            raise ArtifactError(
+                f"{folder} holds no token shards", given=f"no file {path}", expected=INFO_NAME, do=_REBUILD
+            ) from error
+        except ValidationError as error:
+            raise ArtifactError(
+                f"{path} is damaged", given=str(error.errors()[0]["msg"]), expected="a whole tokens.json", do=_REBUILD
+            ) from error
+
+    def write(self, folder: Path) -> None:
+        (folder / INFO_NAME).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class ShardPaths:
+    """The files of one shard."""
+
+    tokens: Path
+    offsets: Path
+    document_bytes: Path
+
+    @classmethod
+    def of(cls, folder: Path, split: str, ordinal: int) -> Self:
+        stem = f"{split}-{ordinal:05d}"
+        return cls(folder / f"{stem}.bin", folder / f"{stem}.offsets.npy", folder / f"{stem}.bytes.npy")
+
+
+def dtype_for(vocab_size: int) -> Literal["uint16", "uint32"]:
+    return "uint16" if vocab_size <= 2**16 else "uint32"
+
+
+class TokenShards:
+    """One split of a corpus. A document is known by its ordinal in the split, a token by its position in the split.
+
+    `offsets` (uint64, [D + 1]): document `i` is tokens `offsets[i]` to `offsets[i + 1]`;
+    `document_bytes` (uint32, [D]): UTF-8 bytes of each document's text.
+    """
+
+    def __init__(self, folder: Path, split: str, info: TokensInfo) -> None:
+        self._folder = folder
+        self._split = split
+        self.info = info
+        shards = info.splits[split].shards
+        self._paths = [ShardPaths.of(folder, split, ordinal) for ordinal in range(len(shards))]
+        pairs = list(zip(self._paths, shards, strict=True))
+        self._tokens = [_map_tokens(paths.tokens, shard.num_tokens, np.dtype(info.dtype)) for paths, shard in pairs]
+        self._starts = [0, *np.cumsum([shard.num_tokens for shard in shards], dtype=np.int64).tolist()]
+        parts = [_read_offsets(paths.offsets, shard) for paths, shard in pairs]
+        ends = [part[1:] + np.uint64(start) for part, start in zip(parts, self._starts, strict=False)]
+        self.offsets: npt.NDArray[np.uint64] = np.concatenate([np.zeros(1, np.uint64), *ends])
+        sizes = [_read_array(paths.document_bytes, shard.num_documents, np.dtype(np.uint32)) for paths, shard in pairs]
+        self.document_bytes: npt.NDArray[np.uint32] = np.concatenate([np.zeros(0, np.uint32), *sizes])
+
+    @classmethod
+    def open(cls, folder: Path, split: str) -> Self:
+        """Map the shards of `split`; sizes are checked here, contents by `verify`.
+
+        Raises:
+            ArtifactError: a file is missing, truncated or does not fit its neighbours; or there is no such split.
+        """
+        info = TokensInfo.read(folder)
+        if split not in info.splits:
+            raise ArtifactError(
+                f"{folder} has no split `{split}`",
+                given=split,
+                expected=f"one of: {', '.join(info.splits)}",
+                do=_REBUILD,
+            )
+        return cls(folder, split, info)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Path, str]]:
+        """A worker process opens the files itself: a pickled memory map would carry the whole corpus."""
+        return type(self).open, (self._folder, self._split)
+
+    @property
+    def num_documents(self) -> int:
+        return self.info.splits[self._split].num_documents
+
+    @property
+    def num_tokens(self) -> int:
+        return self.info.splits[self._split].num_tokens
+
+    @property
+    def text_bytes(self) -> int:
+        return self.info.splits[self._split].text_bytes
+
+    @property
+    def vocab_size(self) -> int:
+        return self.info.vocab_size
+
+    def document(self, ordinal: int) -> TokenArray:
+        """Tokens of one document, a view of the file."""
+        return self.tokens(int(self.offsets[ordinal]), int(self.offsets[ordinal + 1]))
+
+    def tokens(self, start: int, stop: int) -> TokenArray:
+        """Tokens `start` to `stop` of the split: a view if one shard holds them, else a copy."""
+        assert 0 <= start <= stop <= self.num_tokens, (start, stop, self.num_tokens)
+        parts: list[TokenArray] = []
+        for ordinal in range(bisect_right(self._starts, start) - 1, bisect_left(self._starts, stop)):
+            shard_start = self._starts[ordinal]
+            parts.append(self._tokens[ordinal][max(start - shard_start, 0) : stop - shard_start])
+        return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, self.info.dtype), *parts])
+
+    def take(self, starts_S: IndexArray, lengths_S: IndexArray) -> TokenArray:
+        """Tokens of many spans, back to back: `starts_S[i]` to `starts_S[i] + lengths_S[i]`, as one copy [N]."""
+        positions_N = span_positions(starts_S, lengths_S)
+        if len(self._tokens) == 1:
+            return self._tokens[0][positions_N]
+        taken_N: TokenArray = np.empty(len(positions_N), dtype=self.info.dtype)
+        shard_N = np.searchsorted(self._starts, positions_N, side="right") - 1
+        for ordinal in np.unique(shard_N):
+            here_N = shard_N == ordinal
+            taken_N[here_N] = self._tokens[ordinal][positions_N[here_N] - self._starts[ordinal]]
+        return taken_N
+
+    def verify(self) -> None:
+        """Read every file and compare its sha256 with tokens.json.
+
+        Raises:
+            ArtifactError: naming the first file whose content is not what was written.
+        """
+        for paths, shard in zip(self._paths, self.info.splits[self._split].shards, strict=True):
+            _expect_sha256(paths.tokens, shard.tokens_sha256)
+            _expect_sha256(paths.offsets, shard.offsets_sha256)
+            _expect_sha256(paths.document_bytes, shard.bytes_sha256)
+
+
+def span_positions(starts_S: IndexArray, lengths_S: IndexArray) -> npt.NDArray[np.int64]:
+    """Every position of every span, in order: int64 [sum of lengths]."""
+    starts_S, lengths_S = starts_S.astype(np.int64), lengths_S.astype(np.int64)
+    ends_S = np.cumsum(lengths_S)
+    before_S = ends_S - lengths_S
+    num_tokens = int(ends_S[-1]) if len(ends_S) else 0
+    return np.repeat(starts_S - before_S, lengths_S) + np.arange(num_tokens, dtype=np.int64)
+
+
+def _map_tokens(path: Path, num_tokens: int, dtype: np.dtype[Any]) -> TokenArray:
+    expected = num_tokens * dtype.itemsize
+    given = path.stat().st_size if path.exists() else None
+    if given != expected:
+        raise ArtifactError(
+            f"{path} is {'missing' if given is None else 'truncated or overwritten'}",
+            given="no such file" if given is None else f"{given:,} bytes",
+            expected=f"{expected:,} bytes: {num_tokens:,} tokens of {dtype.itemsize} bytes",
+            do=_REBUILD,
+        )
+    if num_tokens == 0:
+        return np.zeros(0, dtype)
+    return np.memmap(path, dtype=dtype, mode="r")
+
+
+def _read_array(path: Path, length: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    try:
+        array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ArtifactError(
+            f"{path} is missing or damaged", given=str(error), expected=f"{length:,} numbers", do=_REBUILD
+        ) from error
+    if array.shape != (length,) or array.dtype != dtype:
+        raise ArtifactError(
+            f"{path} does not fit its shard",
+            given=f"{array.dtype} {array.shape}",
+            expected=f"{dtype} ({length},)",
+            do=_REBUILD,
+        )
+    return array
+
+
+def _read_offsets(path: Path, shard: ShardInfo) -> npt.NDArray[np.uint64]:
+    offsets = _read_array(path, shard.num_documents + 1, np.dtype(np.uint64))
+    if offsets[0] != 0 or offsets[-1] != shard.num_tokens or np.any(offsets[1:] < offsets[:-1]):
+        raise ArtifactError(
+            f"{path} does not fit its shard",
+            given=f"offsets from {offsets[0]} to {offsets[-1]}",
+            expected=f"rising from 0 to {shard.num_tokens}",
+            do=_REBUILD,
+        )
+    return offsets
+
+
+def _expect_sha256(path: Path, expected: str) -> None:
+    with path.open("rb") as file:
+        given = hashlib.file_digest(file, "sha256").hexdigest()
+    if given != expected:
+        raise ArtifactError(f"{path} was changed after it was written", given=given, expected=expected, do=_REBUILD)

@@ -1,0 +1,164 @@
+"""Claim: what is written is what is read, whatever the batches; and a damaged file is named."""
+
+from collections.abc import Callable, Sequence
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clozeline.errors import ArtifactError
+from clozeline.tokens.shard_writer import ShardWriter
+from clozeline.tokens.shards import SpecialIds, TokenShards, TokensInfo, dtype_for, span_positions
+
+SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, every=(0, 1, 2, 3, 4))
+
+
+def documents(count: int, vocab_size: int = 1000, longest: int = 40) -> list[np.ndarray]:
+    draw = np.random.default_rng(7)
+    return [draw.integers(5, vocab_size, size=draw.integers(0, longest)) for _ in range(count)]
+
+
+def write(
+    folder: Path, texts: Sequence[np.ndarray], *, shard_tokens: int, batch: int = 8, vocab_size: int = 1000
+) -> Path:
+    folder.mkdir()
+    dtype = dtype_for(vocab_size)
+    with ShardWriter(folder, "train", dtype, shard_tokens) as writer:
+        for start in range(0, len(texts), batch):
+            part = texts[start : start + batch]
+            lengths = np.array([len(text) for text in part])
+            writer.append(np.concatenate(part), lengths, lengths * 3)
+        split = writer.finish()
+    info = TokensInfo(
+        format_version=1,
+        vocab_size=vocab_size,
+        dtype=dtype,
+        tokenizer_sha256="",
+        special_ids=SPECIAL,
+        splits={"train": split},
+    )
+    info.write(folder)
+    return folder
+
+
+@pytest.fixture(params=[100_000, 200, 1], ids=["one shard", "several shards", "a shard for each document"])
+def written(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[TokenShards, list[np.ndarray]]:
+    texts = documents(100)
+    return TokenShards.open(write(tmp_path / "tokens", texts, shard_tokens=request.param), "train"), texts
+
+
+def test_every_document_comes_back_as_it_was(written: tuple[TokenShards, list[np.ndarray]]) -> None:
+    shards, texts = written
+    assert shards.num_documents == len(texts)
+    assert shards.num_tokens == sum(map(len, texts))
+    assert shards.text_bytes == 3 * shards.num_tokens
+    assert shards.document_bytes.tolist() == [3 * len(text) for text in texts]
+    for ordinal, text in enumerate(texts):
+        np.testing.assert_array_equal(shards.document(ordinal), text)
+
+
+def test_any_range_of_tokens_is_the_same_range_of_the_whole(written: tuple[TokenShards, list[np.ndarray]]) -> None:
+    shards, texts = written
+    whole = np.concatenate(texts)
+    draw = np.random.default_rng(1)
+    for start, stop in np.sort(draw.integers(0, len(whole) + 1, size=(200, 2))):
+        np.testing.assert_array_equal(shards.tokens(int(start), int(stop)), whole[start:stop])
+
+
+def test_take_gathers_spans_back_to_back_even_across_shards(written: tuple[TokenShards, list[np.ndarray]]) -> None:
+    shards, texts = written
+    whole = np.concatenate(texts)
+    draw = np.random.default_rng(2)
+    starts = draw.integers(0, len(whole) - 60, size=50)
+    lengths = draw.integers(0, 60, size=50)
+    expected = np.concatenate([whole[start : start + length] for start, length in zip(starts, lengths, strict=True)])
+    np.testing.assert_array_equal(shards.take(starts, lengths), expected)
+    assert len(shards.take(starts[:0], lengths[:0])) == 0
+
+
+def test_spans_keep_their_order_and_may_overlap() -> None:
+    assert span_positions(np.array([5, 0, 4]), np.array([2, 0, 3])).tolist() == [5, 6, 4, 5, 6]
+
+
+def test_batches_make_no_difference_to_the_bytes(tmp_path: Path) -> None:
+    texts = documents(60)
+    folders = [write(tmp_path / str(batch), texts, shard_tokens=150, batch=batch) for batch in (1, 7, 60)]
+    contents = [{file.name: file.read_bytes() for file in folder.iterdir()} for folder in folders]
+    assert contents[0] == contents[1] == contents[2]
+    assert len(contents[0]) > 10
+
+
+def test_no_shard_but_that_of_one_long_document_is_above_the_limit(tmp_path: Path) -> None:
+    texts = [np.arange(5, 5 + length) for length in (10, 90, 10, 300, 10, 50, 40)]
+    info = TokensInfo.read(write(tmp_path / "tokens", texts, shard_tokens=100))
+    assert [shard.num_tokens for shard in info.splits["train"].shards] == [100, 10, 300, 100]
+
+
+def test_a_vocabulary_above_two_bytes_takes_four(tmp_path: Path) -> None:
+    assert dtype_for(65_536) == "uint16"
+    assert dtype_for(65_537) == "uint32"
+    text = np.array([5, 70_000])
+    shards = TokenShards.open(write(tmp_path / "tokens", [text], shard_tokens=10, vocab_size=70_001), "train")
+    assert shards.document(0).tolist() == [5, 70_000]
+
+
+def test_a_corpus_of_empty_documents_can_be_read(tmp_path: Path) -> None:
+    shards = TokenShards.open(write(tmp_path / "tokens", [np.zeros(0, int)] * 3, shard_tokens=10), "train")
+    assert (shards.num_documents, shards.num_tokens, len(shards.document(2))) == (3, 0, 0)
+
+
+def test_a_pickle_carries_the_path_not_the_corpus(tmp_path: Path) -> None:
+    shards = TokenShards.open(write(tmp_path / "tokens", documents(100), shard_tokens=500), "train")
+    pickled = ForkingPickler.dumps(shards)
+    assert len(pickled) < 500
+    np.testing.assert_array_equal(ForkingPickler.loads(pickled).document(9), shards.document(9))
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-6])
+
+
+@pytest.mark.parametrize("name", ["train-00001.bin", "train-00001.offsets.npy", "train-00001.bytes.npy", "tokens.json"])
+@pytest.mark.parametrize("damage", [truncate, Path.unlink], ids=["truncated", "missing"])
+def test_opening_names_the_file_that_is_truncated_or_missing(
+    tmp_path: Path, name: str, damage: Callable[[Path], object]
+) -> None:
+    folder = write(tmp_path / "tokens", documents(60), shard_tokens=200)
+    damage(folder / name)
+    with pytest.raises(ArtifactError, match=name):
+        TokenShards.open(folder, "train")
+
+
+def test_opening_says_how_many_bytes_there_are_and_how_many_should_be(tmp_path: Path) -> None:
+    folder = write(tmp_path / "tokens", [np.arange(5, 105)], shard_tokens=200)
+    truncate(folder / "train-00000.bin")
+    with pytest.raises(ArtifactError) as caught:
+        TokenShards.open(folder, "train")
+    assert caught.value.given == "194 bytes"
+    assert caught.value.expected == "200 bytes: 100 tokens of 2 bytes"
+
+
+def test_opening_refuses_the_offsets_of_another_corpus(tmp_path: Path) -> None:
+    folder = write(tmp_path / "tokens", documents(50), shard_tokens=100_000)
+    other = write(tmp_path / "other", documents(100)[50:], shard_tokens=100_000)
+    (folder / "train-00000.offsets.npy").write_bytes((other / "train-00000.offsets.npy").read_bytes())
+    with pytest.raises(ArtifactError, match=r"offsets\.npy does not fit"):
+        TokenShards.open(folder, "train")
+
+
+@pytest.mark.parametrize("name", ["train-00001.bin", "train-00001.offsets.npy", "train-00001.bytes.npy"])
+def test_verify_finds_one_changed_byte(tmp_path: Path, name: str) -> None:
+    folder = write(tmp_path / "tokens", documents(60), shard_tokens=200)
+    shards = TokenShards.open(folder, "train")
+    shards.verify()
+    content = bytearray((folder / name).read_bytes())
+    content[-5] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(ArtifactError, match=f"{name} was changed"):
+        shards.verify()
+
+
+def test_an_unknown_split_is_told_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="no split `test`"):
+        TokenShards.open(write(tmp_path / "tokens", documents(3), shard_tokens=100), "test")
