@@ -1,0 +1,50 @@
+"""Texts of near-equal length together: on a CPU, padding costs as much as text.
+
+B texts of a batch, L tokens of the longest.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from clozeline.inference.tokenization import TokenizedText
+
+BATCH_TOKENS = 512
+"""Tokens of a batch, padding among them. Measured on 2 AVX2 cores: 256-512 is best, 4096 takes 1.6 times as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Texts that go through the graph together."""
+
+    positions: tuple[int, ...]
+    """Of each row: which of the given texts it is."""
+    input_ids_BL: npt.NDArray[np.int64]
+    attention_mask_BL: npt.NDArray[np.int64]
+
+
+def batches(texts: Sequence[TokenizedText], *, pad_id: int, batch_tokens: int) -> Iterator[Batch]:
+    """Group `texts` by length, at most `batch_tokens` tokens together, padding included; a longer text goes alone.
+
+    INT8 activations share one scale in a batch, so a text's neighbours show in its last digits. Equal lengths are
+    therefore ordered by content: the same texts in any order give the same batches and the same answers.
+    """
+    order = sorted(range(len(texts)), key=lambda position: (len(texts[position]), texts[position].ids_L.tobytes()))
+    members: list[int] = []
+    for position in order:
+        if members and len(texts[position]) * (len(members) + 1) > batch_tokens:
+            yield _padded(texts, members, pad_id)
+            members = []
+        members.append(position)
+    if members:
+        yield _padded(texts, members, pad_id)
+
+
+def _padded(texts: Sequence[TokenizedText], members: list[int], pad_id: int) -> Batch:
+    lengths_B = np.array([len(texts[position]) for position in members])
+    attention_mask_BL = (np.arange(lengths_B.max()) < lengths_B[:, None]).astype(np.int64)
+    input_ids_BL = np.full(attention_mask_BL.shape, pad_id, dtype=np.int64)
+    input_ids_BL[attention_mask_BL == 1] = np.concatenate([texts[position].ids_L for position in members])
+    return Batch(tuple(members), input_ids_BL, attention_mask_BL)

@@ -1,0 +1,129 @@
+"""A masked language model, answering: words for the masks of a text, and embeddings.
+
+B texts of a batch, H hidden, M masks of a batch, T texts given, V vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from clozeline.errors import DataError
+from clozeline.inference.batching import BATCH_TOKENS, Batch, batches
+from clozeline.inference.manifest import Manifest
+from clozeline.inference.scores import check_top_k, softmax, top
+from clozeline.inference.session import GraphSession
+from clozeline.inference.tokenization import TextTokenizer, TokenizedText
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """One candidate for one mask; the fields are those of Hugging Face's fill-mask task."""
+
+    score: float
+    """Probability, 0-1, among the whole vocabulary, or among the targets if some were given."""
+    token: int
+    token_str: str
+    sequence: str
+    """The text with this mask filled; other masks stay."""
+
+
+class Encoder:
+    """Fills masks and embeds texts. Safe to call from many threads."""
+
+    def __init__(
+        self, manifest: Manifest, tokenizer: TextTokenizer, session: GraphSession, *, batch_tokens: int = BATCH_TOKENS
+    ) -> None:
+        self.manifest = manifest
+        self._tokenizer = tokenizer
+        self._session = session
+        self._batch_tokens = batch_tokens
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Tokens of each whole text, special tokens among them."""
+        return self._tokenizer.count(texts)
+
+    def embed(self, texts: Sequence[str], *, truncate: bool = False) -> npt.NDArray[np.float32]:
+        """One vector of length 1 for each text, [T, H]: the mean of its last hidden states, normalized.
+
+        Raises:
+            DataError: a text is longer than `manifest.max_length` tokens and `truncate` is not set.
+        """
+        embeddings_TH = np.empty((len(texts), self.manifest.hidden_size), dtype=np.float32)
+        for batch in self._batches(self._tokenizer.tokenize(texts, truncate=truncate)):
+            embeddings_TH[list(batch.positions)] = self._session.run(batch, "sentence_embedding")
+        return embeddings_TH
+
+    def fill(
+        self, texts: Sequence[str], *, top_k: int = 5, targets: Sequence[str] | None = None, truncate: bool = False
+    ) -> list[list[list[Filled]]]:
+        """For each text, for each of its masks: the `top_k` likeliest tokens, best first.
+
+        With `targets`, only these compete; each has to be one token of the vocabulary.
+
+        Raises:
+            DataError: a text has no mask or is too long (or its mask was cut off), a target is not one token,
+                or `top_k` is below 1.
+        """
+        check_top_k(top_k)
+        target_ids = self._target_ids(targets) if targets is not None else None
+        tokenized = self._tokenizer.tokenize(texts, truncate=truncate)
+        self._check_masks(texts, tokenized)
+        filled: list[list[list[Filled]]] = [[] for _ in texts]
+        for batch in self._batches(tokenized):
+            # Masks come row by row, in the order of the texts of the batch.
+            logits_MV = iter(self._session.run(batch, "logits"))
+            for position in batch.positions:
+                filled[position] = [
+                    self._candidates(texts[position], span, next(logits_MV), top_k, target_ids)
+                    for span in tokenized[position].mask_spans
+                ]
+        return filled
+
+    def _batches(self, texts: Sequence[TokenizedText]) -> Sequence[Batch]:
+        pad_id = self.manifest.special_tokens.pad_id
+        return list(batches(texts, pad_id=pad_id, batch_tokens=self._batch_tokens))
+
+    def _candidates(
+        self,
+        text: str,
+        span: tuple[int, int],
+        logits_V: npt.NDArray[np.float32],
+        top_k: int,
+        target_ids: npt.NDArray[np.int64] | None,
+    ) -> list[Filled]:
+        ids = np.arange(len(logits_V)) if target_ids is None else target_ids
+        scores = softmax(logits_V[ids])
+        return [
+            Filled(
+                score=float(scores[place]),
+                token=int(ids[place]),
+                token_str=self._tokenizer.token_text(int(ids[place])),
+                sequence=self._tokenizer.with_token(text, span, int(ids[place])),
+            )
+            for place in top(scores, top_k)
+        ]
+
+    def _target_ids(self, targets: Sequence[str]) -> npt.NDArray[np.int64]:
+        ids = {target: self._tokenizer.ids_of(target) for target in targets}
+        wrong = [target for target in targets if len(ids[target]) != 1]
+        if wrong or not targets:
+            raise DataError(
+                "a target is not one token of the vocabulary" if wrong else "no target was given",
+                given=", ".join(f"{target!r} ({len(ids[target])} tokens)" for target in wrong[:5]) or "an empty list",
+                expected="words that the tokenizer keeps whole",
+                do="leave out these targets, or fill without targets",
+            )
+        return np.unique([ids[target][0] for target in targets])
+
+    def _check_masks(self, texts: Sequence[str], tokenized: Sequence[TokenizedText]) -> None:
+        mask_token = self.manifest.special_tokens.mask_token
+        for number, text in enumerate(tokenized):
+            if not text.mask_spans:
+                raise DataError(
+                    f"text {number} has no mask within the {self.manifest.max_length:,} tokens that the model reads",
+                    given=f"{texts[number][:60]!r}",
+                    expected=f"{mask_token} at least once",
+                    do=f"write {mask_token} where a word is to be filled in",
+                )

@@ -1,0 +1,144 @@
+"""What is in a package (`dist/<model>/`): how to feed the graphs, how they were made, and the hash of each file."""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from clozeline.errors import ArtifactError
+
+Precision = Literal["int8", "fp32"]
+Task = Literal["fill-mask", "text-classification"]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class PackageFiles(NamedTuple):
+    """Names inside a package folder."""
+
+    fp32: str = "model.onnx"
+    int8: str = "model.int8.onnx"
+    tokenizer: str = "tokenizer.json"
+    manifest: str = "manifest.json"
+
+
+FILES = PackageFiles()
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class TensorSpec(_Record):
+    """An input or output of both graphs; a name in `shape` is an axis of any size."""
+
+    name: str
+    dtype: Literal["int64", "float32"]
+    shape: tuple[str | int, ...]
+    meaning: str
+
+
+class SpecialTokens(_Record):
+    """The ids that inference itself has to know; a classifier need not have a mask token."""
+
+    pad_id: int
+    mask_id: int | None
+    mask_token: str | None
+
+
+class QuantizationScheme(_Record):
+    """How `model.int8.onnx` differs from `model.onnx`."""
+
+    activations: Literal["uint8 per tensor, dynamic"]
+    weights: Literal["int8 per column, symmetric", "int8 per tensor, symmetric"]
+    reduce_range: bool
+    """Weights use 7 of 8 bits: without VNNI, products of 8-bit ones saturate."""
+    embeddings: Literal["int8 per row, symmetric", "float32"]
+    quantized_matmuls: int
+    quantized_embeddings: int
+
+
+class FileRecord(_Record):
+    size_bytes: int
+    sha256: Sha256
+
+
+class Manifest(_Record):
+    format_version: Literal[1]
+    task: Task
+    family: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    labels: tuple[str, ...]
+    """Of a classifier, in the order of the logits; empty for an encoder."""
+    max_length: int
+    """Longest input in tokens, special tokens among them."""
+    vocab_size: int
+    hidden_size: int
+    special_tokens: SpecialTokens
+    quantization: QuantizationScheme
+    opset: int
+    versions: dict[str, str]
+    """Of the packages that made the files."""
+    lock_sha256: Sha256
+    """Of the requirements lock that the export ran with."""
+    files: dict[str, FileRecord]
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(tensor.name for tensor in self.inputs)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read `folder`/manifest.json, without looking at the other files.
+
+    Raises:
+        ArtifactError: it is not there, or is not a manifest that this version reads.
+    """
+    path = folder / FILES.manifest
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ArtifactError(
+            f"{folder} is not an exported model",
+            given=f"no file {path}",
+            expected=f"a folder with {', '.join(FILES)}",
+            do="run `dvc repro` (stage export), or give the folder under dist/",
+        ) from error
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        raise ArtifactError(
+            f"{path} cannot be read",
+            given=f"{'.'.join(map(str, fault['loc'])) or 'the whole file'}: {str(fault['input'])[:80]!r}",
+            expected=fault["msg"],
+            do="export the model again with this version (`dvc repro`)",
+        ) from error
+
+
+def verify(folder: Path, manifest: Manifest, names: Iterable[str] | None = None) -> None:
+    """Compare the bytes of the files called `names` (all, if None) with the manifest.
+
+    Raises:
+        ArtifactError: naming the first file that is missing or differs, its hash, and the hash expected.
+    """
+    for name in manifest.files if names is None else names:
+        expected = manifest.files[name]
+        given = _record_or_nothing(folder / name)
+        if given != expected:
+            raise ArtifactError(
+                f"{folder / name} is not the file that was exported",
+                given=f"sha256 {given.sha256}, {given.size_bytes:,} bytes" if given else "no such file",
+                expected=f"sha256 {expected.sha256}, {expected.size_bytes:,} bytes",
+                do="restore it (`dvc checkout`, or download the model version again)",
+            )
+
+
+def record_of(path: Path) -> FileRecord:
+    """Size and hash of the file at `path`."""
+    with path.open("rb") as file:
+        return FileRecord(size_bytes=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _record_or_nothing(path: Path) -> FileRecord | None:
+    return record_of(path) if path.is_file() else None

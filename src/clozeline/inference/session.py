@@ -1,0 +1,46 @@
+"""The ONNX graph of a package, open in ONNX Runtime.
+
+B texts of a batch, L tokens of the longest.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+
+from clozeline.inference.batching import Batch
+
+
+class GraphSession:
+    """One open graph. Safe to run from many threads: ONNX Runtime keeps no state between runs."""
+
+    def __init__(self, path: Path, *, input_names: tuple[str, ...], num_threads: int) -> None:
+        self._session = onnxruntime.InferenceSession(
+            str(path), _options(num_threads), providers=["CPUExecutionProvider"]
+        )
+        self._input_names = input_names
+
+    def run(self, batch: Batch, output: str) -> npt.NDArray[np.float32]:
+        """Run the graph on `batch` and return the output called `output`."""
+        known = {
+            "input_ids": batch.input_ids_BL,
+            "attention_mask": batch.attention_mask_BL,
+            "token_type_ids": np.zeros_like(batch.input_ids_BL),
+        }
+        values: npt.NDArray[np.float32]
+        (values,) = self._session.run([output], {name: known[name] for name in self._input_names})
+        return values
+
+
+def _options(num_threads: int) -> onnxruntime.SessionOptions:
+    options = onnxruntime.SessionOptions()
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    # Left at 0, ONNX Runtime takes every core of the host, whatever the container may use (onnxruntime #29510).
+    options.intra_op_num_threads = num_threads
+    options.inter_op_num_threads = 1
+    # A pattern is kept for each shape seen, and texts come in all lengths: memory would grow without end.
+    options.enable_mem_pattern = False
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    return options
