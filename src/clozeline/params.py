@@ -25,6 +25,8 @@ class SourceParams(_Section):
     kind: Literal["python-docs", "files", "wikipedia-xml", "hub"]
     path: str
     pattern: str
+    one_document_per: Literal["paragraph", "line", "file"]
+    """Plain text only: other formats say themselves where a document ends."""
     text_field: str
     label_field: str | None
     dataset: str | None
