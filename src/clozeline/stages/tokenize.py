@@ -1,0 +1,81 @@
+"""Trains the tokenizer on the training part alone, and packs every part to token shards."""
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+
+from clozeline.atomic import replacing_file, replacing_folder
+from clozeline.params import TokenizeParams
+from clozeline.tokens import vocabularies
+from clozeline.tokens.packing import PackingCount, check_readable, pack, text_batches
+from clozeline.tokens.shard_writer import ShardWriter
+from clozeline.tokens.shards import TokensInfo, dtype_for
+from clozeline.tokens.tokenizer import OpenTokenizer, save, save_existing
+
+_LOG = logging.getLogger(__name__)
+_SPLITS = ("train", "validation")
+
+
+def run(params: TokenizeParams, *, clean: Path, tokenizer: Path, out: Path, metrics: Path) -> None:
+    """Write the tokenizer to `tokenizer`, the shards of `clean`'s training and validation parts to `out`.
+
+    Raises:
+        ArtifactError: a part of `clean` is missing or damaged.
+        DataError: the text does not support the vocabulary, or the given tokenizer cannot be used.
+    """
+    parts = {split: clean / f"{split}.parquet" for split in _SPLITS}
+    for path in parts.values():
+        check_readable(path)
+    with replacing_folder(tokenizer) as tokenizer_beside, replacing_folder(out) as out_beside:
+        _make_tokenizer(params, parts["train"], tokenizer_beside)
+        opened = OpenTokenizer.open(tokenizer_beside)
+        counts = _pack(parts, opened, params.shard_tokens, out_beside)
+    report = {split: _figures(count, opened) for split, count in counts.items()}
+    with replacing_file(metrics) as beside:
+        text = json.dumps({"vocab_size": opened.vocab_size, **report}, indent=2)
+        beside.write_text(text + "\n", encoding="utf-8")
+
+
+def _make_tokenizer(params: TokenizeParams, train: Path, folder: Path) -> None:
+    if params.existing is None:
+        save(vocabularies.learn(params, lambda: text_batches(train, "learn vocabulary")), folder)
+        return
+    _LOG.info("vocab_size, min_frequency and lowercase are those of %s, not of params.yaml", params.existing)
+    save_existing(params.existing, folder)
+
+
+def _pack(parts: dict[str, Path], opened: OpenTokenizer, shard_tokens: int, folder: Path) -> dict[str, PackingCount]:
+    dtype = dtype_for(opened.vocab_size)
+    splits, counts = {}, {}
+    for split, path in parts.items():
+        with ShardWriter(folder, split, dtype, shard_tokens) as writer:
+            splits[split], counts[split] = pack(path, opened, writer)
+    TokensInfo(
+        format_version=1,
+        vocab_size=opened.vocab_size,
+        dtype=dtype,
+        tokenizer_sha256=opened.sha256,
+        special_ids=opened.special_ids,
+        splits=splits,
+    ).write(folder)
+    return counts
+
+
+def _figures(count: PackingCount, opened: OpenTokenizer) -> dict[str, int | float]:
+    unknown = int(count.uses_V[opened.special_ids.unk]) if opened.special_ids.unk is not None else 0
+    ordinary_V = np.delete(count.uses_V, opened.special_ids.every)
+    return {
+        "documents": count.num_documents,
+        "empty_documents": count.num_empty_documents,
+        "text_bytes": count.text_bytes,
+        "tokens_in": count.tokens_in,
+        "tokens_packed": count.tokens_packed,
+        "tokens_dropped": count.tokens_dropped,
+        "bytes_per_token": count.text_bytes / max(count.tokens_packed, 1),
+        "unknown_tokens": unknown,
+        "unknown_rate": unknown / max(count.tokens_packed, 1),
+        "vocabulary_use": float((ordinary_V > 0).mean()),
+        "special_strings_in_text": count.special_strings_in_text,
+    }

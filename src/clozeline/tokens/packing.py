@@ -1,0 +1,155 @@
+"""From a Parquet file of texts to token shards, as a stream: memory holds a few batches, whatever the corpus.
+
+Shapes: D documents of a batch, N their tokens, V vocabulary.
+"""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from clozeline.errors import ArtifactError
+from clozeline.progress import ProgressBar
+from clozeline.tokens.shard_writer import ShardWriter
+from clozeline.tokens.shards import SplitInfo
+from clozeline.tokens.tokenizer import OpenTokenizer
+
+_TEXT = "text"
+_BATCH_DOCUMENTS = 2048
+"""Large enough to keep every thread of the tokenizer busy, small enough to hold a few; it changes no byte."""
+
+
+@dataclass
+class PackingCount:
+    """What became of the tokens of one split: tokens in = tokens packed + tokens dropped."""
+
+    vocab_size: int
+    num_documents: int = 0
+    num_empty_documents: int = 0
+    text_bytes: int = 0
+    tokens_in: int = 0
+    tokens_packed: int = 0
+    tokens_dropped: int = 0
+    """Special tokens that a vocabulary found in raw text."""
+    special_strings_in_text: int = 0
+    """Places where a text says `[MASK]` or another special token literally; they are packed as ordinary text."""
+    uses_V: npt.NDArray[np.int64] = field(init=False)
+    """How often each id was packed."""
+
+    def __post_init__(self) -> None:
+        self.uses_V = np.zeros(self.vocab_size, dtype=np.int64)
+
+
+def check_readable(path: Path) -> None:
+    """Raises:
+    ArtifactError: the file is missing, damaged or has no column of texts.
+    """
+    _opened(path).close()
+
+
+def text_batches(path: Path, description: str) -> Iterator[list[str]]:
+    """The texts of a Parquet file in row order, with a progress bar.
+
+    Raises:
+        ArtifactError: the file is missing, damaged or has no column of texts.
+    """
+    with ProgressBar(description, _num_rows(path)) as bar:
+        for column in _columns(path):
+            yield column.to_pylist()
+            bar.advance(len(column))
+
+
+def pack(path: Path, opened: OpenTokenizer, writer: ShardWriter) -> tuple[SplitInfo, PackingCount]:
+    """Append every text of the Parquet file `path` to `writer`; the same shards for any number of threads.
+
+    Raises:
+        ArtifactError: the file is missing, damaged or has no column of texts.
+    """
+    count = PackingCount(opened.vocab_size)
+    forbidden_V = np.zeros(opened.vocab_size, dtype=bool)
+    forbidden_V[[id_ for id_ in opened.special_ids.every if id_ != opened.special_ids.unk]] = True
+    with ProgressBar(f"tokenize {path.stem}", _num_rows(path)) as bar:
+        for column, encoded in _encoded_ahead(path, opened):
+            _append(column, encoded, forbidden_V, writer, count)
+            count.special_strings_in_text += _occurrences(column, opened.special_strings)
+            bar.advance(len(column))
+    return writer.finish(), count
+
+
+def _encoded_ahead(path: Path, opened: OpenTokenizer) -> Iterator[tuple[Any, Sequence[Any]]]:
+    """Batches with their encodings; the next batch is encoded, without the GIL, while the caller works on this one."""
+    with ThreadPoolExecutor(max_workers=1) as executor:
+        waiting: tuple[Any, Future[Any]] | None = None
+        for column in _columns(path):
+            ahead = executor.submit(opened.tokenizer.encode_batch_fast, column.to_pylist(), add_special_tokens=False)
+            if waiting:
+                yield waiting[0], waiting[1].result()
+            waiting = column, ahead
+        if waiting:
+            yield waiting[0], waiting[1].result()
+
+
+def _append(
+    column: Any, encoded: Sequence[Any], forbidden_V: npt.NDArray[np.bool_], writer: ShardWriter, count: PackingCount
+) -> None:
+    ids_D = [np.array(encoding.ids, dtype=np.uint32) for encoding in encoded]
+    lengths_D = np.array([len(ids) for ids in ids_D], dtype=np.int64)
+    tokens_N = np.concatenate([np.zeros(0, np.uint32), *ids_D])
+    count.tokens_in += len(tokens_N)
+    is_forbidden_N = forbidden_V[tokens_N]
+    if is_forbidden_N.any():
+        document_N = np.repeat(np.arange(len(ids_D)), lengths_D)
+        lengths_D -= np.bincount(document_N[is_forbidden_N], minlength=len(ids_D))
+        tokens_N = tokens_N[~is_forbidden_N]
+    text_bytes_D = pc.binary_length(column).to_numpy(zero_copy_only=False)
+    writer.append(tokens_N, lengths_D, text_bytes_D)
+    count.num_documents += len(ids_D)
+    count.num_empty_documents += int((lengths_D == 0).sum())
+    count.text_bytes += int(text_bytes_D.sum(dtype=np.int64))
+    count.tokens_packed += len(tokens_N)
+    count.tokens_dropped += int(is_forbidden_N.sum())
+    count.uses_V += np.bincount(tokens_N, minlength=len(count.uses_V))
+
+
+def _occurrences(column: Any, strings: Sequence[str]) -> int:
+    return sum(pc.sum(pc.count_substring(column, text)).as_py() or 0 for text in strings)
+
+
+def _num_rows(path: Path) -> int:
+    with _opened(path) as file:
+        return int(file.metadata.num_rows)
+
+
+def _columns(path: Path) -> Iterator[Any]:
+    with _opened(path) as file:
+        try:
+            for batch in file.iter_batches(_BATCH_DOCUMENTS, columns=[_TEXT]):
+                yield batch.column(0)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise _damaged(path, str(error)) from error
+
+
+def _opened(path: Path) -> Any:
+    try:
+        file = pq.ParquetFile(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise _damaged(path, str(error)) from error
+    if _TEXT not in file.schema_arrow.names:
+        raise _damaged(path, f"columns {', '.join(file.schema_arrow.names)}")
+    return file
+
+
+def _damaged(path: Path, given: str) -> ArtifactError:
+    return ArtifactError(
+        f"{path} cannot be read",
+        given=given,
+        expected=f"a Parquet file with a column `{_TEXT}`",
+        do="rebuild it: `dvc repro --force preprocess`",
+    )

@@ -1,0 +1,168 @@
+"""The tokenizer on disk: its special tokens, a given one made fit for masked language modelling, opened and saved.
+
+A folder holds tokenizer.json (all of it), tokenizer_config.json and special_tokens_map.json, and loads in stock
+`AutoTokenizer`.
+"""
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self
+
+from tokenizers import AddedToken, Tokenizer, processors
+
+from clozeline.errors import ArtifactError, DataError
+from clozeline.tokens.shards import SpecialIds
+
+_LOG = logging.getLogger(__name__)
+TOKENIZER_FILE = "tokenizer.json"
+_CONFIG_FILE = "tokenizer_config.json"
+_MAP_FILE = "special_tokens_map.json"
+
+SPECIAL_TOKENS: Mapping[str, str] = MappingProxyType(
+    {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
+)
+"""Role, as transformers names it, to token; a tokenizer trained here has them as ids 0 to 4 in this order."""
+_NEEDED_ROLES = ("pad_token", "cls_token", "sep_token", "mask_token")
+
+
+@dataclass(frozen=True)
+class OpenTokenizer:
+    """A tokenizer that reads raw text: nothing in a text is ever parsed as a special token."""
+
+    tokenizer: Tokenizer
+    special_ids: SpecialIds
+    special_strings: tuple[str, ...]
+    vocab_size: int
+    """The largest id + 1."""
+    sha256: str
+    """Of tokenizer.json."""
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Read a folder that `save` or `load_existing` wrote.
+
+        Raises:
+            ArtifactError: a file is missing or damaged.
+        """
+        path = folder / TOKENIZER_FILE
+        try:
+            content = path.read_bytes()
+            tokenizer = Tokenizer.from_buffer(content)
+            names = json.loads((folder / _MAP_FILE).read_bytes())
+        except (OSError, ValueError) as error:
+            raise ArtifactError(
+                f"{folder} holds no whole tokenizer",
+                given=str(error),
+                expected=f"{TOKENIZER_FILE} and {_MAP_FILE}",
+                do="rebuild it: `dvc repro --force tokenize`",
+            ) from error
+        # A tokenizer.json of the hub may cut texts at 128 tokens or pad them.
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        tokenizer.encode_special_tokens = True
+        special = {id_: token.content for id_, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        return cls(
+            tokenizer=tokenizer,
+            special_ids=_special_ids(tokenizer, names, special),
+            special_strings=tuple(special[id_] for id_ in sorted(special)),
+            vocab_size=max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
+            sha256=hashlib.sha256(content).hexdigest(),
+        )
+
+
+def frame_with_special_tokens(tokenizer: Tokenizer, cls_token: str, sep_token: str) -> None:
+    """A text becomes `[CLS] A [SEP]`, a pair `[CLS] A [SEP] B [SEP]`."""
+    names = [(token, tokenizer.token_to_id(token)) for token in (cls_token, sep_token)]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{cls_token}:0 $A:0 {sep_token}:0",
+        pair=f"{cls_token}:0 $A:0 {sep_token}:0 $B:1 {sep_token}:1",
+        special_tokens=names,
+    )
+
+
+def save(tokenizer: Tokenizer, folder: Path) -> None:
+    """Fill `folder` with a tokenizer trained here."""
+    tokenizer.save(str(folder / TOKENIZER_FILE))
+    config = {
+        **SPECIAL_TOKENS,
+        "clean_up_tokenization_spaces": False,
+        # Token types say nothing about a single text, and ModernBERT's forward takes none.
+        "model_input_names": ["input_ids", "attention_mask"],
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    _write_json(folder / _CONFIG_FILE, config)
+    _write_json(folder / _MAP_FILE, dict(SPECIAL_TOKENS))
+
+
+def save_existing(name: str, folder: Path) -> None:
+    """Fill `folder` with the tokenizer `name`, a folder or a hub name; a special token that it lacks is added.
+
+    Raises:
+        DataError: there is no such tokenizer, or it has no fast version.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    except (OSError, ValueError, KeyError) as error:
+        raise _not_a_tokenizer(name, str(error)) from error
+    if not tokenizer.is_fast:
+        raise _not_a_tokenizer(name, f"{type(tokenizer).__name__}, which has no fast version")
+    missing = {role: SPECIAL_TOKENS[role] for role in _NEEDED_ROLES if getattr(tokenizer, role) is None}
+    if missing:
+        _LOG.warning("tokenizer %s has no %s: added as %s", name, ", ".join(missing), ", ".join(missing.values()))
+        tokenizer.add_special_tokens({role: AddedToken(token, special=True) for role, token in missing.items()})
+    if {"cls_token", "sep_token"} & set(missing):
+        frame_with_special_tokens(tokenizer.backend_tokenizer, tokenizer.cls_token, tokenizer.sep_token)
+    tokenizer.save_pretrained(folder)
+
+
+def _not_a_tokenizer(name: str, given: str) -> DataError:
+    return DataError(
+        f"tokenizer `{name}` cannot be used",
+        given=given,
+        expected="a folder or hub name with a fast tokenizer (one with a tokenizer.json)",
+        do="correct `tokenize.existing` in params.yaml, or train one with `algorithm: wordpiece`",
+    )
+
+
+def _special_ids(tokenizer: Tokenizer, names: Mapping[str, Any], special: Mapping[int, str]) -> SpecialIds:
+    ids = {role: _id_of(tokenizer, names.get(role)) for role in SPECIAL_TOKENS}
+    missing = [role for role in _NEEDED_ROLES if ids[role] is None]
+    if missing:
+        raise ArtifactError(
+            f"{_MAP_FILE} does not name every special token",
+            given=f"no {', '.join(missing)}",
+            expected=", ".join(_NEEDED_ROLES),
+            do="rebuild it: `dvc repro --force tokenize`",
+        )
+    known = {role: id_ for role, id_ in ids.items() if id_ is not None}
+    return SpecialIds(
+        pad=known["pad_token"],
+        cls=known["cls_token"],
+        sep=known["sep_token"],
+        mask=known["mask_token"],
+        unk=known.get("unk_token"),
+        every=tuple(sorted({*special, *known.values()})),
+    )
+
+
+def _id_of(tokenizer: Tokenizer, name: Any) -> int | None:
+    """transformers writes a special token as a string, or as a record whose `content` is that string."""
+    text = name["content"] if isinstance(name, dict) else name
+    return None if text is None else tokenizer.token_to_id(text)
+
+
+def _write_json(path: Path, content: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
