@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import astuple, fields
 from pathlib import Path
 
@@ -46,7 +47,7 @@ def run(
     state = job.loop.resume()
     if state.step:
         _LOG.info("resumed at step %s", f"{state.step:,}")
-    with run_logger() as log, ProgressBar("pretrain", total, done=state.step) as bar:
+    with closing(run_logger()) as log, ProgressBar("pretrain", total, done=state.step) as bar:
         watch = _Watch(bar, log, state.num_tokens)
         state = job.loop.run(state, watch.point)
     with replacing_folder(out) as folder:

@@ -1,0 +1,47 @@
+# Two commands are all one needs: `make run` and `make test`. Each sets everything up first.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+READY := $(VENV)/ready
+NAME ?= all
+
+# No tool phones home.
+export DVC_NO_ANALYTICS := true
+export DO_NOT_TRACK := 1
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
+export MLFLOW_DISABLE_TELEMETRY := true
+export HF_HUB_DISABLE_TELEMETRY := 1
+# Stages are started as `python`: let that be this project's.
+export PATH := $(BIN):$(PATH)
+
+.PHONY: run test lint bench setup clean help
+
+run: setup  ## From raw text to a served INT8 encoder: every stage, the release, and a table of what came out
+	clozeline run
+
+test: setup  ## Every test; no network, no GPU
+	python -m pytest $(PYTEST_ARGS)
+
+lint: setup  ## Style and types
+	ruff check .
+	ruff format --check .
+	mypy
+
+bench: setup  ## Ours and theirs side by side: all, or NAME=…
+	python -m tests.benchmarks $(NAME)
+
+setup: $(READY)  ## .venv with everything that requirements.lock names
+
+$(READY): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Clozeline needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Set PYTHON=…")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@touch $@
+
+clean:  ## Remove what the stages made; DVC's cache keeps it, so the next run restores it
+	rm -rf data/clean data/tokens models dist metrics plots reports
+
+help:
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10

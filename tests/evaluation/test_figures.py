@@ -1,0 +1,86 @@
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from clozeline.evaluation import figures, unigram
+from clozeline.evaluation.figures import Figures
+from clozeline.model import masked_lm
+from clozeline.model.batches import Split
+from clozeline.model.families import TokenIds
+from clozeline.params import PretrainParams
+from clozeline.tokens.masking import evaluation_folds
+from clozeline.tokens.shards import TokenShards
+
+NUM_FOLDS = 7
+
+
+@pytest.fixture
+def model(tiny_pretraining: PretrainParams) -> PreTrainedModel:
+    return masked_lm.build(tiny_pretraining.model, TokenIds(64, pad_id=0, cls_id=2, sep_id=3), seed=3).eval()
+
+
+@pytest.fixture
+def split(tiny_tokens: Path) -> Split:
+    return Split.open(TokenShards.open(tiny_tokens, "validation"), max_length=32)
+
+
+def measure(model: PreTrainedModel, split: Split, batch_tokens: int = 512) -> Figures:
+    with torch.inference_mode():
+        return figures.measure(
+            model, split, seed=5, num_folds=NUM_FOLDS, batch_tokens=batch_tokens, advance=lambda rows: None
+        )
+
+
+def test_every_token_is_a_target_exactly_once(model: PreTrainedModel, split: Split) -> None:
+    assert measure(model, split).target_tokens == split.shards.num_tokens
+    tokens = split.read(np.arange(len(split.rows)))
+    slots = [slot for fold in range(NUM_FOLDS) for slot in split.fold_batch(tokens, 5, fold, NUM_FOLDS).slot_N.tolist()]
+    assert sorted(slots) == sorted(tokens.slot_N.tolist())
+
+
+def test_two_evaluations_are_bit_equal(model: PreTrainedModel, split: Split) -> None:
+    assert measure(model, split) == measure(model, split)
+
+
+@pytest.mark.parametrize("batch_tokens", [32, 100, 100_000])
+def test_figures_do_not_depend_on_the_batch_size(model: PreTrainedModel, split: Split, batch_tokens: int) -> None:
+    one, other = measure(model, split), measure(model, split, batch_tokens)
+    assert other.loss_nats_per_token == pytest.approx(one.loss_nats_per_token, rel=1e-6)
+    assert (other.top1, other.top5, other.target_tokens) == (one.top1, one.top5, one.target_tokens)
+
+
+@torch.inference_mode()
+def test_figures_equal_those_worked_out_row_by_row_with_the_stock_model(model: PreTrainedModel, split: Split) -> None:
+    losses, ranks = [], []
+    for row in range(len(split.rows)):
+        tokens = split.read(np.array([row]))
+        fold_N = evaluation_folds(5, NUM_FOLDS, tokens.document_N, tokens.position_N)
+        for place, fold in enumerate(fold_N):
+            shown_N = np.where(fold_N == fold, 4, tokens.input_ids_N)
+            input_ids_BL = torch.tensor([[2, *shown_N.tolist(), 3]])
+            logits_V = model(input_ids_BL).logits[0, place + 1]
+            label = int(tokens.input_ids_N[place])
+            losses.append(functional.cross_entropy(logits_V[None], torch.tensor([label])).item())
+            ranks.append(int((logits_V > logits_V[label]).sum()))
+    measured = measure(model, split)
+    assert measured.perplexity == pytest.approx(math.exp(np.mean(losses)), rel=1e-5)
+    assert measured.top1 == pytest.approx(np.mean(np.array(ranks) == 0))
+    assert measured.top5 == pytest.approx(np.mean(np.array(ranks) < 5))
+    assert measured.nats_per_byte == pytest.approx(np.sum(losses) / split.shards.text_bytes, rel=1e-5)
+
+
+def test_the_unigram_baseline_is_the_cross_entropy_of_training_frequencies(make_tokens: object) -> None:
+    folder = make_tokens([np.array([5, 5, 5, 6])], [np.array([5, 6, 7])])
+    train, validation = TokenShards.open(folder, "train"), TokenShards.open(folder, "validation")
+    vocabulary = Split.open(train, max_length=32).vocabulary
+    baseline = unigram.measure(train, validation, vocabulary)
+    total = 4 + 59  # four tokens seen, and one added for each of the 59 ordinary kinds
+    expected = -np.log(np.array([4, 2, 1]) / total).mean()
+    assert baseline.loss_nats_per_token == pytest.approx(expected)
+    assert baseline.perplexity == pytest.approx(math.exp(expected))
+    assert baseline.top1 == pytest.approx(1 / 3)

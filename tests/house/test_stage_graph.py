@@ -1,0 +1,120 @@
+"""dvc.yaml is the one list of stages and paths; what the code says of them agrees with it."""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from clozeline.params import Params
+
+PROJECT = Path(__file__).parents[2]
+SOURCE = PROJECT / "src"
+PACKAGE = SOURCE / "clozeline"
+NO_DEPS = {
+    "clozeline": "holds a docstring",
+    "clozeline.params": "every stage reads it; what it reads is a dep by value",
+    "clozeline.errors": "changes messages, never outputs",
+    "clozeline.atomic": "changes how a file is written, never what is in it",
+    "clozeline.progress": "changes what is shown, never outputs",
+    "clozeline.tracking": "a side channel that cannot change an output",
+}
+"""Modules that are no deps of any stage, though stages import them: as deps they would re-run everything."""
+
+
+def stages() -> dict[str, dict[str, Any]]:
+    """Name → body, of groups too."""
+    graph = YAML(typ="safe").load((PROJECT / "dvc.yaml").read_text(encoding="utf-8"))
+    return {name: stage.get("do", stage) for name, stage in graph["stages"].items()}
+
+
+def file_of(module: str) -> Path | None:
+    path = SOURCE / module.replace(".", "/")
+    return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
+
+
+def imports_of(file: Path) -> Iterator[str]:
+    """Our modules that `file` imports, lazily or not; `from a import b` gives a.b where that is a module."""
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        yield from (name for name in names if name.split(".")[0] == "clozeline" and file_of(name))
+
+
+def all_imports_of(module: str) -> set[str]:
+    """Modules that `module` needs, through any number of others; what needs no dep is not looked into."""
+    found, waiting = set(), [module]
+    while waiting:
+        name = waiting.pop()
+        exempt = any(name == free or name.startswith(f"{free}.") for free in NO_DEPS if free != "clozeline")
+        if name in found or name == "clozeline" or exempt:
+            continue
+        found.add(name)
+        waiting += list(imports_of(file_of(name)))
+    return found
+
+
+def covers(dep: str, file: Path) -> bool:
+    path = PROJECT / dep
+    return file == path or path in file.parents
+
+
+def test_the_files_of_stages_are_the_stages_of_the_graph() -> None:
+    assert {file.stem for file in (PACKAGE / "stages").glob("[!_]*.py")} == set(stages())
+
+
+@pytest.mark.parametrize("name", list(stages()))
+def test_every_module_a_stage_imports_is_a_dep_of_it(name: str) -> None:
+    deps = stages()[name]["deps"]
+    files = [file_of(module) for module in all_imports_of(f"clozeline.stages.{name}")]
+    missing = [
+        str(file.relative_to(PROJECT))
+        for file in files
+        if file.name != "__init__.py" and not any(covers(dep, file) for dep in deps)
+    ]
+    assert missing == [], f"add to the deps of {name} in dvc.yaml, or a change there would leave a stale result"
+
+
+@pytest.mark.parametrize("name", list(stages()))
+def test_every_code_dep_of_a_stage_is_imported_by_it(name: str) -> None:
+    files = [file_of(module) for module in all_imports_of(f"clozeline.stages.{name}")]
+    code = [dep for dep in stages()[name]["deps"] if dep.startswith("src/")]
+    idle = [dep for dep in code if not any(covers(dep, file) for file in files)]
+    assert idle == [], f"{name} would re-run for nothing"
+
+
+@pytest.mark.parametrize("name", list(stages()))
+def test_a_stage_depends_on_its_own_params_and_has_a_description(name: str) -> None:
+    stage = stages()[name]
+    assert any(entry == name or entry.startswith(f"{name}.") for entry in stage["params"])
+    assert stage["desc"]
+
+
+def test_params_have_a_section_for_each_stage_and_for_the_release() -> None:
+    assert set(Params.model_fields) == {*stages(), "seed", "release"}
+
+
+@pytest.mark.parametrize("name", list(stages()))
+def test_no_stage_switches_the_run_cache_off(name: str) -> None:
+    stage = stages()[name]
+    outs = [*stage.get("outs", []), *stage.get("metrics", []), *stage.get("plots", [])]
+    flags = [flag for out in outs if isinstance(out, dict) for options in out.values() for flag in options]
+    assert "persist" not in flags
+    assert not stage.get("always_changed")
+
+
+@pytest.mark.parametrize("name", list(stages()))
+def test_every_path_in_a_command_is_a_dep_an_out_or_local_state(name: str) -> None:
+    stage = stages()[name]
+    outs = [*stage.get("outs", []), *stage.get("metrics", []), *stage.get("plots", [])]
+    declared = [*stage["deps"], *(next(iter(out)) if isinstance(out, dict) else out for out in outs)]
+    for argument in stage["cmd"].split()[5:]:
+        key, _, path = argument.partition("=")
+        if key in {"task", "work", "timing"}:
+            continue
+        assert any(entry == path or entry.startswith(f"{path}/") for entry in declared), argument

@@ -1,0 +1,125 @@
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+from transformers import AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel
+
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.model import masked_lm
+from clozeline.model.families import FAMILIES, TokenIds
+from clozeline.model.masked_lm import MaskedBatch
+from clozeline.params import ModelParams
+
+VOCAB_SIZE = 64
+IDS = TokenIds(VOCAB_SIZE, pad_id=0, cls_id=2, sep_id=3)
+ROW = [2, 10, 11, 12, 13, 14, 3]
+
+
+def params(family: str) -> ModelParams:
+    return ModelParams(
+        family=family,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        dropout=0.0,
+    )
+
+
+@pytest.fixture(params=sorted(FAMILIES))
+def model(request: pytest.FixtureRequest) -> PreTrainedModel:
+    return masked_lm.build(params(request.param), IDS, seed=0).eval()
+
+
+def batch(*rows: list[int], pad_to: int = 0) -> MaskedBatch:
+    """Every content token is a target."""
+    longest = max(pad_to, *(len(row) for row in rows))
+    input_ids_BL = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+    mask_BL = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+    slots = [number * longest + place for number, row in enumerate(rows) for place in range(1, len(row) - 1)]
+    return MaskedBatch(
+        input_ids_BL,
+        None if bool(mask_BL.all()) else mask_BL,
+        torch.tensor(slots),
+        input_ids_BL.reshape(-1)[slots],
+    )
+
+
+@torch.inference_mode()
+def assert_same_logits(model: PreTrainedModel, one: MaskedBatch, two: MaskedBatch, num_targets: int) -> None:
+    first_NV = masked_lm.target_logits(model, one)[:num_targets]
+    second_NV = masked_lm.target_logits(model, two)[:num_targets]
+    assert (first_NV - second_NV).abs().max() <= 1e-5
+
+
+def test_a_row_has_the_same_logits_alone_padded_and_beside_others(model: PreTrainedModel) -> None:
+    alone = batch(ROW)
+    assert_same_logits(model, alone, batch(ROW, pad_to=20), 5)
+    assert_same_logits(model, alone, batch(ROW, [2, *range(20, 40), 3]), 5)
+    assert_same_logits(model, alone, batch(ROW, [2, 33, 40, 41, 5, 6, 3]), 5)
+
+
+@torch.inference_mode()
+def test_projecting_targets_alone_gives_the_logits_of_the_stock_forward_pass(model: PreTrainedModel) -> None:
+    masked = batch(ROW, [2, 33, 40, 3])
+    stock_BLV = model(masked.input_ids_BL, attention_mask=masked.attention_mask_BL).logits
+    expected_NV = stock_BLV.reshape(-1, VOCAB_SIZE)[masked.slot_N]
+    assert (masked_lm.target_logits(model, masked) - expected_NV).abs().max() <= 1e-5
+
+
+@torch.inference_mode()
+def test_attention_looks_both_ways(model: PreTrainedModel) -> None:
+    before_NV = masked_lm.target_logits(model, batch(ROW))
+    after_NV = masked_lm.target_logits(model, batch([*ROW[:5], 60, 3]))
+    assert (before_NV[0] - after_NV[0]).abs().max() > 1e-5
+
+
+@torch.inference_mode()
+def test_the_initial_loss_is_that_of_knowing_nothing(model: PreTrainedModel) -> None:
+    masked = batch(*[[2, *torch.randint(5, VOCAB_SIZE, (30,)).tolist(), 3] for _ in range(20)])
+    loss = functional.cross_entropy(masked_lm.target_logits(model, masked), masked.labels_N)
+    assert loss.item() == pytest.approx(math.log(VOCAB_SIZE), abs=0.1)
+
+
+def test_weights_are_a_function_of_the_seed_and_the_global_random_state_stays() -> None:
+    torch.manual_seed(9)
+    expected = torch.rand(1)
+    torch.manual_seed(9)
+    one, same, other = (masked_lm.build(params("modernbert"), IDS, seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.rand(1), expected)
+    weights = [next(iter(model.parameters())) for model in (one, same, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_a_saved_model_gives_the_same_logits_in_stock_transformers(
+    model: PreTrainedModel, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "encoder"
+    out.mkdir()
+    masked_lm.save(model, tiny_tokenizer, out)
+    stock = AutoModelForMaskedLM.from_pretrained(out, local_files_only=True).eval()
+    input_ids_BL = torch.tensor([ROW])
+    with torch.inference_mode():
+        assert (stock(input_ids_BL).logits - model(input_ids_BL).logits).abs().max() <= 1e-6
+    assert stock.get_input_embeddings().weight is stock.get_output_embeddings().weight
+    assert AutoTokenizer.from_pretrained(out, local_files_only=True)("w10 w11").input_ids == [10, 11]
+    assert_same_logits(masked_lm.load(out), batch(ROW), batch(ROW), 5)
+
+
+def test_an_unknown_family_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ParamsError, match="bert, modernbert"):
+        masked_lm.build(params("t5"), IDS, seed=0)
+
+
+def test_a_folder_without_a_model_is_refused_with_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="dvc repro pretrain"):
+        masked_lm.load(tmp_path)
+
+
+def test_tokens_of_another_vocabulary_are_refused_with_both_sizes(model: PreTrainedModel) -> None:
+    with pytest.raises(ArtifactError, match=r"(?s)65.*64"):
+        masked_lm.check_vocabulary(model, 65, Path("data/tokens"))

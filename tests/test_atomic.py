@@ -1,0 +1,65 @@
+import errno
+from pathlib import Path
+
+import pytest
+
+from clozeline.atomic import replacing_file, replacing_folder
+from clozeline.errors import StorageError
+
+
+def everything_in(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def fail_half_way(path: Path) -> None:
+    path.write_text("half")
+    raise IsADirectoryError
+
+
+def test_a_file_is_replaced_when_the_block_ends(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file"
+    with replacing_file(path) as beside:
+        beside.write_text("new")
+        assert not path.exists()
+    assert everything_in(tmp_path) == {"deep/file": b"new"}
+
+
+def test_a_failing_block_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(IsADirectoryError), replacing_file(path) as beside:
+        fail_half_way(beside)
+    assert everything_in(tmp_path) == {"file": b"old"}
+
+
+def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    for name in ("one", "two"):
+        with replacing_folder(path) as beside:
+            (beside / name).write_text(name)
+    assert everything_in(tmp_path) == {"folder/two": b"two"}
+
+
+def test_a_failing_block_leaves_the_old_folder_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    with replacing_folder(path) as beside:
+        (beside / "one").write_text("one")
+    with pytest.raises(IsADirectoryError), replacing_folder(path) as beside:
+        fail_half_way(beside / "two")
+    assert everything_in(tmp_path) == {"folder/one": b"one"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("replacing", [replacing_file, replacing_folder])
+def test_a_full_disk_is_told_by_name_and_loses_nothing(tmp_path: Path, replacing: object) -> None:
+    path = tmp_path / "precious"
+    path.write_text("old") if replacing is replacing_file else path.mkdir()
+    with pytest.raises(StorageError, match="no space left while writing") as caught, replacing(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert str(path) in str(caught.value)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["precious"]
+
+
+def test_other_trouble_with_the_disk_keeps_its_own_name(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), replacing_file(tmp_path / "file"):
+        raise PermissionError(errno.EACCES, "denied")

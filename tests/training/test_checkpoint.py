@@ -1,0 +1,114 @@
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from clozeline.errors import ArtifactError
+from clozeline.training.checkpoint import Checkpoints, fingerprint
+
+
+def checkpoints(work: Path, name: str = "one") -> Checkpoints:
+    return Checkpoints.of(work, name, keep=2)
+
+
+def save(checkpoints: Checkpoints, step: int) -> None:
+    checkpoints.save(step, {"step": step, "weights": torch.full((1000,), float(step))})
+
+
+def test_the_newest_state_comes_back(tmp_path: Path) -> None:
+    for step in (9, 10):
+        save(checkpoints(tmp_path), step)
+    state = checkpoints(tmp_path).load_newest()
+    assert state is not None
+    assert state["step"] == 10
+    assert torch.equal(state["weights"], torch.full((1000,), 10.0))
+
+
+def test_without_a_state_there_is_none_to_load(tmp_path: Path) -> None:
+    assert checkpoints(tmp_path).load_newest() is None
+
+
+def test_only_so_many_are_kept(tmp_path: Path) -> None:
+    for step in (8, 9, 10, 11):
+        save(checkpoints(tmp_path), step)
+    assert [folder.name for folder in sorted((tmp_path / "one").iterdir())] == ["step-000000010", "step-000000011"]
+
+
+def damage(saved: Path) -> None:
+    state = saved / "state.pt"
+    content = bytearray(state.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    state.write_bytes(content)
+
+
+def truncate(saved: Path) -> None:
+    state = saved / "state.pt"
+    state.write_bytes(state.read_bytes()[:100])
+
+
+def lose_seal(saved: Path) -> None:
+    (saved / "seal.json").unlink()
+
+
+@pytest.mark.parametrize("harm", [damage, truncate, lose_seal])
+def test_a_damaged_newest_state_is_passed_over_loudly(
+    tmp_path: Path, harm: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in (9, 10):
+        save(checkpoints(tmp_path), step)
+    harm(tmp_path / "one" / "step-000000010")
+    with caplog.at_level(logging.WARNING):
+        state = checkpoints(tmp_path).load_newest()
+    assert state is not None
+    assert state["step"] == 9
+    assert "step-000000010 is damaged" in caplog.text
+
+
+def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path: Path) -> None:
+    save(checkpoints(tmp_path, "other"), 10)
+    shutil.move(tmp_path / "other", tmp_path / "one")
+    with pytest.raises(ArtifactError, match="another run") as caught:
+        checkpoints(tmp_path).load_newest()
+    assert "fingerprint other" in str(caught.value)
+    assert "fingerprint one" in str(caught.value)
+
+
+def test_a_save_that_fails_leaves_the_states_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(checkpoints(tmp_path), 9)
+
+    def half_written(state: object, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", half_written)
+    with pytest.raises(KeyboardInterrupt):
+        save(checkpoints(tmp_path), 10)
+    state = checkpoints(tmp_path).load_newest()
+    assert state is not None
+    assert state["step"] == 9
+    assert [folder.name for folder in (tmp_path / "one").iterdir()] == ["step-000000009"]
+
+
+def test_removing_forgets_this_training_alone(tmp_path: Path) -> None:
+    save(checkpoints(tmp_path, "one"), 1)
+    save(checkpoints(tmp_path, "two"), 1)
+    checkpoints(tmp_path, "one").remove()
+    assert [folder.name for folder in tmp_path.iterdir()] == ["two"]
+
+
+def test_the_seal_names_the_fingerprint(tmp_path: Path) -> None:
+    save(checkpoints(tmp_path), 1)
+    assert json.loads((tmp_path / "one" / "step-000000001" / "seal.json").read_text())["fingerprint"] == "one"
+
+
+def test_another_fact_or_another_line_of_code_is_another_fingerprint(tmp_path: Path) -> None:
+    code = tmp_path / "code.py"
+    code.write_text("one = 1\n")
+    first = fingerprint({"learning_rate": 0.1}, [code])
+    assert fingerprint({"learning_rate": 0.1}, [code]) == first
+    assert fingerprint({"learning_rate": 0.2}, [code]) != first
+    code.write_text("one = 2\n")
+    assert fingerprint({"learning_rate": 0.1}, [code]) != first

@@ -1,0 +1,132 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clozeline.errors import TrainingError
+from clozeline.params import OptimizerParams
+from clozeline.training.checkpoint import Checkpoints
+from clozeline.training.loop import Batch, CurvePoint, Loop
+from clozeline.training.optimizer import build_adamw
+
+OPTIMIZER = OptimizerParams(learning_rate=0.1, beta1=0.9, beta2=0.98, epsilon=1e-6, weight_decay=0.0, clip_norm=1.0)
+BATCHES_PER_EPOCH = 7
+
+
+def batches_from(epoch: int, index: int) -> Iterator[Batch[Tensor]]:
+    """Points on a line; batch 3 of every epoch has no target."""
+    while True:
+        for place in range(index, BATCHES_PER_EPOCH):
+            num_targets = 0 if place == 3 else 4
+            inputs = torch.linspace(epoch, epoch + place, num_targets)
+            yield Batch(epoch, place, inputs, num_tokens=8, num_targets=num_targets)
+        epoch, index = epoch + 1, 0
+
+
+def loop(work: Path, total_steps: int = 20) -> Loop[Tensor]:
+    """A line fitted to y = 2x through dropout, so that the random state matters."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(1, 8), nn.Dropout(0.5), nn.Linear(8, 1))
+
+    def loss_sum(x: Tensor) -> Tensor:
+        return ((model(x[:, None])[:, 0] - 2 * x) ** 2).sum()
+
+    return Loop(
+        model=model,
+        optimizer=build_adamw(model, OPTIMIZER),
+        batches_from=batches_from,
+        loss_sum=loss_sum,
+        learning_rate_at=lambda step: 0.1 / (1 + step),
+        total_steps=total_steps,
+        clip_norm=1.0,
+        log_every_steps=5,
+        checkpoint_every_steps=3,
+        checkpoints=Checkpoints.of(work, "run", keep=2),
+    )
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing in the loop catches it."""
+
+
+def weights(loop: Loop[Tensor]) -> list[bytes]:
+    return [tensor.numpy().tobytes() for tensor in loop.model.state_dict().values()]
+
+
+def run(loop: Loop[Tensor], on_point: object = lambda point: None) -> list[CurvePoint]:
+    return loop.run(loop.resume(), on_point).curve
+
+
+@pytest.mark.parametrize("killed_after_batches", [1, 3, 4, 9, 16])
+def test_a_killed_training_ends_with_the_bytes_of_one_that_was_not(tmp_path: Path, killed_after_batches: int) -> None:
+    whole = loop(tmp_path / "whole")
+    whole_curve = run(whole)
+
+    dying = loop(tmp_path / "killed")
+    inner = dying.loss_sum
+    taken = 0
+
+    def dies(x: Tensor) -> Tensor:
+        nonlocal taken
+        taken += 1
+        if taken > killed_after_batches:
+            raise Killed
+        return inner(x)
+
+    object.__setattr__(dying, "loss_sum", dies)
+    with pytest.raises(Killed):
+        run(dying)
+    torch.manual_seed(123)  # a new process has another random state
+    resumed = loop(tmp_path / "killed")
+    assert run(resumed) == whole_curve
+    assert weights(resumed) == weights(whole)
+
+
+def test_a_batch_without_target_changes_nothing_and_is_counted(tmp_path: Path) -> None:
+    state = loop(tmp_path, total_steps=6).run(loop(tmp_path).resume(), lambda point: None)
+    assert state.num_empty_batches == 1
+    assert state.step == 6
+    assert state.num_targets == 6 * 4
+
+
+def test_the_curve_is_the_mean_over_targets_since_the_last_point(tmp_path: Path) -> None:
+    seen: list[CurvePoint] = []
+    training = loop(tmp_path, total_steps=12)
+    losses: list[float] = []
+    inner = training.loss_sum
+
+    def remember(x: Tensor) -> Tensor:
+        loss = inner(x)
+        losses.append(loss.item())
+        return loss
+
+    object.__setattr__(training, "loss_sum", remember)
+    run(training, seen.append)
+    assert [point.step for point in seen] == [5, 10, 12]
+    assert seen[0].loss == pytest.approx(sum(losses[:5]) / 20)
+    assert seen[2].loss == pytest.approx(sum(losses[10:]) / 8)
+
+
+def test_a_loss_that_is_no_number_stops_with_step_and_batch(tmp_path: Path) -> None:
+    training = loop(tmp_path)
+    inner = training.loss_sum
+    object.__setattr__(training, "loss_sum", lambda x: inner(x) * (float("nan") if x.max() > 5 else 1))
+    with pytest.raises(TrainingError, match=r"step 5, on batch 6 of epoch 0"):
+        run(training)
+
+
+def test_the_gradient_is_clipped_to_the_norm(tmp_path: Path) -> None:
+    training = loop(tmp_path, total_steps=1)
+    norms: list[float] = []
+
+    def look(optimizer: torch.optim.Optimizer, *rest: object) -> None:
+        gradients = [p.grad.flatten() for group in optimizer.param_groups for p in group["params"]]
+        norms.append(torch.cat(gradients).norm().item())
+
+    training.optimizer.register_step_pre_hook(look)
+    object.__setattr__(training, "loss_sum", lambda x, inner=training.loss_sum: 1e4 * inner(x))
+    curve = run(training)
+    assert norms[0] == pytest.approx(1.0, abs=1e-4)
+    assert curve[0].gradient_norm > 100
