@@ -1,0 +1,58 @@
+"""A side channel from a stage to its MLflow run: curves, params, files. It never changes an output and never raises.
+
+The flow hands a run over through two environment variables, `MLFLOW_TRACKING_URI` and `MLFLOW_RUN_ID`; without them
+(`dvc repro` alone) the logger does nothing.
+"""
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+_LOG = logging.getLogger(__name__)
+
+
+class RunLogger(Protocol):
+    """What a stage may say about its run."""
+
+    def metrics(self, values: Mapping[str, float], step: int) -> None:
+        """Points of curves; steps at or below the last one logged before a resume are left out."""
+
+    def params(self, values: Mapping[str, object]) -> None:
+        """Settings; one that the run already has is left as it is."""
+
+    def file(self, path: Path, folder: str) -> None:
+        """Copy `path`, which must stay until `close`, to `folder` of the run's artifacts."""
+
+    def close(self) -> None:
+        """Send what is left; count and say what could not be sent."""
+
+
+class NullRunLogger:
+    """Tracks nothing."""
+
+    def metrics(self, values: Mapping[str, float], step: int) -> None:
+        pass
+
+    def params(self, values: Mapping[str, object]) -> None:
+        pass
+
+    def file(self, path: Path, folder: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def run_logger() -> RunLogger:
+    """The run that the environment hands over, or a logger that tracks nothing."""
+    tracking_uri, run_id = os.environ.get("MLFLOW_TRACKING_URI"), os.environ.get("MLFLOW_RUN_ID")
+    if not tracking_uri or not run_id:
+        return NullRunLogger()
+    try:
+        from clozeline.tracking.sender import MlflowRunLogger
+    except ImportError as error:
+        _LOG.warning("MLflow cannot be imported (%s): this run's curves are not tracked", error)
+        return NullRunLogger()
+    return MlflowRunLogger(tracking_uri, run_id)

@@ -1,0 +1,64 @@
+"""Where a project keeps what is its own and in no cache: runs, logs, locks, and the settings of the tools it starts."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+# Nothing calls home unless a person asks for it, and no first start is cut short on a slow processor.
+_QUIET_TOOLS = {
+    "DO_NOT_TRACK": "true",  # MLflow reads the word, other tools any value
+    "DVC_NO_ANALYTICS": "1",
+    "GIT_PYTHON_REFRESH": "quiet",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_MODEL_CATALOG_URI": "",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+}
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A project's folder: the one with dvc.yaml and params.yaml."""
+
+    root: Path
+
+    @property
+    def work(self) -> Path:
+        return self.root / "work"
+
+    @property
+    def logs(self) -> Path:
+        return self.work / "logs"
+
+    @property
+    def mlflow(self) -> Path:
+        return self.work / "mlflow"
+
+    @property
+    def prefect(self) -> Path:
+        return self.work / "prefect"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.work / "run.lock"
+
+    def defaults(self) -> dict[str, str]:
+        """Settings of the tools, as environment variables, for what the environment leaves open."""
+        return {
+            **_QUIET_TOOLS,
+            "MLFLOW_TRACKING_URI": f"sqlite:///{self.mlflow.resolve() / 'mlflow.db'}",
+            "PREFECT_HOME": str(self.prefect.resolve()),
+        }
+
+
+def set_defaults(workspace: Workspace) -> None:
+    """Give this process, and those it starts, every default that the environment leaves open."""
+    for name, value in workspace.defaults().items():
+        os.environ.setdefault(name, value)
+
+
+def tracking_uri(workspace: Workspace, environment: Mapping[str, str] = os.environ) -> str:
+    """MLflow's address: the environment's, or the project's own database."""
+    return environment.get("MLFLOW_TRACKING_URI") or workspace.defaults()["MLFLOW_TRACKING_URI"]

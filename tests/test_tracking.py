@@ -1,0 +1,122 @@
+"""Curves reach MLflow, survive a resume without doubles, and never stop a stage."""
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from clozeline.tracking import NullRunLogger, run_logger
+from clozeline.tracking.database import experiment_id, prepare
+from clozeline.tracking.sender import MlflowRunLogger
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> str:
+    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+    prepare(uri)
+    return uri
+
+
+@pytest.fixture
+def client(database: str) -> MlflowClient:
+    return MlflowClient(database)
+
+
+@pytest.fixture
+def run_id(client: MlflowClient, database: str) -> Iterator[str]:
+    run = client.create_run(experiment_id(client, database))
+    yield run.info.run_id
+    client.set_terminated(run.info.run_id)
+
+
+def steps_of(client: MlflowClient, run_id: str, key: str) -> list[int]:
+    return [point.step for point in client.get_metric_history(run_id, key)]
+
+
+def test_without_a_handed_over_run_nothing_is_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///nowhere.db")
+    assert isinstance(run_logger(), NullRunLogger)
+
+
+def test_a_handed_over_run_receives_points_params_and_files(
+    monkeypatch: pytest.MonkeyPatch, database: str, client: MlflowClient, run_id: str, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", database)
+    monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
+    note = tmp_path / "note.txt"
+    note.write_text("said")
+    log = run_logger()
+    log.params({"steps": 3})
+    for step in (25, 50):
+        log.metrics({"loss": 1 / step, "learning_rate": 0.1}, step)
+    log.file(note, "notes")
+    log.close()
+    assert client.get_run(run_id).data.params == {"steps": "3"}
+    assert steps_of(client, run_id, "loss") == [25, 50]
+    assert [file.path for file in client.list_artifacts(run_id, "notes")] == ["notes/note.txt"]
+
+
+def test_a_resumed_curve_goes_on_after_its_last_step(database: str, client: MlflowClient, run_id: str) -> None:
+    for steps in ([1, 2, 3], [2, 3, 4]):
+        log = MlflowRunLogger(database, run_id)
+        for step in steps:
+            log.metrics({"loss": float(step)}, step)
+        log.close()
+    assert steps_of(client, run_id, "loss") == [1, 2, 3, 4]
+
+
+def test_a_param_that_changed_on_resume_leaves_the_run_unharmed(
+    database: str, client: MlflowClient, run_id: str
+) -> None:
+    for rate in (0.1, 0.2):
+        log = MlflowRunLogger(database, run_id)
+        log.params({"rate": rate})
+        log.close()
+    assert client.get_run(run_id).data.params == {"rate": "0.1"}
+    assert client.get_run(run_id).info.status == "RUNNING"
+
+
+def test_more_points_than_one_call_may_carry_all_arrive(database: str, client: MlflowClient, run_id: str) -> None:
+    log = MlflowRunLogger(database, run_id)
+    for step in range(2500):
+        log.metrics({"loss": 1.0}, step)
+    log.close()
+    assert steps_of(client, run_id, "loss") == list(range(2500))
+
+
+def test_a_server_that_is_down_costs_a_stage_no_time_and_the_lost_points_are_counted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    log = MlflowRunLogger(address, "a" * 32, close_seconds=5)
+    started = time.monotonic()
+    for step in range(10):
+        log.metrics({"loss": 1.0}, step)
+    assert time.monotonic() - started < 1
+    log.close()
+    assert "10 points, params or files are missing" in caplog.text
+
+
+def test_what_the_server_refuses_for_ever_does_not_hold_back_the_rest(
+    database: str, client: MlflowClient, run_id: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    log = MlflowRunLogger(database, run_id)
+    log.file(tmp_path / "never-written.txt", "notes")
+    log.metrics({"loss": 1.0}, 1)
+    log.close()
+    assert steps_of(client, run_id, "loss") == [1]
+    assert "refused" in caplog.text
+    assert "1 points" in caplog.text
+
+
+def test_the_database_is_made_once_and_a_second_call_changes_nothing(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'new' / 'mlflow.db'}"
+    first = experiment_id(prepare(uri), uri)
+    assert experiment_id(prepare(uri), uri) == first
