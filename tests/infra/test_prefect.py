@@ -1,0 +1,156 @@
+"""infra/prefect.yaml and flows/deploy.py against a real Prefect server, and a worker that picks up a run."""
+
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from ruamel.yaml import YAML
+
+ROOT = Path(__file__).parents[2]
+
+# The shape of flows/nightly.py, without its work.
+FLOW = """
+import os
+from pathlib import Path
+
+from prefect import flow
+
+
+@flow(name="nightly", log_prints=True)
+def nightly() -> None:
+    Path("ran-in.txt").write_text(os.getcwd(), encoding="utf-8")
+"""
+
+Run = Callable[..., str]
+Running = Callable[..., AbstractContextManager[None]]
+
+
+@dataclass(frozen=True)
+class Server:
+    """A Prefect server process, and a project that deploys to it."""
+
+    project: Path
+    environment: dict[str, str]
+    api: httpx.Client
+    run_to_end: Run
+
+    def deploy(self, change: Callable[[dict[str, Any]], None] = lambda file: None) -> None:
+        """Deploy the file as committed, but for `change`."""
+        content = YAML(typ="safe").load(ROOT / "infra/prefect.yaml")
+        change(content)
+        YAML().dump(content, self.project / "infra/prefect.yaml")
+        self.run_to_end([sys.executable, "-m", "flows.deploy"], self.environment, self.project)
+
+    def deployments(self) -> dict[str, dict[str, Any]]:
+        answer = self.api.post("/deployments/filter", json={}).raise_for_status()
+        return {deployment["name"]: deployment for deployment in answer.json()}
+
+    def nightly(self) -> dict[str, Any]:
+        return self.deployments()["nightly"]
+
+
+@pytest.fixture(scope="module")
+def server(
+    tmp_path_factory: pytest.TempPathFactory,
+    compose: Any,
+    free_port: Callable[[], int],
+    running: Running,
+    run_to_end: Run,
+) -> Iterator[Server]:
+    home = tmp_path_factory.mktemp("prefect")
+    project = home / "project"
+    (project / "flows").mkdir(parents=True)
+    (project / "infra").mkdir()
+    shutil.copy(ROOT / "flows/deploy.py", project / "flows/deploy.py")
+    (project / "flows/nightly.py").write_text(FLOW, encoding="utf-8")
+    port = free_port()
+    url = f"http://127.0.0.1:{port}/api"
+    at_home = {
+        "PREFECT_HOME": home / "server",
+        "PREFECT_SERVER_API_HOST": "127.0.0.1",
+        "PREFECT_SERVER_API_PORT": port,
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home}/prefect.db",
+        "PREFECT_SERVER_DATABASE_MIGRATE_ON_START": "true",
+        "PREFECT_SERVER_UI_STATIC_DIRECTORY": home / "ui",
+    }
+    environment = compose.environment("prefect", home / "server", **at_home)
+    access = {"PREFECT_API_URL": url, "PREFECT_HOME": home / "client", "HOME": home / "client"}
+    client = compose.environment("prefect-deploy", home / "client", **access)
+    user, _, password = client["PREFECT_API_AUTH_STRING"].partition(":")
+    with (
+        running(compose.command("prefect"), environment, home, f"{url}/health"),
+        httpx.Client(base_url=url, auth=(user, password), timeout=30) as api,
+    ):
+        yield Server(project, client, api, run_to_end)
+
+
+def add_leftover(file: dict[str, Any]) -> None:
+    file["deployments"].append(file["deployments"][0] | {"name": "leftover"})
+
+
+def drop_schedules(file: dict[str, Any]) -> None:
+    del file["deployments"][0]["schedules"]
+
+
+@pytest.mark.slow
+def test_deploying_again_after_an_edit_leaves_what_the_file_says(server: Server) -> None:
+    server.deploy(add_leftover)
+    first = server.deployments()
+    assert set(first) == {"nightly", "leftover"}
+
+    server.deploy()
+    second = server.deployments()
+    assert set(second) == {"nightly"}, "a deployment that left the file stayed on the server"
+    assert second["nightly"]["id"] == first["nightly"]["id"]
+
+    (schedule,) = second["nightly"]["schedules"]
+    assert schedule["active"]
+    assert schedule["schedule"]["cron"] == "0 4 * * *"
+    assert schedule["schedule"]["timezone"] == "Europe/Paris"
+    assert second["nightly"]["work_pool_name"] == "clozeline"
+    assert second["nightly"]["global_concurrency_limit"]["limit"] == 1
+    assert second["nightly"]["concurrency_options"]["collision_strategy"] == "ENQUEUE"
+    assert server.api.get("/work_pools/clozeline").raise_for_status().json()["type"] == "process"
+
+    server.deploy(drop_schedules)
+    assert server.nightly()["schedules"] == [], "a schedule that left the file stayed on the server"
+
+
+@pytest.mark.slow
+def test_a_worker_picks_up_a_run_in_the_checkout_that_it_was_started_for(
+    server: Server, tmp_path: Path, compose: Any, running: Running, free_port: Callable[[], int]
+) -> None:
+    if "nightly" not in server.deployments():
+        server.deploy()
+    port = free_port()
+    elsewhere = {
+        "CLOZELINE_HOME": server.project,
+        "PREFECT_API_URL": server.environment["PREFECT_API_URL"],
+        "PREFECT_HOME": tmp_path / "prefect",
+        "PREFECT_WORKER_WEBSERVER_PORT": port,
+        "HOME": tmp_path,
+    }
+    environment = compose.environment("worker", tmp_path, **elsewhere)
+    run = server.api.post(f"/deployments/{server.nightly()['id']}/create_flow_run", json={}).raise_for_status().json()
+    with running(compose.command("worker"), environment, tmp_path, f"http://127.0.0.1:{port}/health"):
+        state = wait_for_the_end(server.api, run["id"])
+    assert state["type"] == "COMPLETED", f"{state['message']}\n{(tmp_path / 'log.txt').read_text(encoding='utf-8')}"
+    assert (server.project / "ran-in.txt").read_text(encoding="utf-8") == str(server.project)
+
+
+def wait_for_the_end(api: httpx.Client, run_id: str, timeout_seconds: float = 120) -> dict[str, Any]:
+    deadline = time.monotonic() + timeout_seconds
+    state: dict[str, Any] = {}
+    while time.monotonic() < deadline:
+        state = api.get(f"/flow_runs/{run_id}").raise_for_status().json()["state"]
+        if state["type"] in {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}:
+            break
+        time.sleep(0.5)
+    return state
