@@ -4,7 +4,6 @@ Shapes: D documents of a batch, N their tokens, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,16 +13,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from tokenizers import Tokenizer
 
 from clozeline.errors import ArtifactError
 from clozeline.progress import ProgressBar
 from clozeline.tokens.shard_writer import ShardWriter
 from clozeline.tokens.shards import SplitInfo
 from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.tokens.word_cache import Encoded, WordCache
 
 _TEXT = "text"
 _BATCH_DOCUMENTS = 2048
-"""Large enough to keep every thread of the tokenizer busy, small enough to hold a few; it changes no byte."""
+"""Large enough to spread the cost of a batch, small enough to hold one; it changes no byte."""
 
 
 @dataclass
@@ -76,41 +77,33 @@ def pack(path: Path, opened: OpenTokenizer, writer: ShardWriter) -> tuple[SplitI
     forbidden_V = np.zeros(opened.vocab_size, dtype=bool)
     forbidden_V[[id_ for id_ in opened.special_ids.every if id_ != opened.special_ids.unk]] = True
     with ProgressBar(f"tokenize {path.stem}", _num_rows(path)) as bar:
-        for column, encoded in _encoded_ahead(path, opened):
+        for column, encoded in _encoded(path, opened.tokenizer):
             _append(column, encoded, forbidden_V, writer, count)
             count.special_strings_in_text += _occurrences(column, opened.special_strings)
             bar.advance(len(column))
     return writer.finish(), count
 
 
-def _encoded_ahead(path: Path, opened: OpenTokenizer) -> Iterator[tuple[Any, Sequence[Any]]]:
-    """Batches with their encodings; the next batch is encoded, without the GIL, while the caller works on this one."""
-    with ThreadPoolExecutor(max_workers=1) as executor:
-        waiting: tuple[Any, Future[Any]] | None = None
-        for column in _columns(path):
-            ahead = executor.submit(opened.tokenizer.encode_batch_fast, column.to_pylist(), add_special_tokens=False)
-            if waiting:
-                yield waiting[0], waiting[1].result()
-            waiting = column, ahead
-        if waiting:
-            yield waiting[0], waiting[1].result()
+def _encoded(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[Any, Encoded]]:
+    """Columns of texts with their ids."""
+    words = WordCache.create(tokenizer)
+    for column in _columns(path):
+        yield column, words.encode(column.to_pylist())
 
 
 def _append(
-    column: Any, encoded: Sequence[Any], forbidden_V: npt.NDArray[np.bool_], writer: ShardWriter, count: PackingCount
+    column: Any, encoded: Encoded, forbidden_V: npt.NDArray[np.bool_], writer: ShardWriter, count: PackingCount
 ) -> None:
-    ids_D = [np.array(encoding.ids, dtype=np.uint32) for encoding in encoded]
-    lengths_D = np.array([len(ids) for ids in ids_D], dtype=np.int64)
-    tokens_N = np.concatenate([np.zeros(0, np.uint32), *ids_D])
+    tokens_N, lengths_D = encoded.tokens_N, encoded.lengths_D
     count.tokens_in += len(tokens_N)
     is_forbidden_N = forbidden_V[tokens_N]
     if is_forbidden_N.any():
-        document_N = np.repeat(np.arange(len(ids_D)), lengths_D)
-        lengths_D -= np.bincount(document_N[is_forbidden_N], minlength=len(ids_D))
+        document_N = np.repeat(np.arange(len(lengths_D)), lengths_D)
+        lengths_D = lengths_D - np.bincount(document_N[is_forbidden_N], minlength=len(lengths_D))
         tokens_N = tokens_N[~is_forbidden_N]
     text_bytes_D = pc.binary_length(column).to_numpy(zero_copy_only=False)
     writer.append(tokens_N, lengths_D, text_bytes_D)
-    count.num_documents += len(ids_D)
+    count.num_documents += len(lengths_D)
     count.num_empty_documents += int((lengths_D == 0).sum())
     count.text_bytes += int(text_bytes_D.sum(dtype=np.int64))
     count.tokens_packed += len(tokens_N)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
+import numpy.typing as npt
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from clozeline.errors import DataError
@@ -122,14 +123,7 @@ def _normalizer(form: normalizers.Normalizer, params: TokenizeParams) -> normali
 
 def _alphabet(tokenizer: Tokenizer, vocab_size: int, batches: TextBatches) -> list[str]:
     """The characters to keep, most frequent first in choice, sorted in result; ties go to the lower code point."""
-    counts = np.zeros(_NUM_CODE_POINTS, dtype=np.int64)
-    for batch in batches():
-        text = tokenizer.normalizer.normalize_str("\n".join(batch))
-        code_points = np.frombuffer(text.encode("utf-32-le", errors="surrogatepass"), dtype=np.uint32)
-        counts += np.bincount(code_points, minlength=_NUM_CODE_POINTS)
-    for code_point in np.flatnonzero(counts).tolist():
-        if chr(code_point).isspace():
-            counts[code_point] = 0
+    counts = _character_counts(tokenizer.normalizer, batches)
     if not counts.any():
         raise DataError(
             "there is no text to learn a vocabulary from",
@@ -141,6 +135,23 @@ def _alphabet(tokenizer: Tokenizer, vocab_size: int, batches: TextBatches) -> li
     num_covering = int(np.searchsorted(np.cumsum(counts[by_count]), _CHARACTER_COVERAGE * counts.sum())) + 1
     kept = by_count[: min(num_covering, int(_MOST_ALPHABET_SHARE * vocab_size))]
     return [chr(code_point) for code_point in sorted(kept.tolist())]
+
+
+def _character_counts(normalizer: normalizers.Normalizer, batches: TextBatches) -> npt.NDArray[np.int64]:
+    """How often each code point occurs in normalized text, white space left out.
+
+    Normalizes each distinct character instead of the text: the same for text in NFC, and a thousand times less work.
+    """
+    raw = np.zeros(_NUM_CODE_POINTS, dtype=np.int64)
+    for batch in batches():
+        code_points = np.frombuffer("".join(batch).encode("utf-32-le"), dtype=np.uint32)
+        raw += np.bincount(code_points, minlength=_NUM_CODE_POINTS)
+    counts = np.zeros_like(raw)
+    for code_point in np.flatnonzero(raw).tolist():
+        for character in normalizer.normalize_str(chr(code_point)):
+            if not character.isspace():
+                counts[ord(character)] += raw[code_point]
+    return counts
 
 
 def _stands_alone(character: str) -> bool:
