@@ -1,0 +1,26 @@
+"""preprocess: raw text in, clean text without duplicates out, split by document."""
+
+import logging
+from pathlib import Path
+
+from clozeline.atomic import replacing_file, replacing_folder
+from clozeline.params import PreprocessParams
+from clozeline.text.corpus import build_corpus
+from clozeline.text.sources import open_source
+from clozeline.text.workers import available_cores, worker_processes
+
+_LOG = logging.getLogger(__name__)
+
+
+def run(params: PreprocessParams, *, seed: int, source: Path, out: Path, metrics: Path) -> None:
+    """Write one Parquet file for each split into `out`, and what became of every text into `metrics`.
+
+    Raises:
+        DataError: the source is missing, empty, damaged, not of its kind, or too small to split.
+        StorageError: the disk is full.
+    """
+    with worker_processes(available_cores()) as workers, replacing_folder(out) as folder:
+        report = build_corpus(open_source(source, params.source), params, seed=seed, out=folder, workers=workers)
+    with replacing_file(metrics) as file:
+        file.write_text(report.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    _LOG.info("%s", report.summary())

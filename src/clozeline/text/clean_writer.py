@@ -1,0 +1,92 @@
+"""The clean corpus on disk: one Parquet file for each split, the same bytes for the same texts."""
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from clozeline.text.report import SplitReport
+from clozeline.text.splits import SPLIT_NAMES
+
+CLEAN = pa.schema([("doc_id", pa.string()), ("text", pa.string()), ("source", pa.string()), ("title", pa.string())])
+_ROW_GROUP_BYTES = 16_000_000
+
+
+@dataclass
+class _Part:
+    writer: pq.ParquetWriter
+    waiting: list[pa.Table] = field(default_factory=list)
+    waiting_bytes: int = 0
+    documents: int = 0
+    characters: int = 0
+    bytes: int = 0
+    sources: set[str] = field(default_factory=set)
+
+
+class CleanWriter:
+    """Writes `<split>.parquet` into a folder; rows come in the order of their keys, which is a shuffle."""
+
+    def __init__(self, folder: Path) -> None:
+        self._open = ExitStack()
+        self._parts = [
+            _Part(
+                self._open.enter_context(
+                    pq.ParquetWriter(folder / f"{name}.parquet", CLEAN, compression="zstd", use_dictionary=["source"])
+                )
+            )
+            for name in SPLIT_NAMES
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            for part in self._parts:
+                _flush(part)
+        self._open.close()
+
+    def append(self, texts: pa.Table, sides: NDArray[np.uint8]) -> None:
+        """Write each text (columns of `PREPARED`) to the split that `sides` names by number."""
+        doc_ids = pa.array([key.hex() for key in texts["key"].to_pylist()], pa.string())
+        clean = pa.table([doc_ids, texts["text"], texts["source"], texts["title"]], schema=CLEAN)
+        for side, part in enumerate(self._parts):
+            _append(part, clean.filter(pa.array(sides == side)))
+
+    def report(self) -> dict[str, SplitReport]:
+        return {
+            name: SplitReport(
+                documents=part.documents, characters=part.characters, bytes=part.bytes, sources=len(part.sources)
+            )
+            for name, part in zip(SPLIT_NAMES, self._parts, strict=True)
+        }
+
+
+def _append(part: _Part, texts: pa.Table) -> None:
+    if not len(texts):
+        return
+    part.documents += len(texts)
+    part.characters += pc.sum(pc.utf8_length(texts["text"])).as_py()
+    num_bytes = pc.sum(pc.binary_length(texts["text"])).as_py()
+    part.bytes += num_bytes
+    part.sources.update(texts["source"].unique().to_pylist())
+    part.waiting.append(texts)
+    part.waiting_bytes += num_bytes
+    if part.waiting_bytes >= _ROW_GROUP_BYTES:
+        _flush(part)
+
+
+def _flush(part: _Part) -> None:
+    if part.waiting:
+        texts = pa.concat_tables(part.waiting).combine_chunks()
+        part.writer.write_table(texts, row_group_size=len(texts))
+        part.waiting, part.waiting_bytes = [], 0

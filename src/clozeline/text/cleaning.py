@@ -1,0 +1,61 @@
+"""Makes a text clean: one Unicode form, no entities, no control characters, plain white space."""
+
+import re
+
+import ftfy
+
+_PLAIN = re.compile(r"[\n\x20-\x25\x27-\x7e]*")
+"""ASCII without `&`, tabs and control characters: nothing for ftfy to do."""
+_NEWLINES = re.compile(r"\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_INVISIBLE = re.compile(
+    "[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]"
+)
+_WIDE_SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
+_INNER_SPACES = re.compile(r"(?<=\S)[ \t]+")
+_LINE_ENDS = re.compile(r"[ \t]+$", re.MULTILINE)
+_BLANK_LINES = re.compile(r"\n{3,}")
+_BREAKS = ("\n\n", "\n", ". ", " ")
+
+_WITHOUT_ENTITIES = ftfy.TextFixerConfig(
+    unescape_html=False,
+    uncurl_quotes=False,  # typography is the author's
+    fix_latin_ligatures=False,
+    fix_character_width=False,
+    normalization="NFC",
+    explain=False,
+)
+_WITH_ENTITIES = _WITHOUT_ENTITIES._replace(unescape_html=True)
+
+
+def clean(text: str, *, decode_entities: bool) -> str:
+    """Return `text` in Unicode NFC with mojibake, entities, control characters and odd white space mended.
+
+    Indentation and single blank lines stay (code and lists need them); other runs of spaces become one space.
+    """
+    if not _PLAIN.fullmatch(text):
+        text = ftfy.fix_text(text, _WITH_ENTITIES if decode_entities else _WITHOUT_ENTITIES)
+        text = _NEWLINES.sub("\n", text)
+        text = _INVISIBLE.sub("", text)
+        text = _WIDE_SPACES.sub(" ", text)
+    text = _INNER_SPACES.sub(" ", text)
+    text = _LINE_ENDS.sub("", text)
+    return _BLANK_LINES.sub("\n\n", text).strip()
+
+
+def split_long(text: str, max_characters: int) -> list[str]:
+    """Cut a text into parts of at most `max_characters`: between paragraphs, else lines, sentences, words, letters."""
+    parts = []
+    while len(text) > max_characters:
+        end = _last_break(text, max_characters)
+        parts.append(text[:end].rstrip())
+        text = text[end:].lstrip()
+    return [*parts, text] if text else parts
+
+
+def _last_break(text: str, max_characters: int) -> int:
+    """Where to cut: the best kind of break that still fills half of the part."""
+    for mark in _BREAKS:
+        place = text.rfind(mark, max_characters // 2, max_characters)
+        if place > 0:
+            return place + len(mark)
+    return max_characters

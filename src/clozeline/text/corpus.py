@@ -1,0 +1,152 @@
+"""From an opened source to the clean, split corpus on disk, in memory that hardly grows with the text."""
+
+import logging
+import shutil
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozeline.errors import DataError
+from clozeline.params import PreprocessParams
+from clozeline.progress import ProgressBar, track
+from clozeline.text.clean_writer import CleanWriter
+from clozeline.text.documents import DropReason, Source
+from clozeline.text.exact_duplicates import BucketTask, sketch_bucket
+from clozeline.text.near_duplicates import Edges, similar_pairs
+from clozeline.text.preparation import PreparationSettings, batches, prepare
+from clozeline.text.report import CorpusReport, SimilarityReport, dropped_counts
+from clozeline.text.shingles import Banding
+from clozeline.text.sketches import Sketches, SketchWriter
+from clozeline.text.splits import (
+    MAX_GROUP_TEXTS,
+    Groups,
+    SplitShares,
+    assign_sides,
+    check_sides,
+    groups,
+    near_duplicates,
+)
+from clozeline.text.spool import BucketWriter, bucket_files, read_bucket
+from clozeline.text.workers import Workers
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass
+class _Counts:
+    read: int = 0
+    split: int = 0
+    ordinals: int = 0
+    dropped: Counter[DropReason] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class _Decision:
+    """What becomes of each text, in the order of the buckets (N texts)."""
+
+    kept_N: NDArray[np.bool_]
+    sides_N: NDArray[np.uint8]
+    similarity: SimilarityReport
+
+
+def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Path, workers: Workers) -> CorpusReport:
+    """Clean, deduplicate and split all texts of `source` into the empty folder `out`.
+
+    The texts wait in a spool inside `out`, which is gone at the end. The result does not depend on `workers`.
+
+    Raises:
+        DataError: the source holds no text, or too little to split.
+    """
+    spool = out / "spool"
+    spool.mkdir()
+    counts = _Counts()
+    _read(source, params, spool, counts, workers)
+    if not bucket_files(spool):
+        raise DataError(
+            f"{params.source.path}: no text is left to learn from",
+            given=f"{counts.read} texts read; dropped: {dict(counts.dropped)}",
+            expected=f"texts of at least {params.min_characters} characters",
+            do="check preprocess.source in params.yaml, or lower preprocess.min_characters",
+        )
+    sketches = _sketch(spool, params, seed, counts, workers)
+    decision = _decide(sketches, params, counts, workers)
+    with CleanWriter(out) as clean:
+        _write(spool, decision, clean)
+    shutil.rmtree(spool)
+    report = CorpusReport(
+        documents_read=counts.read,
+        documents_split=counts.split,
+        added_by_splitting=counts.ordinals - counts.read,
+        documents_in=counts.ordinals,
+        kept=int(decision.kept_N.sum()),
+        dropped=dropped_counts(counts.dropped),
+        splits=clean.report(),
+        similarity=decision.similarity,
+    )
+    report.check()
+    return report
+
+
+def _read(source: Source, params: PreprocessParams, spool: Path, counts: _Counts, workers: Workers) -> None:
+    settings = PreparationSettings(params.min_characters, params.max_characters, source.decode_entities)
+    with ProgressBar("Reading (kB)", source.total_bytes // 1000) as bar, BucketWriter(spool) as writer:
+        shown = 0
+        for batch in workers.map(prepare, batches(source.units, settings)):
+            writer.append(batch)
+            counts.read += batch.num_read
+            counts.split += batch.num_split
+            counts.ordinals += batch.num_ordinals
+            counts.dropped += batch.dropped
+            bar.advance(source.meter.done_bytes // 1000 - shown)
+            shown = source.meter.done_bytes // 1000
+
+
+def _sketch(spool: Path, params: PreprocessParams, seed: int, counts: _Counts, workers: Workers) -> Sketches:
+    banding = Banding.finding(params.same_side_similarity)
+    tasks = [BucketTask(path, banding, seed) for path in bucket_files(spool)]
+    with SketchWriter(spool / "sketches", banding.num_bands) as writer:
+        for bucket in track(workers.map(sketch_bucket, tasks), "Sketching", len(tasks)):
+            counts.dropped[DropReason.EXACT_DUPLICATE] += bucket.num_exact_duplicates
+            writer.append(bucket)
+        return writer.finish()
+
+
+def _decide(sketches: Sketches, params: PreprocessParams, counts: _Counts, workers: Workers) -> _Decision:
+    shares = SplitShares(params.validation_fraction, params.holdout_fraction)
+    edges = similar_pairs(sketches, params.same_side_similarity, workers)
+    dropped_N = near_duplicates(edges, sketches.num_texts, params.near_duplicate_similarity)
+    counts.dropped[DropReason.NEAR_DUPLICATE] += int(dropped_N.sum())
+    together = groups(edges, sketches, dropped_N)
+    sides_N = assign_sides(together, sketches.draw_N, shares)
+    check_sides(sides_N[~dropped_N], together, shares, params.source.path)
+    kept_N, sides_by_place_N = np.empty_like(dropped_N), np.empty_like(sides_N)
+    kept_N[sketches.place_N] = ~dropped_N
+    sides_by_place_N[sketches.place_N] = sides_N
+    return _Decision(kept_N, sides_by_place_N, _similarity_report(edges, together, dropped_N))
+
+
+def _similarity_report(edges: Edges, together: Groups, dropped_N: NDArray[np.bool_]) -> SimilarityReport:
+    sizes = together.size_N[np.unique(together.root_N)]
+    return SimilarityReport(
+        compared_pairs=edges.num_candidates,
+        similar_pairs=len(edges.similarity_E),
+        groups=int((sizes > 1).sum()),
+        grouped_documents=int(sizes[sizes > 1].sum()),
+        largest_group=int(sizes.max()),
+        groups_too_large=int((sizes > MAX_GROUP_TEXTS).sum()),
+    )
+
+
+def _write(spool: Path, decision: _Decision, clean: CleanWriter) -> None:
+    done = 0
+    paths = bucket_files(spool)
+    for path in track(paths, "Writing", len(paths)):
+        texts = read_bucket(path)
+        chosen = slice(done, done + len(texts))
+        kept = decision.kept_N[chosen]
+        clean.append(texts.filter(kept), decision.sides_N[chosen][kept])
+        done += len(texts)
+    assert done == len(decision.kept_N)

@@ -1,0 +1,66 @@
+"""One bucket of texts: exact duplicates out, sketches for finding near-duplicates made."""
+
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from clozeline.text.shingles import Banding, ShingleSets, shingle_sets
+from clozeline.text.spool import read_bucket, write_bucket
+
+_SKETCH_ROWS = 2_000
+
+
+@dataclass(frozen=True)
+class BucketTask:
+    path: Path
+    banding: Banding
+    seed: int
+
+
+@dataclass(frozen=True)
+class SketchedBucket:
+    """What the later steps need of a bucket's texts, in the order of their keys (N texts, B bands)."""
+
+    num_exact_duplicates: int
+    ordinals_N: NDArray[np.int64]
+    parents_N: NDArray[np.int64]
+    draws_N: NDArray[np.float64]
+    shingles: list[ShingleSets]
+
+
+def sketch_bucket(task: BucketTask) -> SketchedBucket:
+    """Sort a bucket by key, keep the earliest of equal texts, write it back, and sketch what is left."""
+    texts = read_bucket(task.path)
+    texts = texts.sort_by([("key", "ascending"), ("ordinal", "ascending")]).combine_chunks()
+    kept = texts.filter(pa.array(_first_of_equal(texts["key"])))
+    write_bucket(task.path, kept)
+    shingles = [
+        shingle_sets(kept["text"].slice(start, _SKETCH_ROWS).to_pylist(), task.banding)
+        for start in range(0, len(kept), _SKETCH_ROWS)
+    ]
+    return SketchedBucket(
+        num_exact_duplicates=len(texts) - len(kept),
+        ordinals_N=kept["ordinal"].to_numpy(),
+        parents_N=kept["parent"].to_numpy(),
+        draws_N=np.array([draw(task.seed, key) for key in kept["key"].to_pylist()]),
+        shingles=shingles,
+    )
+
+
+def draw(seed: int, key: bytes) -> float:
+    """A number in [0, 1) that depends on the seed and on this text's content alone."""
+    digest = blake2b(b"%d:" % seed + key, digest_size=6).digest()
+    return int.from_bytes(digest, "little") / 2**48
+
+
+def _first_of_equal(keys: pa.ChunkedArray) -> NDArray[np.bool_]:
+    """For sorted keys: whether each differs from the one before."""
+    first = np.ones(len(keys), dtype=bool)
+    if len(keys) > 1:
+        first[1:] = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy(zero_copy_only=False)
+    return first

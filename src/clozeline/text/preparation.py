@@ -1,0 +1,118 @@
+"""What a worker does to a batch of raw units: extract, clean, cut, filter by length, name by content."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import pyarrow as pa
+
+from clozeline.text.cleaning import clean, split_long
+from clozeline.text.documents import Document, DropReason, RawUnit
+
+NUM_BUCKETS = 64
+"""Texts with the same content meet in the same bucket, and a bucket fits in memory."""
+KEY_BYTES = 16
+_BATCH_BYTES = 2_000_000
+_MAX_BATCH_UNITS = 2_000
+
+PREPARED = pa.schema(
+    [
+        ("key", pa.binary(KEY_BYTES)),
+        ("ordinal", pa.int64()),
+        ("parent", pa.int64()),
+        ("text", pa.string()),
+        ("source", pa.string()),
+        ("title", pa.string()),
+    ]
+)
+"""`ordinal`: place of the text in the source. `parent`: ordinal of the first part of the document it was cut from."""
+
+
+@dataclass(frozen=True)
+class PreparationSettings:
+    min_characters: int
+    max_characters: int
+    decode_entities: bool
+
+
+@dataclass(frozen=True)
+class Batch:
+    units: list[RawUnit]
+    settings: PreparationSettings
+
+
+@dataclass(frozen=True)
+class PreparedBatch:
+    """Texts sorted by bucket; bucket b is `texts[bucket_starts[b] : bucket_starts[b + 1]]`."""
+
+    texts: pa.RecordBatch
+    bucket_starts: list[int]
+    num_ordinals: int
+    num_read: int
+    num_split: int
+    dropped: Counter[DropReason]
+
+
+@dataclass
+class _Rows:
+    rows: list[tuple[bytes, int, int, str, str, str]] = field(default_factory=list)
+    num_ordinals: int = 0
+    num_read: int = 0
+    num_split: int = 0
+    dropped: Counter[DropReason] = field(default_factory=Counter)
+
+
+def batches(units: Iterable[RawUnit], settings: PreparationSettings) -> Iterator[Batch]:
+    """Group units into batches of about equal work; where a batch ends depends on the units alone."""
+    waiting: list[RawUnit] = []
+    size_bytes = 0
+    for unit in units:
+        waiting.append(unit)
+        size_bytes += unit.size_bytes
+        if size_bytes >= _BATCH_BYTES or len(waiting) >= _MAX_BATCH_UNITS:
+            yield Batch(waiting, settings)
+            waiting, size_bytes = [], 0
+    if waiting:
+        yield Batch(waiting, settings)
+
+
+def prepare(batch: Batch) -> PreparedBatch:
+    """Turn raw units into clean texts; `ordinal` and `parent` count from the start of this batch."""
+    rows = _Rows()
+    for unit in batch.units:
+        for document in unit.documents():
+            _add(rows, document, batch.settings)
+    rows.rows.sort(key=lambda row: row[0][0] * NUM_BUCKETS // 256)
+    columns = list(zip(*rows.rows, strict=True)) or [()] * len(PREPARED)
+    texts = pa.record_batch(
+        [pa.array(column, kind) for column, kind in zip(columns, PREPARED.types, strict=True)], PREPARED
+    )
+    sizes = Counter(row[0][0] * NUM_BUCKETS // 256 for row in rows.rows)
+    starts = [0]
+    for bucket in range(NUM_BUCKETS):
+        starts.append(starts[-1] + sizes[bucket])
+    return PreparedBatch(texts, starts, rows.num_ordinals, rows.num_read, rows.num_split, rows.dropped)
+
+
+def content_key(text: str) -> bytes:
+    """Identity of a text: the same for texts that differ in case or white space only."""
+    return blake2b(" ".join(text.casefold().split()).encode(), digest_size=KEY_BYTES).digest()
+
+
+def _add(rows: _Rows, document: Document, settings: PreparationSettings) -> None:
+    rows.num_read += 1
+    text = clean(document.text, decode_entities=settings.decode_entities)
+    if document.dropped or not text:
+        rows.dropped[document.dropped or DropReason.EMPTY] += 1
+        rows.num_ordinals += 1
+        return
+    parts = split_long(text, settings.max_characters)
+    rows.num_split += len(parts) > 1
+    parent = rows.num_ordinals
+    for part in parts:
+        if len(part) < settings.min_characters:
+            rows.dropped[DropReason.TOO_SHORT] += 1
+        else:
+            rows.rows.append((content_key(part), rows.num_ordinals, parent, part, document.source, document.title))
+        rows.num_ordinals += 1

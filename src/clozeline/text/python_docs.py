@@ -1,0 +1,193 @@
+"""The built-in corpus: docstrings of the standard library and of the locked packages, read with `ast`.
+
+Nothing is imported, so nothing runs; the lock file versions the text, and a text's label is the library it is from.
+"""
+
+import ast
+import gc
+import inspect
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import Version
+
+from clozeline.errors import DataError
+from clozeline.text.documents import Document, DropReason, Meter, RawUnit, Source
+
+STANDARD_LIBRARY = "python"
+_NOT_THE_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
+"""Folders that hold no documentation of the library they are in: test names, or other libraries."""
+_LOOP = ("body", "orelse")
+_BODIES: dict[type[ast.AST], tuple[str, ...]] = {
+    ast.Module: ("body",),
+    ast.ClassDef: ("body",),
+    ast.FunctionDef: ("body",),
+    ast.AsyncFunctionDef: ("body",),
+    ast.If: _LOOP,
+    ast.For: _LOOP,
+    ast.AsyncFor: _LOOP,
+    ast.While: _LOOP,
+    ast.With: ("body",),
+    ast.AsyncWith: ("body",),
+    ast.Try: ("body", "handlers", "orelse", "finalbody"),
+    ast.TryStar: ("body", "handlers", "orelse", "finalbody"),
+    ast.ExceptHandler: ("body",),
+    ast.Match: ("cases",),
+    ast.match_case: ("body",),
+}
+"""Where a statement holds other statements; those that are not here hold none, and so no definition."""
+
+
+@dataclass(frozen=True, slots=True)
+class PythonModule:
+    """A source file with its dotted name."""
+
+    path: Path
+    name: str
+    library: str
+    size_bytes: int
+
+    def documents(self) -> Iterator[Document]:
+        """Yield every docstring, in the order of the file, titled with its qualified name."""
+        tree = _parsed(self.path)
+        if tree is None:
+            yield Document("", self.library, self.name, DropReason.UNREADABLE)
+            return
+        for title, docstring in _docstrings(tree, self.name):
+            yield Document(inspect.cleandoc(docstring), self.library, title)
+
+
+def open_python_docs(lock: Path) -> Source:
+    """Find the modules of the standard library and of every package that `lock` pins.
+
+    Raises:
+        DataError: the lock cannot be read, or the environment is not the one it pins.
+    """
+    pinned = [metadata.distribution(name) for name in _installed_as_pinned(lock)]
+    modules = _standard_library()
+    for distribution in pinned:
+        # Two distributions may ship the same file (mlflow, mlflow-skinny): it is read once.
+        modules |= _modules_of(distribution)
+    ordered = [modules[name] for name in sorted(modules)]
+    meter = Meter()
+    return Source(
+        units=_metered(ordered, meter),
+        total_bytes=sum(module.size_bytes for module in ordered),
+        meter=meter,
+        decode_entities=False,
+    )
+
+
+def _metered(modules: list[PythonModule], meter: Meter) -> Iterator[RawUnit]:
+    for module in modules:
+        meter.done_bytes += module.size_bytes
+        yield module
+
+
+def _installed_as_pinned(lock: Path) -> list[str]:
+    """Names of the distributions that the lock pins for this platform; all must be here in that version."""
+    names, faults = [], []
+    for requirement in _requirements(lock):
+        if requirement.marker and not requirement.marker.evaluate():
+            continue
+        try:
+            version = metadata.version(requirement.name)
+        except metadata.PackageNotFoundError:
+            faults.append(f"{requirement} is not installed")
+            continue
+        if requirement.specifier.contains(Version(version).public, prereleases=True):
+            names.append(requirement.name)
+        else:
+            faults.append(f"{requirement} is installed as {version}")
+    if faults:
+        raise DataError(
+            f"{lock}: this environment is not the one that the lock pins ({len(faults)} differences)",
+            given="; ".join(faults[:5]),
+            expected="every pinned package in its pinned version: they are the text",
+            do=f"python -m pip install -r {lock}",
+        )
+    return names
+
+
+def _requirements(lock: Path) -> list[Requirement]:
+    """Read the pins of a requirements file; options, hashes and comments are passed over."""
+    requirements = []
+    for number, line in enumerate(lock.read_text(encoding="utf-8").splitlines(), start=1):
+        pin = line.split(" #")[0].split(" --hash")[0].rstrip("\\ ").strip()
+        if not pin or pin.startswith(("#", "-")):
+            continue
+        try:
+            requirements.append(Requirement(pin))
+        except InvalidRequirement as error:
+            raise DataError(
+                f"{lock}, line {number}: not a pinned package",
+                given=line,
+                expected="name==version",
+                do="write the lock with `pip freeze` or `uv pip compile`, or choose another preprocess.source.kind",
+            ) from error
+    return requirements
+
+
+def _standard_library() -> dict[str, PythonModule]:
+    root = Path(sysconfig.get_path("stdlib"))
+    modules = {}
+    for path in root.rglob("*.py"):
+        name = _module_name(PurePosixPath(path.relative_to(root)))
+        if name:
+            modules[name] = PythonModule(path, name, STANDARD_LIBRARY, path.stat().st_size)
+    return modules
+
+
+def _modules_of(distribution: metadata.Distribution) -> dict[str, PythonModule]:
+    modules = {}
+    for file in distribution.files or ():
+        name = _module_name(file)
+        path = Path(str(distribution.locate_file(file)))
+        if name and path.exists():
+            library = name.split(".")[0].lstrip("_")
+            modules[name] = PythonModule(path, name, library, path.stat().st_size)
+    return modules
+
+
+def _module_name(file: PurePosixPath) -> str | None:
+    """`torch/nn/__init__.py` is torch.nn; None for a file that is no module of the library."""
+    if file.suffix != ".py" or _NOT_THE_LIBRARY.intersection(file.parts):
+        return None
+    parts = file.with_suffix("").parts
+    if parts[-1] == "__init__":
+        parts = parts[:-1]
+    return ".".join(parts) if parts and all(part.isidentifier() for part in parts) else None
+
+
+def _parsed(path: Path) -> ast.Module | None:
+    """The syntax tree, or None for a file that this Python cannot read (templates, other versions' syntax)."""
+    # A tree has no cycles, and the collector would walk its nodes again and again: 1.5 times the time.
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    finally:
+        gc.enable()
+
+
+def _docstrings(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
+    """Yield qualified name and raw docstring of the module, its classes and its functions, nested ones too."""
+    waiting: list[tuple[ast.AST, str]] = [(tree, module)]
+    while waiting:
+        node, scope = waiting.pop()
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            scope = f"{scope}.{node.name}"
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node, clean=False)
+            if docstring is not None:
+                yield scope, docstring
+        inner = [child for body in _BODIES[type(node)] for child in getattr(node, body) if type(child) in _BODIES]
+        waiting.extend((child, scope) for child in reversed(inner))

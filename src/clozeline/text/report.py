@@ -1,0 +1,69 @@
+"""What became of every text: the figures of metrics/preprocess.json."""
+
+from collections import Counter
+
+from pydantic import BaseModel, ConfigDict
+
+from clozeline.text.documents import DropReason
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class SplitReport(_Record):
+    documents: int
+    characters: int
+    bytes: int
+    """Of the text in UTF-8."""
+    sources: int
+    """Different labels."""
+
+
+class SimilarityReport(_Record):
+    compared_pairs: int
+    similar_pairs: int
+    groups: int
+    """Of two or more kept texts that stay on one side of every split."""
+    grouped_documents: int
+    largest_group: int
+    groups_too_large: int
+    """Sent to train whole, instead of being drawn."""
+
+
+class CorpusReport(_Record):
+    """`documents_in` = `kept` + every reason of `dropped`; `kept` = the documents of all splits."""
+
+    documents_read: int
+    documents_split: int
+    """Longer than `max_characters`, and therefore cut into parts."""
+    added_by_splitting: int
+    documents_in: int
+    kept: int
+    dropped: dict[str, int]
+    splits: dict[str, SplitReport]
+    similarity: SimilarityReport
+
+    def check(self) -> None:
+        """Nothing is lost: a programming error otherwise."""
+        assert self.documents_in == self.documents_read + self.added_by_splitting
+        assert self.documents_in == self.kept + sum(self.dropped.values()), (self.documents_in, self.kept, self.dropped)
+        assert self.kept == sum(split.documents for split in self.splits.values())
+
+    def summary(self) -> str:
+        """A few lines for people."""
+        dropped = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in self.dropped.items() if count)
+        lines = [
+            f"{self.documents_in:,} texts in = {self.kept:,} kept + {dropped or 'nothing dropped'}",
+            f"{self.documents_split:,} were longer than max_characters and cut into parts",
+            f"{self.similarity.groups:,} groups of similar texts ({self.similarity.grouped_documents:,} texts, "
+            f"the largest {self.similarity.largest_group:,}) stay on one side",
+        ]
+        for name, split in self.splits.items():
+            lines.append(f"{name}: {split.documents:,} texts, {split.bytes / 1e6:,.1f} MB, {split.sources:,} labels")
+        return "\n".join(lines)
+
+
+def dropped_counts(dropped: Counter[DropReason]) -> dict[str, int]:
+    """Every reason by name, those that did not occur too: a reader need not know which there are."""
+    return {reason.value: dropped[reason] for reason in DropReason}

@@ -1,0 +1,31 @@
+"""The kinds of source, as a table."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from clozeline.errors import DataError
+from clozeline.params import SourceParams
+from clozeline.text.documents import Source
+from clozeline.text.python_docs import open_python_docs
+
+Opener = Callable[[Path, SourceParams], Source]
+
+_OPENERS: dict[str, Opener] = {
+    "python-docs": lambda path, params: open_python_docs(path),
+}
+
+
+def open_source(path: Path, params: SourceParams) -> Source:
+    """Open a source of the kind that `params` names.
+
+    Raises:
+        DataError: nothing is at `path`, or what is there is not of that kind.
+    """
+    if not path.exists():
+        raise DataError(
+            f"{path}: there is no such file or folder",
+            given=f"preprocess.source.path: {params.path}",
+            expected="text to learn from",
+            do="correct preprocess.source.path in params.yaml (a DVC-tracked path may need `dvc pull` first)",
+        )
+    return _OPENERS[params.kind](path, params)

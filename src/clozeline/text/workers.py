@@ -1,0 +1,68 @@
+"""Worker processes that give their results in order and never hold more than a few items."""
+
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_IN_FLIGHT_PER_WORKER = 2
+
+
+def available_cores() -> int:
+    """Cores that this process may use, which containers and `taskset` make fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Workers:
+    """Maps functions over items; with one worker in this very process, so that results cannot depend on it."""
+
+    def __init__(self, executor: ProcessPoolExecutor | None, num_workers: int) -> None:
+        self._executor = executor
+        self._window = num_workers * _IN_FLIGHT_PER_WORKER
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+        """Yield `function(item)` in the order of `items`, which are drawn only as fast as results are taken."""
+        if self._executor is None:
+            yield from map(function, items)
+            return
+        waiting: deque[Future[Result]] = deque()
+        for item in items:
+            waiting.append(self._executor.submit(function, item))
+            if len(waiting) >= self._window:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+@contextmanager
+def worker_processes(num_workers: int) -> Iterator[Workers]:
+    """Yield a pool of `num_workers`; whatever is still queued when the block fails is dropped."""
+    if num_workers == 1:
+        yield Workers(None, 1)
+        return
+    # Forking a process that has threads (pyarrow, the progress bar) can deadlock.
+    context = multiprocessing.get_context("spawn")
+    executor = ProcessPoolExecutor(num_workers, mp_context=context, initializer=_end_with_parent)
+    try:
+        yield Workers(executor, num_workers)
+    finally:
+        executor.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """A parent killed by SIGKILL cannot stop its workers, and their queue stays open: they would wait for ever."""
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
+
+
+def _wait_for_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
