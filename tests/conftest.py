@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -103,3 +104,130 @@ def tiny_pretraining() -> PretrainParams:
             "num_threads": 1,
         }
     )
+
+
+SENTENCES = [
+    "the encoder reads a sentence and fills in the word that is missing",
+    "a tokenizer cuts text into pieces that the model has seen before",
+    "returns a tensor of the same shape, with padded rows at the end",
+    "raises an error if the file is empty or its hash is not the one given",
+    "small models answer quickly on ordinary processors",
+]
+LABELS = ("jax", "numpy", "torch")
+SaveTrained = Callable[[Any], Path]
+ExportModel = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def save_trained(tmp_path_factory: pytest.TempPathFactory) -> SaveTrained:
+    """`save_trained(model)` writes a transformers model beside a tokenizer, as `pretrain` and `finetune` do."""
+    from tokenizers import BertWordPieceTokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    trainer = BertWordPieceTokenizer()
+    trainer.train_from_iterator(SENTENCES, vocab_size=200, show_progress=False)
+    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=BertWordPieceTokenizer(vocab=trainer.get_vocab())._tokenizer, **names
+    )
+
+    def save(model: Any) -> Path:
+        folder = tmp_path_factory.mktemp("trained")
+        tokenizer.save_pretrained(folder)
+        model.save_pretrained(folder)
+        return folder
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def small_encoder(save_trained: SaveTrained) -> Path:
+    """A folder as `pretrain` writes it: a ModernBERT with random weights."""
+    import torch
+    from transformers import ModernBertForMaskedLM
+
+    torch.manual_seed(0)
+    return save_trained(ModernBertForMaskedLM(_small_modernbert()))
+
+
+@pytest.fixture(scope="session")
+def small_classifier(save_trained: SaveTrained) -> Path:
+    """A folder as `finetune` writes it: a ModernBERT with random weights that tells `LABELS` apart."""
+    import torch
+    from transformers import ModernBertForSequenceClassification
+
+    config = _small_modernbert()
+    config.id2label = dict(enumerate(LABELS))
+    config.label2id = {label: number for number, label in enumerate(LABELS)}
+    torch.manual_seed(0)
+    return save_trained(ModernBertForSequenceClassification(config))
+
+
+def _small_modernbert() -> Any:
+    from transformers import ModernBertConfig
+
+    return ModernBertConfig(
+        vocab_size=90,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=64,
+        global_attn_every_n_layers=2,
+        local_attention=16,
+        pad_token_id=0,
+        bos_token_id=2,
+        cls_token_id=2,
+        eos_token_id=3,
+        sep_token_id=3,
+        reference_compile=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def validation_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Parquet file that export compares INT8 and fp32 on: 40 texts of 6 to 40 words."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    words = " ".join(SENTENCES).split()
+    random = np.random.default_rng(0)
+    texts = [" ".join(random.choice(words, size=random.integers(6, 40))) for _ in range(40)]
+    path = tmp_path_factory.mktemp("texts") / "validation.parquet"
+    pq.write_table(pa.table({"text": texts}), path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def export_model(tmp_path_factory: pytest.TempPathFactory, validation_texts: Path) -> ExportModel:
+    """`export_model(folder, **params)` runs the export stage; the package's folder, metrics.json beside it."""
+    from clozeline.stages import export
+
+    def run(model: Path, **changes: object) -> Path:
+        folder = tmp_path_factory.mktemp("dist")
+        params = read_params(PROJECT / "params.yaml").export.model_copy(update=changes)
+        lock = folder / "requirements.lock"
+        lock.write_text("numpy==2\n", encoding="utf-8")
+        export.run(
+            params,
+            model=model,
+            texts=validation_texts,
+            lock=lock,
+            out=folder / "model",
+            metrics=folder / "metrics.json",
+        )
+        return folder / "model"
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def encoder_package(export_model: ExportModel, small_encoder: Path) -> Path:
+    """`small_encoder`, exported."""
+    return export_model(small_encoder)
+
+
+@pytest.fixture(scope="session")
+def classifier_package(export_model: ExportModel, small_classifier: Path) -> Path:
+    """`small_classifier`, exported."""
+    return export_model(small_classifier)

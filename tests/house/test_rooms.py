@@ -11,7 +11,7 @@ import pytest
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "src" / "clozeline"
 SOURCES = [*sorted(PACKAGE.rglob("*.py")), *sorted((PROJECT / "flows").rglob("*.py"))]
-ROOMS = ["text", "tokens", "model", "training", "evaluation", "tasks", "inference", "serving"]
+ROOMS = ["text", "tokens", "model", "training", "evaluation", "tasks", "exporting", "inference", "serving"]
 
 
 def imported_by(file: Path) -> Iterator[str]:
@@ -61,7 +61,8 @@ def test_only_inference_imports_onnxruntime() -> None:
 
 def test_only_model_and_its_users_of_stock_tokenizers_import_transformers() -> None:
     importers = importers_of("transformers")
-    assert only_in("src/clozeline/model/", "src/clozeline/tokens/", "src/clozeline/evaluation/", importers=importers)
+    places = ("model", "tokens", "evaluation", "exporting")
+    assert only_in(*(f"src/clozeline/{place}/" for place in places), importers=importers)
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(PROJECT)))

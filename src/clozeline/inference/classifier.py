@@ -1,16 +1,17 @@
 """A sequence classifier, answering: labels of a text with their probabilities.
 
-B texts of a batch, C classes.
+C classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from clozeline.inference.batching import BATCH_TOKENS, batches
-from clozeline.inference.manifest import Manifest
+import numpy as np
+import numpy.typing as npt
+
+from clozeline.inference.open_model import OpenModel
 from clozeline.inference.scores import check_top_k, softmax, top
-from clozeline.inference.session import GraphSession
-from clozeline.inference.tokenization import TextTokenizer
+from clozeline.inference.tokenization import TokenizedText
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +23,8 @@ class LabelScore:
     """Probability, 0-1."""
 
 
-class Classifier:
-    """Puts one label on each text. Safe to call from many threads."""
-
-    def __init__(
-        self, manifest: Manifest, tokenizer: TextTokenizer, session: GraphSession, *, batch_tokens: int = BATCH_TOKENS
-    ) -> None:
-        self.manifest = manifest
-        self._tokenizer = tokenizer
-        self._session = session
-        self._batch_tokens = batch_tokens
-
-    def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each whole text, special tokens among them."""
-        return self._tokenizer.count(texts)
+class Classifier(OpenModel):
+    """Puts one label on each text."""
 
     def classify(self, texts: Sequence[str], *, top_k: int = 1, truncate: bool = False) -> list[list[LabelScore]]:
         """For each text, the `top_k` likeliest labels (all, if there are fewer), best first.
@@ -45,13 +34,14 @@ class Classifier:
                 or `top_k` is below 1.
         """
         check_top_k(top_k)
-        tokenized = self._tokenizer.tokenize(texts, truncate=truncate)
         answers: list[list[LabelScore]] = [[] for _ in texts]
-        pad_id = self.manifest.special_tokens.pad_id
-        for batch in batches(tokenized, pad_id=pad_id, batch_tokens=self._batch_tokens):
-            scores_BC = softmax(self._session.run(batch, "logits"))
-            for position, scores_C in zip(batch.positions, scores_BC, strict=True):
-                answers[position] = [
-                    LabelScore(self.manifest.labels[place], float(scores_C[place])) for place in top(scores_C, top_k)
-                ]
+        for position, logits_C in self.logits(self.tokenize(texts, truncate=truncate)):
+            scores_C = softmax(logits_C)
+            labels = self.manifest.labels
+            answers[position] = [LabelScore(labels[place], float(scores_C[place])) for place in top(scores_C, top_k)]
         return answers
+
+    def logits(self, texts: Sequence[TokenizedText]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """`logits_C` of each text beside its position in `texts`; shorter texts come first."""
+        for batch, logits_BC in self.run(texts, "logits"):
+            yield from zip(batch.positions, logits_BC, strict=True)

@@ -1,20 +1,18 @@
 """A masked language model, answering: words for the masks of a text, and embeddings.
 
-B texts of a batch, H hidden, M masks of a batch, T texts given, V vocabulary.
+H hidden, M masks, T texts given, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from clozeline.errors import DataError
-from clozeline.inference.batching import BATCH_TOKENS, Batch, batches
-from clozeline.inference.manifest import Manifest
+from clozeline.inference.open_model import OpenModel
 from clozeline.inference.scores import check_top_k, softmax, top
-from clozeline.inference.session import GraphSession
-from clozeline.inference.tokenization import TextTokenizer, TokenizedText
+from clozeline.inference.tokenization import TokenizedText
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +27,8 @@ class Filled:
     """The text with this mask filled; other masks stay."""
 
 
-class Encoder:
-    """Fills masks and embeds texts. Safe to call from many threads."""
-
-    def __init__(
-        self, manifest: Manifest, tokenizer: TextTokenizer, session: GraphSession, *, batch_tokens: int = BATCH_TOKENS
-    ) -> None:
-        self.manifest = manifest
-        self._tokenizer = tokenizer
-        self._session = session
-        self._batch_tokens = batch_tokens
-
-    def count_tokens(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each whole text, special tokens among them."""
-        return self._tokenizer.count(texts)
+class Encoder(OpenModel):
+    """Fills masks and embeds texts."""
 
     def embed(self, texts: Sequence[str], *, truncate: bool = False) -> npt.NDArray[np.float32]:
         """One vector of length 1 for each text, [T, H]: the mean of its last hidden states, normalized.
@@ -51,9 +37,22 @@ class Encoder:
             DataError: a text is longer than `manifest.max_length` tokens and `truncate` is not set.
         """
         embeddings_TH = np.empty((len(texts), self.manifest.hidden_size), dtype=np.float32)
-        for batch in self._batches(self._tokenizer.tokenize(texts, truncate=truncate)):
-            embeddings_TH[list(batch.positions)] = self._session.run(batch, "sentence_embedding")
+        for position, embedding_H in self.embeddings(self.tokenize(texts, truncate=truncate)):
+            embeddings_TH[position] = embedding_H
         return embeddings_TH
+
+    def embeddings(self, texts: Sequence[TokenizedText]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """`embedding_H` of each text beside its position in `texts`; shorter texts come first."""
+        for batch, embeddings_BH in self.run(texts, "sentence_embedding"):
+            yield from zip(batch.positions, embeddings_BH, strict=True)
+
+    def logits_at_masks(self, texts: Sequence[TokenizedText]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """`logits_MV` of the masks of each text beside its position in `texts`; shorter texts come first."""
+        mask_id = self.manifest.special_tokens.mask_id
+        for batch, logits_MV in self.run(texts, "logits"):
+            # The graph gives masks row by row, so each text has the next few.
+            num_masks_B = (batch.input_ids_BL == mask_id).sum(axis=1)
+            yield from zip(batch.positions, np.split(logits_MV, np.cumsum(num_masks_B)[:-1]), strict=True)
 
     def fill(
         self, texts: Sequence[str], *, top_k: int = 5, targets: Sequence[str] | None = None, truncate: bool = False
@@ -68,22 +67,15 @@ class Encoder:
         """
         check_top_k(top_k)
         target_ids = self._target_ids(targets) if targets is not None else None
-        tokenized = self._tokenizer.tokenize(texts, truncate=truncate)
+        tokenized = self.tokenize(texts, truncate=truncate)
         self._check_masks(texts, tokenized)
         filled: list[list[list[Filled]]] = [[] for _ in texts]
-        for batch in self._batches(tokenized):
-            # Masks come row by row, in the order of the texts of the batch.
-            logits_MV = iter(self._session.run(batch, "logits"))
-            for position in batch.positions:
-                filled[position] = [
-                    self._candidates(texts[position], span, next(logits_MV), top_k, target_ids)
-                    for span in tokenized[position].mask_spans
-                ]
+        for position, logits_MV in self.logits_at_masks(tokenized):
+            filled[position] = [
+                self._candidates(texts[position], span, logits_V, top_k, target_ids)
+                for span, logits_V in zip(tokenized[position].mask_spans, logits_MV, strict=True)
+            ]
         return filled
-
-    def _batches(self, texts: Sequence[TokenizedText]) -> Sequence[Batch]:
-        pad_id = self.manifest.special_tokens.pad_id
-        return list(batches(texts, pad_id=pad_id, batch_tokens=self._batch_tokens))
 
     def _candidates(
         self,

@@ -42,6 +42,8 @@ class TensorSpec(_Record):
 class SpecialTokens(_Record):
     """The ids that inference itself has to know; a classifier need not have a mask token."""
 
+    ids: tuple[int, ...]
+    """All of them."""
     pad_id: int
     mask_id: int | None
     mask_token: str | None

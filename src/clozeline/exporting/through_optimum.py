@@ -1,0 +1,105 @@
+"""A trained model as an fp32 ONNX graph, through optimum.
+
+Shapes: B texts, L tokens, H hidden, M masks in all texts together, V vocabulary, C classes.
+"""
+
+import logging
+import warnings
+from pathlib import Path
+from typing import Any, cast
+
+from optimum.exporters.onnx import export
+from optimum.exporters.tasks import TasksManager
+from torch import Tensor, nn
+from torch.jit._trace import TracerWarning
+from transformers import PreTrainedModel
+
+from clozeline.exporting.trained import TrainedModel
+
+
+class AnswersAtMasks(nn.Module):
+    """A masked language model that says only what is asked of it.
+
+    `logits` [M, V] of the masked positions alone, row by row: the vocabulary head is up to half of the work of a
+    small model, and nobody reads what it says of words that are there. `sentence_embedding` [B, H]: the mean of the
+    last hidden states over the real tokens, of length 1.
+    """
+
+    def __init__(self, model: PreTrainedModel, mask_id: int) -> None:
+        super().__init__()
+        self.model = model
+        self.config = model.config
+        self._mask_id = mask_id
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        embedding: list[Tensor] = []
+
+        def keep_masks(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> Any:
+            hidden_BLH = output.last_hidden_state
+            embedding.append(mean_of_tokens(hidden_BLH, attention_mask))
+            output.last_hidden_state = hidden_BLH[input_ids == self._mask_id].unsqueeze(0)
+            return output
+
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if token_type_ids is not None:
+            inputs["token_type_ids"] = token_type_ids
+        # Between encoder and head, whatever the family calls them.
+        hook = self.model.base_model.register_forward_hook(keep_masks)
+        try:
+            logits_1MV = self.model(**inputs).logits
+        finally:
+            hook.remove()
+        return {"logits": logits_1MV.squeeze(0), "sentence_embedding": embedding[0]}
+
+
+def mean_of_tokens(hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor:
+    """Mean over real tokens, divided by its length (Reimers & Gurevych 2019, section 3: MEAN pooling): [B, H]."""
+    weight_BL1 = attention_mask_BL.unsqueeze(-1).to(hidden_BLH.dtype)
+    mean_BH = (hidden_BLH * weight_BL1).sum(dim=1) / weight_BL1.sum(dim=1)
+    return nn.functional.normalize(mean_BH, dim=-1)
+
+
+def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
+    """Write the graph of `trained` to `path`; returns the names of its inputs.
+
+    A masked language model is written as `AnswersAtMasks`, a classifier as it is: `logits` [B, C].
+    """
+    model, task = trained.model, trained.task
+    constructor = TasksManager.get_exporter_config_constructor(
+        "onnx", model=model, task=task, model_type=trained.family, library_name="transformers"
+    )
+    if task == "text-classification":
+        return _export(model, constructor.func(model.config, task=task), opset, path)
+    mask_id = trained.tokenizer.mask_token_id
+    config = _at_masks(constructor.func, mask_id)(model.config, task=task)
+    return _export(AnswersAtMasks(model, mask_id), config, opset, path)
+
+
+def _at_masks(stock: Any, mask_id: int) -> Any:
+    """The family's export configuration, with the outputs of `AnswersAtMasks` and a mask in the traced example."""
+
+    def outputs(config: Any) -> dict[str, dict[int, str]]:
+        return {"logits": {0: "masks"}, "sentence_embedding": {0: "batch"}}
+
+    def generate_dummy_inputs(config: Any, framework: str = "pt", **shapes: int) -> dict[str, Tensor]:
+        inputs: dict[str, Tensor] = stock.generate_dummy_inputs(config, framework, **shapes)
+        inputs["input_ids"][:, 1] = mask_id
+        return inputs
+
+    # A class statement would need to know its parent before the model is known.
+    methods = {"outputs": property(outputs), "generate_dummy_inputs": generate_dummy_inputs}
+    return type("AtMasksConfig", (stock,), methods)
+
+
+def _export(model: nn.Module, config: Any, opset: int, path: Path) -> list[str]:
+    logging.getLogger("optimum").setLevel(logging.WARNING)
+    with warnings.catch_warnings():
+        # optimum 0.1.0 calls the TorchScript exporter, which torch 2.13 still has and calls legacy.
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=r"optimum\.exporters|torch\.onnx")
+        # Branches on shapes are traced once; the parity check runs other shapes than the trace.
+        warnings.filterwarnings("ignore", category=TracerWarning)
+        # Folding would store the transposed vocabulary head beside the embedding it is tied to.
+        inputs, _ = export(model, config, path, opset=opset, do_constant_folding=False)
+    return cast(list[str], inputs)

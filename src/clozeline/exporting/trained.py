@@ -1,0 +1,147 @@
+"""A trained model folder of any family, opened for export: model, tokenizer, and what a package says about them."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from safetensors import SafetensorError
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+)
+
+from clozeline.errors import ArtifactError
+
+TrainedTask = Literal["fill-mask", "text-classification"]
+
+_POSITIONS_AFTER_PAD = frozenset({"camembert", "roberta", "xlm-roberta"})
+"""Families that count positions from pad_token_id + 1 on, so that many rows of their table are never used."""
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    folder: Path
+    task: TrainedTask
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerFast
+
+    @property
+    def family(self) -> str:
+        family: str = self.model.config.model_type
+        return family
+
+    @property
+    def max_length(self) -> int:
+        """Longest input in tokens: what the positions allow, or the tokenizer's own limit if that is lower."""
+        config = self.model.config
+        unused = config.pad_token_id + 1 if self.family in _POSITIONS_AFTER_PAD else 0
+        return int(min(config.max_position_embeddings - unused, self.tokenizer.model_max_length))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Of a classifier, in the order of its logits."""
+        if self.task == "fill-mask":
+            return ()
+        names: Mapping[int, str] = self.model.config.id2label
+        return tuple(names[place] for place in range(len(names)))
+
+
+_KINDS: Mapping[str, tuple[TrainedTask, Any]] = MappingProxyType(
+    {
+        "ForMaskedLM": ("fill-mask", AutoModelForMaskedLM),
+        "ForSequenceClassification": ("text-classification", AutoModelForSequenceClassification),
+    }
+)
+"""Keyed by how the name in config.json's `architectures` ends."""
+
+
+def open_trained(folder: Path) -> TrainedModel:
+    """Open what `pretrain` or `finetune` wrote, or a model of the same kinds from elsewhere.
+
+    Raises:
+        ArtifactError: naming the file that is missing, damaged, or does not fit the others.
+    """
+    task, auto_class = _KINDS[_architecture(folder)]
+    for name in ("tokenizer.json", "model.safetensors"):
+        if not (folder / name).is_file():
+            raise ArtifactError(
+                f"{folder} is not a whole model",
+                given=f"no {folder / name}",
+                expected="config.json, model.safetensors and tokenizer.json",
+                do="make it again: `dvc repro`, or `dvc checkout` if it was made before",
+            )
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    trained = TrainedModel(folder, task, _weights(folder, auto_class), tokenizer)
+    _check_fit(trained)
+    return trained
+
+
+def _architecture(folder: Path) -> str:
+    config = folder / "config.json"
+    try:
+        names = json.loads(config.read_bytes()).get("architectures") or []
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ArtifactError(
+            f"{folder} holds no model",
+            given=f"no {config}",
+            expected="the folder of a trained model",
+            do="run `dvc repro`, which makes models/ first",
+        ) from error
+    known = [ending for ending in _KINDS if any(name.endswith(ending) for name in names)]
+    if len(known) != 1:
+        raise ArtifactError(
+            f"{config} names a model that cannot be exported",
+            given=f"architectures: {', '.join(names) or 'none'}",
+            expected=f"one whose name ends in {' or '.join(_KINDS)}",
+            do="save the model with its head (`AutoModelForMaskedLM`, `AutoModelForSequenceClassification`)",
+        )
+    return known[0]
+
+
+def _weights(folder: Path, auto_class: Any) -> PreTrainedModel:
+    try:
+        model, report = auto_class.from_pretrained(folder, local_files_only=True, output_loading_info=True)
+    except SafetensorError as error:
+        raise ArtifactError(
+            f"{folder / 'model.safetensors'} is damaged",
+            given=str(error),
+            expected="a whole safetensors file",
+            do="restore it (`dvc checkout`), or make it again (`dvc repro`)",
+        ) from error
+    if report["missing_keys"] or report["mismatched_keys"]:
+        names = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
+        raise ArtifactError(
+            f"{folder / 'model.safetensors'} does not hold all weights of the model in config.json",
+            given=f"{len(names)} missing or of another shape, such as {names[0]}",
+            expected="every weight (transformers would fill them in at random)",
+            do="save config and weights from the same model",
+        )
+    return model.eval()
+
+
+def _check_fit(trained: TrainedModel) -> None:
+    config, tokenizer = trained.model.config, trained.tokenizer
+    is_classifier = trained.task == "text-classification"
+    has_one_label = config.num_labels > 1 and config.problem_type in (None, "single_label_classification")
+    faults = {
+        f"a tokenizer of {len(tokenizer):,} tokens, a model of {config.vocab_size:,}": (
+            len(tokenizer) > config.vocab_size
+        ),
+        "a tokenizer without a padding token": tokenizer.pad_token_id is None,
+        "a tokenizer without a mask token": not is_classifier and tokenizer.mask_token_id is None,
+        f"{config.num_labels} labels, problem type {config.problem_type}": is_classifier and not has_one_label,
+    }
+    for fault, occurs in faults.items():
+        if occurs:
+            raise ArtifactError(
+                f"{trained.folder}: the model cannot be exported as it is",
+                given=fault,
+                expected="a tokenizer made for the model; of a classifier, one label of two or more for each text",
+                do="save model and tokenizer of the same training run",
+            )

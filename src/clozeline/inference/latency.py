@@ -1,0 +1,71 @@
+"""How long a package takes to answer on this machine, fp32 and INT8 in turns."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from clozeline.inference.classifier import Classifier
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.manifest import Precision
+from clozeline.inference.package import load
+
+_WORDS = ("the", "function", "returns", "a", "tensor", "of", "this", "shape", "or", "raises", "an", "error")
+"""Any words do: a model takes as long for nonsense as for sense."""
+
+
+@dataclass(frozen=True)
+class Latency:
+    """Medians of whole calls: tokenization, graph, and the making of the answer."""
+
+    fp32_text_milliseconds: float
+    """One text of about 16 words: the likeliest words for its mask, or its label."""
+    int8_text_milliseconds: float
+    fp32_batch_milliseconds: float
+    """`batch_texts` texts of 4 to 64 words in one call."""
+    int8_batch_milliseconds: float
+    batch_texts: int
+    num_threads: int
+
+
+def measure(folder: Path, *, num_threads: int = 1, batch_texts: int = 32, repeats: int = 15) -> Latency:
+    """Time the package in `folder`: medians of `repeats` calls, after one that does not count.
+
+    Raises:
+        ArtifactError: the package is damaged.
+    """
+    precisions: tuple[Precision, ...] = ("fp32", "int8")
+    models = [load(folder, precision=precision, num_threads=num_threads) for precision in precisions]
+    mask = models[0].manifest.special_tokens.mask_token if isinstance(models[0], Encoder) else None
+    limit = models[0].manifest.max_length // 2
+    text = [_text(min(16, limit), mask)]
+    batch = [_text(min(4 + 60 * number // batch_texts, limit), mask) for number in range(batch_texts)]
+    fp32_text, int8_text = _medians([_answering(model, text) for model in models], repeats)
+    fp32_batch, int8_batch = _medians([_answering(model, batch) for model in models], repeats)
+    return Latency(fp32_text, int8_text, fp32_batch, int8_batch, batch_texts, num_threads)
+
+
+def _text(num_words: int, mask: str | None) -> str:
+    words = [_WORDS[place % len(_WORDS)] for place in range(num_words)]
+    return " ".join([mask or words[0], *words[1:]])
+
+
+def _answering(model: Encoder | Classifier, texts: Sequence[str]) -> Callable[[], object]:
+    if isinstance(model, Encoder):
+        return lambda: model.fill(texts, truncate=True)
+    return lambda: model.classify(texts, truncate=True)
+
+
+def _medians(calls: Sequence[Callable[[], object]], repeats: int) -> list[float]:
+    """Milliseconds of each call; the calls take turns, so that another process slows all of them alike."""
+    for call in calls:
+        call()
+    rounds = [[_milliseconds(call) for call in calls] for _ in range(repeats)]
+    return [statistics.median(times) for times in zip(*rounds, strict=True)]
+
+
+def _milliseconds(call: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    call()
+    return 1000 * (time.perf_counter() - start)
