@@ -30,8 +30,8 @@ class Classifier(OpenModel):
         """For each text, the `top_k` likeliest labels (all, if there are fewer), best first.
 
         Raises:
-            DataError: a text is longer than `manifest.max_length` tokens and `truncate` is not set,
-                or `top_k` is below 1.
+            TextTooLongError: a text is longer than `manifest.max_length` tokens and `truncate` is not set.
+            DataError: `top_k` is below 1.
         """
         check_top_k(top_k)
         answers: list[list[LabelScore]] = [[] for _ in texts]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.errors import DataError
+from clozeline.inference.errors import NoMaskError, TargetError
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.scores import check_top_k, softmax, top
 from clozeline.inference.tokenization import TokenizedText
@@ -34,7 +34,7 @@ class Encoder(OpenModel):
         """One vector of length 1 for each text, [T, H]: the mean of its last hidden states, normalized.
 
         Raises:
-            DataError: a text is longer than `manifest.max_length` tokens and `truncate` is not set.
+            TextTooLongError: a text is longer than `manifest.max_length` tokens and `truncate` is not set.
         """
         embeddings_TH = np.empty((len(texts), self.manifest.hidden_size), dtype=np.float32)
         for position, embedding_H in self.embeddings(self.tokenize(texts, truncate=truncate)):
@@ -62,8 +62,9 @@ class Encoder(OpenModel):
         With `targets`, only these compete; each has to be one token of the vocabulary.
 
         Raises:
-            DataError: a text has no mask or is too long (or its mask was cut off), a target is not one token,
-                or `top_k` is below 1.
+            TextError: a text has no mask or is too long (or its mask was cut off).
+            TargetError: a target is not one token.
+            DataError: `top_k` is below 1.
         """
         check_top_k(top_k)
         target_ids = self._target_ids(targets) if targets is not None else None
@@ -101,7 +102,7 @@ class Encoder(OpenModel):
         ids = {target: self._tokenizer.ids_of(target) for target in targets}
         wrong = [target for target in targets if len(ids[target]) != 1]
         if wrong or not targets:
-            raise DataError(
+            raise TargetError(
                 "a target is not one token of the vocabulary" if wrong else "no target was given",
                 given=", ".join(f"{target!r} ({len(ids[target])} tokens)" for target in wrong[:5]) or "an empty list",
                 expected="words that the tokenizer keeps whole",
@@ -113,8 +114,9 @@ class Encoder(OpenModel):
         mask_token = self.manifest.special_tokens.mask_token
         for number, text in enumerate(tokenized):
             if not text.mask_spans:
-                raise DataError(
-                    f"text {number} has no mask within the {self.manifest.max_length:,} tokens that the model reads",
+                raise NoMaskError(
+                    f"has no mask within the {self.manifest.max_length:,} tokens that the model reads",
+                    number=number,
                     given=f"{texts[number][:60]!r}",
                     expected=f"{mask_token} at least once",
                     do=f"write {mask_token} where a word is to be filled in",

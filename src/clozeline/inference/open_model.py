@@ -30,7 +30,7 @@ class OpenModel:
         """Texts as the model reads them.
 
         Raises:
-            DataError: a text is longer than `manifest.max_length` tokens and `truncate` is not set,
+            TextError: a text is longer than `manifest.max_length` tokens and `truncate` is not set,
                 or is no valid Unicode.
         """
         return self._tokenizer.tokenize(texts, truncate=truncate)

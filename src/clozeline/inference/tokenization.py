@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
-from clozeline.errors import DataError
+from clozeline.inference.errors import NotUnicodeError, TextTooLongError
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,14 @@ class TextTokenizer:
         """Tokenize each text; one longer than the model reads is cut at its end if `truncate`.
 
         Raises:
-            DataError: naming the text (counted from 0) that is too long, or is no valid Unicode.
+            TextError: naming the text (counted from 0) that is too long, or is no valid Unicode.
         """
         encodings = self._encode(texts)
         for number, encoding in self._too_long(encodings):
             if not truncate:
-                raise DataError(
-                    f"text {number} is too long for the model",
+                raise TextTooLongError(
+                    "is too long for the model",
+                    number=number,
                     given=f"{len(encoding.ids):,} tokens: {texts[number][:60]!r}…",
                     expected=f"at most {self._max_length:,} tokens, special tokens among them",
                     do="split the text, or ask for truncation (its end is then not read)",
@@ -98,8 +99,9 @@ def _check_unicode(number: int, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise DataError(
-            f"text {number} is not valid Unicode",
+        raise NotUnicodeError(
+            "is not valid Unicode",
+            number=number,
             given=ascii(text[error.start : error.end]),
             expected="text without lone surrogates (U+D800 to U+DFFF)",
             do="decode the bytes it came from with the right encoding",

@@ -1,0 +1,36 @@
+"""What is wrong with what was asked: a class for each fault, so that a server can tell its clients which it is.
+
+DataError
+├── TextError             one of the texts given; `number` says which
+│   ├── TextTooLongError
+│   ├── NoMaskError
+│   └── NotUnicodeError
+└── TargetError           a target is not one token of the vocabulary
+"""
+
+from clozeline.errors import DataError
+
+
+class TextError(DataError):
+    """One of the texts given cannot be used."""
+
+    def __init__(self, problem: str, *, number: int, given: object, expected: str, do: str) -> None:
+        super().__init__(f"text {number} {problem}", given=given, expected=expected, do=do)
+        self.number = number
+        """Of the text among those given, from 0."""
+
+
+class TextTooLongError(TextError):
+    """The text has more tokens than the model reads."""
+
+
+class NoMaskError(TextError):
+    """The text has no mask, or the mask was cut off."""
+
+
+class NotUnicodeError(TextError):
+    """The text has lone surrogates."""
+
+
+class TargetError(DataError):
+    """A target is not one token of the vocabulary."""
