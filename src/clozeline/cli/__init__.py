@@ -5,16 +5,22 @@ import sys
 
 import typer
 
-from clozeline.cli import stage
+from clozeline.cli import predict, serve, stage
 from clozeline.errors import ClozelineError
 
 app = typer.Typer(
-    help="From raw text to your own encoder, served as INT8 on ordinary CPUs.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+predict.add_to(app)
+serve.add_to(app)
 stage.add_to(app)
+
+
+@app.callback()
+def clozeline() -> None:
+    """From raw text to your own encoder, served as INT8 on ordinary CPUs."""
 
 
 def main() -> None:

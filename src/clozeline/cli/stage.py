@@ -46,7 +46,7 @@ def _arguments_for(run: Callable[..., None], name: str, params: Params, texts: l
     given = dict(text.partition("=")[::2] for text in texts)
     section = getattr(params, name)
     if isinstance(section, dict):
-        section = section[given["task"]]
+        section = _task_section(section, given.get("task"), name)
     known: dict[str, Any] = {"params": section, "seed": params.seed}
     wanted = inspect.signature(run).parameters
     paths = {
@@ -61,3 +61,14 @@ def _arguments_for(run: Callable[..., None], name: str, params: Params, texts: l
             do=f"correct the `cmd` of stage `{name}` in dvc.yaml",
         )
     return arguments
+
+
+def _task_section(sections: dict[str, Any], task: str | None, name: str) -> Any:
+    if task not in sections:
+        raise ParamsError(
+            f"stage `{name}` was asked for a task that params.yaml does not have",
+            given=task or "no task=…",
+            expected=f"one of: {', '.join(sorted(sections))}",
+            do=f"add a section `{name}.{task or '…'}` to params.yaml, or correct the name",
+        )
+    return sections[task]

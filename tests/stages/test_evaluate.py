@@ -1,0 +1,75 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import ArtifactError
+from clozeline.model import masked_lm
+from clozeline.model.families import TokenIds
+from clozeline.params import EvaluateParams, PretrainParams
+from clozeline.stages import evaluate
+
+PARAMS = EvaluateParams(num_folds=5, max_length=32, batch_tokens=512, num_examples=3)
+CONTRACT = {
+    "loss_nats_per_token",
+    "perplexity",
+    "top1",
+    "top5",
+    "nats_per_byte",
+    "target_tokens",
+    "validation_tokens",
+}
+
+
+def encoder(params: PretrainParams, tokenizer: Path, folder: Path, vocab_size: int = 64) -> Path:
+    folder.mkdir()
+    model = masked_lm.build(params.model, TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=1)
+    masked_lm.save(model, tokenizer, folder)
+    return folder
+
+
+def run_stage(encoder: Path, tokens: Path, tokenizer: Path, folder: Path) -> dict[str, float]:
+    evaluate.run(
+        PARAMS,
+        seed=1,
+        encoder=encoder,
+        tokens=tokens,
+        tokenizer=tokenizer,
+        metrics=folder / "metrics.json",
+        examples=folder / "examples",
+    )
+    return json.loads((folder / "metrics.json").read_text())
+
+
+def test_metrics_hold_what_others_build_on_beside_the_unigram_baseline(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")
+    metrics = run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
+    assert set(metrics) >= CONTRACT
+    assert metrics["target_tokens"] == metrics["validation_tokens"]
+    assert metrics["unigram_perplexity"] == pytest.approx(59, rel=0.05)  # its words are equally frequent
+    assert metrics["perplexity"] == pytest.approx(64, rel=0.2)  # untrained
+
+
+def test_the_page_shows_original_masked_predicted_and_probability(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")
+    run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
+    text = (tmp_path / "examples" / "examples.txt").read_text()
+    html = (tmp_path / "examples" / "examples.html").read_text()
+    assert text.count("[MASK]") >= 3
+    assert "→" in text
+    assert "%" in text
+    assert html.count("<article>") == 3
+    assert "http" not in html  # nothing from outside
+
+
+def test_a_model_of_another_vocabulary_is_refused_before_any_work(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder", vocab_size=70)
+    with pytest.raises(ArtifactError, match="tokenizer's size differs"):
+        run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
+    assert not (tmp_path / "metrics.json").exists()

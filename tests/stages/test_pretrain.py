@@ -1,0 +1,112 @@
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from clozeline.params import PretrainParams
+from clozeline.stages import pretrain
+
+PROJECT = Path(__file__).parents[2]
+
+
+def run_stage(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path) -> None:
+    pretrain.run(
+        params,
+        seed=1,
+        tokens=tokens,
+        tokenizer=tokenizer,
+        out=folder / "encoder",
+        metrics=folder / "metrics.json",
+        curve=folder / "curve.csv",
+        timing=folder / "timing.csv",
+        work=folder / "work",
+    )
+
+
+def outputs(folder: Path) -> dict[str, bytes]:
+    """What DVC would hash: all but the clock's."""
+    files = [*(folder / "encoder").iterdir(), folder / "metrics.json", folder / "curve.csv"]
+    return {file.name: file.read_bytes() for file in files}
+
+
+def test_the_encoder_loads_in_stock_transformers_and_checkpoints_are_gone(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    run_stage(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path)
+    model = AutoModelForMaskedLM.from_pretrained(tmp_path / "encoder", local_files_only=True)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "encoder", local_files_only=True)
+    assert model.config.vocab_size == len(tokenizer)
+    assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_metrics_and_curve_tell_the_same_story(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    run_stage(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path)
+    with (tmp_path / "curve.csv").open(newline="") as file:
+        points = list(csv.DictReader(file))
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert [int(point["step"]) for point in points] == [5, 10, 15, 20, 25, 30, 35, 40]
+    assert metrics["steps"] == 40
+    assert metrics["tokens"] == int(points[-1]["num_tokens"])
+    assert metrics["last_training_loss_nats_per_token"] == float(points[-1]["loss"])
+
+
+def project_with(params: PretrainParams, folder: Path) -> Path:
+    """A folder in which `clozeline stage pretrain` reads these params."""
+    yaml = YAML(typ="safe")
+    tree = yaml.load((PROJECT / "params.yaml").read_text(encoding="utf-8"))
+    tree["pretrain"] = params.model_dump()
+    tree["seed"] = 1
+    folder.mkdir()
+    with (folder / "params.yaml").open("w") as file:
+        yaml.dump(tree, file)
+    return folder
+
+
+def start(folder: Path, tokens: Path, tokenizer: Path) -> "subprocess.Popen[bytes]":
+    paths = {
+        "tokens": tokens,
+        "tokenizer": tokenizer,
+        "out": "encoder",
+        "metrics": "metrics.json",
+        "curve": "curve.csv",
+        "timing": "timing.csv",
+        "work": "work",
+    }
+    arguments = [f"{key}={value}" for key, value in paths.items()]
+    return subprocess.Popen([sys.executable, "-m", "clozeline", "stage", "pretrain", *arguments], cwd=folder)
+
+
+def kill_at_checkpoint(process: "subprocess.Popen[bytes]", work: Path, name: str) -> None:
+    deadline = time.monotonic() + 120
+    while not list(work.glob(f"*/{name}")):
+        assert process.poll() is None, "the stage ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+
+
+@pytest.mark.slow
+def test_a_stage_killed_in_mid_run_ends_with_the_same_bytes(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    params = tiny_pretraining.model_copy(update={"steps": 400})
+    whole = project_with(params, tmp_path / "whole")
+    assert start(whole, tiny_tokens, tiny_tokenizer).wait() == 0
+
+    killed = project_with(params, tmp_path / "killed")
+    kill_at_checkpoint(start(killed, tiny_tokens, tiny_tokenizer), killed / "work", "step-000000100")
+    kill_at_checkpoint(start(killed, tiny_tokens, tiny_tokenizer), killed / "work", "step-000000200")
+    assert not (killed / "encoder").exists()
+    assert start(killed, tiny_tokens, tiny_tokenizer).wait() == 0
+    assert outputs(killed) == outputs(whole)
