@@ -1,0 +1,88 @@
+"""`clozeline serve`: exported models behind an HTTP port."""
+
+import json
+import logging
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clozeline.cli.predict import PrecisionOption
+
+if TYPE_CHECKING:
+    from clozeline.serving.catalogue import Catalogue
+
+_LOG = logging.getLogger(__name__)
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(name="serve", rich_help_panel="Use a model")(serve)
+
+
+def serve(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[NAME=]MODEL",
+            help="Folders of dist/, or registry URIs (models:/NAME@ALIAS). "
+            "Without any: the champions of the registry, or all of dist/ if there are none.",
+            show_default=False,
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Requests that run at once, on one core each. [default: every core]")
+    ] = None,
+    precision: PrecisionOption = "int8",
+) -> None:
+    """Serve models over HTTP, on this machine only unless --host says otherwise.
+
+    Routes: /fill-mask and /embed (encoders), /classify (classifiers), /models, /health/live, /health/ready, /docs.
+
+    Examples:
+
+    - `clozeline serve`
+    - `clozeline serve dist/encoder dist/library --port 9000`
+    - `clozeline serve models:/clozeline-encoder@champion next=models:/clozeline-encoder@candidate`
+
+    Then: `curl -s 127.0.0.1:8000/embed -H 'content-type: application/json' -d '{"inputs": "Sort a list."}'`
+
+    Ctrl+C, or SIGTERM, stops it after the requests that it has accepted are answered.
+    """
+    from clozeline.serving.server import Settings, run
+    from clozeline.serving.sources import default_sources, parse_sources
+    from clozeline.serving.workers import available_cores
+
+    sources = parse_sources(models) if models else default_sources()
+    if not _is_loopback(host):
+        _LOG.warning("Whoever can reach %s can use the models: there is no password.", host)
+    run(sources, Settings(host, port, threads or available_cores(), precision), announce)
+
+
+def announce(url: str, catalogue: "Catalogue") -> None:
+    """Say what is served, where, and how to try it."""
+    from clozeline.serving.catalogue import ROUTES
+    from clozeline.serving.openapi import CLASSIFY_EXAMPLES, FILL_MASK_EXAMPLES
+
+    rows = [("model", "answers", "version", "from")]
+    for served in catalogue:
+        identity = served.identity
+        routes = ROUTES[served.model.manifest.task]
+        rows.append((identity.name, " ".join(routes), identity.version, identity.source))
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    for row in rows:
+        typer.echo("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    route, examples = ("/fill-mask", FILL_MASK_EXAMPLES)
+    if all("/fill-mask" not in ROUTES[served.model.manifest.task] for served in catalogue):
+        route, examples = ("/classify", CLASSIFY_EXAMPLES)
+    body = json.dumps(next(iter(examples.values()))["value"])
+    typer.echo(f"\n  URL   {url}\n  Docs  {url}/docs")
+    typer.echo(f"  Try   curl -s {url}{route} -H 'content-type: application/json' -d '{body}'\n")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,62 @@
+"""The ASGI application: routes, errors, limits and log around one `Service`."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from importlib.resources import files
+
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from clozeline.serving import routes, status_routes
+from clozeline.serving.handlers import add_handlers
+from clozeline.serving.limits import BodyLimit
+from clozeline.serving.openapi import DESCRIPTION
+from clozeline.serving.request_log import RequestLog
+from clozeline.serving.service import Service
+
+_DOCS_HEADERS = {
+    "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
+    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
+    "x-content-type-options": "nosniff",
+}
+
+
+def create_app(service: Service) -> FastAPI:
+    """The application over `service`; its worker threads end with the application."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        service.close()
+
+    app = FastAPI(
+        title="Clozeline",
+        version=version("clozeline"),
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        middleware=[Middleware(RequestLog), Middleware(BodyLimit)],
+        # FastAPI's own pages fetch their scripts from elsewhere.
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.state.service = service
+    add_handlers(app)
+    app.include_router(routes.router)
+    app.include_router(status_routes.router)
+    _add_docs(app)
+    return app
+
+
+def _add_docs(app: FastAPI) -> None:
+    page = files("clozeline.serving").joinpath("docs.html").read_text(encoding="utf-8")
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return HTMLResponse(page, headers=_DOCS_HEADERS)
+
+    @app.get("/", include_in_schema=False)
+    async def root() -> Response:
+        return RedirectResponse("/docs")

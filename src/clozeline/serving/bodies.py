@@ -1,0 +1,72 @@
+"""Routes that read JSON and nothing else: content type and syntax are checked before the fields are."""
+
+import re
+from collections.abc import Callable, Coroutine
+from email.message import Message
+from typing import Any
+
+import orjson
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
+
+from clozeline.serving.errors import problem
+
+_JSON_TYPE = re.compile(r"application/(.+\+)?json")
+
+
+class JsonRoute(APIRoute):
+    """Answers 415 to another content type and 400 to what is not JSON (UTF-8, no lone surrogates, no NaN)."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+        reads_body = self.body_field is not None
+
+        async def handle_json(request: Request) -> Response:
+            return await handle(await _parsed(request) if reads_body else request)
+
+        return handle_json
+
+
+class _JsonRequest(Request):
+    """A request whose body has been read and parsed."""
+
+    raw: bytes
+    content: Any
+
+    async def body(self) -> bytes:
+        return self.raw
+
+    async def json(self) -> Any:
+        return self.content
+
+
+async def _parsed(request: Request) -> Request:
+    _check_content_type(request.headers.get("content-type"))
+    parsed = _JsonRequest(request.scope, request.receive)
+    parsed.raw = await request.body()
+    try:
+        parsed.content = orjson.loads(parsed.raw)
+    except orjson.JSONDecodeError as error:
+        raise problem(
+            400,
+            "malformed_json",
+            "the body is not JSON",
+            given=f"{error.msg} at line {error.lineno}, column {error.colno}" if parsed.raw else "an empty body",
+            expected='a JSON object in UTF-8, as {"inputs": "…"}',
+            do="mend the body; /docs has an example for each route",
+        ) from error
+    return parsed
+
+
+def _check_content_type(given: str | None) -> None:
+    parsed = Message()
+    parsed["content-type"] = given or ""
+    if given is None or not _JSON_TYPE.fullmatch(parsed.get_content_type()):
+        raise problem(
+            415,
+            "not_json",
+            "the body is of a type that is not read here",
+            given=f"content-type: {given}" if given else "no content-type",
+            expected="content-type: application/json",
+            do="add the header (curl: -H 'content-type: application/json')",
+        )

@@ -1,0 +1,81 @@
+"""The models that are served, and which of them answers a request."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from clozeline.inference.classifier import Classifier
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.manifest import Precision, Task
+from clozeline.serving.errors import problem
+
+Model = TypeVar("Model", bound=Encoder | Classifier, covariant=True)
+
+ROUTES: dict[Task, tuple[str, ...]] = {"fill-mask": ("/fill-mask", "/embed"), "text-classification": ("/classify",)}
+"""Which routes a model of a task answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which model it is that answers."""
+
+    name: str
+    """What clients call it."""
+    source: str
+    """The registry URI or folder that it was loaded from."""
+    version: str
+    sha256: str
+    """Of the graph that answers."""
+    precision: Precision
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {"x-model": self.name, "x-model-version": self.version, "x-model-sha256": self.sha256}
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel(Generic[Model]):
+    identity: Identity
+    model: Model
+
+
+class Catalogue:
+    """The models by name, in the order they were given: without a name, the first that can answer does."""
+
+    def __init__(self, models: Sequence[ServedModel[Encoder | Classifier]]) -> None:
+        self._models = {served.identity.name: served for served in models}
+        assert len(self._models) == len(models), "names are told apart before models are loaded"
+
+    def __iter__(self) -> Iterator[ServedModel[Encoder | Classifier]]:
+        return iter(self._models.values())
+
+    def encoder(self, name: str | None) -> ServedModel[Encoder]:
+        """The encoder called `name`, or the first.
+
+        Raises:
+            ApiError: 404, there is none.
+        """
+        return self._answering(Encoder, "fill-mask", name)
+
+    def classifier(self, name: str | None) -> ServedModel[Classifier]:
+        """The classifier called `name`, or the first.
+
+        Raises:
+            ApiError: 404, there is none.
+        """
+        return self._answering(Classifier, "text-classification", name)
+
+    def _answering(self, kind: type[Model], task: Task, name: str | None) -> ServedModel[Model]:
+        for served in self:
+            if isinstance(served.model, kind) and name in (None, served.identity.name):
+                return ServedModel(served.identity, served.model)
+        able = [served.identity.name for served in self if isinstance(served.model, kind)]
+        raise problem(
+            404,
+            "no_such_model",
+            f"no model of that name answers {' and '.join(ROUTES[task])} here",
+            given="no name, and no such model is loaded" if name is None else name,
+            expected=f"one of: {', '.join(able)}" if able else f"a model of the task {task}",
+            do="choose a name from /models" if able else "start the server with such a model: `clozeline serve --help`",
+            param="model",
+        )

@@ -1,0 +1,64 @@
+"""One envelope for every error, whoever raised it: `{"error": {code, message, param, given, expected, do}}`.
+
+code      what a program tells errors apart by
+message   what happened, in one sentence
+param     which part of the body, as `inputs[3]` or `parameters.top_k`; null when it is none
+given, expected, do   as in every `ClozelineError`
+"""
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict
+
+from clozeline.serving.responses import JsonResponse
+
+
+class ErrorDetail(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    code: str
+    message: str
+    param: str | None
+    given: str
+    expected: str
+    do: str
+
+
+class ErrorEnvelope(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    error: ErrorDetail
+
+
+class ApiError(Exception):
+    """Ends a request with an HTTP status and the envelope."""
+
+    def __init__(self, status: int, detail: ErrorDetail, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(status, detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+
+    def response(self) -> JsonResponse:
+        return JsonResponse({"error": self.detail.model_dump()}, self.status, self.headers)
+
+
+def problem(
+    status: int,
+    code: str,
+    message: str,
+    *,
+    given: object,
+    expected: str,
+    do: str,
+    param: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> ApiError:
+    """The `ApiError` that says so; `given` is cut to a readable length."""
+    detail = ErrorDetail(code=code, message=message, param=param, given=shortened(given), expected=expected, do=do)
+    return ApiError(status, detail, headers)
+
+
+def shortened(value: object, limit: int = 160) -> str:
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= limit else text[:limit] + "…"

@@ -1,0 +1,169 @@
+"""Every way a request can fail, turned into the one envelope of errors.py."""
+
+import difflib
+import logging
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from clozeline.errors import ClozelineError, DataError
+from clozeline.inference.errors import NoMaskError, TargetError, TextError, TextTooLongError
+from clozeline.serving.errors import ApiError, problem, shortened
+from clozeline.serving.schemas import TEXT_TAG, TEXTS_TAG
+
+_LOG = logging.getLogger(__name__)
+
+_EXPECTED = {
+    "string_pattern_mismatch": "text with at least one visible character and no NUL",
+    "string_too_short": "text with at least one visible character and no NUL",
+    "too_short": "a list of at least 1 item",
+    "missing": "a value for this key",
+    "model_attributes_type": "a JSON object",
+    "model_type": "a JSON object",
+}
+"""Instead of pydantic's words, where they speak of its own workings."""
+
+_CODES: dict[type[ClozelineError], str] = {
+    TextTooLongError: "text_too_long",
+    NoMaskError: "no_mask",
+    TextError: "unusable_text",
+    TargetError: "unknown_target",
+    DataError: "unusable_data",
+}
+"""Of the faults that inference finds; the first that fits."""
+
+
+def add_handlers(app: FastAPI) -> None:
+    app.add_exception_handler(ApiError, _api_error)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ClozelineError, _clozeline)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    faults: Sequence[dict[str, Any]] = error.errors()
+    fault = min(faults, key=lambda fault: fault["type"] != "unknown_key")
+    param = _param(fault["loc"])
+    more = f" (1 of {len(faults)} faults)" if len(faults) > 1 else ""
+    if fault["type"] == "unknown_key":
+        context = fault["ctx"]
+        param = f"{param}.{context['key']}" if param else context["key"]
+        return problem(
+            422,
+            "unknown_key",
+            f"`{shortened(param)}` is not a key of this request{more}",
+            param=param,
+            given=context["key"],
+            expected=fault["msg"],
+            do=f"rename it to `{context['near']}`" if context["near"] else "remove it, or correct its name",
+        ).response()
+    return problem(
+        422,
+        "invalid_request",
+        f"`{param or 'the body'}` cannot be used{more}",
+        param=param,
+        given="nothing" if fault["type"] == "missing" else repr(fault["input"]),
+        expected=_expected(fault),
+        do="mend it; /docs has an example for each route",
+    ).response()
+
+
+def _param(location: tuple[int | str, ...]) -> str | None:
+    """`("body", "inputs", "(texts)", 3)` is `inputs[3]`."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif part not in ("body", TEXT_TAG, TEXTS_TAG):
+            path += f".{part}" if path else part
+    return path or None
+
+
+def _expected(fault: dict[str, Any]) -> str:
+    context = fault.get("ctx", {})
+    if fault["type"] == "too_long":
+        return f"a list of at most {context['max_length']} items"
+    message: str = fault["msg"]
+    return _EXPECTED.get(fault["type"], message.removeprefix("Input should be "))
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    made = {404: _no_route, 405: _wrong_method}.get(error.status_code, _other_status)
+    return made(request, error).response()
+
+
+def _no_route(request: Request, error: HTTPException) -> ApiError:
+    paths = sorted(request.app.openapi()["paths"])
+    near = difflib.get_close_matches(request.url.path, paths, n=1)
+    return problem(
+        404,
+        "no_such_route",
+        "there is nothing at this path",
+        given=f"{request.method} {request.url.path}",
+        expected=f"one of: {', '.join(paths)}",
+        do=f"use {near[0]}" if near else "see /docs",
+    )
+
+
+def _wrong_method(request: Request, error: HTTPException) -> ApiError:
+    allowed = (error.headers or {}).get("Allow", "GET")
+    return problem(
+        405,
+        "wrong_method",
+        "this path does not answer this method",
+        given=f"{request.method} {request.url.path}",
+        expected=allowed,
+        do=f"send {allowed} instead",
+        headers={"allow": allowed},
+    )
+
+
+def _other_status(request: Request, error: HTTPException) -> ApiError:
+    phrase = HTTPStatus(error.status_code).phrase
+    return problem(
+        error.status_code,
+        phrase.lower().replace(" ", "_"),
+        str(error.detail),
+        given=f"{request.method} {request.url.path}",
+        expected="a request as /docs shows it",
+        do="compare it with the example of this route at /docs",
+        headers=error.headers,
+    )
+
+
+async def _clozeline(request: Request, error: Exception) -> Response:
+    """What inference says of a text is the client's business; anything else is ours."""
+    assert isinstance(error, ClozelineError)
+    code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
+    if code is None:
+        return await _unexpected(request, error)
+    param = f"inputs[{error.number}]" if isinstance(error, TextError) else "parameters"
+    return problem(
+        422, code, error.problem, param=param, given=error.given, expected=error.expected, do=error.do
+    ).response()
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return problem(
+        500,
+        "internal_error",
+        "the server failed on this request; this is a fault of the server",
+        given=f"{request.method} {request.url.path}",
+        expected="an answer",
+        do="look for the traceback in the server's log",
+    ).response()

@@ -1,0 +1,37 @@
+"""One line for each request, with nothing in it that a client wrote: no text, no query, no unknown path."""
+
+import logging
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_LOG = logging.getLogger(__name__)
+
+
+class RequestLog:
+    """`POST /embed 200 3.1 ms`; requests for health are told at debug level only."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        status = 0
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            path: str = getattr(scope.get("route"), "path", "(no route)")
+            level = logging.DEBUG if path.startswith("/health") else logging.INFO
+            # Methods are the client's words too: any token is one.
+            method = scope["method"] if scope["method"].isalpha() else "?"
+            milliseconds = 1000 * (time.perf_counter() - started)
+            _LOG.log(level, "%s %s %s %.1f ms", method[:10], path, status or "gone", milliseconds)

@@ -1,0 +1,106 @@
+"""The routes that models answer."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Request, Response
+
+from clozeline.inference.classifier import Classifier, LabelScore
+from clozeline.serving import schemas
+from clozeline.serving.bodies import JsonRoute
+from clozeline.serving.errors import problem
+from clozeline.serving.openapi import CLASSIFY_EXAMPLES, EMBED_EXAMPLES, FILL_MASK_EXAMPLES, answered
+from clozeline.serving.responses import JsonResponse
+from clozeline.serving.service import service_of
+
+router = APIRouter(route_class=JsonRoute)
+
+_DEFAULT_NUM_LABELS = 5
+
+
+@router.post(
+    "/fill-mask",
+    summary="Fill the masks of a text",
+    response_model=schemas.FillMaskResponse,
+    responses=answered("Candidates of a mask, best first: for one text, or a list of them, as was sent"),
+)
+async def fill_mask(
+    request: Request, body: Annotated[schemas.FillMaskRequest, Body(openapi_examples=FILL_MASK_EXAMPLES)]
+) -> Response:
+    service = service_of(request)
+    served = service.catalogue.encoder(body.model)
+    texts = with_mask_token(texts_of(body.inputs), served.model.manifest.special_tokens.mask_token)
+    answers = await service.workers.run(
+        lambda: served.model.fill(
+            texts, top_k=body.parameters.top_k, targets=body.parameters.targets, truncate=body.truncate
+        )
+    )
+    shaped = [masks[0] if len(masks) == 1 else masks for masks in answers]
+    return JsonResponse(shaped[0] if isinstance(body.inputs, str) else shaped, headers=served.identity.headers)
+
+
+@router.post(
+    "/embed",
+    summary="Embed texts as vectors of length 1",
+    response_model=schemas.EmbedResponse,
+    responses=answered("One vector for each text"),
+)
+async def embed(
+    request: Request, body: Annotated[schemas.EmbedRequest, Body(openapi_examples=EMBED_EXAMPLES)]
+) -> Response:
+    service = service_of(request)
+    served = service.catalogue.encoder(body.model)
+    texts = texts_of(body.inputs)
+    embeddings_TH = await service.workers.run(lambda: served.model.embed(texts, truncate=body.truncate))
+    return JsonResponse(embeddings_TH, headers=served.identity.headers)
+
+
+@router.post(
+    "/classify",
+    summary="Label texts",
+    response_model=schemas.ClassifyResponse,
+    responses=answered("For each text its likeliest labels, best first"),
+)
+async def classify(
+    request: Request, body: Annotated[schemas.ClassifyRequest, Body(openapi_examples=CLASSIFY_EXAMPLES)]
+) -> Response:
+    service = service_of(request)
+    served = service.catalogue.classifier(body.model)
+    wanted = body.parameters.labels
+    if wanted is not None:
+        check_labels(served.model, wanted)
+    texts = texts_of(body.inputs)
+    num_labels = len(served.model.manifest.labels)
+    answers = await service.workers.run(lambda: served.model.classify(texts, top_k=num_labels, truncate=body.truncate))
+    top_k = body.parameters.top_k or (_DEFAULT_NUM_LABELS if wanted is None else num_labels)
+    return JsonResponse(
+        [_chosen(scores, wanted, top_k) for scores in answers],
+        headers=served.identity.headers,
+    )
+
+
+def texts_of(inputs: str | list[str]) -> list[str]:
+    return [inputs] if isinstance(inputs, str) else inputs
+
+
+def with_mask_token(texts: list[str], mask_token: str | None) -> list[str]:
+    """`[MASK]` works with every model, also with one that says `<mask>`."""
+    return [text.replace("[MASK]", mask_token) for text in texts] if mask_token else texts
+
+
+def check_labels(classifier: Classifier, wanted: list[str]) -> None:
+    known = classifier.manifest.labels
+    for label in wanted:
+        if label not in known:
+            raise problem(
+                404,
+                "no_such_label",
+                "the model has no such label",
+                given=label,
+                expected=f"one of: {', '.join(known)}",
+                do="choose from the `labels` of this model in /models",
+                param="parameters.labels",
+            )
+
+
+def _chosen(scores: list[LabelScore], wanted: list[str] | None, top_k: int) -> list[LabelScore]:
+    return [score for score in scores if wanted is None or score.label in wanted][:top_k]

@@ -1,0 +1,162 @@
+"""What clients send and get. Names are those of Hugging Face's tasks and of text-embeddings-inference:
+`inputs`, `parameters`, `truncate`; `score`, `token`, `token_str`, `sequence`; `label`, `score`.
+"""
+
+import difflib
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticCustomError
+
+from clozeline.inference.manifest import FileRecord, QuantizationScheme, Task
+from clozeline.serving.limits import MAX_TEXTS, MAX_TOP_K
+
+TEXT_TAG = "(one text)"
+TEXTS_TAG = "(texts)"
+
+Text = Annotated[
+    str,
+    # A model has nothing to read in blank text, and tokenizers drop NUL without a word.
+    Field(min_length=1, pattern=r"^[^\u0000]*[^\u0000\s][^\u0000]*$"),
+]
+Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
+
+
+def _inputs_kind(inputs: object) -> str | None:
+    if isinstance(inputs, str):
+        return TEXT_TAG
+    return TEXTS_TAG if isinstance(inputs, list) else None
+
+
+Inputs = Annotated[
+    Annotated[Text, Tag(TEXT_TAG)] | Annotated[Texts, Tag(TEXTS_TAG)],
+    Field(description=f"One text, or a list of 1 to {MAX_TEXTS} texts."),
+    Discriminator(
+        _inputs_kind,
+        custom_error_type="inputs_type",
+        custom_error_message=f"a text, or a list of 1 to {MAX_TEXTS} texts",
+    ),
+]
+TopK = Annotated[int, Field(ge=1, le=MAX_TOP_K)]
+Targets = Annotated[list[Text], Field(min_length=1, max_length=MAX_TOP_K)]
+ModelName = Annotated[
+    str | None, Field(description="A name from /models; null: the first model there that answers this route.")
+]
+Truncate = Annotated[
+    bool, Field(description="Cut a text that is longer than the model reads at its end, instead of refusing it.")
+]
+
+
+class _Request(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_unknown_key(cls, given: Any) -> Any:
+        known = sorted(cls.model_fields)
+        unknown = [key for key in given if key not in known] if isinstance(given, dict) else []
+        if not unknown:
+            return given
+        near = difflib.get_close_matches(unknown[0], known, n=1)
+        raise PydanticCustomError(
+            "unknown_key",
+            "one of: {known}",
+            {"key": unknown[0], "known": ", ".join(known), "near": near[0] if near else ""},
+        )
+
+
+class FillMaskParameters(_Request):
+    top_k: Annotated[TopK, Field(description="Candidates for each mask.")] = 5
+    targets: Annotated[
+        Targets | None,
+        Field(description="Only these words compete; each has to be one token of the model's vocabulary."),
+    ] = None
+
+
+class FillMaskRequest(_Request):
+    inputs: Inputs
+    parameters: FillMaskParameters = FillMaskParameters()
+    truncate: Truncate = False
+    model: ModelName = None
+
+
+class EmbedRequest(_Request):
+    inputs: Inputs
+    normalize: Annotated[
+        Literal[True], Field(description="Vectors have length 1; the graph itself normalizes them.")
+    ] = True
+    truncate: Truncate = False
+    model: ModelName = None
+
+
+class ClassifyParameters(_Request):
+    top_k: Annotated[TopK | None, Field(description="Labels for each text; null: 5, or all of `labels`.")] = None
+    labels: Annotated[
+        Annotated[list[str], Field(min_length=1)] | None,
+        Field(description="Answer with these labels only; their scores stay what they are among all."),
+    ] = None
+
+
+class ClassifyRequest(_Request):
+    inputs: Inputs
+    parameters: ClassifyParameters = ClassifyParameters()
+    truncate: Truncate = False
+    model: ModelName = None
+
+
+class Candidate(BaseModel):
+    """One token for one mask."""
+
+    score: float = Field(ge=0, le=1, description="Probability among the vocabulary, or among the targets.")
+    token: int = Field(ge=0, description="Id in the vocabulary.")
+    token_str: str
+    sequence: str = Field(description="The text with this mask filled; other masks stay.")
+
+
+Mask = list[Candidate]
+FillMaskResponse = Mask | list[Mask] | list[Mask | list[Mask]]
+"""Mirrors the request: one text, or a list of them; of a text with one mask its candidates, best first;
+of a text with several masks a list of candidates for each."""
+
+EmbedResponse = list[list[float]]
+"""One vector for each text, also if one text was sent alone."""
+
+
+class LabelScore(BaseModel):
+    label: str
+    score: float = Field(ge=0, le=1, description="Probability among all labels.")
+
+
+ClassifyResponse = list[list[LabelScore]]
+"""For each text its likeliest labels, best first, also if one text was sent alone."""
+
+
+class Health(BaseModel):
+    status: Literal["live", "ready"]
+
+
+class ModelCard(BaseModel):
+    """One served model, and where its bytes come from."""
+
+    name: str = Field(description="For `model` in a request.")
+    source: str = Field(description="The registry URI or folder that it was loaded from.")
+    version: str
+    sha256: str = Field(description="Of the graph that answers.")
+    task: Task
+    routes: list[str]
+    precision: Literal["int8", "fp32"]
+    family: str
+    max_length: int = Field(description="Longest text in tokens, special tokens among them.")
+    vocab_size: int
+    hidden_size: int
+    mask_token: str | None
+    labels: list[str]
+    quantization: QuantizationScheme
+    opset: int
+    versions: dict[str, str] = Field(description="Of the packages that exported it.")
+    lock_sha256: str = Field(description="Of the requirements lock that it was exported with.")
+    files: dict[str, FileRecord]
+
+
+class ModelList(BaseModel):
+    models: list[ModelCard]

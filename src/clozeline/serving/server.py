@@ -1,0 +1,154 @@
+"""The process: takes the port, loads the models behind it, serves, and stops without losing what it accepted."""
+
+import asyncio
+import errno
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+import uvicorn
+
+from clozeline.errors import ParamsError
+from clozeline.inference.manifest import Precision
+from clozeline.serving.app import create_app
+from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.loading import open_source
+from clozeline.serving.service import Service
+from clozeline.serving.sources import ModelSource
+from clozeline.serving.workers import Workers
+
+_LOG = logging.getLogger(__name__)
+_GRACE_SECONDS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where and how to serve."""
+
+    host: str
+    port: int
+    """0: any free one."""
+    num_threads: int
+    precision: Precision
+
+
+Announce = Callable[[str, Catalogue], None]
+"""Called with the server's URL once the models are loaded."""
+
+
+def run(sources: Sequence[ModelSource], settings: Settings, announce: Announce) -> None:
+    """Serve `sources` until SIGTERM or Ctrl+C; then answer what has been accepted, and return.
+
+    The port is open while the models load: `/health/live` answers, everything else says 503.
+
+    Raises:
+        ParamsError: the host or port cannot be had.
+        ArtifactError: a model is not there, or its bytes are not those that were exported.
+    """
+    listener = _listen(settings.host, settings.port)
+    service = Service(Workers(settings.num_threads))
+    config = uvicorn.Config(
+        create_app(service),
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
+
+    def load() -> None:
+        catalogue = Catalogue([open_source(source, settings.precision) for source in sources])
+        service.open(catalogue)
+        announce(_url(listener), catalogue)
+
+    server = _ModelServer(config, service, load)
+    with _exit_zero_when_told_to_stop():
+        server.run(sockets=[listener])
+    server.raise_failure()
+
+
+class _ModelServer(uvicorn.Server):
+    """Loads the models after it has begun to listen, and says not ready as soon as it is told to stop."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, load: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._service = service
+        self._load = load
+        self._loading: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._loading = asyncio.create_task(asyncio.to_thread(self._load))
+        self._loading.add_done_callback(self._stop_if_failed)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._service.drain()
+        super().handle_exit(sig, frame)
+
+    def raise_failure(self) -> None:
+        """Raise what ended the loading of the models, if anything did."""
+        if self._loading and self._loading.done() and not self._loading.cancelled():
+            self._loading.result()
+
+    def _stop_if_failed(self, loading: asyncio.Task[None]) -> None:
+        if not loading.cancelled() and loading.exception():
+            self.should_exit = True
+
+
+@contextmanager
+def _exit_zero_when_told_to_stop() -> Iterator[None]:
+    """To be stopped is no failure: uvicorn raises the signal again once it has shut down, and this is who hears it."""
+    before = {number: signal.signal(number, _exit_zero) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _exit_zero(number: int, frame: FrameType | None) -> None:
+    sys.exit(0)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except socket.gaierror as error:
+        raise ParamsError(
+            "the host is not known",
+            given=host,
+            expected="an address of this machine, as 127.0.0.1 or 0.0.0.0",
+            do="correct --host",
+        ) from error
+    except (OSError, OverflowError) as error:
+        raise _cannot_listen(host, port, error) from error
+
+
+def _cannot_listen(host: str, port: int, error: Exception) -> ParamsError:
+    number = getattr(error, "errno", None)
+    reason, remedy = {
+        errno.EADDRINUSE: (
+            "another process listens there",
+            "choose another port: `--port 0` takes a free one",
+        ),
+        errno.EACCES: ("ports below 1024 are not for everyone", "choose a --port from 1024 on"),
+        errno.EADDRNOTAVAIL: ("the address is not of this machine", "correct --host"),
+    }.get(number or 0, (str(error), "correct --host or --port"))
+    return ParamsError(
+        f"cannot listen on {host} port {port}: {reason}",
+        given=f"--host {host} --port {port}",
+        expected="a free port of this machine",
+        do=remedy,
+    )
+
+
+def _url(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"

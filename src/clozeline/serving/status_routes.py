@@ -1,0 +1,64 @@
+"""The routes that tell about the server itself: is it up, is it ready, what does it serve."""
+
+from fastapi import APIRouter, Request, Response
+
+from clozeline.inference.classifier import Classifier
+from clozeline.inference.encoder import Encoder
+from clozeline.serving import schemas
+from clozeline.serving.catalogue import ROUTES, ServedModel
+from clozeline.serving.openapi import NOT_READY
+from clozeline.serving.responses import JsonResponse
+from clozeline.serving.service import service_of
+
+router = APIRouter()
+
+
+@router.get("/health/live", summary="Is the process up?", response_model=schemas.Health)
+async def live() -> Response:
+    """200 as long as the process answers at all: restart it when this fails."""
+    return JsonResponse({"status": "live"})
+
+
+@router.get("/health/ready", summary="Are the models loaded?", response_model=schemas.Health, responses=NOT_READY)
+async def ready(request: Request) -> Response:
+    """200 between the loading of the models and the signal to stop: send requests only then."""
+    service = service_of(request)
+    if service.phase != "ready":
+        return service.not_ready().response()
+    return JsonResponse({"status": "ready"})
+
+
+@router.get("/health", summary="The same as /health/ready", response_model=schemas.Health, responses=NOT_READY)
+async def health(request: Request) -> Response:
+    return await ready(request)
+
+
+@router.get("/models", summary="What is served", response_model=schemas.ModelList, responses=NOT_READY)
+async def models(request: Request) -> Response:
+    """Name, version, files and origin of each model; the first that answers a route is that route's default."""
+    cards = [card(served) for served in service_of(request).catalogue]
+    return JsonResponse({"models": [card.model_dump() for card in cards]})
+
+
+def card(served: ServedModel[Encoder | Classifier]) -> schemas.ModelCard:
+    identity, manifest = served.identity, served.model.manifest
+    return schemas.ModelCard(
+        name=identity.name,
+        source=identity.source,
+        version=identity.version,
+        sha256=identity.sha256,
+        task=manifest.task,
+        routes=list(ROUTES[manifest.task]),
+        precision=identity.precision,
+        family=manifest.family,
+        max_length=manifest.max_length,
+        vocab_size=manifest.vocab_size,
+        hidden_size=manifest.hidden_size,
+        mask_token=manifest.special_tokens.mask_token,
+        labels=list(manifest.labels),
+        quantization=manifest.quantization,
+        opset=manifest.opset,
+        versions=manifest.versions,
+        lock_sha256=manifest.lock_sha256,
+        files=manifest.files,
+    )

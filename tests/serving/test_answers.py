@@ -1,0 +1,85 @@
+"""What the routes of the models answer, over HTTP."""
+
+import httpx
+import numpy as np
+import pytest
+
+from clozeline.inference.encoder import Encoder
+from clozeline.serving.catalogue import Catalogue
+
+
+def test_one_text_with_one_mask_gets_its_candidates_best_first(client: httpx.Client) -> None:
+    answer = client.post("/fill-mask", json={"inputs": "the [MASK] of", "parameters": {"top_k": 3}})
+    assert answer.status_code == 200
+    candidates = answer.json()
+    assert [set(candidate) for candidate in candidates] == [{"score", "token", "token_str", "sequence"}] * 3
+    scores = [candidate["score"] for candidate in candidates]
+    assert scores == sorted(scores, reverse=True)
+    word = next(candidate for candidate in candidates if not candidate["token_str"].startswith("##"))
+    assert word["sequence"] == f"the {word['token_str']} of"
+
+
+def test_a_list_of_texts_gets_a_list_and_each_text_with_several_masks_a_list_for_each(client: httpx.Client) -> None:
+    alone = client.post("/fill-mask", json={"inputs": "a [MASK] b [MASK]"}).json()
+    assert [len(mask) for mask in alone] == [5, 5]
+    together = client.post("/fill-mask", json={"inputs": ["the [MASK]", "a [MASK] b [MASK]"]}).json()
+    assert isinstance(together[0][0], dict)
+    assert [[c["token"] for c in mask] for mask in together[1]] == [[c["token"] for c in mask] for mask in alone]
+    assert isinstance(client.post("/fill-mask", json={"inputs": ["the [MASK]"]}).json()[0], list)
+
+
+def test_targets_compete_among_themselves(client: httpx.Client) -> None:
+    body = {"inputs": "the [MASK]", "parameters": {"targets": ["list", "file"]}}
+    candidates = client.post("/fill-mask", json=body).json()
+    assert {candidate["token_str"] for candidate in candidates} == {"list", "file"}
+    assert sum(candidate["score"] for candidate in candidates) == pytest.approx(1)
+
+
+def test_vectors_are_those_of_the_encoder_in_the_order_of_the_texts(client: httpx.Client, catalogue: Catalogue) -> None:
+    texts = ["return the list", "a", "open the file of the list", "b"]
+    served = catalogue.encoder(None).model
+    assert isinstance(served, Encoder)
+    vectors = np.array(client.post("/embed", json={"inputs": texts}).json(), dtype=np.float32)
+    np.testing.assert_array_equal(vectors, served.embed(texts))
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
+
+
+def test_one_text_gets_one_vector_in_a_list(client: httpx.Client) -> None:
+    assert np.shape(client.post("/embed", json={"inputs": "a"}).json()) == (1, 8)
+
+
+def test_labels_come_best_first_and_add_up(client: httpx.Client) -> None:
+    (scores,) = client.post("/classify", json={"inputs": "open the file"}).json()
+    assert sum(score["score"] for score in scores) == pytest.approx(1)
+    assert scores == sorted(scores, key=lambda score: -score["score"])
+    best = client.post("/classify", json={"inputs": ["open the file"], "parameters": {"top_k": 1}}).json()
+    assert best == [scores[:1]]
+
+
+def test_only_the_labels_asked_for_come_with_the_scores_they_had(client: httpx.Client) -> None:
+    (scores,) = client.post("/classify", json={"inputs": "open the file"}).json()
+    body = {"inputs": "open the file", "parameters": {"labels": ["numpy", "torch"]}}
+    assert client.post("/classify", json=body).json() == [[s for s in scores if s["label"] != "python"]]
+
+
+def test_a_long_text_is_cut_when_that_is_asked_for(client: httpx.Client) -> None:
+    cut = client.post("/embed", json={"inputs": "a " * 100, "truncate": True}).json()
+    assert cut == client.post("/embed", json={"inputs": "a " * 14}).json()
+
+
+@pytest.mark.parametrize(
+    ("route", "model"), [("/fill-mask", "encoder"), ("/embed", "encoder"), ("/classify", "library")]
+)
+def test_the_answer_says_which_model_gave_it(client: httpx.Client, route: str, model: str) -> None:
+    answer = client.post(route, json={"inputs": "[MASK]", "model": model})
+    card = next(card for card in client.get("/models").json()["models"] if card["name"] == model)
+    assert answer.headers["x-model"] == model
+    assert answer.headers["x-model-version"] == card["version"]
+    assert answer.headers["x-model-sha256"] == card["sha256"] == card["files"]["model.int8.onnx"]["sha256"]
+
+
+def test_models_tells_where_the_bytes_come_from(client: httpx.Client) -> None:
+    encoder, library = client.get("/models").json()["models"]
+    assert (encoder["routes"], library["routes"]) == (["/fill-mask", "/embed"], ["/classify"])
+    assert library["labels"] == ["torch", "numpy", "python"]
+    assert {"lock_sha256", "versions", "quantization", "source"} <= set(encoder)

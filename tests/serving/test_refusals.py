@@ -1,0 +1,224 @@
+"""Whatever is wrong with a request, the answer is a 4xx in the one envelope, and says what to do."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clozeline.serving.limits import MAX_BODY_BYTES, MAX_TEXTS
+
+JSON = {"content-type": "application/json"}
+
+
+def assert_envelope(answer: httpx.Response, status: int, code: str, param: str | None = None) -> dict[str, Any]:
+    assert answer.status_code == status, answer.text
+    assert answer.headers["content-type"] == "application/json"
+    body = answer.json()
+    assert set(body) == {"error"}
+    error: dict[str, Any] = body["error"]
+    assert set(error) == {"code", "message", "param", "given", "expected", "do"}
+    assert (error["code"], error["param"]) == (code, param)
+    assert all(error[key] for key in ("message", "given", "expected", "do"))
+    return error
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b'{"inputs": }',
+        b'{"inputs": NaN}',
+        b'{"inputs": "\\ud800"}',
+        b'{"inputs": "\xff"}',
+        '{"inputs": "a"}'.encode("utf-16"),
+        b"[" * 100_000,
+        b'{"inputs": "a"} and more',
+    ],
+)
+def test_what_is_not_json_is_malformed(client: httpx.Client, body: bytes) -> None:
+    assert_envelope(client.post("/embed", content=body, headers=JSON), 400, "malformed_json")
+
+
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "application/xml", "", "é"]
+)
+def test_another_content_type_is_named(client: httpx.Client, content_type: str) -> None:
+    answer = client.post("/embed", content=b'{"inputs": "a"}', headers={b"content-type": content_type.encode()})
+    assert_envelope(answer, 415, "not_json")
+
+
+def test_json_by_any_of_its_names_is_read(client: httpx.Client) -> None:
+    for content_type in ("application/json; charset=utf-8", "Application/JSON", "application/vnd.api+json"):
+        answer = client.post("/embed", content=b'{"inputs": "a"}', headers={"content-type": content_type})
+        assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (None, None),
+        ([], None),
+        ("text", None),
+        ({}, "inputs"),
+        ({"inputs": None}, "inputs"),
+        ({"inputs": 5}, "inputs"),
+        ({"inputs": {"text": "a"}}, "inputs"),
+        ({"inputs": ""}, "inputs"),
+        ({"inputs": " \n\t"}, "inputs"),
+        ({"inputs": "a\0b"}, "inputs"),
+        ({"inputs": []}, "inputs"),
+        ({"inputs": ["a"] * (MAX_TEXTS + 1)}, "inputs"),
+        ({"inputs": ["a", 5]}, "inputs[1]"),
+        ({"inputs": ["a", "b", ""]}, "inputs[2]"),
+        ({"inputs": [["a"]]}, "inputs[0]"),
+        ({"inputs": "a", "truncate": "yes"}, "truncate"),
+        ({"inputs": "a", "truncate": 1}, "truncate"),
+        ({"inputs": "a", "normalize": False}, "normalize"),
+        ({"inputs": "a", "model": 5}, "model"),
+    ],
+)
+def test_a_field_that_cannot_be_used_is_named(client: httpx.Client, body: object, param: str | None) -> None:
+    answer = client.post("/embed", content=json.dumps(body), headers=JSON)
+    assert_envelope(answer, 422, "invalid_request", param)
+
+
+@pytest.mark.parametrize("top_k", [0, -1, 101, 1.5, "5", True, 10**30])
+def test_top_k_has_bounds(client: httpx.Client, top_k: object) -> None:
+    body = {"inputs": "[MASK]", "parameters": {"top_k": top_k}}
+    assert_envelope(client.post("/fill-mask", json=body), 422, "invalid_request", "parameters.top_k")
+
+
+def test_an_unknown_key_is_named_and_the_nearest_known_one_offered(client: httpx.Client) -> None:
+    error = assert_envelope(client.post("/embed", json={"input": "a"}), 422, "unknown_key", "input")
+    assert error["do"] == "rename it to `inputs`"
+    body = {"inputs": "[MASK]", "parameters": {"topk": 3}}
+    error = assert_envelope(client.post("/fill-mask", json=body), 422, "unknown_key", "parameters.topk")
+    assert error["do"] == "rename it to `top_k`"
+
+
+def test_a_text_without_mask_is_refused(client: httpx.Client) -> None:
+    error = assert_envelope(
+        client.post("/fill-mask", json={"inputs": ["[MASK]", "no mask"]}), 422, "no_mask", "inputs[1]"
+    )
+    assert "[MASK]" in error["expected"]
+
+
+@pytest.mark.parametrize("route", ["/fill-mask", "/embed", "/classify"])
+def test_a_text_that_is_too_long_is_refused_with_both_numbers(client: httpx.Client, route: str) -> None:
+    error = assert_envelope(
+        client.post(route, json={"inputs": ["[MASK]", "[MASK] " * 15]}), 422, "text_too_long", "inputs[1]"
+    )
+    assert "17 tokens" in error["given"]
+    assert "16 tokens" in error["expected"]
+
+
+def test_a_mask_that_truncation_would_cut_off_is_refused(client: httpx.Client) -> None:
+    body = {"inputs": "a " * 20 + "[MASK]", "truncate": True}
+    assert_envelope(client.post("/fill-mask", json=body), 422, "no_mask", "inputs[0]")
+
+
+def test_a_target_that_is_not_one_token_is_refused(client: httpx.Client) -> None:
+    body = {"inputs": "[MASK]", "parameters": {"targets": ["list", "lists"]}}
+    error = assert_envelope(client.post("/fill-mask", json=body), 422, "unknown_target", "parameters")
+    assert "lists" in error["given"]
+
+
+def test_an_unknown_model_or_label_is_not_found(client: httpx.Client) -> None:
+    for route, name in (("/embed", "gpt"), ("/embed", "library"), ("/classify", "encoder")):
+        error = assert_envelope(client.post(route, json={"inputs": "a", "model": name}), 404, "no_such_model", "model")
+        assert error["given"] == name
+    body = {"inputs": "a", "parameters": {"labels": ["numpy", "rust"]}}
+    error = assert_envelope(client.post("/classify", json=body), 404, "no_such_label", "parameters.labels")
+    assert error["given"] == "rust"
+
+
+def test_a_body_that_is_too_large_is_refused_with_a_length_or_chunked(client: httpx.Client) -> None:
+    body = json.dumps({"inputs": "a" * MAX_BODY_BYTES}).encode()
+
+    def chunks() -> Iterator[bytes]:
+        for start in range(0, len(body), 65_536):
+            yield body[start : start + 65_536]
+
+    for content in (body, chunks()):
+        assert_envelope(client.post("/embed", content=content, headers=JSON), 413, "body_too_large")
+
+
+def test_a_body_at_the_limit_is_read(client: httpx.Client) -> None:
+    frame = len(json.dumps({"inputs": "", "truncate": True}).encode())
+    body = json.dumps({"inputs": "a" * (MAX_BODY_BYTES - frame), "truncate": True}).encode()
+    assert len(body) == MAX_BODY_BYTES
+    assert client.post("/embed", content=body, headers=JSON).status_code == 200
+
+
+def test_a_path_that_is_not_there_is_told_and_the_nearest_offered(client: httpx.Client) -> None:
+    error = assert_envelope(client.get("/embeds"), 404, "no_such_route")
+    assert error["do"] == "use /embed"
+    for path in ("embed/", "/embed", "nothing%0A%00here", "%ff"):
+        assert_envelope(client.post(f"{client.base_url}/{path}"), 404, "no_such_route")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/embed", "POST"),
+        ("DELETE", "/models", "GET"),
+        ("OPTIONS", "/health", "GET"),
+        ("PUT", "/classify", "POST"),
+    ],
+)
+def test_a_wrong_method_is_told_the_right_one(client: httpx.Client, method: str, path: str, allowed: str) -> None:
+    answer = client.request(method, path)
+    assert_envelope(answer, 405, "wrong_method")
+    assert answer.headers["allow"] == allowed
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["[MASK]", "a [MASK]", "é"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
+    max_leaves=8,
+)
+bodies = json_values | st.fixed_dictionaries(
+    {"inputs": json_values | st.text(min_size=1) | st.lists(st.text(min_size=1), max_size=5)},
+    optional={
+        "parameters": json_values
+        | st.fixed_dictionaries({}, optional=dict.fromkeys(("top_k", "targets"), json_values)),
+        "truncate": json_values,
+        "model": json_values,
+    },
+)
+paths = st.sampled_from(["/fill-mask", "/embed", "/classify"])
+
+
+def assert_answer_or_envelope(answer: httpx.Response) -> None:
+    assert answer.headers["content-type"] == "application/json"
+    if answer.status_code != 200:
+        assert 400 <= answer.status_code < 500, answer.text
+        assert set(answer.json()["error"]) == {"code", "message", "param", "given", "expected", "do"}
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(path=paths, body=bodies)
+def test_no_json_makes_the_server_fail(client: httpx.Client, path: str, body: object) -> None:
+    content = json.dumps(body, ensure_ascii=True).encode()
+    assert_answer_or_envelope(client.post(path, content=content, headers=JSON))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    path=paths, content=st.binary(max_size=60), content_type=st.sampled_from(["application/json", "text/html", "/;"])
+)
+def test_no_bytes_make_the_server_fail(client: httpx.Client, path: str, content: bytes, content_type: str) -> None:
+    assert_answer_or_envelope(client.post(path, content=content, headers={"content-type": content_type}))
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    path=paths, texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1, max_size=6)
+)
+def test_any_text_is_answered_or_refused(client: httpx.Client, path: str, texts: list[str]) -> None:
+    assert_answer_or_envelope(client.post(path, json={"inputs": [f"{text} [MASK]" for text in texts]}))
