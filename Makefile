@@ -4,7 +4,6 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 READY := $(VENV)/ready
-NAME ?= all
 
 # No tool phones home.
 export DVC_NO_ANALYTICS := true
@@ -15,21 +14,18 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 # Stages are started as `python`: let that be this project's.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: run test lint bench setup clean help
+.PHONY: run test lint setup clean help
 
 run: setup  ## From raw text to a served INT8 encoder: every stage, the release, and a table of what came out
-	clozeline run
+	$(BIN)/clozeline run
 
 test: setup  ## Every test; no network, no GPU
-	python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: setup  ## Style and types
-	ruff check .
-	ruff format --check .
-	mypy
-
-bench: setup  ## Ours and theirs side by side: all, or NAME=…
-	python -m tests.benchmarks $(NAME)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 setup: $(READY)  ## .venv with everything that requirements.lock names
 
