@@ -1,0 +1,51 @@
+"""One run at a time in a project folder: a lock of the operating system, which ends with its holder.
+
+DVC's own locks cannot tell a holder in another container from a dead one; the kernel can.
+"""
+
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from clozeline.errors import TransientError
+
+_LOG = logging.getLogger(__name__)
+
+
+@contextmanager
+def run_lock(path: Path, *, wait_seconds: float = 15.0) -> Iterator[int]:
+    """Hold the lock; yield its file descriptor, which a child process may hold on to as well.
+
+    The wait is for what a killed run may take to end; a run that is at work takes longer.
+
+    Raises:
+        TransientError: another run holds it after `wait_seconds`.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+") as file:
+        _acquire(file.fileno(), path, wait_seconds)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+        file.flush()
+        yield file.fileno()
+
+
+def _acquire(descriptor: int, path: Path, wait_seconds: float) -> None:
+    deadline = time.monotonic() + wait_seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError as error:
+            if time.monotonic() >= deadline:
+                raise TransientError(
+                    "another run is at work in this folder",
+                    given=f"{path} is held by {path.read_text().strip() or 'another process'}",
+                    expected="one run at a time: two would write the same files",
+                    do="wait until it ends, or stop it (Ctrl-C in its terminal)",
+                ) from error
+            time.sleep(0.2)

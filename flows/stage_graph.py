@@ -1,0 +1,88 @@
+"""DVC's own graph, read when a run starts: the only place that knows DVC's Python API."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+from dvc.exceptions import DvcException
+from dvc.repo import Repo, lock_repo
+from dvc.stage import Stage
+
+from clozeline.errors import ParamsError
+
+
+@dataclass(frozen=True)
+class StageNode:
+    """One stage of dvc.yaml, `foreach` and templates expanded."""
+
+    name: str
+    parents: tuple[str, ...]
+    """Stages whose outputs it reads."""
+    description: str
+    metrics: tuple[str, ...]
+    """Paths of its metric files, from the project's root."""
+    shown: tuple[str, ...]
+    """Paths of its plots and reports: what a person looks at."""
+    is_changed: bool
+    """Whether DVC finds it, or any stage that it depends on, out of date."""
+
+
+def read_stage_graph(root: Path) -> tuple[StageNode, ...]:
+    """Every stage of the project in `root`, each after those that it depends on.
+
+    Raises:
+        ParamsError: dvc.yaml cannot be read.
+    """
+    with _open_repo(root) as repo:
+        graph = repo.index.graph
+        out_of_date = set(repo.status())
+        stages = {_name(stage): stage for stage in repo.index.stages}
+        parents = {name: sorted(_name(parent) for parent in graph.successors(stages[name])) for name in stages}
+        ordered = list(TopologicalSorter(parents).static_order())
+        for name in ordered:
+            if not out_of_date.isdisjoint(parents[name]):
+                out_of_date.add(name)
+        return tuple(_node(stages[name], tuple(parents[name]), name in out_of_date) for name in ordered)
+
+
+def fingerprint(root: Path, name: str) -> str:
+    """A hash of all that the result of stage `name` depends on, as it is now: command, params, and inputs."""
+    with _open_repo(root) as repo:
+        (stage,) = repo.stage.collect(name)
+        with lock_repo(repo):
+            stage.save_deps(allow_missing=True)
+        inputs = {str(dependency): dependency.hash_info.value for dependency in stage.deps}
+    return hashlib.sha256(json.dumps([stage.cmd, inputs], sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def _open_repo(root: Path) -> Iterator[Repo]:
+    try:
+        with Repo(str(root), _wait_for_lock=True) as repo:
+            yield repo
+    except DvcException as error:
+        raise ParamsError(
+            f"DVC cannot read the stages of {root / 'dvc.yaml'}",
+            given=str(error),
+            expected="a dvc.yaml whose stages, templates and paths agree with params.yaml",
+            do="mend what DVC names; `dvc stage list` must work",
+        ) from error
+
+
+def _node(stage: Stage, parents: tuple[str, ...], is_changed: bool) -> StageNode:
+    return StageNode(
+        name=_name(stage),
+        parents=parents,
+        description=stage.desc or "",
+        metrics=tuple(out.def_path for out in stage.outs if out.metric),
+        shown=tuple(out.def_path for out in stage.outs if out.plot or out.def_path.startswith("reports/")),
+        is_changed=is_changed,
+    )
+
+
+def _name(stage: Stage) -> str:
+    return str(stage.addressing)

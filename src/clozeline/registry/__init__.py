@@ -1,0 +1,62 @@
+"""The registered models: which version is live, and where its package is. Importing this loads no MLflow."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from clozeline.workspace import Workspace, tracking_uri
+
+MODEL_PREFIX: Final = "clozeline-"
+CANDIDATE: Final = "candidate"
+CHAMPION: Final = "champion"
+PREVIOUS: Final = "previous"
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedPackage:
+    """The package of a registered version, on this machine."""
+
+    folder: Path
+    """As `dist/<model>/`: the ONNX graphs, the tokenizer, the manifest."""
+    name: str
+    version: str
+
+
+def model_name(package: str) -> str:
+    """What `dist/<package>` is registered as."""
+    return f"{MODEL_PREFIX}{package}"
+
+
+def resolve(uri: str) -> Path:
+    """The package folder behind `models:/NAME@ALIAS` or `models:/NAME/VERSION`.
+
+    Raises:
+        ArtifactError: there is no such model, version, or alias, or its files are gone.
+        TransientError: the registry does not answer.
+    """
+    return fetch(uri).folder
+
+
+def fetch(uri: str, workspace: Workspace | None = None) -> FetchedPackage:
+    """As `resolve`, with the version that the alias stands for; raises the same."""
+    from clozeline.registry.packages import fetch_package
+
+    return fetch_package(uri, workspace or Workspace(Path.cwd()))
+
+
+def champions(workspace: Workspace | None = None) -> list[str]:
+    """`models:/NAME@champion` of every model that has one, the encoder first; none if there is no registry yet.
+
+    Raises:
+        TransientError: the registry does not answer.
+    """
+    workspace = workspace or Workspace(Path.cwd())
+    if not (os.environ.get("MLFLOW_TRACKING_URI") or (workspace.mlflow / "mlflow.db").exists()):
+        return []
+    from clozeline.registry.versions import Registry
+
+    names = Registry.open(tracking_uri(workspace)).names_with(CHAMPION)
+    return [
+        f"models:/{name}@{CHAMPION}" for name in sorted(names, key=lambda name: (name != "clozeline-encoder", name))
+    ]

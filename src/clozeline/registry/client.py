@@ -1,0 +1,43 @@
+"""MLflow's client, its faults told in our words."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from mlflow.exceptions import MlflowException
+
+from clozeline.errors import ArtifactError, TransientError
+
+# A missing alias is INVALID_PARAMETER_VALUE, a missing model or version RESOURCE_DOES_NOT_EXIST.
+_ABSENT: Final = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
+
+
+def is_absent(error: MlflowException) -> bool:
+    """Whether the registry answered that there is no such thing."""
+    return error.error_code in _ABSENT
+
+
+@contextmanager
+def told(what: str, tracking_uri: str) -> Iterator[None]:
+    """Turn MLflow's faults about `what` into ours.
+
+    Raises:
+        ArtifactError: the registry has no such thing.
+        TransientError: it does not answer.
+    """
+    try:
+        yield
+    except MlflowException as error:
+        if is_absent(error):
+            raise ArtifactError(
+                f"the registry has no {what}",
+                given=what,
+                expected=f"a registered model, version or alias of {tracking_uri}",
+                do="run `clozeline release` first, or name one that `clozeline ui` shows",
+            ) from error
+        raise TransientError(
+            "the model registry does not answer",
+            given=f"{tracking_uri}: {' '.join(str(error).split())[:300]}",
+            expected="an MLflow server or database",
+            do="start it, or correct MLFLOW_TRACKING_URI",
+        ) from error

@@ -1,0 +1,82 @@
+"""From a registry URI to the package folder behind it, on this machine."""
+
+import re
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from mlflow.artifacts import download_artifacts
+from mlflow.tracking import MlflowClient
+
+from clozeline.atomic import replacing_folder
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.inference.manifest import FILES
+from clozeline.registry import FetchedPackage
+from clozeline.registry.client import told
+from clozeline.registry.versions import Registered, Registry
+from clozeline.workspace import Workspace, tracking_uri
+
+_URI: Final = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
+
+
+def find_version(registry: Registry, uri: str) -> Registered:
+    """The version that `uri` stands for.
+
+    Raises:
+        ParamsError: `uri` is not of the form of the registry.
+        ArtifactError: there is no such model, version, or alias.
+        TransientError: the registry does not answer.
+    """
+    named = _URI.fullmatch(uri)
+    if named is None:
+        raise ParamsError(
+            "this is no registered model",
+            given=uri,
+            expected="models:/NAME@ALIAS or models:/NAME/VERSION",
+            do="for example: models:/clozeline-encoder@champion",
+        )
+    if named["version"]:
+        return registry.version(named["name"], named["version"])
+    found = registry.at(named["name"], named["alias"])
+    if found is None:
+        raise ArtifactError(
+            f"the registry has no {uri}",
+            given=f"no version of {named['name']} is called {named['alias']}",
+            expected="a released model",
+            do="run `clozeline release` (or `make run`) first",
+        )
+    return found
+
+
+def fetch_package(uri: str, workspace: Workspace) -> FetchedPackage:
+    """The package behind `uri`: where it lies, if that is on this machine, else a copy under `work/registry`.
+
+    Raises:
+        ParamsError, ArtifactError, TransientError: see `find_version`; or its files are gone.
+    """
+    address = tracking_uri(workspace)
+    version = find_version(Registry.open(address), uri)
+    with told(str(version), address):
+        source = MlflowClient(address, registry_uri=address).get_model_version_download_uri(
+            version.name, version.version
+        )
+    address_of_files = urlsplit(source)
+    model = Path(url2pathname(address_of_files.path)) if address_of_files.scheme in {"", "file"} else None
+    copy = workspace.work / "registry" / f"{version.name}-{version.version}-{version.package_sha256[:12]}"
+    if model is None and not copy.exists():
+        with replacing_folder(copy) as folder, told(f"files of {version}", address):
+            download_artifacts(artifact_uri=source, dst_path=str(folder), tracking_uri=address)
+    return FetchedPackage(folder=_package_in(model or copy, version), name=version.name, version=version.version)
+
+
+def _package_in(model: Path, version: Registered) -> Path:
+    manifest = next(model.glob(f"**/{FILES.manifest}"), None)
+    if manifest is None:
+        raise ArtifactError(
+            f"the files of {version} are gone",
+            given=f"no {FILES.manifest} under {model}",
+            expected="the package that was registered",
+            do="restore that folder, or release the model again under a new version",
+        )
+    return manifest.parent

@@ -1,0 +1,57 @@
+"""A package of `dist/` as an MLflow model: this file itself is what MLflow stores and runs, so nothing is pickled.
+
+`mlflow.pyfunc.load_model("models:/clozeline-encoder@champion").predict(["Returns a [MASK]."])` gives one record for
+each text: of an encoder its `embedding`, and for each mask the likeliest words; of a classifier its `labels`.
+"""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from mlflow.models import set_model
+from mlflow.pyfunc.model import PythonModel, PythonModelContext
+
+from clozeline.inference.classifier import Classifier
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.package import load
+
+PACKAGE = "package"
+
+
+class ServedModel(PythonModel):
+    """Answers with the INT8 graph; `params` may set `top_k` (answers for each mask or text) and `truncate`."""
+
+    def load_context(self, context: PythonModelContext) -> None:
+        """Open the package; an `ArtifactError` names the file that is missing or damaged."""
+        self._model = load(Path(context.artifacts[PACKAGE]))
+
+    def predict(
+        self, context: PythonModelContext, model_input: list[str], params: dict[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """One record for each text of `model_input`."""
+        options = {"top_k": 5, "truncate": False} | (params or {})
+        if isinstance(self._model, Classifier):
+            return _classified(self._model, model_input, **options)
+        return _embedded_and_filled(self._model, model_input, **options)
+
+
+def _classified(model: Classifier, texts: list[str], top_k: int, truncate: bool) -> list[dict[str, Any]]:
+    answers = model.classify(texts, top_k=top_k, truncate=truncate)
+    return [{"labels": [asdict(label) for label in labels]} for labels in answers]
+
+
+def _embedded_and_filled(model: Encoder, texts: list[str], top_k: int, truncate: bool) -> list[dict[str, Any]]:
+    mask_token = model.manifest.special_tokens.mask_token
+    masked = [text for text in texts if mask_token and mask_token in text]
+    filled = iter(model.fill(masked, top_k=top_k, truncate=truncate))
+    embeddings_TH = model.embed(texts, truncate=truncate)
+    return [
+        {
+            "embedding": embedding_H.tolist(),
+            "masks": [[asdict(word) for word in words] for words in next(filled)] if text in masked else [],
+        }
+        for text, embedding_H in zip(texts, embeddings_TH, strict=True)
+    ]
+
+
+set_model(ServedModel())

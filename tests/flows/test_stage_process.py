@@ -1,0 +1,108 @@
+"""A stage runs as a process tree that streams its lines and never outlives the flow."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from clozeline.workspace import Workspace
+from flows.dvc_output import Ended, outcome_of
+from flows.run_lock import run_lock
+from flows.stage_environment import stage_environment
+from flows.stage_process import StageProcesses
+
+
+def reproduce(root: Path, name: str, processes: StageProcesses | None = None) -> tuple[Ended, list[str]]:
+    workspace, lines = Workspace(root), []
+    ended = (processes or StageProcesses()).reproduce(
+        name,
+        root=root,
+        environment=stage_environment(workspace, {}),
+        log=workspace.logs / f"{name}.log",
+        hear=lines.append,
+    )
+    return ended, lines
+
+
+def wait_for(what: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return what()
+
+
+def start_long_stage(root: Path) -> Callable[[], list[int]]:
+    (root / "raw.txt").write_text("long")
+    return lambda: [int(pid) for pid in (root / "pids").read_text().split()] if (root / "pids").exists() else []
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_lines_are_heard_and_all_are_logged(toy: Path) -> None:
+    ended, lines = reproduce(toy, "upper")
+    assert ended.exit_code == 0
+    assert [outcome for line in lines if (outcome := outcome_of("upper", line))] == ["executed"]
+    assert "upper reads raw.txt" in lines
+    assert (toy / "work/logs/upper.log").read_text().splitlines() == lines
+
+
+def test_python_in_a_stage_command_is_this_interpreter(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.defpath)
+    (toy / "steps.py").write_text("import sys; open('upper.txt', 'w').write(sys.prefix)")
+    assert reproduce(toy, "upper")[0].exit_code == 0
+    assert (toy / "upper.txt").read_text() == sys.prefix
+
+
+@pytest.mark.slow
+def test_ending_the_flow_ends_even_a_stage_that_will_not_and_its_own_children(toy: Path) -> None:
+    pids, processes = start_long_stage(toy), StageProcesses()
+    thread = threading.Thread(target=reproduce, args=[toy, "upper", processes])
+    thread.start()
+    assert wait_for(lambda: len(pids()) == 2, 30)
+    started = time.monotonic()
+    processes.end_all()
+    thread.join()
+    assert not any(map(is_alive, pids()))
+    assert time.monotonic() - started < 10
+
+
+KILLED_FLOW = """
+import sys
+from pathlib import Path
+from clozeline.workspace import Workspace
+from flows.run_lock import run_lock
+from flows.stage_environment import stage_environment
+from flows.stage_process import StageProcesses
+workspace = Workspace(Path.cwd())
+with run_lock(workspace.lock_file) as lock:
+    StageProcesses([lock]).reproduce("upper", root=workspace.root, environment=stage_environment(workspace, {}),
+                                     log=workspace.logs / "upper.log", hear=print)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_flow_leaves_no_process_within_ten_seconds_and_holds_the_lock_until_then(
+    toy: Path, number: signal.Signals
+) -> None:
+    pids = start_long_stage(toy)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    flow = subprocess.Popen([sys.executable, "-c", KILLED_FLOW], cwd=toy, env=environment)
+    assert wait_for(lambda: len(pids()) == 2, 30)
+    flow.send_signal(number)
+    flow.wait()
+    assert any(map(is_alive, pids()))
+    with run_lock(toy / "work/run.lock", wait_seconds=10):
+        assert not any(map(is_alive, pids()))
