@@ -76,6 +76,6 @@ def _figures(count: PackingCount, opened: OpenTokenizer) -> dict[str, int | floa
         "bytes_per_token": count.text_bytes / max(count.tokens_packed, 1),
         "unknown_tokens": unknown,
         "unknown_rate": unknown / max(count.tokens_packed, 1),
-        "vocabulary_use": float((ordinary_V > 0).mean()),
+        "vocabulary_use": int((ordinary_V > 0).sum()) / max(len(ordinary_V), 1),
         "special_strings_in_text": count.special_strings_in_text,
     }

@@ -115,7 +115,7 @@ def save_existing(name: str, folder: Path) -> None:
 
     try:
         tokenizer = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise _not_a_tokenizer(name, str(error)) from error
     if not tokenizer.is_fast:
         raise _not_a_tokenizer(name, f"{type(tokenizer).__name__}, which has no fast version")

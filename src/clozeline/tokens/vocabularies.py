@@ -7,17 +7,21 @@ beforehand (which characters are kept, which ids they get) or put into a fixed o
 
 import string
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from clozeline.errors import DataError
 from clozeline.params import TokenizeParams
+from clozeline.tokens import unigram
 from clozeline.tokens.tokenizer import SPECIAL_TOKENS, frame_with_special_tokens
+from clozeline.tokens.word_cache import BLANKS
 
 TextBatches = Callable[[], Iterator[Sequence[str]]]
 """Each call starts a new pass over the training texts."""
@@ -25,6 +29,10 @@ TextBatches = Callable[[], Iterator[Sequence[str]]]
 _SPECIAL = list(SPECIAL_TOKENS.values())
 _UNKNOWN = SPECIAL_TOKENS["unk_token"]
 _PREFIX = "##"
+_METASPACE = "▁"
+_CANDIDATES_PER_PIECE = 4
+"""Pieces that Unigram chooses from, for each it may keep."""
+_SCORE_OF_SPECIAL = -1000.0
 _NUM_CODE_POINTS = 0x110000
 
 _CHARACTER_COVERAGE = 0.9999
@@ -117,6 +125,52 @@ def _train_bpe(tokenizer: Tokenizer, params: TokenizeParams, batches: TextBatche
     return tokenizer
 
 
+def _untrained_unigram(params: TokenizeParams) -> Tokenizer:
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence(
+        [_normalizer(normalizers.NFKC(), params), normalizers.Replace(Regex(BLANKS), " "), normalizers.Strip()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
+def _train_unigram(tokenizer: Tokenizer, params: TokenizeParams, batches: TextBatches) -> Tokenizer:
+    """The best pieces of a larger BPE vocabulary; see tokens/unigram.py for why not the trainer of `tokenizers`."""
+    alphabet = [*_alphabet(tokenizer, params.vocab_size, batches), _METASPACE]
+    pieces = Tokenizer(models.BPE())
+    pieces.normalizer, pieces.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    trainer = trainers.BpeTrainer(
+        vocab_size=_CANDIDATES_PER_PIECE * params.vocab_size,
+        min_frequency=params.min_frequency,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        max_token_length=unigram.MOST_CHARACTERS,
+        show_progress=False,
+    )
+    pieces.train_from_iterator(batches(), trainer)
+    candidates = sorted(pieces.get_vocab())
+    words = _word_counts(tokenizer, params.min_frequency, batches)
+    scores = unigram.learn_scores(words, candidates, params.vocab_size - len(_SPECIAL))
+    # A special token that a text spells out must lose against any pieces: 0, as `tokenizers` has it, would win.
+    vocabulary = [(token, _SCORE_OF_SPECIAL) for token in _SPECIAL] + list(scores.items())
+    tokenizer.model = models.Unigram(vocabulary, unk_id=_SPECIAL.index(_UNKNOWN), byte_fallback=False)
+    tokenizer.add_special_tokens(_SPECIAL)
+    return tokenizer
+
+
+def _word_counts(tokenizer: Tokenizer, min_frequency: int, batches: TextBatches) -> dict[str, int]:
+    """Words as the pre-tokenizer cuts them, those that occur `min_frequency` times or more."""
+    blanks: Counter[str] = Counter()
+    for batch in batches():
+        blanks.update(chain.from_iterable(map(str.split, batch)))
+    counts: Counter[str] = Counter()
+    for text, count in blanks.items():
+        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text)):
+            counts[word] += count
+    return {word: count for word, count in counts.items() if count >= min_frequency}
+
+
 def _normalizer(form: normalizers.Normalizer, params: TokenizeParams) -> normalizers.Normalizer:
     return normalizers.Sequence([form, normalizers.Lowercase()]) if params.lowercase else form
 
@@ -163,5 +217,6 @@ ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
     {
         "wordpiece": Algorithm(_untrained_wordpiece, _train_wordpiece),
         "bpe": Algorithm(_untrained_bpe, _train_bpe),
+        "unigram": Algorithm(_untrained_unigram, _train_unigram),
     }
 )

@@ -49,20 +49,23 @@ class WordCache:
         """A cache for `tokenizer`; where words are not independent of each other, a whole text is one word."""
         return cls(tokenizer, _cut_for(tokenizer))
 
+    def __len__(self) -> int:
+        return len(self._ordinals)
+
     def encode(self, texts: Sequence[str]) -> Encoded:
         """Ids of each text, without special tokens around it."""
-        if len(self._ordinals) > _MOST_WORDS:
+        if len(self) > _MOST_WORDS:
             self._forget()
         words_D = [self._cut(text) for text in texts]
         words_W = list(chain.from_iterable(words_D))
         self._learn(sorted(set(words_W).difference(self._ordinals)))
-        num_words_D = [len(words) for words in words_D]
+        first_word_D = np.cumsum([0, *map(len, words_D)])
         ordinal_W = np.fromiter(map(self._ordinals.__getitem__, words_W), np.int64, len(words_W))
         length_W = self._lengths[ordinal_W]
         ends_W = np.append(0, np.cumsum(length_W))
         return Encoded(
             tokens_N=self._tokens[span_positions(self._starts[ordinal_W], length_W)],
-            lengths_D=np.diff(ends_W[np.append(0, np.cumsum(num_words_D))]),
+            lengths_D=np.diff(ends_W[first_word_D]),
         )
 
     def _forget(self) -> None:
@@ -76,7 +79,7 @@ class WordCache:
         lengths = np.array([len(word_ids) for word_ids in ids], dtype=np.int64)
         starts = len(self._tokens) + np.cumsum(lengths) - lengths
         flat = np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum()))
-        self._ordinals.update(zip(words, range(len(self._ordinals), len(self._ordinals) + len(words)), strict=True))
+        self._ordinals.update(zip(words, range(len(self), len(self) + len(words)), strict=True))
         self._tokens = np.concatenate([self._tokens, flat])
         self._starts = np.concatenate([self._starts, starts])
         self._lengths = np.concatenate([self._lengths, lengths])
@@ -85,6 +88,11 @@ class WordCache:
 def _cut_at_blanks(text: str) -> list[str]:
     """For tokenizers that throw whitespace away: an empty word has no tokens."""
     return text.replace("\n", " ").split(" ")
+
+
+def _cut_at_blanks_unless_marked(text: str) -> list[str]:
+    """For Metaspace, which puts a mark before a word unless a mark stands there already, be it the text's own."""
+    return [text] if "▁" in text else _cut_at_blanks(text)
 
 
 _BEFORE_BLANKS = re.compile(r"\s*\S+|\s+")
@@ -104,35 +112,38 @@ def _whole(text: str) -> list[str]:
 class _Independence:
     """A kind of tokenizer for which `cut` gives words that are encoded alike alone and in a text."""
 
-    pre_tokenizer: Mapping[str, object]
-    """Must be in the tokenizer.json, with these values."""
-    normalizers: frozenset[str]
+    pre_tokenizers: Sequence[Mapping[str, object]]
+    """What the tokenizer.json must say of each, at least."""
+    normalizers: frozenset[object]
     """Other ones may look across the cut."""
-    needed_normalizers: frozenset[str]
+    needed_normalizers: frozenset[object]
     cut: Cut
 
 
-_CHARACTERWISE = frozenset({"NFC", "NFD", "Lowercase"})
+_CHARACTERWISE: frozenset[object] = frozenset({"NFC", "NFD", "Lowercase"})
 
 _INDEPENDENT = (
     _Independence(
-        {"type": "BertPreTokenizer"},
+        [{"type": "BertPreTokenizer"}],
         _CHARACTERWISE | {"BertNormalizer", "NFKC", "NFKD", "StripAccents"},
         frozenset(),
         _cut_at_blanks,
     ),
     _Independence(
-        {"type": "ByteLevel", "add_prefix_space": False, "use_regex": True},
+        [{"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}],
         _CHARACTERWISE,
         frozenset(),
         _cut_before_blanks,
     ),
     # Replace is the one of our own Unigram: it makes one space of any white space, and Strip takes it off the ends.
     _Independence(
-        {"type": "Metaspace", "prepend_scheme": "always", "split": True},
+        [
+            {"type": "Metaspace", "prepend_scheme": "always", "split": True},
+            {"type": "Punctuation", "behavior": "Isolated"},
+        ],
         _CHARACTERWISE | {"NFKC", "Replace", "Strip"},
         frozenset({"Replace", "Strip"}),
-        _cut_at_blanks,
+        _cut_at_blanks_unless_marked,
     ),
 )
 
@@ -141,18 +152,29 @@ def _cut_for(tokenizer: Tokenizer) -> Cut:
     description = json.loads(tokenizer.to_str())
     if not all(token["special"] for token in description["added_tokens"]):
         return _whole
-    found = _normalizer_types(description["normalizer"])
+    pre_tokenizers = _steps(description["pre_tokenizer"], "pretokenizers")
+    found = frozenset(_normalizer_type(step) for step in _steps(description["normalizer"], "normalizers"))
     for kind in _INDEPENDENT:
-        is_pre_tokenizer = kind.pre_tokenizer.items() <= (description["pre_tokenizer"] or {}).items()
-        if is_pre_tokenizer and kind.needed_normalizers <= found <= kind.normalizers:
+        if _are(pre_tokenizers, kind.pre_tokenizers) and kind.needed_normalizers <= found <= kind.normalizers:
             return kind.cut
     return _whole
 
 
-def _normalizer_types(description: dict[str, Any] | None) -> frozenset[str]:
+def _steps(description: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
+    """A component of a tokenizer.json as the list of its steps, sequences in sequences unfolded."""
     if description is None:
-        return frozenset()
-    if description["type"] == "Sequence":
-        return frozenset().union(*(_normalizer_types(part) for part in description["normalizers"]))
-    is_known_replace = description["type"] != "Replace" or description["pattern"] == {"Regex": BLANKS}
-    return frozenset({description["type"] if is_known_replace else "unknown"})
+        return []
+    if description["type"] != "Sequence":
+        return [description]
+    return [step for part in description[key] for step in _steps(part, key)]
+
+
+def _are(found: Sequence[Mapping[str, object]], wanted: Sequence[Mapping[str, object]]) -> bool:
+    return len(found) == len(wanted) and all(
+        want.items() <= step.items() for step, want in zip(found, wanted, strict=True)
+    )
+
+
+def _normalizer_type(step: Mapping[str, object]) -> object:
+    is_other_replace = step["type"] == "Replace" and step["pattern"] != {"Regex": BLANKS}
+    return "another Replace" if is_other_replace else step["type"]

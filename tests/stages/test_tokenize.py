@@ -1,0 +1,209 @@
+"""Claim: shards hold every token of every document, learned from the training part alone, the same bytes each time."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from clozeline.errors import ArtifactError, DataError
+from clozeline.params import TokenizeParams
+from clozeline.stages import tokenize
+from clozeline.tokens.shards import TokenShards, TokensInfo
+
+_RUN = """
+import sys
+from pathlib import Path
+from clozeline.params import TokenizeParams
+from clozeline.stages import tokenize
+clean, out = map(Path, sys.argv[1:3])
+params = TokenizeParams.model_validate_json(sys.argv[3])
+tokenize.run(params, clean=clean, tokenizer=out / "tokenizer", out=out / "tokens", metrics=out / "m.json")
+"""
+
+SYLLABLES = ["ka", "to", "mi", "re", "su", "lon", "ber", "eta", "nu", "ge", "shi", "vo", "tri", "ple"]
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    draw = random.Random(seed)
+    words = ["".join(draw.choices(SYLLABLES, k=draw.randint(1, 4))) for _ in range(400)]
+    return [" ".join(draw.choices(words, k=draw.randint(1, 60))) + "." for _ in range(count)]
+
+
+def write_clean(folder: Path, *, train: Sequence[str], validation: Sequence[str], row_group: int = 1000) -> Path:
+    folder.mkdir()
+    for split, texts in {"train": train, "validation": validation}.items():
+        columns = {
+            "doc_id": [f"{split}{row}" for row in range(len(texts))],
+            "text": list(texts),
+            "source": ["x"] * len(texts),
+            "title": [""] * len(texts),
+        }
+        table = pa.table({name: pa.array(values, pa.string()) for name, values in columns.items()})
+        pq.write_table(table, folder / f"{split}.parquet", row_group_size=row_group)
+    return folder
+
+
+@pytest.fixture
+def clean(tmp_path: Path) -> Path:
+    return write_clean(tmp_path / "clean", train=sentences(500, 1), validation=sentences(60, 2))
+
+
+def params(**changes: object) -> TokenizeParams:
+    values: dict[str, object] = {
+        "algorithm": "wordpiece",
+        "existing": None,
+        "vocab_size": 300,
+        "min_frequency": 2,
+        "lowercase": True,
+        "shard_tokens": 3000,
+    }
+    return TokenizeParams.model_validate(values | changes)
+
+
+def run(clean: Path, out: Path, **changes: object) -> dict[str, dict[str, float]]:
+    tokenize.run(
+        params(**changes), clean=clean, tokenizer=out / "tokenizer", out=out / "tokens", metrics=out / "m.json"
+    )
+    figures: dict[str, dict[str, float]] = json.loads((out / "m.json").read_text())
+    return figures
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize("algorithm", ["wordpiece", "bpe", "unigram"])
+def test_every_document_is_packed_as_stock_transformers_would_tokenize_it(
+    clean: Path, tmp_path: Path, algorithm: str
+) -> None:
+    run(clean, tmp_path / "out", algorithm=algorithm)
+    stock = AutoTokenizer.from_pretrained(tmp_path / "out" / "tokenizer")
+    for split in ("train", "validation"):
+        texts = pq.read_table(clean / f"{split}.parquet")["text"].to_pylist()
+        shards = TokenShards.open(tmp_path / "out" / "tokens", split)
+        shards.verify()
+        assert shards.num_documents == len(texts)
+        assert shards.document_bytes.tolist() == [len(text.encode()) for text in texts]
+        for ordinal, text in enumerate(texts):
+            assert shards.document(ordinal).tolist() == stock(text, add_special_tokens=False)["input_ids"]
+
+
+def test_tokens_in_are_tokens_packed_and_dropped(clean: Path, tmp_path: Path) -> None:
+    figures = run(clean, tmp_path / "out")
+    for split in ("train", "validation"):
+        shards = TokenShards.open(tmp_path / "out" / "tokens", split)
+        of = figures[split]
+        assert of["tokens_in"] == of["tokens_packed"] + of["tokens_dropped"]
+        assert of["tokens_packed"] == shards.num_tokens == shards.offsets[-1]
+        assert of["text_bytes"] == shards.text_bytes == int(shards.document_bytes.sum())
+        assert of["bytes_per_token"] == pytest.approx(shards.text_bytes / shards.num_tokens)
+        used = np.unique(shards.tokens(0, shards.num_tokens))
+        assert of["vocabulary_use"] == pytest.approx((used >= 5).sum() / 295)
+
+
+def test_two_runs_on_any_number_of_threads_write_the_same_bytes(clean: Path, tmp_path: Path) -> None:
+    for num_threads in (1, 3):
+        out = tmp_path / str(num_threads)
+        subprocess.run(
+            [sys.executable, "-c", _RUN, clean, out, params().model_dump_json()],
+            env=os.environ | {"RAYON_NUM_THREADS": str(num_threads)},
+            check=True,
+        )
+    run(clean, tmp_path / "here")
+    assert contents(tmp_path / "1") == contents(tmp_path / "3") == contents(tmp_path / "here")
+
+
+def test_how_the_parquet_file_is_cut_makes_no_difference(tmp_path: Path) -> None:
+    texts = {"train": sentences(300, 1), "validation": sentences(40, 2)}
+    for row_group in (7, 1000):
+        run(write_clean(tmp_path / f"clean{row_group}", row_group=row_group, **texts), tmp_path / f"out{row_group}")
+    assert contents(tmp_path / "out7") == contents(tmp_path / "out1000")
+
+
+def test_the_validation_part_has_no_say_in_the_vocabulary(tmp_path: Path) -> None:
+    train = sentences(400, 1)
+    for name, validation in {"one": sentences(40, 2), "two": ["zyx wvq zyx"] * 300}.items():
+        run(write_clean(tmp_path / name, train=train, validation=validation), tmp_path / f"out-{name}")
+    one, two = (contents(tmp_path / f"out-{name}" / "tokenizer") for name in ("one", "two"))
+    assert one == two
+
+
+@pytest.mark.parametrize("algorithm", ["wordpiece", "bpe", "unigram"])
+def test_special_tokens_written_in_a_text_are_counted_and_packed_as_text(tmp_path: Path, algorithm: str) -> None:
+    train = [*sentences(400, 1), *["kato [MASK] mire [SEP]"] * 5]
+    clean = write_clean(tmp_path / "clean", train=train, validation=["kato [PAD]", "mire"])
+    figures = run(clean, tmp_path / "out", algorithm=algorithm)
+    assert (figures["train"]["special_strings_in_text"], figures["validation"]["special_strings_in_text"]) == (10, 1)
+    shards = TokenShards.open(tmp_path / "out" / "tokens", "train")
+    assert not np.isin(shards.tokens(0, shards.num_tokens), [0, 2, 3, 4]).any()
+    assert figures["train"]["tokens_dropped"] == 0
+
+
+def test_a_special_token_that_the_vocabulary_itself_finds_in_a_text_is_dropped_and_counted(
+    tmp_path: Path,
+) -> None:
+    given = Tokenizer(models.WordLevel({"[PAD]": 0, "[UNK]": 1, "[MASK]": 2, "[CLS]": 3, "[SEP]": 4}, "[UNK]"))
+    given.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {f"{name.lower()}_token": f"[{name}]" for name in ("PAD", "UNK", "MASK", "CLS", "SEP")}
+    PreTrainedTokenizerFast(tokenizer_object=given, **special).save_pretrained(tmp_path / "given")
+    clean = write_clean(tmp_path / "other", train=["a [MASK] b [SEP]", "c", "[PAD]"], validation=["a"])
+    figures = run(clean, tmp_path / "out", algorithm="existing", existing=str(tmp_path / "given"))
+    assert (figures["train"]["tokens_in"], figures["train"]["tokens_dropped"]) == (6, 3)
+    assert figures["train"]["empty_documents"] == 1
+    shards = TokenShards.open(tmp_path / "out" / "tokens", "train")
+    assert [shards.document(ordinal).tolist() for ordinal in range(3)] == [[1, 1], [1], []]
+
+
+def test_a_tokenizer_made_here_can_be_given_to_another_corpus(clean: Path, tmp_path: Path) -> None:
+    run(clean, tmp_path / "first")
+    given = str(tmp_path / "first" / "tokenizer")
+    run(clean, tmp_path / "second", algorithm="existing", existing=given, vocab_size=64)
+    first, second = (TokensInfo.read(tmp_path / name / "tokens") for name in ("first", "second"))
+    assert first.splits == second.splits
+    assert first.special_ids == second.special_ids
+
+
+def test_unknown_characters_are_counted(tmp_path: Path) -> None:
+    clean = write_clean(tmp_path / "clean", train=sentences(400, 1), validation=["kato мир kato", "kato"])
+    figures = run(clean, tmp_path / "out")
+    assert figures["validation"]["unknown_tokens"] == 1
+    assert figures["validation"]["unknown_rate"] == 1 / figures["validation"]["tokens_packed"]
+    assert figures["train"]["unknown_tokens"] == 0
+
+
+def test_a_vocabulary_too_large_leaves_what_was_there(clean: Path, tmp_path: Path) -> None:
+    run(clean, tmp_path / "out")
+    before = contents(tmp_path / "out")
+    with pytest.raises(DataError, match="larger than the training text supports"):
+        run(clean, tmp_path / "out", vocab_size=100_000)
+    assert contents(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_a_damaged_part_is_named_before_any_work(clean: Path, tmp_path: Path, split: str) -> None:
+    path = clean / f"{split}.parquet"
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(ArtifactError, match=str(path)):
+        run(clean, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_part_and_a_part_without_texts_are_named(clean: Path, tmp_path: Path) -> None:
+    path = clean / "validation.parquet"
+    pq.write_table(pa.table({"body": ["x"]}), path)
+    with pytest.raises(ArtifactError, match="cannot be read") as caught:
+        run(clean, tmp_path / "out")
+    assert caught.value.given == "columns body"
+    path.unlink()
+    with pytest.raises(ArtifactError, match=str(path)):
+        run(clean, tmp_path / "out")

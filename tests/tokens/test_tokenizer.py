@@ -1,0 +1,112 @@
+"""Claim: a tokenizer folder loads in stock AutoTokenizer, has every special token, and reads raw text as raw text."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from clozeline.errors import ArtifactError, DataError
+from clozeline.params import TokenizeParams
+from clozeline.tokens.tokenizer import OpenTokenizer, save, save_existing
+from clozeline.tokens.vocabularies import learn
+
+
+@pytest.fixture
+def folder(params: TokenizeParams, batches: Callable[[], Iterator[Sequence[str]]], tmp_path: Path) -> Path:
+    (tmp_path / "tokenizer").mkdir()
+    save(learn(params, batches), tmp_path / "tokenizer")
+    return tmp_path / "tokenizer"
+
+
+def word_level(**special: str) -> PreTrainedTokenizerFast:
+    """A tokenizer of somebody else: nine words, cut at 3 tokens, padded to 4."""
+    words = ["<pad>", "<s>", "</s>", "<unk>", "one", "two", "three", "four", "five"]
+    tokenizer = Tokenizer(models.WordLevel({word: id_ for id_, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=4)
+    if "cls_token" in special:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+        )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+
+
+def saved(tokenizer: PreTrainedTokenizerFast, folder: Path) -> Path:
+    """What `save_existing` makes of `tokenizer`."""
+    tokenizer.save_pretrained(folder / "given")
+    (folder / "taken").mkdir()
+    save_existing(str(folder / "given"), folder / "taken")
+    return folder / "taken"
+
+
+def test_stock_auto_tokenizer_loads_it_and_agrees(folder: Path) -> None:
+    stock, ours = AutoTokenizer.from_pretrained(folder), OpenTokenizer.open(folder)
+    assert (stock.pad_token_id, stock.unk_token_id) == (0, 1)
+    assert (stock.cls_token_id, stock.sep_token_id, stock.mask_token_id) == (2, 3, 4)
+    text = "Kato mire, étàsulon (vo)"
+    assert stock(text)["input_ids"] == [2, *ours.tokenizer.encode(text, add_special_tokens=False).ids, 3]
+    assert set(stock(text)) == {"input_ids", "attention_mask"}
+    assert len(stock) == ours.vocab_size == 400
+
+
+def test_a_mask_written_in_a_text_is_no_mask(folder: Path) -> None:
+    tokenizer = OpenTokenizer.open(folder).tokenizer
+    assert not {0, 2, 3, 4} & set(tokenizer.encode("kato [MASK] [SEP]mire[PAD]", add_special_tokens=False).ids)
+    assert AutoTokenizer.from_pretrained(folder)("kato [MASK]")["input_ids"].count(4) == 1
+
+
+def test_a_tokenizer_without_a_mask_gets_one_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    special = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>"}
+    with caplog.at_level(logging.WARNING):
+        opened = OpenTokenizer.open(saved(word_level(**special), tmp_path))
+    assert "has no mask_token: added as [MASK]" in caplog.text
+    assert opened.special_ids.model_dump() == {
+        "pad": 0, "cls": 1, "sep": 2, "mask": 9, "unk": 3, "every": (0, 1, 2, 3, 9),
+    }  # fmt: skip
+    assert opened.vocab_size == 10
+    assert AutoTokenizer.from_pretrained(tmp_path / "taken")("one [MASK]")["input_ids"][:4] == [1, 4, 9, 2]
+
+
+def test_a_tokenizer_that_frames_nothing_is_made_to_frame(tmp_path: Path) -> None:
+    opened = OpenTokenizer.open(saved(word_level(unk_token="<unk>"), tmp_path))
+    ids = opened.special_ids
+    assert len({ids.pad, ids.cls, ids.sep, ids.mask, ids.unk}) == 5
+    assert AutoTokenizer.from_pretrained(tmp_path / "taken")("one")["input_ids"][:3] == [ids.cls, 4, ids.sep]
+
+
+def test_a_length_limit_or_padding_of_the_given_tokenizer_touches_no_text(tmp_path: Path) -> None:
+    tokenizer = OpenTokenizer.open(saved(word_level(unk_token="<unk>"), tmp_path)).tokenizer
+    for text, length in (("one two three four five", 5), ("one", 1)):
+        assert len(tokenizer.encode(text, add_special_tokens=False).ids) == length
+
+
+@pytest.mark.parametrize("content", [None, "{}", '{"model_type": "bert"}'])
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path, content: str | None) -> None:
+    if content:
+        (tmp_path / "config.json").write_text(content)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(DataError, match=str(tmp_path)) as caught:
+        save_existing(str(tmp_path), tmp_path / "out")
+    assert "tokenize.existing" in caught.value.do
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "special_tokens_map.json"])
+def test_a_damaged_folder_is_named(folder: Path, name: str) -> None:
+    (folder / name).write_text((folder / name).read_text()[:-20])
+    with pytest.raises(ArtifactError, match=str(folder)):
+        OpenTokenizer.open(folder)
+
+
+def test_a_map_without_the_mask_is_refused(folder: Path) -> None:
+    path = folder / "special_tokens_map.json"
+    names = json.loads(path.read_text())
+    del names["mask_token"]
+    path.write_text(json.dumps(names))
+    with pytest.raises(ArtifactError, match="does not name every special token") as caught:
+        OpenTokenizer.open(folder)
+    assert caught.value.given == "no mask_token"

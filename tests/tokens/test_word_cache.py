@@ -1,0 +1,115 @@
+"""Claim: encoding word by word gives the ids of encoding whole texts, whatever the text."""
+
+from collections.abc import Callable, Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
+
+from clozeline.params import TokenizeParams
+from clozeline.tokens import word_cache
+from clozeline.tokens.vocabularies import learn
+from clozeline.tokens.word_cache import WordCache
+
+ODD = "aéb 東É\u0301\n\t\r\x0b\x0c\x1c\x1f\x85\xa0\u200b\u2028\u3000▁'sĠ½¨ﷺ,.(MASK]0१\ufffd\x00\U0001f600İΣς"
+ALGORITHMS = ("wordpiece", "bpe", "unigram")
+odd_texts = st.lists(st.text(st.sampled_from(ODD + "    \n\nabab"), max_size=30), max_size=6)
+
+
+@pytest.fixture(scope="module")
+def learned(texts: list[str]) -> dict[str, Tokenizer]:
+    def tokenizer(algorithm: str, lowercase: bool) -> Tokenizer:
+        params = TokenizeParams.model_validate(
+            {
+                "algorithm": algorithm,
+                "existing": None,
+                "vocab_size": 400,
+                "min_frequency": 2,
+                "lowercase": lowercase,
+                "shard_tokens": 5000,
+            }
+        )
+        tokenizer = learn(params, lambda: iter([[*texts, ODD, ODD]]))
+        tokenizer.encode_special_tokens = True
+        return tokenizer
+
+    return {algorithm: tokenizer(algorithm, algorithm != "bpe") for algorithm in ALGORITHMS}
+
+
+def assert_same_as_whole_texts(tokenizer: Tokenizer, texts: Sequence[str], cache: WordCache | None = None) -> None:
+    encoded = (WordCache.create(tokenizer) if cache is None else cache).encode(texts)
+    expected = [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
+    assert encoded.lengths_D.tolist() == [len(ids) for ids in expected]
+    assert encoded.tokens_N.tolist() == [id_ for ids in expected for id_ in ids]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@given(texts=odd_texts)
+@settings(max_examples=300, deadline=None)
+def test_odd_texts_are_encoded_as_wholes_are(learned: dict[str, Tokenizer], algorithm: str, texts: list[str]) -> None:
+    assert_same_as_whole_texts(learned[algorithm], texts)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_words_seen_in_an_earlier_batch_keep_their_ids(
+    learned: dict[str, Tokenizer], algorithm: str, texts: list[str]
+) -> None:
+    cache = WordCache.create(learned[algorithm])
+    for start in range(0, len(texts), 50):
+        assert_same_as_whole_texts(learned[algorithm], texts[start : start + 50], cache)
+
+
+def test_a_full_cache_starts_anew_and_changes_nothing(
+    learned: dict[str, Tokenizer], texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(word_cache, "_MOST_WORDS", 20)
+    cache = WordCache.create(learned["wordpiece"])
+    for start in range(0, len(texts), 10):
+        assert_same_as_whole_texts(learned["wordpiece"], texts[start : start + 10], cache)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_each_word_is_encoded_once(learned: dict[str, Tokenizer], algorithm: str) -> None:
+    cache = WordCache.create(learned[algorithm])
+    cache.encode(["kato mire", "mire kato mire kato"])
+    assert len(cache) <= 4
+
+
+def _needs_its_neighbours(change: Callable[[Tokenizer], None]) -> Tokenizer:
+    pieces = {"[UNK]": 0, "a": 1, "b": 2, "a b": 3, " ": 4, "##b": 5, "##a": 6, "▁a": 7, "▁": 8, "ab": 9}
+    tokenizer = Tokenizer(models.WordPiece(pieces, unk_token="[UNK]"))
+    change(tokenizer)
+    return tokenizer
+
+
+def _no_pre_tokenizer(tokenizer: Tokenizer) -> None:
+    pass
+
+
+def _word_with_a_space(tokenizer: Tokenizer) -> None:
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.add_tokens([AddedToken("a b", special=False, normalized=False)])
+
+
+def _first_word_is_different(tokenizer: Tokenizer) -> None:
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")
+
+
+def _spaces_are_deleted(tokenizer: Tokenizer) -> None:
+    tokenizer.normalizer = normalizers.Replace(" ", "")
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+
+
+@pytest.mark.parametrize(
+    "change", [_no_pre_tokenizer, _word_with_a_space, _first_word_is_different, _spaces_are_deleted]
+)
+def test_a_tokenizer_whose_words_depend_on_each_other_is_given_whole_texts(
+    change: Callable[[Tokenizer], None],
+) -> None:
+    assert_same_as_whole_texts(_needs_its_neighbours(change), ["a b", "ab a", "b a b", " a", ""])
+
+
+def test_no_texts_are_no_tokens(learned: dict[str, Tokenizer]) -> None:
+    encoded = WordCache.create(learned["bpe"]).encode([])
+    assert (len(encoded.tokens_N), len(encoded.lengths_D)) == (0, 0)
