@@ -32,7 +32,6 @@ _PREFIX = "##"
 _METASPACE = "▁"
 _CANDIDATES_PER_PIECE = 4
 """Pieces that Unigram chooses from, for each it may keep."""
-_SCORE_OF_SPECIAL = -1000.0
 _NUM_CODE_POINTS = 0x110000
 
 _CHARACTER_COVERAGE = 0.9999
@@ -152,8 +151,8 @@ def _train_unigram(tokenizer: Tokenizer, params: TokenizeParams, batches: TextBa
     candidates = sorted(pieces.get_vocab())
     words = _word_counts(tokenizer, params.min_frequency, batches)
     scores = unigram.learn_scores(words, candidates, params.vocab_size - len(_SPECIAL))
-    # A special token that a text spells out must lose against any pieces: 0, as `tokenizers` has it, would win.
-    vocabulary = [(token, _SCORE_OF_SPECIAL) for token in _SPECIAL] + list(scores.items())
+    # A score of 0 would win against any pieces, but its brackets keep a special token out of every word.
+    vocabulary = [(token, 0.0) for token in _SPECIAL] + list(scores.items())
     tokenizer.model = models.Unigram(vocabulary, unk_id=_SPECIAL.index(_UNKNOWN), byte_fallback=False)
     tokenizer.add_special_tokens(_SPECIAL)
     return tokenizer
