@@ -84,3 +84,4 @@ def test_the_unigram_baseline_is_the_cross_entropy_of_training_frequencies(make_
     assert baseline.loss_nats_per_token == pytest.approx(expected)
     assert baseline.perplexity == pytest.approx(math.exp(expected))
     assert baseline.top1 == pytest.approx(1 / 3)
+    assert baseline.top5 == pytest.approx(1)  # the two that were seen, and the first of the others

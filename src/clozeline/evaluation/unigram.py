@@ -20,6 +20,7 @@ class UnigramFigures:
     loss_nats_per_token: float
     perplexity: float
     top1: float
+    top5: float
 
 
 def measure(train: TokenShards, validation: TokenShards, vocabulary: Vocabulary) -> UnigramFigures:
@@ -28,12 +29,14 @@ def measure(train: TokenShards, validation: TokenShards, vocabulary: Vocabulary)
     validation_V = _counts(validation, vocabulary)
     ordinary = vocabulary.ordinary_ids
     log_probability = np.log((train_V[ordinary] + 1) / (train_V[ordinary] + 1).sum())
+    most_frequent = ordinary[np.argsort(-train_V[ordinary], kind="stable")]
     num_targets = validation_V[ordinary].sum()
     loss = float(-(validation_V[ordinary] * log_probability).sum() / num_targets)
     return UnigramFigures(
         loss_nats_per_token=loss,
         perplexity=float(np.exp(loss)),
-        top1=float(validation_V[ordinary[train_V[ordinary].argmax()]] / num_targets),
+        top1=float(validation_V[most_frequent[:1]].sum() / num_targets),
+        top5=float(validation_V[most_frequent[:5]].sum() / num_targets),
     )
 
 
