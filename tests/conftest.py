@@ -128,7 +128,9 @@ def save_trained(tmp_path_factory: pytest.TempPathFactory) -> SaveTrained:
     trainer.train_from_iterator(SENTENCES, vocab_size=200, show_progress=False)
     names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=BertWordPieceTokenizer(vocab=trainer.get_vocab())._tokenizer, **names
+        tokenizer_object=BertWordPieceTokenizer(vocab=trainer.get_vocab())._tokenizer,
+        model_input_names=["input_ids", "attention_mask"],
+        **names,
     )
 
     def save(model: Any) -> Path:

@@ -100,12 +100,13 @@ class Encoder(OpenModel):
 
     def _target_ids(self, targets: Sequence[str]) -> npt.NDArray[np.int64]:
         ids = {target: self._tokenizer.ids_of(target) for target in targets}
-        wrong = [target for target in targets if len(ids[target]) != 1]
+        specials = set(self.manifest.special_tokens.ids)  # an unknown word is one token too: [UNK]
+        wrong = [target for target in targets if len(ids[target]) != 1 or specials & set(ids[target])]
         if wrong or not targets:
             raise TargetError(
                 "a target is not one token of the vocabulary" if wrong else "no target was given",
                 given=", ".join(f"{target!r} ({len(ids[target])} tokens)" for target in wrong[:5]) or "an empty list",
-                expected="words that the tokenizer keeps whole",
+                expected="words that the tokenizer knows and keeps whole",
                 do="leave out these targets, or fill without targets",
             )
         return np.unique([ids[target][0] for target in targets])

@@ -1,0 +1,49 @@
+"""What a classifier answers is what the trained model says."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from clozeline.errors import DataError
+from clozeline.inference.classifier import Classifier
+from clozeline.inference.package import load
+
+TEXTS = ["returns a tensor", "small models answer quickly on ordinary processors", "the file is empty"]
+
+
+@pytest.fixture(scope="module")
+def classifier(classifier_package: Path) -> Classifier:
+    opened = load(classifier_package, precision="fp32")
+    assert isinstance(opened, Classifier)
+    return opened
+
+
+def test_scores_are_those_of_the_trained_model(classifier: Classifier, small_classifier: Path) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(small_classifier).eval()
+    tokenizer = AutoTokenizer.from_pretrained(small_classifier)
+    for text, answers in zip(TEXTS, classifier.classify(TEXTS, top_k=3), strict=True):
+        with torch.inference_mode():
+            scores_C = model(**tokenizer(text, return_tensors="pt")).logits[0].softmax(dim=0)
+        order = scores_C.argsort(descending=True)
+        assert [answer.label for answer in answers] == [model.config.id2label[int(place)] for place in order]
+        np.testing.assert_allclose([answer.score for answer in answers], scores_C[order], atol=1e-5)
+
+
+def test_as_many_labels_as_asked_for_best_first(classifier: Classifier) -> None:
+    (answers,) = classifier.classify(TEXTS[:1], top_k=2)
+    assert len(answers) == 2
+    assert answers[0].score >= answers[1].score
+
+
+def test_no_more_labels_than_there_are(classifier: Classifier) -> None:
+    (answers,) = classifier.classify(TEXTS[:1], top_k=50)
+    assert sum(answer.score for answer in answers) == pytest.approx(1)
+    assert len(answers) == 3
+
+
+def test_zero_labels_cannot_be_asked_for(classifier: Classifier) -> None:
+    with pytest.raises(DataError, match="top_k"):
+        classifier.classify(TEXTS, top_k=0)

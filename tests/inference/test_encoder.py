@@ -1,0 +1,118 @@
+"""What an encoder answers is what the trained model says, in any order and from any thread."""
+
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.errors import NoMaskError, TargetError, TextTooLongError
+from clozeline.inference.package import load
+
+TEXTS = [
+    "the [MASK] reads",
+    "small models answer [MASK] on ordinary [MASK]",
+    "a [MASK] cuts text into pieces that the model has seen before, and [MASK] a tensor",
+]
+
+
+@pytest.fixture(scope="module")
+def encoder(encoder_package: Path) -> Encoder:
+    opened = load(encoder_package, precision="fp32")
+    assert isinstance(opened, Encoder)
+    return opened
+
+
+@pytest.fixture(scope="module")
+def int8(encoder_package: Path) -> Encoder:
+    opened = load(encoder_package)
+    assert isinstance(opened, Encoder)
+    return opened
+
+
+def test_candidates_are_those_of_the_trained_model(encoder: Encoder, small_encoder: Path) -> None:
+    model = AutoModelForMaskedLM.from_pretrained(small_encoder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(small_encoder)
+    for text, masks in zip(TEXTS, encoder.fill(TEXTS, top_k=5), strict=True):
+        inputs = tokenizer(text, return_tensors="pt")
+        with torch.inference_mode():
+            logits_MV = model(**inputs).logits[inputs["input_ids"] == tokenizer.mask_token_id]
+        best = logits_MV.softmax(dim=-1).topk(5)
+        assert [[filled.token for filled in mask] for mask in masks] == best.indices.tolist()
+        np.testing.assert_allclose([[filled.score for filled in mask] for mask in masks], best.values, atol=1e-5)
+
+
+def test_one_mask_is_filled_at_a_time_in_the_text_as_it_was_given(encoder: Encoder) -> None:
+    (masks,) = encoder.fill(["Small MODELS answer [MASK] on ordinary [MASK]"], top_k=1)
+    assert masks[0][0].sequence == f"Small MODELS answer {masks[0][0].token_str} on ordinary [MASK]"
+    assert masks[1][0].sequence == f"Small MODELS answer [MASK] on ordinary {masks[1][0].token_str}"
+
+
+def test_targets_compete_among_themselves(encoder: Encoder) -> None:
+    (((first, second),),) = encoder.fill(["the [MASK] reads"], targets=["in", "the"])
+    assert {first.token_str, second.token_str} == {"in", "the"}
+    assert first.score >= second.score
+    assert first.score + second.score == pytest.approx(1)
+
+
+@pytest.mark.parametrize("target", ["sentences", "語", "[PAD]"])
+def test_a_target_in_pieces_or_unknown_is_refused_by_name(encoder: Encoder, target: str) -> None:
+    with pytest.raises(TargetError, match=re.escape(repr(target))):
+        encoder.fill(["the [MASK]"], targets=["the", target])
+
+
+def test_a_text_without_mask_is_refused_by_number(encoder: Encoder) -> None:
+    with pytest.raises(NoMaskError, match="text 1 has no mask"):
+        encoder.fill(["the [MASK]", "the model"])
+
+
+def test_a_mask_that_was_cut_off_is_refused(encoder: Encoder) -> None:
+    with pytest.raises(NoMaskError, match="has no mask within the 64 tokens"):
+        encoder.fill(["the " * 100 + "[MASK]"], truncate=True)
+
+
+def test_an_embedding_is_the_mean_of_the_last_hidden_states(encoder: Encoder, small_encoder: Path) -> None:
+    model = AutoModelForMaskedLM.from_pretrained(small_encoder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(small_encoder)
+    for text, embedding_H in zip(TEXTS, encoder.embed(TEXTS), strict=True):
+        with torch.inference_mode():
+            hidden_1LH = model.base_model(**tokenizer(text, return_tensors="pt")).last_hidden_state
+        mean_H = hidden_1LH[0].mean(dim=0)
+        np.testing.assert_allclose(embedding_H, mean_H / mean_H.norm(), atol=1e-5)
+
+
+def test_embeddings_have_length_one(int8: Encoder) -> None:
+    np.testing.assert_allclose(np.linalg.norm(int8.embed(TEXTS), axis=1), 1, rtol=1e-5)
+
+
+def test_no_texts_give_no_answers(int8: Encoder) -> None:
+    assert int8.fill([]) == []
+    assert int8.embed([]).shape == (0, 32)
+
+
+@pytest.mark.parametrize("batch_tokens", [8, 32, 512])
+def test_the_order_of_texts_does_not_change_an_int8_answer(encoder_package: Path, batch_tokens: int) -> None:
+    encoder = load(encoder_package, batch_tokens=batch_tokens)
+    assert isinstance(encoder, Encoder)
+    texts = [" ".join(TEXTS).split()[start : start + 9] for start in range(12)]
+    ordered = [" ".join(words) for words in texts]
+    embeddings = encoder.embed(ordered)
+    assert (encoder.embed(ordered[::-1])[::-1] == embeddings).all()
+
+
+def test_threads_share_an_encoder(int8: Encoder) -> None:
+    alone = [int8.fill([text]) for text in TEXTS]
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda text: int8.fill([text]), TEXTS * 10))
+    assert together == alone * 10
+
+
+def test_a_long_text_is_refused_unless_cutting_is_asked_for(int8: Encoder) -> None:
+    long = "the model " * 60
+    with pytest.raises(TextTooLongError, match="too long"):
+        int8.embed([long])
+    assert int8.embed([long], truncate=True).shape == (1, 32)

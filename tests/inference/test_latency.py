@@ -1,0 +1,20 @@
+"""Both graphs are timed, on texts that the model can read."""
+
+from pathlib import Path
+
+from clozeline.inference.latency import _medians, measure
+
+
+def test_every_figure_is_a_time(encoder_package: Path, classifier_package: Path) -> None:
+    for package in (encoder_package, classifier_package):
+        latency = measure(package, batch_texts=4, repeats=1)
+        assert latency.int8_text_milliseconds > 0
+        assert latency.fp32_text_milliseconds > 0
+        assert latency.int8_batch_milliseconds > 0
+        assert latency.fp32_batch_milliseconds > 0
+
+
+def test_the_two_graphs_take_turns_and_the_middle_time_counts() -> None:
+    calls: list[str] = []
+    assert len(_medians([lambda: calls.append("fp32"), lambda: calls.append("INT8")], repeats=3)) == 2
+    assert calls == ["fp32", "INT8"] * 4

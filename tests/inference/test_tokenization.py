@@ -1,0 +1,76 @@
+"""Texts to tokens: nothing is cut in silence, and places in the text are kept."""
+
+from pathlib import Path
+
+import pytest
+
+from clozeline.inference.errors import NotUnicodeError, TextTooLongError
+from clozeline.inference.manifest import FILES, read_manifest
+from clozeline.inference.tokenization import TextTokenizer
+
+CLS, SEP, MASK = 2, 3, 4
+
+
+@pytest.fixture(scope="module")
+def tokenizer(encoder_package: Path) -> TextTokenizer:
+    return TextTokenizer(encoder_package / FILES.tokenizer, max_length=8, mask_id=MASK)
+
+
+def test_the_specials_of_the_test_are_those_of_the_package(encoder_package: Path) -> None:
+    assert read_manifest(encoder_package).special_tokens.mask_id == MASK
+
+
+def test_a_text_is_framed_by_its_special_tokens(tokenizer: TextTokenizer) -> None:
+    (text,) = tokenizer.tokenize(["the model"], truncate=False)
+    assert text.ids_L[0] == CLS
+    assert text.ids_L[-1] == SEP
+
+
+def test_a_text_that_is_too_long_is_refused_by_its_number_and_length(tokenizer: TextTokenizer) -> None:
+    long = "the model " * 50
+    with pytest.raises(TextTooLongError, match="text 1 is too long") as refused:
+        tokenizer.tokenize(["the model", long], truncate=False)
+    assert f"{tokenizer.count([long])[0]} tokens" in str(refused.value)
+
+
+def test_a_cut_text_still_ends_with_its_special_token(tokenizer: TextTokenizer) -> None:
+    short, cut = tokenizer.tokenize(["the model", "the model " * 50], truncate=True)
+    assert len(cut) == 8
+    assert cut.ids_L[-1] == SEP
+    assert len(short) < 8
+
+
+def test_counting_knows_no_limit(tokenizer: TextTokenizer) -> None:
+    assert tokenizer.count(["the", "the " * 50]) == [3, 52]
+
+
+def test_masks_are_where_the_text_has_them(tokenizer: TextTokenizer) -> None:
+    (text,) = tokenizer.tokenize(["[MASK] é [MASK]"], truncate=False)
+    assert text.mask_spans == ((0, 6), (9, 15))
+
+
+def test_a_whole_word_takes_the_place_of_the_mask(tokenizer: TextTokenizer) -> None:
+    (the,) = tokenizer.ids_of("the")
+    assert tokenizer.with_token("Is [MASK] Model", (3, 9), the) == "Is the Model"
+
+
+def test_a_piece_of_a_word_joins_the_word_before_the_mask(tokenizer: TextTokenizer) -> None:
+    piece = tokenizer.ids_of("##s")
+    assert len(piece) == 1
+    assert tokenizer.with_token("Model [MASK]!", (6, 12), piece[0]) == "Models!"
+
+
+def test_a_lone_surrogate_is_refused_by_the_number_of_its_text(tokenizer: TextTokenizer) -> None:
+    with pytest.raises(NotUnicodeError, match="text 1 is not valid Unicode"):
+        tokenizer.tokenize(["fine", "not \ud800 fine"], truncate=False)
+
+
+def test_a_truncation_saved_with_the_tokenizer_is_not_obeyed(encoder_package: Path, tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    saved = Tokenizer.from_file(str(encoder_package / FILES.tokenizer))
+    saved.enable_truncation(4)
+    saved.enable_padding(length=4)
+    saved.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = TextTokenizer(tmp_path / "tokenizer.json", max_length=64, mask_id=MASK)
+    assert tokenizer.count(["the " * 20, "the"]) == [22, 3]
