@@ -1,58 +1,32 @@
-"""Two packages as `dist/` holds them, small enough to be made in milliseconds: an encoder and a classifier.
-
-Their graphs have one embedding table and one matrix: a text's answers depend on its words, and nothing is trained.
-B texts of a batch, L tokens, M masks of a batch, H hidden, V vocabulary, C classes.
-"""
+"""A `dist/` with two tiny packages, and a server over them on a free port of the loopback."""
 
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import httpx
-import numpy as np
-import onnx
 import pytest
 import uvicorn
-from onnx import TensorProto, helper, numpy_helper
 from starlette.types import ASGIApp
-from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
-from tokenizers.models import WordPiece
 
-from clozeline.inference.manifest import (
-    FILES,
-    Manifest,
-    QuantizationScheme,
-    SpecialTokens,
-    Task,
-    TensorSpec,
-    record_of,
-)
 from clozeline.serving.app import create_app
 from clozeline.serving.catalogue import Catalogue
 from clozeline.serving.loading import open_source
 from clozeline.serving.service import Service
 from clozeline.serving.sources import parse_sources
 from clozeline.serving.workers import Workers
-
-SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-WORDS = ["the", "list", "of", "return", "file", "open", "##s", "##ed", *"abcdefghijklmnopqrstuvwxyz", ".", "é", "##é"]
-VOCABULARY = [*SPECIALS, *WORDS, *(f"##{letter}" for letter in "abcdefghijklmnopqrtuvwxyz")]
-LABELS = ("torch", "numpy", "python")
-HIDDEN_SIZE = 8
-MAX_LENGTH = 16
-INPUTS = ("input_ids", "attention_mask")
-Outputs = Mapping[str, Sequence[str | int]]
+from tests.tiny_packages import write_classifier, write_encoder
 
 
 @pytest.fixture(scope="session")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A `dist/` with the packages `encoder` and `library`."""
     folder = tmp_path_factory.mktemp("project") / "dist"
-    write_package(folder / "encoder", "fill-mask", _encoder_graph(), labels=())
-    write_package(folder / "library", "text-classification", _classifier_graph(), labels=LABELS)
+    write_encoder(folder / "encoder")
+    write_classifier(folder / "library")
     return folder
 
 
@@ -69,134 +43,27 @@ def client(catalogue: Catalogue) -> Iterator[httpx.Client]:
     """A client of the whole application, over a socket."""
     service = Service(Workers(num_threads=2))
     service.open(catalogue)
-    with serving(create_app(service)) as client:
+    with run_app(create_app(service)) as client:
         yield client
 
 
+@pytest.fixture
+def serving() -> Callable[[ASGIApp], AbstractContextManager[httpx.Client]]:
+    """`with serving(app) as client`: for the tests that need an application of their own."""
+    return run_app
+
+
 @contextmanager
-def serving(app: ASGIApp) -> Iterator[httpx.Client]:
+def run_app(app: ASGIApp) -> Iterator[httpx.Client]:
     """A client of `app`, which uvicorn runs in a thread on a free port of the loopback."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="critical", ws="none"))
+    server = uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="warning", ws="none"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", trust_env=False) as client:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
             yield client
     finally:
         server.should_exit = True
         thread.join()
-
-
-def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequence[str]) -> None:
-    folder.mkdir(parents=True)
-    for name in (FILES.fp32, FILES.int8):
-        onnx.save(graph, str(folder / name))
-    _tokenizer().save(str(folder / FILES.tokenizer))
-    tensors = [
-        tuple(
-            TensorSpec(
-                name=value.name,
-                dtype="int64" if value.type.tensor_type.elem_type == TensorProto.INT64 else "float32",
-                shape=tuple(axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim),
-                meaning="of the tests",
-            )
-            for value in values
-        )
-        for values in (graph.graph.input, graph.graph.output)
-    ]
-    manifest = Manifest(
-        format_version=1,
-        task=task,
-        family="bert",
-        inputs=tensors[0],
-        outputs=tensors[1],
-        labels=tuple(labels),
-        max_length=MAX_LENGTH,
-        vocab_size=len(VOCABULARY),
-        hidden_size=HIDDEN_SIZE,
-        special_tokens=SpecialTokens(ids=(0, 1, 2, 3, 4), pad_id=0, mask_id=4, mask_token="[MASK]"),
-        quantization=QuantizationScheme(
-            activations="uint8 per tensor, dynamic",
-            weights="int8 per column, symmetric",
-            reduce_range=True,
-            embeddings="float32",
-            quantized_matmuls=0,
-            quantized_embeddings=0,
-        ),
-        opset=17,
-        versions={"onnx": onnx.__version__},
-        lock_sha256="0" * 64,
-        files={name: record_of(folder / name) for name in (FILES.fp32, FILES.int8, FILES.tokenizer)},
-    )
-    (folder / FILES.manifest).write_text(manifest.model_dump_json(), encoding="utf-8")
-
-
-def _tokenizer() -> Tokenizer:
-    tokenizer = Tokenizer(WordPiece({token: number for number, token in enumerate(VOCABULARY)}, unk_token="[UNK]"))
-    tokenizer.add_special_tokens(SPECIALS)
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
-    )
-    return tokenizer
-
-
-def _encoder_graph() -> onnx.ModelProto:
-    """`logits` at the masks only, from the mean of the text; `sentence_embedding` is that mean, normalized."""
-    nodes = [
-        *_mean_nodes(),
-        helper.make_node("ReduceL2", ["mean_B1H"], ["norm_B11"], axes=[2], keepdims=1),
-        helper.make_node("Div", ["mean_B1H", "norm_B11"], ["unit_B1H"]),
-        helper.make_node("Squeeze", ["unit_B1H", "axis_1"], ["sentence_embedding"]),
-        helper.make_node("Add", ["embedded_BLH", "mean_B1H"], ["hidden_BLH"]),
-        helper.make_node("Equal", ["input_ids", "mask_id"], ["masked_BL"]),
-        helper.make_node("NonZero", ["masked_BL"], ["places_2M"]),
-        helper.make_node("Transpose", ["places_2M"], ["places_M2"], perm=[1, 0]),
-        helper.make_node("GatherND", ["hidden_BLH", "places_M2"], ["hidden_MH"]),
-        helper.make_node("MatMul", ["hidden_MH", "weights"], ["logits"]),
-    ]
-    outputs: Outputs = {"logits": ["masks", len(VOCABULARY)], "sentence_embedding": ["batch", HIDDEN_SIZE]}
-    return _graph(nodes, outputs, num_outputs=len(VOCABULARY))
-
-
-def _classifier_graph() -> onnx.ModelProto:
-    nodes = [
-        *_mean_nodes(),
-        helper.make_node("Squeeze", ["mean_B1H", "axis_1"], ["mean_BH"]),
-        helper.make_node("MatMul", ["mean_BH", "weights"], ["logits"]),
-    ]
-    return _graph(nodes, {"logits": ["batch", len(LABELS)]}, num_outputs=len(LABELS))
-
-
-def _mean_nodes() -> list[onnx.NodeProto]:
-    return [
-        helper.make_node("Gather", ["embeddings", "input_ids"], ["every_BLH"]),
-        helper.make_node("Cast", ["attention_mask"], ["real_BL"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["real_BL", "axis_2"], ["real_BL1"]),
-        helper.make_node("Mul", ["every_BLH", "real_BL1"], ["embedded_BLH"]),
-        helper.make_node("ReduceSum", ["embedded_BLH", "axis_1"], ["sum_B1H"], keepdims=1),
-        helper.make_node("ReduceSum", ["real_BL1", "axis_1"], ["count_B11"], keepdims=1),
-        helper.make_node("Div", ["sum_B1H", "count_B11"], ["mean_B1H"]),
-    ]
-
-
-def _graph(nodes: list[onnx.NodeProto], outputs: Outputs, num_outputs: int) -> onnx.ModelProto:
-    random = np.random.default_rng(0)
-    constants = {
-        "embeddings": random.normal(size=(len(VOCABULARY), HIDDEN_SIZE)).astype(np.float32),
-        "weights": random.normal(size=(HIDDEN_SIZE, num_outputs)).astype(np.float32),
-        "axis_1": np.array([1]),
-        "axis_2": np.array([2]),
-        "mask_id": np.array(4),
-    }
-    used = {name for node in nodes for name in node.input}
-    graph = helper.make_graph(
-        nodes,
-        "tiny",
-        [helper.make_tensor_value_info(name, TensorProto.INT64, ["batch", "length"]) for name in INPUTS],
-        [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
-        [numpy_helper.from_array(value, name) for name, value in constants.items() if name in used],
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clozeline.serving.limits import MAX_BODY_BYTES, MAX_TEXTS
+from clozeline.serving.limits import MAX_BODY_BYTES, MAX_TEXT_CHARACTERS, MAX_TEXTS
 
 JSON = {"content-type": "application/json"}
 
@@ -76,6 +76,7 @@ def test_json_by_any_of_its_names_is_read(client: httpx.Client) -> None:
         ({"inputs": ["a", 5]}, "inputs[1]"),
         ({"inputs": ["a", "b", ""]}, "inputs[2]"),
         ({"inputs": [["a"]]}, "inputs[0]"),
+        ({"inputs": ["a", "b" * (MAX_TEXT_CHARACTERS + 1)]}, "inputs[1]"),
         ({"inputs": "a", "truncate": "yes"}, "truncate"),
         ({"inputs": "a", "truncate": 1}, "truncate"),
         ({"inputs": "a", "normalize": False}, "normalize"),
@@ -111,14 +112,14 @@ def test_a_text_without_mask_is_refused(client: httpx.Client) -> None:
 @pytest.mark.parametrize("route", ["/fill-mask", "/embed", "/classify"])
 def test_a_text_that_is_too_long_is_refused_with_both_numbers(client: httpx.Client, route: str) -> None:
     error = assert_envelope(
-        client.post(route, json={"inputs": ["[MASK]", "[MASK] " * 15]}), 422, "text_too_long", "inputs[1]"
+        client.post(route, json={"inputs": ["[MASK]", "[MASK] " * 63]}), 422, "text_too_long", "inputs[1]"
     )
-    assert "17 tokens" in error["given"]
-    assert "16 tokens" in error["expected"]
+    assert "65 tokens" in error["given"]
+    assert "64 tokens" in error["expected"]
 
 
 def test_a_mask_that_truncation_would_cut_off_is_refused(client: httpx.Client) -> None:
-    body = {"inputs": "a " * 20 + "[MASK]", "truncate": True}
+    body = {"inputs": "a " * 70 + "[MASK]", "truncate": True}
     assert_envelope(client.post("/fill-mask", json=body), 422, "no_mask", "inputs[0]")
 
 
@@ -149,10 +150,13 @@ def test_a_body_that_is_too_large_is_refused_with_a_length_or_chunked(client: ht
 
 
 def test_a_body_at_the_limit_is_read(client: httpx.Client) -> None:
-    frame = len(json.dumps({"inputs": "", "truncate": True}).encode())
-    body = json.dumps({"inputs": "a" * (MAX_BODY_BYTES - frame), "truncate": True}).encode()
-    assert len(body) == MAX_BODY_BYTES
+    body = json.dumps({"inputs": "a"}).encode().ljust(MAX_BODY_BYTES)
     assert client.post("/embed", content=body, headers=JSON).status_code == 200
+
+
+def test_a_text_as_long_as_may_be_sent_is_read_and_cut(client: httpx.Client) -> None:
+    for text in ("a" * MAX_TEXT_CHARACTERS, "a " * (MAX_TEXT_CHARACTERS // 2)):
+        assert client.post("/embed", json={"inputs": text, "truncate": True}).status_code == 200
 
 
 def test_a_path_that_is_not_there_is_told_and_the_nearest_offered(client: httpx.Client) -> None:

@@ -1,7 +1,6 @@
 """Every way a request can fail, turned into the one envelope of errors.py."""
 
 import difflib
-import logging
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Any
@@ -16,8 +15,6 @@ from clozeline.errors import ClozelineError, DataError
 from clozeline.inference.errors import NoMaskError, TargetError, TextError, TextTooLongError
 from clozeline.serving.errors import ApiError, problem, shortened
 from clozeline.serving.schemas import TEXT_TAG, TEXTS_TAG
-
-_LOG = logging.getLogger(__name__)
 
 _EXPECTED = {
     "string_pattern_mismatch": "text with at least one visible character and no NUL",
@@ -96,6 +93,8 @@ def _expected(fault: dict[str, Any]) -> str:
     context = fault.get("ctx", {})
     if fault["type"] == "too_long":
         return f"a list of at most {context['max_length']} items"
+    if fault["type"] == "string_too_long":
+        return f"a text of at most {context['max_length']:,} characters"
     message: str = fault["msg"]
     return _EXPECTED.get(fault["type"], message.removeprefix("Input should be "))
 
@@ -150,7 +149,7 @@ async def _clozeline(request: Request, error: Exception) -> Response:
     assert isinstance(error, ClozelineError)
     code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
     if code is None:
-        return await _unexpected(request, error)
+        raise error
     param = f"inputs[{error.number}]" if isinstance(error, TextError) else "parameters"
     return problem(
         422, code, error.problem, param=param, given=error.given, expected=error.expected, do=error.do
@@ -158,7 +157,7 @@ async def _clozeline(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    """Starlette raises the error again, uvicorn logs it and hangs up: the client is told not to use the line again."""
     return problem(
         500,
         "internal_error",
@@ -166,4 +165,5 @@ async def _unexpected(request: Request, error: Exception) -> Response:
         given=f"{request.method} {request.url.path}",
         expected="an answer",
         do="look for the traceback in the server's log",
+        headers={"connection": "close"},
     ).response()

@@ -6,8 +6,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.serving.errors import problem
 
-MAX_BODY_BYTES = 4 * 2**20
+MAX_BODY_BYTES = 2 * 2**20
 MAX_TEXTS = 256
+MAX_TEXT_CHARACTERS = 100_000
+"""Many times what any model reads: a text beyond it would only be tokenized, for seconds, to be cut or refused."""
 MAX_TOP_K = 100
 MAX_WAITING_REQUESTS = 256
 """Requests that may wait for a worker; one more is told to come back (429)."""

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 from pydantic_core import PydanticCustomError
 
 from clozeline.inference.manifest import FileRecord, QuantizationScheme, Task
-from clozeline.serving.limits import MAX_TEXTS, MAX_TOP_K
+from clozeline.serving.limits import MAX_TEXT_CHARACTERS, MAX_TEXTS, MAX_TOP_K
 
 TEXT_TAG = "(one text)"
 TEXTS_TAG = "(texts)"
@@ -17,7 +17,7 @@ TEXTS_TAG = "(texts)"
 Text = Annotated[
     str,
     # A model has nothing to read in blank text, and tokenizers drop NUL without a word.
-    Field(min_length=1, pattern=r"^[^\u0000]*[^\u0000\s][^\u0000]*$"),
+    Field(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=r"^[^\u0000]*[^\u0000\s][^\u0000]*$"),
 ]
 Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
 

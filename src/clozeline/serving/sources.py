@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clozeline import registry
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.inference.manifest import FILES, Task, read_manifest
 
@@ -62,7 +63,7 @@ def default_sources() -> list[ModelSource]:
     Raises:
         ArtifactError: there is neither.
     """
-    places = champions() or [str(folder) for folder in exported()]
+    places = registry.champions() or [str(folder) for folder in exported()]
     if not places:
         raise _no_model("serve", "any task")
     return parse_sources(places)
@@ -75,7 +76,7 @@ def default_for(task: Task) -> ModelSource:
         ArtifactError: there is none.
         ParamsError: there are several, and it is not clear which is meant.
     """
-    places = [str(folder) for folder in exported(task)] or champions(task)
+    places = [str(folder) for folder in exported(task)] or _champions(task)
     preferred = [place for place in places if Path(place).name == "encoder"] or places
     if not preferred:
         raise _no_model("ask", task)
@@ -99,12 +100,24 @@ def exported(task: Task | None = None) -> list[Path]:
     )
 
 
-def champions(task: Task | None = None) -> list[str]:
-    return []
-
-
 def fetched(source: ModelSource) -> FetchedModel:
-    return FetchedModel(Path(source.place), None)
+    """The folder of a source; what the registry keeps elsewhere is downloaded first.
+
+    Raises:
+        ArtifactError: the registry has no such model.
+        TransientError: the registry does not answer.
+    """
+    if not source.place.startswith(REGISTRY_SCHEME):
+        return FetchedModel(Path(source.place), None)
+    package = registry.fetch(source.place)
+    return FetchedModel(package.folder, package.version)
+
+
+def _champions(task: Task) -> list[str]:
+    """The live models of the registry that are of a task: the encoder has one, every other name is a classifier's."""
+    is_encoder = task == "fill-mask"
+    prefix = f"{REGISTRY_SCHEME}{registry.model_name('encoder')}@"
+    return [uri for uri in registry.champions() if uri.startswith(prefix) == is_encoder]
 
 
 def _no_model(verb: str, task: str) -> ArtifactError:

@@ -27,7 +27,8 @@ class Workers:
     def __init__(self, num_threads: int, max_waiting: int = MAX_WAITING_REQUESTS) -> None:
         self.num_threads = num_threads
         self._max_admitted = num_threads + max_waiting
-        self._num_admitted = 0
+        self.num_admitted = 0
+        """Requests that run or wait in line."""
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="clozeline-worker")
 
     async def run(self, answer: Callable[[], Answer]) -> Answer:
@@ -36,21 +37,21 @@ class Workers:
         Raises:
             ApiError: 429, the line is full; nothing was computed.
         """
-        if self._num_admitted >= self._max_admitted:
+        if self.num_admitted >= self._max_admitted:
             raise problem(
                 429,
                 "overloaded",
                 "more requests wait than this server holds",
-                given=f"{self._num_admitted} requests before this one",
+                given=f"{self.num_admitted} requests before this one",
                 expected=f"at most {self._max_admitted}",
                 do="wait as long as Retry-After says, then send it again",
                 headers={"retry-after": "1"},
             )
-        self._num_admitted += 1
+        self.num_admitted += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, answer)
         finally:
-            self._num_admitted -= 1
+            self.num_admitted -= 1
 
     def close(self) -> None:
         """Let the threads finish what they have begun; what waits in line is dropped."""
