@@ -36,6 +36,7 @@ Running = Callable[..., AbstractContextManager[None]]
 class Server:
     """A Prefect server process, and a project that deploys to it."""
 
+    home: Path
     project: Path
     environment: dict[str, str]
     api: httpx.Client
@@ -81,14 +82,14 @@ def server(
         "PREFECT_SERVER_UI_STATIC_DIRECTORY": home / "ui",
     }
     environment = compose.environment("prefect", home / "server", **at_home)
-    access = {"PREFECT_API_URL": url, "PREFECT_HOME": home / "client", "HOME": home / "client"}
+    access = {"PREFECT_API_URL": url, "PREFECT_HOME": home / "client"}
     client = compose.environment("prefect-deploy", home / "client", **access)
     user, _, password = client["PREFECT_API_AUTH_STRING"].partition(":")
     with (
         running(compose.command("prefect"), environment, home, f"{url}/health"),
         httpx.Client(base_url=url, auth=(user, password), timeout=30) as api,
     ):
-        yield Server(project, client, api, run_to_end)
+        yield Server(home / "server", project, client, api, run_to_end)
 
 
 def add_leftover(file: dict[str, Any]) -> None:
@@ -135,13 +136,13 @@ def test_a_worker_picks_up_a_run_in_the_checkout_that_it_was_started_for(
         "PREFECT_API_URL": server.environment["PREFECT_API_URL"],
         "PREFECT_HOME": tmp_path / "prefect",
         "PREFECT_WORKER_WEBSERVER_PORT": port,
-        "HOME": tmp_path,
     }
     environment = compose.environment("worker", tmp_path, **elsewhere)
     run = server.api.post(f"/deployments/{server.nightly()['id']}/create_flow_run", json={}).raise_for_status().json()
     with running(compose.command("worker"), environment, tmp_path, f"http://127.0.0.1:{port}/health"):
         state = wait_for_the_end(server.api, run["id"])
     assert state["type"] == "COMPLETED", f"{state['message']}\n{(tmp_path / 'log.txt').read_text(encoding='utf-8')}"
+    assert list((server.home / "concurrency_leases").iterdir()), "the lease of the run's slot was kept in memory only"
     assert (server.project / "ran-in.txt").read_text(encoding="utf-8") == str(server.project)
 
 
