@@ -9,7 +9,7 @@ from pathlib import Path
 
 from clozeline.errors import StorageError
 
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @contextmanager

@@ -1,4 +1,6 @@
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,3 +125,25 @@ def test_a_folder_without_a_model_is_refused_with_what_to_run(tmp_path: Path) ->
 def test_tokens_of_another_vocabulary_are_refused_with_both_sizes(model: PreTrainedModel) -> None:
     with pytest.raises(ArtifactError, match=r"(?s)65.*64"):
         masked_lm.check_vocabulary(model, 65, Path("data/tokens"))
+
+
+FILL_DISK = """
+import resource, sys
+from pathlib import Path
+from transformers import BertConfig, BertForMaskedLM
+from clozeline.atomic import replacing_folder
+from clozeline.model import masked_lm
+model = BertForMaskedLM(BertConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64))
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # as much as this disk will take of one file
+with replacing_folder(Path(sys.argv[1])) as folder:
+    masked_lm.save_weights(model, folder)
+"""
+
+
+def test_a_disk_that_is_full_while_a_model_is_saved_is_told_by_name_and_leaves_nothing_half_written(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "encoder"
+    result = subprocess.run([sys.executable, "-c", FILL_DISK, str(out)], capture_output=True, text=True)
+    assert f"StorageError: no space left while writing {out}" in result.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -1,7 +1,10 @@
 import json
 import logging
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 import torch
@@ -79,8 +82,8 @@ def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path: Path) -> None:
 def test_a_save_that_fails_leaves_the_states_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(checkpoints(tmp_path), 9)
 
-    def half_written(state: object, path: Path) -> None:
-        path.write_bytes(b"half")
+    def half_written(state: object, file: BinaryIO) -> None:
+        file.write(b"half")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(torch, "save", half_written)
@@ -112,3 +115,24 @@ def test_another_fact_or_another_line_of_code_is_another_fingerprint(tmp_path: P
     assert fingerprint({"learning_rate": 0.2}, [code]) != first
     code.write_text("one = 2\n")
     assert fingerprint({"learning_rate": 0.1}, [code]) != first
+
+
+FILL_DISK = """
+import resource, sys
+from pathlib import Path
+import torch
+from clozeline.training.checkpoint import Checkpoints
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # as much as this disk will take of one file
+Checkpoints.of(Path(sys.argv[1]), "one", keep=2).save(10, {"weights": torch.zeros(1_000_000)})
+"""
+
+
+def test_a_disk_that_is_full_during_a_save_is_told_by_name_and_loses_no_state(tmp_path: Path) -> None:
+    save(checkpoints(tmp_path), 9)
+    result = subprocess.run([sys.executable, "-c", FILL_DISK, str(tmp_path)], capture_output=True, text=True)
+    assert "StorageError: no space left while writing" in result.stderr
+    assert "step-000000010" in result.stderr
+    state = checkpoints(tmp_path).load_newest()
+    assert state is not None
+    assert state["step"] == 9
+    assert [folder.name for folder in (tmp_path / "one").iterdir()] == ["step-000000009"]

@@ -3,11 +3,13 @@
 Shapes: B rows, L longest row, N targets, H hidden, V vocabulary.
 """
 
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedModel
 
@@ -73,9 +75,24 @@ def load(folder: Path) -> PreTrainedModel:
 
 def save(model: PreTrainedModel, tokenizer: Path, out: Path) -> None:
     """Fill the folder `out` with what stock `AutoModelForMaskedLM` and `AutoTokenizer` load."""
-    model.save_pretrained(out, safe_serialization=True)
+    save_weights(model, out)
     for file in sorted(tokenizer.iterdir()):
         shutil.copyfile(file, out / file.name)
+
+
+def save_weights(model: PreTrainedModel, out: Path) -> None:
+    """Write config.json and model.safetensors.
+
+    Raises:
+        OSError: the disk did not take it; safetensors tells that by an error of its own kind.
+    """
+    try:
+        model.save_pretrained(out, safe_serialization=True)
+    except SafetensorError as error:
+        said = re.search(r"os error (\d+)", str(error))
+        if said is None:
+            raise
+        raise OSError(int(said.group(1)), str(error)) from error
 
 
 def target_logits(model: PreTrainedModel, batch: MaskedBatch) -> Tensor:

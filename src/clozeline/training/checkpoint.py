@@ -51,7 +51,7 @@ class Checkpoints:
             StorageError: the disk is full; the states saved before are still there.
         """
         with replacing_folder(self.folder / f"step-{step:09d}") as beside:
-            torch.save(dict(state), beside / _STATE)
+            _write(dict(state), beside / _STATE)
             seal = {"fingerprint": self.fingerprint, "sha256": _sha256(beside / _STATE)}
             (beside / _SEAL).write_text(json.dumps(seal), encoding="utf-8")
         for old in self._saved()[: -self.keep]:
@@ -91,6 +91,17 @@ class Checkpoints:
             raise ValueError(f"sha256 is {sha256[:12]}…, {seal['sha256'][:12]}… was written")
         state: dict[str, Any] = torch.load(saved / _STATE, weights_only=True)
         return state
+
+
+def _write(state: dict[str, Any], path: Path) -> None:
+    try:
+        with path.open("wb") as file:
+            torch.save(state, file)
+    except RuntimeError as error:
+        # What the disk said stands behind an error of torch's own archive writer.
+        if isinstance(error.__context__, OSError):
+            raise error.__context__ from error
+        raise
 
 
 def _sha256(path: Path) -> str:
