@@ -4,6 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 READY := $(VENV)/ready
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # No tool phones home.
 export DVC_NO_ANALYTICS := true
@@ -14,12 +15,12 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 # Stages are started as `python`: let that be this project's.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: run test lint setup clean help
+.PHONY: run test lint setup system clean help
 
 run: setup  ## From raw text to a served INT8 encoder: every stage, the release, and a table of what came out
 	$(BIN)/clozeline run
 
-test: setup  ## Every test; no network, no GPU
+test: setup system  ## Every test; no GPU, and no network beyond the set-up
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 lint: setup  ## Style and types
@@ -35,6 +36,11 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
+
+system:  ## Debian's PostgreSQL, a real server of which the tests of infra/ start (PATH or /usr/lib/postgresql)
+	@ls /usr/lib/postgresql/*/bin/postgres > /dev/null 2>&1 || command -v postgres > /dev/null \
+		|| { echo "installing PostgreSQL"; $(AS_ROOT) sh -c 'apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends postgresql > /dev/null'; } \
+		|| { echo "make test needs PostgreSQL 15 or newer: install it (Debian's package is called postgresql), then run again" >&2; exit 1; }
 
 clean:  ## Remove what the stages made; DVC's cache keeps it, so the next run restores it
 	rm -rf data/clean data/tokens models dist metrics plots reports
