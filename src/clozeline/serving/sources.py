@@ -46,7 +46,7 @@ def parse_sources(texts: Sequence[str]) -> list[ModelSource]:
     """
     sources = [ModelSource.parse(text) for text in texts]
     names = [source.name for source in sources]
-    twice = next((source for source in sources if names.count(source.name) > 1), None)
+    twice = next((source for source in reversed(sources) if names.count(source.name) > 1), None)
     if twice:
         raise ParamsError(
             f"two models would be called {twice.name}",

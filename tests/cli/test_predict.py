@@ -1,0 +1,139 @@
+"""`clozeline fill`, `embed`, `classify`: tables for a person, lines for a program, errors that say what to type."""
+
+import json
+import math
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tiny_packages import write_classifier, write_encoder
+
+CLOZELINE = [sys.executable, "-m", "clozeline"]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    write_encoder(folder / "dist" / "encoder")
+    write_classifier(folder / "dist" / "library")
+    return folder
+
+
+def ask(folder: Path, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([*CLOZELINE, *arguments], cwd=folder, input=given, capture_output=True, check=False)
+
+
+def lines_of(folder: Path, *arguments: str, given: bytes = b"") -> list[list[str]]:
+    done = ask(folder, *arguments, given=given)
+    assert done.returncode == 0, done.stderr
+    return [line.split("\t") for line in done.stdout.decode().splitlines()]
+
+
+def test_fill_writes_a_line_for_each_candidate_of_each_mask(project: Path) -> None:
+    lines = lines_of(project, "fill", "the [MASK] of [MASK]", "--top-k", "2")
+    assert [line[:3] for line in lines] == [["the [MASK] of [MASK]", mask, rank] for mask in "12" for rank in "12"]
+    assert float(lines[0][4]) >= float(lines[1][4])
+    assert "[MASK]" in lines[0][5]
+    assert lines[0][5] != "the [MASK] of [MASK]"
+
+
+def test_only_the_targets_compete(project: Path) -> None:
+    lines = lines_of(project, "fill", "the [MASK]", "--targets", "list,file")
+    assert {line[3] for line in lines} == {"list", "file"}
+    assert math.isclose(sum(float(line[4]) for line in lines), 1, rel_tol=1e-4)
+
+
+def test_embed_writes_a_vector_of_length_1_for_each_text(project: Path) -> None:
+    lines = lines_of(project, "embed", "open the file", "a\tb")
+    assert [line[0] for line in lines] == ["open the file", r"a\tb"]
+    for line in lines:
+        assert math.isclose(math.hypot(*map(float, line[1:])), 1, rel_tol=1e-4)
+
+
+def test_classify_writes_the_likeliest_labels(project: Path) -> None:
+    lines = lines_of(project, "classify", "open the file", "--top-k", "2")
+    assert [line[:2] for line in lines] == [["open the file", "1"], ["open the file", "2"]]
+    assert float(lines[0][3]) > float(lines[1][3])
+
+
+@pytest.mark.parametrize(("verb", "key"), [("fill", "masks"), ("embed", "embedding"), ("classify", "labels")])
+def test_each_line_of_standard_input_is_a_text_and_gets_an_object_of_json(project: Path, verb: str, key: str) -> None:
+    done = ask(project, verb, "-", "--json", given="é [MASK]\r\n\n  a [MASK]  \n".encode())
+    records = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [record["text"] for record in records] == ["é [MASK]", "a [MASK]"]
+    assert all(record[key] for record in records)
+
+
+def test_many_lines_come_out_in_the_order_they_went_in(project: Path) -> None:
+    texts = [f"{'a ' * (number % 7)}b" for number in range(2500)]
+    lines = lines_of(project, "classify", "-", "--top-k", "1", given="\n".join(texts).encode())
+    assert [line[0] for line in lines] == texts
+
+
+def test_in_a_terminal_there_is_a_table(project: Path) -> None:
+    leader, follower = pty.openpty()
+    subprocess.run([*CLOZELINE, "fill", "the [MASK]"], cwd=project, stdout=follower, stdin=follower, check=True)
+    shown = os.read(leader, 65_536).decode()
+    os.close(follower)
+    os.close(leader)
+    assert "probability" in shown
+    assert "█" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["fill", "no mask"], 3, ["text 0 has no mask", "write [MASK]"]),
+        (["fill", "[MASK]", "--targets", "lists"], 3, ["a target is not one token", "'lists'"]),
+        (["embed", "a " * 100], 3, ["text 0 is too long", "102 tokens", "64 tokens"]),
+        (["fill", "[MASK]", "--model", "dist/library"], 2, ["dist/library does something else", "classify"]),
+        (["embed", "a", "--model", "dist/nothing"], 4, ["dist/nothing is not an exported model", "dvc repro"]),
+    ],
+)
+def test_what_cannot_be_answered_is_told_with_what_to_do(
+    project: Path, arguments: list[str], code: int, told: list[str]
+) -> None:
+    done = ask(project, *arguments)
+    stderr = done.stderr.decode()
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert all(words in stderr for words in ["given:", "expected:", "do:", *told]), stderr
+    assert "Traceback" not in stderr
+
+
+def test_a_long_text_is_cut_when_that_is_asked_for(project: Path) -> None:
+    (line,) = lines_of(project, "embed", "a " * 100, "--truncate")
+    assert line[1:] == lines_of(project, "embed", "a " * 62)[0][1:]
+
+
+def test_without_a_model_the_command_to_type_is_told(tmp_path: Path) -> None:
+    done = ask(tmp_path, "fill", "the [MASK]")
+    assert done.returncode == 4
+    assert b"run `make run`" in done.stderr
+
+
+def test_bytes_that_are_no_text_are_told_with_their_line(project: Path) -> None:
+    done = ask(project, "embed", "-", given=b"fine\nM\xfcnchen\n")
+    assert done.returncode == 3
+    assert b"line 2 of standard input is not UTF-8" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["fill", "embed", "classify", "serve"])
+def test_help_teaches_by_examples(tmp_path: Path, verb: str) -> None:
+    done = ask(tmp_path, verb, "--help")
+    assert done.returncode == 0
+    assert f"clozeline {verb}" in done.stdout.decode().split("Examples:")[1]
+
+
+def test_asking_loads_neither_what_trains_nor_what_serves(project: Path) -> None:
+    heavy = ["torch", "transformers", "optimum", "mlflow", "prefect", "dvc", "pandas", "fastapi", "uvicorn"]
+    script = (
+        "import sys; from clozeline.cli import app; sys.argv = ['clozeline', 'fill', 'the [MASK]']\n"
+        "try: app()\n"
+        f"finally: sys.stderr.write('LOADED %s' % (set({heavy}) & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=project, capture_output=True, text=True, check=True)
+    assert done.stderr == "LOADED set()"

@@ -1,0 +1,126 @@
+"""`clozeline serve` as a process of its own: it starts, answers, stops, and says what is wrong when it cannot."""
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.tiny_packages import write_encoder
+
+HEAVY = ["torch", "transformers", "optimum", "prefect", "dvc", "mlflow", "onnx", "pandas", "datasets", "sklearn"]
+SPY = f"""
+import atexit, json, sys
+from clozeline.cli import main
+atexit.register(lambda: print("LOADED", json.dumps(sorted(set({HEAVY}) & set(sys.modules)))))
+sys.argv[0] = "clozeline"
+main()
+"""
+
+
+class Serve:
+    """`clozeline serve` with these arguments, run in `folder`."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SPY, "serve", *arguments],
+            cwd=folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.told = ""
+
+    def url(self) -> str:
+        """Where it listens, once it says so."""
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.told += line
+            found = re.search(r"URL +(http://\S+)", self.told)
+            if found and "curl" in self.told:
+                return found[1]
+        raise AssertionError(f"ended without a URL: {self.process.communicate()}")
+
+    def end(self, timeout_seconds: float = 60) -> tuple[int, str, str]:
+        """Exit code, and what it wrote since."""
+        stdout, stderr = self.process.communicate(timeout=timeout_seconds)
+        return self.process.returncode, stdout, stderr
+
+
+@pytest.fixture
+def serve(dist: Path) -> Iterator[Serve]:
+    server = Serve(dist.parent, "--port", "0", "--threads", "1")
+    yield server
+    server.process.kill()
+    server.process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_serves_all_of_dist_until_it_is_told_to_stop_and_exits_0(serve: Serve, number: signal.Signals) -> None:
+    url = serve.url()
+    with httpx.Client(base_url=url, trust_env=False) as client:
+        assert client.get("/health/ready").status_code == 200
+        assert [model["name"] for model in client.get("/models").json()["models"]] == ["encoder", "library"]
+        assert len(client.post("/fill-mask", json={"inputs": "the [MASK]"}).json()) == 5
+        serve.process.send_signal(number)
+        code, stdout, _ = serve.end()
+    assert code == 0
+    assert "LOADED []" in stdout
+    host, port = url.removeprefix("http://").split(":")
+    socket.create_server((host, int(port))).close()
+
+
+def test_the_line_that_it_offers_to_paste_works(serve: Serve) -> None:
+    serve.url()
+    line = next(line for line in serve.told.splitlines() if "curl" in line)
+    answer = subprocess.run(["bash", "-c", line.split("Try")[1]], capture_output=True, text=True, check=True).stdout
+    assert {"score", "token_str"} <= set(json.loads(answer)[0])
+
+
+def test_what_it_has_accepted_is_answered_before_it_stops(serve: Serve) -> None:
+    url = serve.url()
+    body = json.dumps({"inputs": ["the [MASK] of the list " * 8] * 256, "parameters": {"top_k": 50}}).encode()
+    head = ["POST /fill-mask HTTP/1.1", "host: x", "content-type: application/json", "expect: 100-continue"]
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall("\r\n".join([*head, f"content-length: {len(body)}", "", ""]).encode())
+        assert connection.recv(1024).startswith(b"HTTP/1.1 100")  # the application waits for the body
+        serve.process.send_signal(signal.SIGTERM)
+        connection.sendall(body)
+        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert len(json.loads(answer.split(b"\r\n\r\n", 1)[1])) == 256
+    assert serve.end()[0] == 0
+
+
+def test_a_port_that_is_taken_is_told_with_what_to_do(dist: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        code, _, stderr = Serve(dist.parent, "--port", port).end()
+    assert code == 2
+    assert f"cannot listen on 127.0.0.1 port {port}" in stderr
+    assert "--port 0" in stderr
+    assert "Traceback" not in stderr
+
+
+def test_a_damaged_model_ends_it_with_the_name_of_the_file(tmp_path: Path) -> None:
+    write_encoder(tmp_path / "dist" / "encoder")
+    graph = tmp_path / "dist" / "encoder" / "model.int8.onnx"
+    graph.write_bytes(graph.read_bytes()[:-1] + b"?")
+    code, stdout, stderr = Serve(tmp_path, "--port", "0").end()
+    assert code == 4
+    assert "model.int8.onnx is not the file that was exported" in stderr
+    assert "Traceback" not in stderr
+    assert "URL" not in stdout
+
+
+def test_nothing_to_serve_is_told_with_the_command_to_type(tmp_path: Path) -> None:
+    code, _, stderr = Serve(tmp_path, "--port", "0").end()
+    assert code == 4
+    assert "make run" in stderr

@@ -1,0 +1,88 @@
+"""Which models are meant, and what they are called."""
+
+from pathlib import Path
+
+import pytest
+
+from clozeline import registry
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.registry import FetchedPackage
+from clozeline.serving.loading import open_source
+from clozeline.serving.sources import ModelSource, default_for, default_sources, parse_sources
+from tests.tiny_packages import write_classifier, write_encoder
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty project folder, with no registry."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "champions", list)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "place"),
+    [
+        ("dist/encoder", "encoder", "dist/encoder"),
+        ("dist/encoder/", "encoder", "dist/encoder/"),
+        ("models:/clozeline-encoder@champion", "clozeline-encoder", "models:/clozeline-encoder@champion"),
+        ("models:/clozeline-encoder/3", "clozeline-encoder", "models:/clozeline-encoder/3"),
+        ("next=models:/clozeline-encoder@candidate", "next", "models:/clozeline-encoder@candidate"),
+        ("old=dist/encoder", "old", "dist/encoder"),
+    ],
+)
+def test_a_model_is_called_after_its_folder_or_registered_name_unless_it_is_given_one(
+    text: str, name: str, place: str
+) -> None:
+    assert ModelSource.parse(text) == ModelSource(name, place)
+
+
+def test_a_folder_with_an_equals_sign_in_its_name_is_a_folder(project: Path) -> None:
+    (project / "a=b").mkdir()
+    assert ModelSource.parse("a=b") == ModelSource("a=b", "a=b")
+
+
+def test_two_models_of_one_name_are_refused_with_a_way_out() -> None:
+    with pytest.raises(ParamsError) as raised:
+        parse_sources(["models:/clozeline-encoder@champion", "models:/clozeline-encoder@candidate"])
+    assert "clozeline-encoder-2=models:/clozeline-encoder@candidate" in raised.value.do
+
+
+def test_champions_are_served_before_folders_and_folders_encoders_first(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_classifier(project / "dist" / "a-classifier")
+    write_encoder(project / "dist" / "the-encoder")
+    assert [source.name for source in default_sources()] == ["the-encoder", "a-classifier"]
+    monkeypatch.setattr(registry, "champions", lambda: ["models:/clozeline-encoder@champion"])
+    assert [source.name for source in default_sources()] == ["clozeline-encoder"]
+
+
+def test_a_verb_without_a_model_asks_the_one_that_can(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ArtifactError) as raised:
+        default_for("fill-mask")
+    assert "make run" in raised.value.do
+    champions = ["models:/clozeline-encoder@champion", "models:/clozeline-library@champion"]
+    monkeypatch.setattr(registry, "champions", lambda: champions)
+    assert [default_for("fill-mask").place, default_for("text-classification").place] == champions
+    write_encoder(project / "dist" / "encoder")
+    write_encoder(project / "dist" / "other")
+    assert default_for("fill-mask").place == "dist/encoder"
+
+
+def test_two_that_could_answer_have_to_be_told_apart(project: Path) -> None:
+    for name in ("library", "topic"):
+        write_classifier(project / "dist" / name)
+    with pytest.raises(ParamsError) as raised:
+        default_for("text-classification")
+    assert raised.value.expected == "one of: dist/library, dist/topic"
+
+
+def test_a_registered_model_is_fetched_and_has_the_version_of_the_registry(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_encoder(project / "elsewhere")
+    fetched = {"models:/clozeline-encoder@champion": FetchedPackage(project / "elsewhere", "clozeline-encoder", "7")}
+    monkeypatch.setattr(registry, "fetch", fetched.__getitem__)
+    (source,) = parse_sources(["models:/clozeline-encoder@champion"])
+    assert open_source(source, "fp32").identity.version == "7"
