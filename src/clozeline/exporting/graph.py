@@ -56,10 +56,15 @@ def names_read(graph: GraphProto) -> set[str]:
 
 def drop_unread(graph: GraphProto) -> None:
     """Remove nodes, then initializers, that nothing reads."""
-    while dead := [node for node in graph.node if not names_read(graph) & set(node.output)]:
-        for node in dead:
-            graph.node.remove(node)
-    read = names_read(graph)
+    nodes = list(graph.node)
+    while True:
+        read = names_read(graph)
+        live = [node for node in nodes if read & set(node.output)]
+        if len(live) == len(nodes):
+            break
+        nodes = live
+        graph.ClearField("node")
+        graph.node.extend(nodes)
     kept = [tensor for tensor in graph.initializer if tensor.name in read]
     graph.ClearField("initializer")
     graph.initializer.extend(kept)

@@ -98,16 +98,15 @@ class _Rewriting:
         weight = self._weight(tensor_name, axis=0 if factor in self._transposed else 1)
         integers = weight.values
         if factor in self._transposed:
-            integers = f"{weight.values}_transposed"
+            integers = f"{weight.values}/transposed"
             yield from self._once("Transpose", [weight.values], [integers], perm=[1, 0])
-        quantized = [f"{activation}_quantized", f"{activation}_scale", f"{activation}_zero_point"]
+        quantized = [f"{activation}/quantized{end}" for end in ("", "_scale", "_zero_point")]
         yield from self._once("DynamicQuantizeLinear", [activation], quantized)
-        name = node.output[0]
-        product = [quantized[0], integers, quantized[2]]
-        yield helper.make_node("MatMulInteger", product, [f"{name}_integers"], name=f"{name}_MatMulInteger")
-        yield helper.make_node("Cast", [f"{name}_integers"], [f"{name}_unscaled"], to=TensorProto.FLOAT)
-        yield helper.make_node("Mul", [quantized[1], weight.scale], [f"{name}_scale"])
-        yield helper.make_node("Mul", [f"{name}_unscaled", f"{name}_scale"], [name])
+        product = f"{node.output[0]}/product"
+        yield helper.make_node("MatMulInteger", [quantized[0], integers, quantized[2]], [f"{product}_integers"])
+        yield helper.make_node("Cast", [f"{product}_integers"], [product], to=TensorProto.FLOAT)
+        yield helper.make_node("Mul", [quantized[1], weight.scale], [f"{product}_scale"])
+        yield helper.make_node("Mul", [product, f"{product}_scale"], list(node.output))
 
     def embedding(self, node: NodeProto) -> Iterator[NodeProto]:
         """Rows of a table as 8-bit rows, each times its own scale; any other node as it is."""
@@ -118,24 +117,24 @@ class _Rewriting:
         table, ids = node.input
         # A table that is the vocabulary head too is there already; alone, it need not leave out a bit.
         tied = self._weights.get((table, 0)) if self.scheme.per_channel else None
-        weight = tied or self._quantized(table, axis=0, limit=127, suffix="rows")
-        name = node.output[0]
-        yield helper.make_node("Gather", [weight.values, ids], [f"{name}_integers"], axis=0)
-        yield helper.make_node("Cast", [f"{name}_integers"], [f"{name}_unscaled"], to=TensorProto.FLOAT)
-        yield helper.make_node("Gather", [weight.scale, ids], [f"{name}_row_scale"], axis=0)
-        yield helper.make_node("Unsqueeze", [f"{name}_row_scale", self._last_axis()], [f"{name}_scale"])
-        yield helper.make_node("Mul", [f"{name}_unscaled", f"{name}_scale"], [name])
+        weight = tied or self._quantized(table, axis=0, limit=127, suffix="table")
+        row = f"{node.output[0]}/row"
+        yield helper.make_node("Gather", [weight.values, ids], [f"{row}_integers"], axis=0)
+        yield helper.make_node("Cast", [f"{row}_integers"], [row], to=TensorProto.FLOAT)
+        yield helper.make_node("Gather", [weight.scale, ids], [f"{row}_scale"], axis=0)
+        yield helper.make_node("Unsqueeze", [f"{row}_scale", self._last_axis()], [f"{row}_scales"])
+        yield helper.make_node("Mul", [row, f"{row}_scales"], list(node.output))
 
     def _weight(self, tensor_name: str, axis: int) -> _Weight:
         key = (tensor_name, axis)
         if key not in self._weights:
             limit = 64 if self.scheme.reduce_range else 127
             channels = axis if self.scheme.per_channel else None
-            self._weights[key] = self._quantized(tensor_name, channels, limit, suffix=f"quantized{axis}")
+            self._weights[key] = self._quantized(tensor_name, channels, limit, suffix=("rows", "columns")[axis])
         return self._weights[key]
 
     def _quantized(self, tensor_name: str, axis: int | None, limit: int, suffix: str) -> _Weight:
-        weight = _Weight(f"{tensor_name}_{suffix}", f"{tensor_name}_{suffix}_scale")
+        weight = _Weight(f"{tensor_name}/{suffix}", f"{tensor_name}/{suffix}_scale")
         if weight.values not in self._made:
             self._made.add(weight.values)
             integers, scale = symmetric(numpy_helper.to_array(self._matrices[tensor_name]), axis, limit)
@@ -146,10 +145,10 @@ class _Rewriting:
     def _once(self, operator: str, inputs: list[str], outputs: list[str], **attributes: object) -> Iterator[NodeProto]:
         if outputs[0] not in self._made:
             self._made.add(outputs[0])
-            yield helper.make_node(operator, inputs, outputs, name=f"{outputs[0]}_{operator}", **attributes)
+            yield helper.make_node(operator, inputs, outputs, **attributes)
 
     def _last_axis(self) -> str:
-        name = "last_axis"
+        name = "quantization/last_axis"
         if name not in self._made:
             self._made.add(name)
             self.new_initializers.append(numpy_helper.from_array(np.array([-1], dtype=np.int64), name))

@@ -1,0 +1,72 @@
+"""Graph files: nothing of the exporting machine, one tensor under one name, the same bytes again."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from clozeline.exporting.graph import declare, drop_unread, op_counts, tidy, write_graph
+from clozeline.inference.manifest import TensorSpec
+
+
+@pytest.fixture
+def model() -> onnx.ModelProto:
+    """y = x W + W, where W has a second name; a node that nobody reads; a choice with a product in one branch."""
+    weight = numpy_helper.from_array(np.eye(3, dtype=np.float32), "W")
+    unread = numpy_helper.from_array(np.ones(3, dtype=np.float32), "unread")
+
+    def branch(name: str, operator: str) -> onnx.GraphProto:
+        node = helper.make_node(operator, ["product", "alias"], [name], doc_string="/home/someone/model.py")
+        return helper.make_graph([node], name, [], [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 3])])
+
+    nodes = [
+        helper.make_node("Identity", ["W"], ["alias"]),
+        helper.make_node("Neg", ["unread"], ["dead"]),
+        helper.make_node("MatMul", ["x", "alias"], ["product"], doc_string="/home/someone/model.py"),
+        helper.make_node("If", ["flag"], ["y"], then_branch=branch("sum", "Add"), else_branch=branch("more", "MatMul")),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["rows", 3]),
+        helper.make_tensor_value_info("flag", TensorProto.BOOL, []),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", "made_up_name"])]
+    graph = helper.make_graph(nodes, "test", inputs, outputs, [weight, unread], doc_string="/home/someone")
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, doc_string="/home")
+
+
+def test_no_path_of_the_exporting_machine_is_left(model: onnx.ModelProto) -> None:
+    tidy(model)
+    assert b"/home" not in model.SerializeToString()
+
+
+def test_a_constant_is_read_by_its_own_name_everywhere(model: onnx.ModelProto, tmp_path: Path) -> None:
+    tidy(model)
+    assert "Identity" not in op_counts(model)
+    assert b"alias" not in model.SerializeToString()
+    write_graph(model, tmp_path / "model.onnx")
+
+
+def test_operators_inside_branches_are_counted(model: onnx.ModelProto) -> None:
+    assert op_counts(model)["MatMul"] == 2
+
+
+def test_what_nothing_reads_is_dropped_and_what_a_branch_reads_is_kept(model: onnx.ModelProto) -> None:
+    tidy(model)
+    drop_unread(model.graph)
+    assert [tensor.name for tensor in model.graph.initializer] == ["W"]
+    assert "Neg" not in op_counts(model)
+
+
+def test_outputs_say_their_shape(model: onnx.ModelProto) -> None:
+    declare(model, [TensorSpec(name="y", dtype="float32", shape=("batch", 3), meaning="a test")])
+    axes = model.graph.output[0].type.tensor_type.shape.dim
+    assert [axis.dim_param or axis.dim_value for axis in axes] == ["batch", 3]
+
+
+def test_an_invalid_graph_is_not_written(model: onnx.ModelProto, tmp_path: Path) -> None:
+    model.graph.node[2].input[1] = "nowhere"
+    with pytest.raises(onnx.checker.ValidationError):
+        write_graph(model, tmp_path / "model.onnx")
+    assert not (tmp_path / "model.onnx").exists()

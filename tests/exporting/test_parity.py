@@ -1,0 +1,57 @@
+"""The parity check sees a wrong graph: other weights, another pooling, a size kept from the traced example."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from onnx import numpy_helper
+
+from clozeline.exporting.graph import read_graph, write_graph
+from clozeline.exporting.parity import largest_difference
+from clozeline.exporting.through_optimum import export_onnx, mean_of_tokens
+from clozeline.exporting.trained import TrainedModel, open_trained
+
+
+@pytest.fixture(scope="module")
+def trained(small_encoder: Path) -> TrainedModel:
+    return open_trained(small_encoder)
+
+
+@pytest.fixture
+def graph(trained: TrainedModel, tmp_path: Path) -> Path:
+    export_onnx(trained, 17, tmp_path / "model.onnx")
+    return tmp_path / "model.onnx"
+
+
+def difference(trained: TrainedModel, graph: Path) -> float:
+    return largest_difference(trained, graph, ("input_ids", "attention_mask"))
+
+
+def test_a_right_graph_differs_by_rounding_alone(trained: TrainedModel, graph: Path) -> None:
+    assert difference(trained, graph) < 1e-6
+
+
+def test_one_wrong_weight_is_seen(trained: TrainedModel, graph: Path) -> None:
+    model = read_graph(graph)
+    weight = next(tensor for tensor in model.graph.initializer if tensor.name == "model.head.dense.weight")
+    weight.CopyFrom(numpy_helper.from_array(1.1 * numpy_helper.to_array(weight), weight.name))
+    write_graph(model, graph)
+    assert difference(trained, graph) > 1e-4
+
+
+def test_an_embedding_that_averages_padding_is_seen(
+    trained: TrainedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mean_of_all(hidden_BLH: torch.Tensor, attention_mask_BL: torch.Tensor) -> torch.Tensor:
+        return mean_of_tokens(hidden_BLH, torch.ones_like(attention_mask_BL))
+
+    monkeypatch.setattr("clozeline.exporting.through_optimum.mean_of_tokens", mean_of_all)
+    export_onnx(trained, 17, tmp_path / "model.onnx")
+    assert difference(trained, tmp_path / "model.onnx") > 1e-3
+
+
+def test_exporting_leaves_the_trained_model_as_it_was(trained: TrainedModel, graph: Path) -> None:
+    input_ids = torch.tensor([[2, 7, 4, 9, 3]])
+    with torch.inference_mode():
+        assert trained.model(input_ids=input_ids).logits.shape == (1, 5, 90)
+    assert not trained.model.base_model._forward_hooks

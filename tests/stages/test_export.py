@@ -1,0 +1,185 @@
+"""The export stage: what it leaves behind, that it leaves the same again, and when it leaves nothing."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import BertConfig, BertForMaskedLM
+
+from clozeline.errors import ArtifactError, DataError, GateError
+from clozeline.exporting.graph import op_counts
+from clozeline.inference.manifest import FILES, read_manifest, record_of, verify
+from clozeline.params import ExportParams, read_params
+from clozeline.stages import export
+
+ExportModel = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def params() -> ExportParams:
+    return read_params(Path(__file__).parents[2] / "params.yaml").export
+
+
+def metrics_of(package: Path) -> dict[str, Any]:
+    metrics: dict[str, Any] = json.loads((package.parent / "metrics.json").read_text(encoding="utf-8"))
+    return metrics
+
+
+def test_a_package_is_whole_and_verified_by_its_manifest(encoder_package: Path, classifier_package: Path) -> None:
+    for package in (encoder_package, classifier_package):
+        assert {file.name for file in package.iterdir()} == set(FILES)
+        verify(package, read_manifest(package))
+
+
+def test_the_manifest_says_what_the_graphs_take_and_give(encoder_package: Path, classifier_package: Path) -> None:
+    for package in (encoder_package, classifier_package):
+        manifest = read_manifest(package)
+        for name in (FILES.fp32, FILES.int8):
+            graph = onnx.load(package / name).graph
+            for specs, values in ((manifest.inputs, graph.input), (manifest.outputs, graph.output)):
+                declared = {spec.name: list(spec.shape) for spec in specs}
+                found = {
+                    value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
+                    for value in values
+                }
+                assert list(found) == list(declared)
+                assert [len(shape) for shape in found.values()] == [len(shape) for shape in declared.values()]
+                assert values is graph.input or found == declared
+
+
+def test_the_manifest_names_the_lock_and_the_tools(encoder_package: Path) -> None:
+    manifest = read_manifest(encoder_package)
+    assert manifest.lock_sha256 == record_of(encoder_package.parent / "requirements.lock").sha256
+    assert {"torch", "transformers", "onnxruntime", "optimum-onnx"} <= set(manifest.versions)
+
+
+def test_the_metrics_count_what_was_compared(encoder_package: Path, classifier_package: Path) -> None:
+    encoder, classifier = metrics_of(encoder_package), metrics_of(classifier_package)
+    for metrics, package in ((encoder, encoder_package), (classifier, classifier_package)):
+        assert metrics["fp32_size_bytes"] == (package / FILES.fp32).stat().st_size
+        assert metrics["int8_size_bytes"] == (package / FILES.int8).stat().st_size
+        assert metrics["parity_max_abs_difference"] < 1e-5
+        assert metrics["num_agreement_texts"] == 40
+    assert encoder["int8_agreement"] > 0.9
+    assert encoder["embedding_cosine_mean"] > 0.999
+    assert encoder["num_agreement_items"] > 100
+    assert classifier["num_agreement_items"] == 40
+    assert "embedding_cosine_mean" not in classifier
+
+
+def test_every_weight_product_is_in_8_bits_and_no_other(encoder_package: Path) -> None:
+    """ModernBERT, 2 layers: Wqkv, Wo, Wi, Wo of each, the dense layer of the head, and the vocabulary."""
+    counts = op_counts(onnx.load(encoder_package / FILES.int8))
+    assert counts["MatMulInteger"] == metrics_of(encoder_package)["quantized_matmuls"] == 2 * 4 + 2
+    assert counts["MatMul"] == metrics_of(encoder_package)["float_matmuls"]
+    assert metrics_of(encoder_package)["quantized_embeddings"] == 1
+
+
+def test_a_second_export_gives_the_same_bytes(
+    encoder_package: Path, small_encoder: Path, export_model: ExportModel
+) -> None:
+    again = export_model(small_encoder)
+    for name in FILES:
+        assert (again / name).read_bytes() == (encoder_package / name).read_bytes(), name
+    assert metrics_of(again) == metrics_of(encoder_package)
+
+
+def test_no_path_of_this_machine_is_in_the_package(encoder_package: Path, small_encoder: Path) -> None:
+    for name in FILES:
+        content = (encoder_package / name).read_bytes()
+        assert b"site-packages" not in content
+        assert str(small_encoder).encode() not in content
+        assert str(Path.home()).encode() not in content
+
+
+def test_the_int8_file_is_about_a_quarter(save_trained: Callable[[Any], Path], export_model: ExportModel) -> None:
+    config = BertConfig(
+        vocab_size=8000, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=256
+    )
+    torch.manual_seed(0)
+    package = export_model(save_trained(BertForMaskedLM(config)))
+    metrics = metrics_of(package)
+    assert metrics["int8_size_bytes"] < 0.30 * metrics["fp32_size_bytes"]
+    # The vocabulary table is there once, in both files.
+    assert metrics["fp32_size_bytes"] < 1.1 * 4 * BertForMaskedLM(config).num_parameters()
+
+
+def test_knobs_reach_the_graph(small_encoder: Path, export_model: ExportModel) -> None:
+    package = export_model(small_encoder, opset=18, quantize_embeddings=False, per_channel=False)
+    manifest = read_manifest(package)
+    assert manifest.quantization.embeddings == "float32"
+    assert manifest.quantization.weights == "int8 per tensor, symmetric"
+    assert {opset.version for opset in onnx.load(package / FILES.int8).opset_import} == {18}
+
+
+def test_a_graph_that_differs_is_refused_and_the_old_package_stays(
+    params: ExportParams, small_encoder: Path, validation_texts: Path, tmp_path: Path
+) -> None:
+    out, metrics = tmp_path / "dist", tmp_path / "metrics.json"
+    out.mkdir()
+    (out / "old").write_text("old", encoding="utf-8")
+    with pytest.raises(GateError, match="max_parity_difference"):
+        export.run(
+            params.model_copy(update={"max_parity_difference": 1e-12}),
+            model=small_encoder,
+            texts=validation_texts,
+            lock=Path(__file__),
+            out=out,
+            metrics=metrics,
+        )
+    assert [file.name for file in tmp_path.iterdir()] == ["dist"]
+    assert (out / "old").read_text(encoding="utf-8") == "old"
+
+
+def test_a_model_that_is_not_there_is_refused(params: ExportParams, validation_texts: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="holds no model"):
+        export.run(
+            params,
+            model=tmp_path / "nothing",
+            texts=validation_texts,
+            lock=Path(__file__),
+            out=tmp_path / "dist",
+            metrics=tmp_path / "metrics.json",
+        )
+
+
+def write_texts(path: Path, texts: list[str], column: str = "text") -> Path:
+    pq.write_table(pa.table({column: pa.array(texts, pa.string())}), path)
+    return path
+
+
+def test_the_sample_is_the_same_for_any_order_of_the_rows(tmp_path: Path) -> None:
+    texts = [f"text {number}" for number in range(50)]
+    forward = export.read_sample(write_texts(tmp_path / "a.parquet", texts), 10)
+    backward = export.read_sample(write_texts(tmp_path / "b.parquet", texts[::-1] + texts[:5]), 10)
+    assert forward == backward
+    assert len(set(forward)) == 10
+
+
+def test_fewer_texts_than_wanted_are_all_taken(tmp_path: Path) -> None:
+    path = write_texts(tmp_path / "a.parquet", ["one", "two", "", "two"])
+    assert sorted(export.read_sample(path, 10)) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "column", "given"),
+    [(["one"], "body", "no column `text`"), ([], "text", "no row with a text"), ([""], "text", "no row with a text")],
+)
+def test_texts_that_cannot_be_compared_on_are_refused_by_file(
+    tmp_path: Path, texts: list[str], column: str, given: str
+) -> None:
+    path = write_texts(tmp_path / "texts.parquet", texts, column)
+    with pytest.raises(DataError, match=given) as refused:
+        export.read_sample(path, 10)
+    assert str(path) in str(refused.value)
+
+
+def test_missing_texts_are_refused_by_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        export.read_sample(tmp_path / "texts.parquet", 10)
