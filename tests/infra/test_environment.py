@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from clozeline.workspace import Workspace
+
 ROOT = Path(__file__).parents[2]
 INFRA = ROOT / "infra"
 
@@ -61,7 +63,7 @@ def test_git_never_takes_the_secrets() -> None:
     ("name", "value"),
     [
         ("DO_NOT_TRACK", "true"),
-        ("DVC_NO_ANALYTICS", "true"),
+        ("DVC_NO_ANALYTICS", "1"),
         ("HF_HUB_DISABLE_TELEMETRY", "1"),
         ("MLFLOW_DISABLE_TELEMETRY", "true"),
         ("MLFLOW_MODEL_CATALOG_URI", ""),
@@ -70,6 +72,18 @@ def test_git_never_takes_the_secrets() -> None:
 )
 def test_telemetry_is_off(compose: Any, name: str, value: str) -> None:
     assert compose.settings[name] == value
+
+
+def test_the_settings_agree_with_those_of_a_run_without_servers(compose: Any) -> None:
+    defaults = Workspace(Path()).defaults()
+    common = set(defaults) & set(compose.settings)
+    assert {
+        "DO_NOT_TRACK",
+        "DVC_NO_ANALYTICS",
+        "MLFLOW_DISABLE_TELEMETRY",
+        "PREFECT_SERVER_ANALYTICS_ENABLED",
+    } <= common
+    assert {name: compose.settings[name] for name in common} == {name: defaults[name] for name in common}
 
 
 def test_a_shell_reads_the_settings_as_compose_does(compose: Any) -> None:

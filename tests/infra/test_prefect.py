@@ -15,21 +15,33 @@ from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[2]
 
-# The shape of flows/nightly.py, without its work.
+# The shape of flows/nightly.py, without its work: it uses other files of its package.
 FLOW = """
+from prefect import flow
+
+from flows.work import work
+
+
+@flow(name="nightly")
+def nightly() -> None:
+    work()
+"""
+WORK = """
 import os
 from pathlib import Path
 
-from prefect import flow
 
-
-@flow(name="nightly", log_prints=True)
-def nightly() -> None:
+def work() -> None:
     Path("ran-in.txt").write_text(os.getcwd(), encoding="utf-8")
 """
 
 Run = Callable[..., str]
 Running = Callable[..., AbstractContextManager[None]]
+
+
+def prefect_file() -> dict[str, Any]:
+    content: dict[str, Any] = YAML(typ="safe").load(ROOT / "infra/prefect.yaml")
+    return content
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,7 @@ class Server:
 
     def deploy(self, change: Callable[[dict[str, Any]], None] = lambda file: None) -> None:
         """Deploy the file as committed, but for `change`."""
-        content = YAML(typ="safe").load(ROOT / "infra/prefect.yaml")
+        content = prefect_file()
         change(content)
         YAML().dump(content, self.project / "infra/prefect.yaml")
         self.run_to_end([sys.executable, "-m", "flows.deploy"], self.environment, self.project)
@@ -69,8 +81,10 @@ def server(
     project = home / "project"
     (project / "flows").mkdir(parents=True)
     (project / "infra").mkdir()
-    shutil.copy(ROOT / "flows/deploy.py", project / "flows/deploy.py")
+    for name in ("__init__.py", "deploy.py"):
+        shutil.copy(ROOT / "flows" / name, project / "flows" / name)
     (project / "flows/nightly.py").write_text(FLOW, encoding="utf-8")
+    (project / "flows/work.py").write_text(WORK, encoding="utf-8")
     port = free_port()
     url = f"http://127.0.0.1:{port}/api"
     at_home = {
@@ -98,6 +112,25 @@ def add_leftover(file: dict[str, Any]) -> None:
 
 def drop_schedules(file: dict[str, Any]) -> None:
     del file["deployments"][0]["schedules"]
+
+
+LOAD = """
+import sys
+from prefect.flows import load_flow_from_entrypoint
+
+for entrypoint in sys.argv[1:]:
+    flow = load_flow_from_entrypoint(entrypoint)
+    print("flow", flow.name, "needs", flow.parameters.required)
+"""
+
+
+def test_what_the_file_deploys_is_a_flow_that_runs_without_parameters(
+    compose: Any, run_to_end: Run, tmp_path: Path
+) -> None:
+    entrypoints = [deployment["entrypoint"] for deployment in prefect_file()["deployments"]]
+    environment = compose.environment("prefect-deploy", tmp_path, PREFECT_HOME=tmp_path)
+    said = run_to_end([sys.executable, "-c", LOAD, *entrypoints], environment, ROOT).splitlines()
+    assert [line for line in said if line.startswith("flow ")] == ["flow nightly needs []"]
 
 
 @pytest.mark.slow
