@@ -92,6 +92,7 @@ def test_a_fault_of_the_server_is_told_in_the_envelope_without_its_insides(
             patched.setattr(Encoder, "embed", broken)
             answer = client.post("/embed", json={"inputs": "a"})
         assert (answer.status_code, code_of(answer)) == (500, "internal_error")
+        assert answer.headers["connection"] == "close"  # uvicorn hangs up after a fault
         assert "secret" not in answer.text
         wait_until(lambda: "secret insides" in caplog.text)
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200
