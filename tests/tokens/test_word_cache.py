@@ -12,7 +12,7 @@ from clozeline.tokens import word_cache
 from clozeline.tokens.vocabularies import learn
 from clozeline.tokens.word_cache import WordCache
 
-ODD = "aéb 東É\u0301\n\t\r\x0b\x0c\x1c\x1f\x85\xa0\u200b\u2028\u3000▁'sĠ½¨ﷺ,.(MASK]0१\ufffd\x00\U0001f600İΣς"
+ODD = "=\u0338?{`aéb 東É\u0301\n\t\r\x0b\x0c\x1c\x1f\x85\xa0\u200b\u2028\u3000▁'sĠ½¨ﷺ,.(MASK]0१\ufffd\x00\U0001f600İΣς"
 ALGORITHMS = ("wordpiece", "bpe", "unigram")
 odd_texts = st.lists(st.text(st.sampled_from(ODD + "    \n\nabab"), max_size=30), max_size=6)
 

@@ -90,6 +90,14 @@ def _cut_at_blanks(text: str) -> list[str]:
     return text.replace("\n", " ").split(" ")
 
 
+_ASCII_WORDS = re.compile(r"[^ \t\n\r!-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
+
+
+def _cut_at_punctuation(text: str) -> list[str]:
+    """For BERT's pre-tokenizer, to which each ASCII punctuation mark is a word; other marks stay inside their word."""
+    return _ASCII_WORDS.findall(text)
+
+
 def _cut_at_blanks_unless_marked(text: str) -> list[str]:
     """For Metaspace, which puts a mark before a word unless a mark stands there already, be it the text's own."""
     return [text] if "▁" in text else _cut_at_blanks(text)
@@ -122,7 +130,15 @@ class _Independence:
 
 _CHARACTERWISE: frozenset[object] = frozenset({"NFC", "NFD", "Lowercase"})
 
+# The first row that fits is taken.
 _INDEPENDENT = (
+    # Without NFC, which makes one character of = and a stroke after it.
+    _Independence(
+        [{"type": "BertPreTokenizer"}],
+        frozenset({"BertNormalizer", "NFD", "Lowercase", "StripAccents"}),
+        frozenset(),
+        _cut_at_punctuation,
+    ),
     _Independence(
         [{"type": "BertPreTokenizer"}],
         _CHARACTERWISE | {"BertNormalizer", "NFKC", "NFKD", "StripAccents"},
