@@ -15,7 +15,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 # Stages are started as `python`: let that be this project's.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: run test lint setup system clean help
+.PHONY: run test lint setup system deploy clean help
 
 run: setup  ## From raw text to a served INT8 encoder: every stage, the release, and a table of what came out
 	$(BIN)/clozeline run
@@ -41,6 +41,9 @@ system:  ## Debian's PostgreSQL, a real server of which the tests of infra/ star
 	@ls /usr/lib/postgresql/*/bin/postgres > /dev/null 2>&1 || command -v postgres > /dev/null \
 		|| { echo "installing PostgreSQL"; $(AS_ROOT) sh -c 'apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends postgresql > /dev/null'; } \
 		|| { echo "make test needs PostgreSQL 15 or newer: install it (Debian's package is called postgresql), then run again" >&2; exit 1; }
+
+deploy: setup  ## Make the Prefect server at PREFECT_API_URL agree with infra/prefect.yaml
+	$(BIN)/python -m flows.deploy
 
 clean:  ## Remove what the stages made; DVC's cache keeps it, so the next run restores it
 	rm -rf data/clean data/tokens models dist metrics plots reports
