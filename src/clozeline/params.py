@@ -180,7 +180,8 @@ class FinetuneParams(_Section):
 
 class ExportParams(_Section):
     models: dict[str, str]
-    opset: Annotated[int, Field(ge=14, le=21)]
+    opset: Annotated[int, Field(ge=14, le=20)]
+    """20 is the highest that the exporter of torch 2.13 under optimum writes."""
     per_channel: bool
     reduce_range: bool
     quantize_embeddings: bool
