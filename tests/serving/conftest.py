@@ -3,7 +3,6 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
@@ -33,9 +32,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def catalogue(dist: Path) -> Catalogue:
     sources = parse_sources([str(dist / "encoder"), str(dist / "library")])
-    # ONNX Runtime sets its thread to flush denormals to zero; hypothesis needs them in this one.
-    with ThreadPoolExecutor(1) as loader:
-        return Catalogue(list(loader.map(lambda source: open_source(source, "int8"), sources)))
+    return Catalogue([open_source(source, "int8") for source in sources])
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Which models are meant, and what they are called."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -86,3 +87,10 @@ def test_a_registered_model_is_fetched_and_has_the_version_of_the_registry(
     monkeypatch.setattr(registry, "fetch", fetched.__getitem__)
     (source,) = parse_sources(["models:/clozeline-encoder@champion"])
     assert open_source(source, "fp32").identity.version == "7"
+
+
+def test_a_loaded_model_leaves_the_arithmetic_of_its_process_alone(project: Path) -> None:
+    write_encoder(project / "dist" / "encoder")
+    (source,) = parse_sources(["dist/encoder"])
+    open_source(source, "int8")
+    assert sys.float_info.min / 2 > 0, "denormals are flushed to zero, for torch in this process too"

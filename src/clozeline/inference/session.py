@@ -42,5 +42,4 @@ def _options(num_threads: int) -> onnxruntime.SessionOptions:
     # A pattern is kept for each shape seen, and texts come in all lengths: memory would grow without end.
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    options.add_session_config_entry("session.set_denormal_as_zero", "1")
     return options
