@@ -50,6 +50,7 @@ class Server:
 
     home: Path
     project: Path
+    command: list[str]
     environment: dict[str, str]
     api: httpx.Client
     run_to_end: Run
@@ -59,7 +60,7 @@ class Server:
         content = prefect_file()
         change(content)
         YAML().dump(content, self.project / "infra/prefect.yaml")
-        self.run_to_end([sys.executable, "-m", "flows.deploy"], self.environment, self.project)
+        self.run_to_end(self.command, self.environment, self.project)
 
     def deployments(self) -> dict[str, dict[str, Any]]:
         answer = self.api.post("/deployments/filter", json={}).raise_for_status()
@@ -103,7 +104,7 @@ def server(
         running(compose.command("prefect"), environment, home, f"{url}/health"),
         httpx.Client(base_url=url, auth=(user, password), timeout=30) as api,
     ):
-        yield Server(home / "server", project, client, api, run_to_end)
+        yield Server(home / "server", project, compose.command("prefect-deploy"), client, api, run_to_end)
 
 
 def add_leftover(file: dict[str, Any]) -> None:

@@ -60,7 +60,7 @@ def postgres_binaries() -> Path:
 def postgres(free_port: FreePort, compose: Any) -> Iterator[Postgres]:
     """A new server with the databases of the script that the container runs."""
     # Not under tmp_path: root owns the folders above it, and PostgreSQL's user may not enter them.
-    with tempfile.TemporaryDirectory(prefix="postgres-") as folder:
+    with tempfile.TemporaryDirectory(prefix="postgres-", dir="/tmp") as folder:
         data = Path(folder)
         user = "nobody" if os.geteuid() == 0 else None
         if user is not None:
