@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dvc.exceptions import DvcException
 from dvc.repo import Repo, lock_repo
-from dvc.stage import Stage
+from dvc.stage import PipelineStage, Stage
 
 from clozeline.errors import ParamsError
 
@@ -38,21 +38,22 @@ def read_stage_graph(root: Path) -> tuple[StageNode, ...]:
         ParamsError: dvc.yaml cannot be read.
     """
     with _open_repo(root) as repo:
-        graph = repo.index.graph
-        out_of_date = set(repo.status())
-        stages = {_name(stage): stage for stage in repo.index.stages}
-        parents = {name: sorted(_name(parent) for parent in graph.successors(stages[name])) for name in stages}
+        # A `.dvc` file is data that a person added: there is nothing to run.
+        stages = {_name(stage): stage for stage in repo.index.stages if isinstance(stage, PipelineStage)}
+        graph, status = repo.index.graph, repo.status()
+        parents = {name: sorted(stages.keys() & map(_name, graph.successors(stages[name]))) for name in stages}
         ordered = list(TopologicalSorter(parents).static_order())
+        changed = {name for name in ordered if stages[name].addressing in status}
         for name in ordered:
-            if not out_of_date.isdisjoint(parents[name]):
-                out_of_date.add(name)
-        return tuple(_node(stages[name], tuple(parents[name]), name in out_of_date) for name in ordered)
+            if not changed.isdisjoint(parents[name]):
+                changed.add(name)
+        return tuple(_node(stages[name], tuple(parents[name]), name in changed) for name in ordered)
 
 
 def fingerprint(root: Path, name: str) -> str:
     """A hash of all that the result of stage `name` depends on, as it is now: command, params, and inputs."""
     with _open_repo(root) as repo:
-        (stage,) = repo.stage.collect(name)
+        (stage,) = (stage for stage in repo.index.stages if _name(stage) == name)
         with lock_repo(repo):
             stage.save_deps(allow_missing=True)
         inputs = {str(dependency): dependency.hash_info.value for dependency in stage.deps}
@@ -73,16 +74,25 @@ def _open_repo(root: Path) -> Iterator[Repo]:
         ) from error
 
 
-def _node(stage: Stage, parents: tuple[str, ...], is_changed: bool) -> StageNode:
+def _node(stage: PipelineStage, parents: tuple[str, ...], is_changed: bool) -> StageNode:
+    metrics = [_from_root(out.fs_path, stage) for out in stage.outs if out.metric]
+    plots = [_from_root(out.fs_path, stage) for out in stage.outs if out.plot]
+    reports = [path for out in stage.outs if (path := _from_root(out.fs_path, stage)).startswith("reports/")]
     return StageNode(
         name=_name(stage),
         parents=parents,
         description=stage.desc or "",
-        metrics=tuple(out.def_path for out in stage.outs if out.metric),
-        shown=tuple(out.def_path for out in stage.outs if out.plot or out.def_path.startswith("reports/")),
+        metrics=tuple(metrics),
+        shown=(*plots, *reports),
         is_changed=is_changed,
     )
 
 
 def _name(stage: Stage) -> str:
-    return str(stage.addressing)
+    """As `dvc repro` takes it in the project's root; `addressing` depends on the current folder."""
+    file = _from_root(stage.path, stage)
+    return stage.name if file == "dvc.yaml" else f"{file}:{stage.name}"
+
+
+def _from_root(path: str, stage: Stage) -> str:
+    return Path(path).relative_to(stage.repo.root_dir).as_posix()

@@ -39,6 +39,10 @@ class StageProcesses:
                 exit_code = process.wait()
         return Ended(name=name, exit_code=exit_code, text=transcript.tail, log=str(log))
 
+    @property
+    def are_ending(self) -> bool:
+        return self._is_ending.is_set()
+
     def end_all(self) -> None:
         """End every process, and at once any that starts later."""
         self._is_ending.set()

@@ -1,9 +1,11 @@
 """A small project of four stages in a folder of its own: real DVC, trivial work."""
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prefect.testing.utilities import prefect_test_harness
 
 from clozeline.workspace import Workspace
 
@@ -66,12 +68,10 @@ path.write_text(globals()[verb](text, *more))
 """
 
 
-@pytest.fixture
-def toy(tmp_path: Path) -> Path:
-    """The project's folder; `raw.txt` may say `bad`, `busy` or `long` to make the first stage fail or stay."""
-    root = tmp_path / "toy"
+def make_toy(folder: Path) -> Path:
+    root = folder / "toy"
     (root / ".dvc").mkdir(parents=True)
-    (root / ".dvc" / "config").write_text(f"[core]\n    no_scm = true\n    site_cache_dir = {tmp_path / 'site'}\n")
+    (root / ".dvc" / "config").write_text(f"[core]\n    no_scm = true\n    site_cache_dir = {folder / 'site'}\n")
     (root / ".dvcignore").write_text("work\n")
     (root / "dvc.yaml").write_text(DVC_YAML)
     (root / "steps.py").write_text(STEPS)
@@ -80,7 +80,38 @@ def toy(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """The project's folder; `raw.txt` may say `bad`, `busy` or `long` to make the first stage fail or stay."""
+    return make_toy(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def lasting_toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `toy`, for what several tests look at."""
+    return make_toy(tmp_path_factory.mktemp("lasting"))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def quiet_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No tool calls home; where each keeps its state is a project's own affair."""
+    defaults = Workspace(tmp_path_factory.mktemp("state")).defaults()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for name, value in defaults.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.delenv("MLFLOW_TRACKING_URI")
+        yield
+
+
 @pytest.fixture(autouse=True)
-def quiet_tools(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name, value in Workspace(tmp_path / "toy").defaults().items():
-        monkeypatch.setenv(name, value)
+def own_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flow sets the address of its project's database where there is none: not for the next test, too."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+
+
+@pytest.fixture(scope="session")
+def prefect_server(quiet_tools: None) -> Iterator[None]:
+    """The one Prefect server of the whole suite."""
+    with prefect_test_harness(server_startup_timeout=120):
+        yield

@@ -15,7 +15,7 @@ from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import SQLAlchemyError
 
 _LOG = logging.getLogger(__name__)
-_SERVER_FAULTS: Final = (MlflowException, OSError, SQLAlchemyError)
+SERVER_FAULTS: Final = (MlflowException, OSError, SQLAlchemyError)
 _NEVER_TAKEN: Final = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "PERMISSION_DENIED"}
 _POINTS_PER_CALL: Final = 1000  # MLflow refuses a batch of more
 _POINTS_KEPT: Final = 100_000  # while the server is away; more are counted as lost
@@ -91,7 +91,7 @@ class MlflowRunLogger:
     def _taken(self, call: Callable[[], None]) -> bool:
         try:
             call()
-        except _SERVER_FAULTS as error:
+        except SERVER_FAULTS as error:
             if not _is_final(error):
                 return False
             self._num_lost += 1

@@ -1,0 +1,20 @@
+"""Which commit a run started from."""
+
+import subprocess
+from pathlib import Path
+
+
+def git_tags(root: Path) -> dict[str, str]:
+    """The commit, and whether files differ from it; nothing outside a git checkout."""
+    commit = _git(root, "rev-parse", "HEAD")
+    if commit is None:
+        return {}
+    return {"mlflow.source.git.commit": commit, "git.is_dirty": str(bool(_git(root, "status", "--porcelain"))).lower()}
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        result = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
+    except (subprocess.CalledProcessError, FileNotFoundError):
+        return None
+    return result.stdout.strip()

@@ -1,0 +1,111 @@
+"""dvc.lock: what each stage read, with which params, and what it made of it, by hash."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError
+
+from clozeline.errors import ArtifactError
+
+CODE_FOLDER = "src/"
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class LockedPath(_Record):
+    """A file or a folder; the hash of a folder ends in `.dir` and is that of the list of its files."""
+
+    path: str
+    md5: str | None = None
+    size: int | None = None
+
+    @property
+    def is_code(self) -> bool:
+        return self.path.startswith(CODE_FOLDER)
+
+
+class LockedStage(_Record):
+    """One stage when it was last brought up to date."""
+
+    cmd: str | list[str]
+    deps: tuple[LockedPath, ...] = ()
+    params: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
+    """By params file, then by key."""
+    outs: tuple[LockedPath, ...] = ()
+
+    @property
+    def sha256(self) -> str:
+        """A hash of all of it: equal for two runs that read and made the same."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
+
+    @property
+    def data(self) -> tuple[LockedPath, ...]:
+        """Inputs that are no code."""
+        return tuple(path for path in self.deps if not path.is_code)
+
+    def flat_params(self) -> dict[str, str]:
+        """Every knob by its dotted name."""
+        return {key: str(value) for tree in self.params.values() for key, value in leaves(tree)}
+
+
+class Lock(_Record):
+    """The whole file."""
+
+    stages: Mapping[str, LockedStage]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a dvc.lock.
+
+        Raises:
+            ArtifactError: it is not there, or is not one.
+        """
+        try:
+            return cls.model_validate(YAML(typ="safe").load(path.read_text(encoding="utf-8")))
+        except (FileNotFoundError, NotADirectoryError) as error:
+            fault = "no such file"
+            cause: Exception = error
+        except (MarkedYAMLError, ValidationError) as error:
+            fault = " ".join(str(error).split())[:200]
+            cause = error
+        raise ArtifactError(
+            f"{path} cannot be read",
+            given=fault,
+            expected="the lock that DVC writes beside dvc.yaml",
+            do="run the stages first (`clozeline run` or `dvc repro`)",
+        ) from cause
+
+    def maker_of(self, path: str) -> tuple[str, LockedStage] | None:
+        """The stage that makes `path`, or the folder that `path` is in."""
+        for name, stage in self.stages.items():
+            if any(path == out.path or path.startswith(f"{out.path}/") for out in stage.outs):
+                return name, stage
+        return None
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value that is not a mapping, by its dotted name."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def numbers_of(metric_file: Path) -> dict[str, float]:
+    """The numbers of a JSON metric file by their dotted names; none if there is no such file."""
+    if not metric_file.is_file():
+        return {}
+    tree = json.loads(metric_file.read_text(encoding="utf-8"))
+    return {
+        key: float(value)
+        for key, value in leaves(tree)
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }

@@ -1,0 +1,101 @@
+"""The metric files that decide about a release: what is read of them, and where they are.
+
+They are DVC's, or copies that were stored with a registered version: gates never read what a tracker says.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from clozeline.errors import ArtifactError
+
+Record = TypeVar("Record", bound="_Metrics")
+
+
+class _Metrics(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a metric file.
+
+        Raises:
+            ArtifactError: it is not there, or lacks a figure.
+        """
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError as error:
+            raise ArtifactError(
+                f"there is no metric file {path}",
+                given="no such file",
+                expected="a file that a stage of dvc.yaml writes",
+                do="run the stages first (`clozeline run` or `dvc repro`)",
+            ) from error
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            raise ArtifactError(
+                f"{path} cannot be used",
+                given=f"{'.'.join(map(str, fault['loc']))}: {str(fault['input'])[:80]}",
+                expected=fault["msg"],
+                do="run the stage that writes it again (`dvc repro`)",
+            ) from error
+
+
+class EncoderMetrics(_Metrics):
+    """metrics/evaluate.json"""
+
+    loss_nats_per_token: float
+    perplexity: float
+    nats_per_byte: float
+    top1: float
+    top5: float
+    unigram_perplexity: float
+    unigram_top1: float
+    unigram_top5: float
+
+
+class TaskMetrics(_Metrics):
+    """metrics/finetune/<task>.json"""
+
+    accuracy: float
+    baseline_tfidf_accuracy: float
+    majority_accuracy: float
+
+
+class ExportMetrics(_Metrics):
+    """metrics/export/<model>.json"""
+
+    fp32_size_bytes: int
+    int8_size_bytes: int
+    int8_agreement: float
+
+
+@dataclass(frozen=True)
+class MetricPaths:
+    """Names below the folder of the metric files."""
+
+    quality: Path
+    """Of the model itself: `evaluate.json` of an encoder, `finetune/<task>.json` of a task's model."""
+    export: Path
+
+    @classmethod
+    def of(cls, package: str, model: str) -> Self:
+        """Of `dist/<package>`, exported from `models/<model>`."""
+        quality = Path("evaluate.json") if model == "encoder" else Path(f"{model.replace('finetuned', 'finetune')}.json")
+        return cls(quality=quality, export=Path(f"export/{package}.json"))
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Of one package."""
+
+    quality: EncoderMetrics | TaskMetrics
+    export: ExportMetrics
+
+    @classmethod
+    def read(cls, folder: Path, paths: MetricPaths) -> Self:
+        """Read the files of `paths` below `folder`; raises as `_Metrics.read`."""
+        kind = EncoderMetrics if paths.quality.name == "evaluate.json" else TaskMetrics
+        return cls(quality=kind.read(folder / paths.quality), export=ExportMetrics.read(folder / paths.export))

@@ -1,0 +1,59 @@
+"""What a package has to show before it may be the champion."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from clozeline.params import ReleaseParams
+from clozeline.registry.figures import EncoderMetrics, Figures, TaskMetrics
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One figure and its limit."""
+
+    name: str
+    given: float
+    must_be: Literal["at least", "at most"]
+    limit: float
+
+    @property
+    def is_passed(self) -> bool:
+        if self.must_be == "at least":
+            return self.given >= self.limit
+        return self.given <= self.limit
+
+    def __str__(self) -> str:
+        return f"{self.name} is {self.given:.4f}, {self.must_be} {self.limit:.4f}: {'yes' if self.is_passed else 'NO'}"
+
+    def as_record(self) -> dict[str, object]:
+        return {**asdict(self), "is_passed": self.is_passed}
+
+
+def gates(params: ReleaseParams, candidate: Figures, champion: Figures | None) -> list[Gate]:
+    """The gates of a candidate; the first version of a model has no champion to be compared with."""
+    agreement = Gate("int8_agreement", candidate.export.int8_agreement, "at least", params.min_int8_agreement)
+    if champion is None:
+        return [agreement]
+    return [agreement, _not_worse(params, candidate.quality, champion.quality)]
+
+
+def perplexity_ratio(candidate: EncoderMetrics, champion: EncoderMetrics) -> float:
+    """The candidate's perplexity over the champion's, both in the champion's tokens.
+
+    A perplexity belongs to its tokenizer: the same model quality in longer tokens is a higher perplexity. The loss
+    per byte of text does not, so it is what is compared, times the champion's bytes per token. With the same tokens
+    this is the plain ratio.
+    """
+    champion_bytes_per_token = champion.loss_nats_per_token / champion.nats_per_byte
+    return math.exp((candidate.nats_per_byte - champion.nats_per_byte) * champion_bytes_per_token)
+
+
+def _not_worse(
+    params: ReleaseParams, candidate: EncoderMetrics | TaskMetrics, champion: EncoderMetrics | TaskMetrics
+) -> Gate:
+    if isinstance(candidate, EncoderMetrics) and isinstance(champion, EncoderMetrics):
+        return Gate("perplexity_ratio", perplexity_ratio(candidate, champion), "at most", params.max_perplexity_ratio)
+    assert isinstance(candidate, TaskMetrics), "a name is registered for one kind of model"
+    assert isinstance(champion, TaskMetrics), "a name is registered for one kind of model"
+    return Gate("accuracy_delta", candidate.accuracy - champion.accuracy, "at least", params.min_accuracy_delta)

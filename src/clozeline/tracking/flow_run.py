@@ -1,0 +1,174 @@
+"""One flow run in MLflow: a parent, and below it a run for each stage that executed."""
+
+import json
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, Self, TypeVar
+
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, RunTag, ViewType
+from mlflow.tracking import MlflowClient
+from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
+
+from clozeline.lineage.lock import LockedStage, numbers_of
+from clozeline.tracking.database import experiment_id, prepare
+from clozeline.tracking.sender import SERVER_FAULTS, add_params
+
+_LOG = logging.getLogger(__name__)
+WORKSPACE: Final = "clozeline.workspace"
+"""The tag that tells runs of this folder on this machine from others in the same database."""
+_DIGEST_CHARACTERS: Final = 36  # MLflow's limit; `<md5>.dir` has just as many
+_NOT_IN_A_NAME: Final = re.compile(r"[^\w.:/ -]")
+Status = Literal["FINISHED", "FAILED", "KILLED"]
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """What is said of a stage that executed."""
+
+    outcome: str
+    locked: LockedStage
+    metrics: Sequence[Path]
+    shown: Sequence[Path]
+    """Plots, reports, and the log."""
+
+
+class FlowRun:
+    """The parent run. After it was opened, a server that does not answer is said and forgiven: work goes on."""
+
+    def __init__(self, client: MlflowClient, experiment: str, run_id: str) -> None:
+        self._client = client
+        self._experiment = experiment
+        self.run_id = run_id
+
+    @classmethod
+    def open(cls, tracking_uri: str, name: str, tags: Mapping[str, str]) -> Self:
+        """Start the parent run; only one is open in a workspace, so those that were killed are closed.
+
+        Raises:
+            TransientError: MLflow does not answer; nothing has been done yet.
+        """
+        client = prepare(tracking_uri)
+        experiment = experiment_id(client, tracking_uri)
+        _close_killed(client, experiment, tags[WORKSPACE])
+        run = client.create_run(experiment, run_name=name, tags=dict(tags))
+        return cls(client, experiment, run.info.run_id)
+
+    def start_stage(self, stage: str, fingerprint: str, tags: Mapping[str, str]) -> str | None:
+        """The id of the run that a stage process logs to.
+
+        A run that was cut off with the same fingerprint goes on under the new parent: its curves are this stage's.
+        """
+        names = {MLFLOW_PARENT_RUN_ID: self.run_id, "dvc.stage": stage, "dvc.fingerprint": fingerprint, **tags}
+
+        def start() -> str:
+            cut_off = self._client.search_runs(
+                [self._experiment],
+                filter_string=f"tags.`dvc.fingerprint` = '{fingerprint}' AND attributes.status != 'FINISHED'",
+                run_view_type=ViewType.ACTIVE_ONLY,
+                max_results=1,
+            )
+            if not cut_off:
+                run = self._client.create_run(self._experiment, run_name=stage, tags=names)
+                return str(run.info.run_id)
+            run_id = str(cut_off[0].info.run_id)
+            self._client.update_run(run_id, status="RUNNING")
+            self._client.log_batch(run_id, tags=[RunTag(key, value) for key, value in names.items()])
+            return run_id
+
+        return _forgiving(start)
+
+    def end_stage(self, run_id: str, record: StageRecord) -> None:
+        """Tell all about a stage that executed."""
+        _forgiving(lambda: self._tell(run_id, record))
+
+    def drop_stage(self, run_id: str) -> None:
+        """Remove the run of a stage that turned out to have nothing to do."""
+        _forgiving(lambda: self._client.delete_run(run_id))
+
+    def fail_stage(self, run_id: str, status: Status, message: str) -> None:
+        """Close the run of a stage that did not succeed."""
+        _forgiving(lambda: self._client.set_tag(run_id, "error", message))
+        _forgiving(lambda: self._client.set_terminated(run_id, status=status))
+
+    def end(
+        self, status: Status, *, tags: Mapping[str, str], metrics: Mapping[str, Path], files: Sequence[Path]
+    ) -> None:
+        """Close the parent: how each stage ended, every figure, and the files that the run can be repeated from.
+
+        `metrics` are the metric files by the name that their figures get before their own.
+        """
+
+        def tell() -> None:
+            self._client.log_batch(
+                self.run_id,
+                metrics=[
+                    Metric(_allowed_name(f"{name}.{key}"), value, 0, 0)
+                    for name, path in metrics.items()
+                    for key, value in numbers_of(path).items()
+                ],
+                tags=[RunTag(_allowed_name(key), value) for key, value in tags.items()],
+            )
+            for file in files:
+                self._client.log_artifact(self.run_id, str(file))
+
+        _forgiving(tell)
+        _forgiving(lambda: self._client.set_terminated(self.run_id, status=status))
+
+    def _tell(self, run_id: str, record: StageRecord) -> None:
+        add_params(self._client, run_id, record.locked.flat_params())
+        self._client.log_batch(
+            run_id,
+            metrics=[
+                Metric(_allowed_name(key), value, 0, 0)
+                for path in record.metrics
+                for key, value in numbers_of(path).items()
+            ],
+            tags=[RunTag("dvc.outcome", record.outcome), RunTag("dvc.stage_sha256", record.locked.sha256)],
+        )
+        self._client.log_inputs(run_id, datasets=_datasets(record.locked))
+        for path in [*record.metrics, *record.shown]:
+            if path.is_dir():
+                self._client.log_artifacts(run_id, str(path), path.name)
+            elif path.is_file():
+                self._client.log_artifact(run_id, str(path))
+        self._client.set_terminated(run_id, status="FINISHED")
+
+
+def _close_killed(client: MlflowClient, experiment: str, workspace: str) -> None:
+    open_runs = f"tags.`{WORKSPACE}` = '{workspace}' AND attributes.status = 'RUNNING'"
+    for run in client.search_runs([experiment], filter_string=open_runs):
+        client.set_terminated(run.info.run_id, status="KILLED")
+
+
+def _datasets(locked: LockedStage) -> list[DatasetInput]:
+    """The stage's inputs under DVC's own hashes, so that a run and the cache speak of the same thing."""
+    return [
+        DatasetInput(
+            Dataset(
+                name=path.path,
+                digest=path.md5[:_DIGEST_CHARACTERS],
+                source_type="dvc",
+                source=json.dumps({"uri": f"dvc://{path.path}", "md5": path.md5}),
+                profile=json.dumps({"size_bytes": path.size}),
+            ),
+            [InputTag("mlflow.data.context", "input")],
+        )
+        for path in locked.data
+        if path.md5
+    ]
+
+
+def _allowed_name(name: str) -> str:
+    return _NOT_IN_A_NAME.sub("_", name)
+
+
+def _forgiving(call: Callable[[], Result]) -> Result | None:
+    try:
+        return call()
+    except SERVER_FAULTS as error:
+        _LOG.warning("MLflow did not take what was to be tracked: %s", " ".join(str(error).split())[:300])
+        return None

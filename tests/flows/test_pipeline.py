@@ -1,0 +1,205 @@
+"""The flow is DVC's graph, run by DVC, seen in Prefect and MLflow."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+from prefect.client.schemas.objects import TaskRun
+
+from clozeline.errors import DataError, ParamsError, TransientError
+from clozeline.lineage.lock import Lock
+from clozeline.workspace import Workspace
+from flows import pipeline as pipeline_module
+from flows.pipeline import StageResult, pipeline
+from flows.run_lock import run_lock
+from flows.stage_graph import read_stage_graph
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
+STAGES = ["upper", "count", "sign@ada", "sign@alan"]
+
+
+def outcomes(results: list[StageResult]) -> dict[str, str]:
+    return {result.name: result.outcome for result in results}
+
+
+def every(outcome: str) -> dict[str, str]:
+    return dict.fromkeys(STAGES, outcome)
+
+
+def tracking_client(root: Path) -> MlflowClient:
+    return MlflowClient(Workspace(root).defaults()["MLFLOW_TRACKING_URI"])
+
+
+def runs_in(root: Path) -> list[Run]:
+    """Oldest first."""
+    return tracking_client(root).search_runs(["1"], order_by=["attributes.start_time ASC"])
+
+
+def children_of(root: Path, parent: Run) -> dict[str, Run]:
+    runs = [run for run in runs_in(root) if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    return {run.data.tags["dvc.stage"]: run for run in runs}
+
+
+@dataclass(frozen=True)
+class History:
+    """One project run four times: new, again, with a changed source, and with the source as it was."""
+
+    root: Path
+    results: list[list[StageResult]]
+
+    @property
+    def parents(self) -> list[Run]:
+        return [run for run in runs_in(self.root) if "mlflow.parentRunId" not in run.data.tags]
+
+
+@pytest.fixture(scope="module")
+def history(prefect_server: None, lasting_toy: Path) -> History:
+    results = []
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for text in ("one two", "one two", "one two three", "one two"):
+            monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+            (lasting_toy / "raw.txt").write_text(text)
+            results.append(pipeline(lasting_toy))
+    return History(lasting_toy, results)
+
+
+def test_a_second_run_changes_nothing_and_a_change_taken_back_is_restored(history: History) -> None:
+    first, again, changed, back = history.results
+    assert outcomes(first) == every("executed")
+    assert outcomes(again) == every("unchanged")
+    assert outcomes(changed) == every("executed")
+    assert outcomes(back) == every("restored")
+
+
+def test_an_unchanged_project_is_done_in_no_time(history: History) -> None:
+    assert sum(result.seconds for result in history.results[1]) < 1
+
+
+def test_prefect_has_a_task_for_each_stage_with_the_edges_of_dvc(history: History) -> None:
+    first = history.parents[0].data.tags["prefect.flow_run_id"]
+    with get_client(sync_client=True) as client:
+        runs = client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[first])))
+    names = {run.id: run.name for run in runs}
+    assert sorted(names.values()) == sorted(STAGES)
+    assert {(names[parent], run.name) for run in runs for parent in waited_for(run)} == edges_of_dvc(history.root)
+
+
+def waited_for(run: TaskRun) -> set[object]:
+    return {given.id for given in run.task_inputs.get("wait_for", [])}
+
+
+def edges_of_dvc(root: Path) -> set[tuple[str, str]]:
+    """As `dvc dag` draws them, from a stage to those that read what it makes."""
+    drawn = dvc(root, "dag", "--dot").replace('"', "").replace(";", "").splitlines()
+    return {(source, reader) for line in drawn if "->" in line for source, reader in [line.strip().split(" -> ")]}
+
+
+def dvc(root: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "dvc", *arguments]
+    return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout
+
+
+def test_mlflow_has_a_parent_for_each_run_and_a_child_for_each_stage_that_executed(history: History) -> None:
+    assert [run.info.status for run in history.parents] == ["FINISHED"] * 4
+    children = [children_of(history.root, parent) for parent in history.parents]
+    assert [sorted(names) for names in children] == [sorted(STAGES), [], sorted(STAGES), []]
+    assert {run.info.status for names in children for run in names.values()} == {"FINISHED"}
+
+
+def test_a_child_has_what_the_stage_was_given_and_what_it_made(history: History) -> None:
+    child = children_of(history.root, history.parents[0])["upper"]
+    assert child.data.params == {"seed": "20260101"}
+    assert child.data.tags["dvc.outcome"] == "executed"
+    source = Lock.read(history.root / "dvc.lock").stages["upper"].data[0]
+    given = {data.dataset.name: data.dataset.digest for data in child.inputs.dataset_inputs}
+    assert given == {"raw.txt": source.md5}
+    assert source.md5 == hashlib.md5(b"one two", usedforsecurity=False).hexdigest()
+    count = children_of(history.root, history.parents[2])["count"]
+    assert count.data.metrics == {"words": 3}
+    files = {file.path for file in tracking_client(history.root).list_artifacts(count.info.run_id)}
+    assert files == {"count.json", "count.log"}
+
+
+def test_a_parent_has_how_each_stage_ended_and_what_the_run_can_be_repeated_from(history: History) -> None:
+    restored = history.parents[3]
+    assert {restored.data.tags[f"dvc.outcome.{name.replace('@', '_')}"] for name in STAGES} == {"restored"}
+    assert restored.data.metrics == {"count.words": 2}
+    lock = hashlib.md5((history.root / "dvc.lock").read_bytes(), usedforsecurity=False).hexdigest()
+    assert restored.data.tags["dvc.lock_md5"] == lock
+    files = {file.path for file in tracking_client(history.root).list_artifacts(restored.info.run_id)}
+    assert files == {"dvc.lock", "params.yaml"}
+
+
+def test_dvc_alone_finds_nothing_to_do_after_the_flow_and_makes_the_same_lock(history: History, toy: Path) -> None:
+    assert "up to date" in dvc(history.root, "repro")
+    dvc(toy, "repro")
+    assert (toy / "dvc.lock").read_bytes() == (history.root / "dvc.lock").read_bytes()
+
+
+def test_a_stage_that_looks_unchanged_is_unchanged_to_dvc_too(toy: Path) -> None:
+    """What lets an unchanged stage do without its own `dvc repro`."""
+    dvc(toy, "repro")
+    changes = {
+        "nothing": lambda: None,
+        "a source": lambda: (toy / "raw.txt").write_text("one two three"),
+        "an output in the middle": lambda: (toy / "upper.txt").write_text("TAMPERED"),
+        "a metric that is gone": lambda: (toy / "metrics/count.json").unlink(),
+        "a knob": lambda: replace(toy / "params.yaml", "20260101", "1"),
+        "a command": lambda: replace(toy / "dvc.yaml", "upper.txt signed", "./upper.txt signed"),
+    }
+    for change, make in changes.items():
+        make()
+        seen_unchanged = {node.name for node in read_stage_graph(toy) if not node.is_changed}
+        lines = dvc(toy, "repro").splitlines()
+        unchanged = {name for name in STAGES if f"Stage '{name}' didn't change, skipping" in lines}
+        assert seen_unchanged <= unchanged, change
+        assert (seen_unchanged == set(STAGES)) == (change == "nothing"), change
+
+
+def replace(file: Path, old: str, new: str) -> None:
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new))
+
+
+def test_bad_input_is_tried_once_and_its_error_is_the_stage_s_own(toy: Path) -> None:
+    (toy / "raw.txt").write_text("bad")
+    with pytest.raises(DataError, match="is bad") as caught:
+        pipeline(toy)
+    assert caught.value.do == "write good"
+    (log,) = (toy / "work/logs").glob("*/upper.log")
+    assert log.read_text().count("upper reads raw.txt") == 1
+    failed, child = runs_in(toy)
+    assert (failed.info.status, child.info.status) == ("FAILED", "FAILED")
+    assert "raw.txt is bad" in child.data.tags["error"]
+
+
+def test_what_may_pass_is_tried_again(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_module.run_stage, "retry_delay_seconds", [0.0, 0.0, 0.0])
+    (toy / "raw.txt").write_text("busy")
+    with pytest.raises(TransientError, match="the store is busy"):
+        pipeline(toy)
+    assert (toy / "attempts").read_text() == "xxxx"
+    assert len(runs_in(toy)) == 2
+
+
+def test_wrong_params_stop_the_run_before_anything_starts(toy: Path) -> None:
+    (toy / "params.yaml").write_text((toy / "params.yaml").read_text().replace("seed:", "sede:"))
+    with pytest.raises(ParamsError, match="sede"):
+        pipeline(toy)
+    assert not (toy / "work/mlflow").exists()
+    assert not (toy / "upper.txt").exists()
+
+
+def test_a_second_run_in_the_same_folder_is_refused_by_name(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline_module, "run_lock", lambda path: run_lock(path, wait_seconds=0.5))
+    with run_lock(toy / "work/run.lock"), pytest.raises(TransientError, match=f"process {os.getpid()}"):
+        pipeline(toy)
+    assert not (toy / "upper.txt").exists()
