@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from clozeline.text.documents import DropReason, Source
 from clozeline.text.exact_duplicates import BucketTask, sketch_bucket
 from clozeline.text.near_duplicates import Edges, similar_pairs
 from clozeline.text.preparation import PreparationSettings, batches, prepare
-from clozeline.text.report import CorpusReport, SimilarityReport, dropped_counts
+from clozeline.text.report import CorpusReport, SimilarityReport, dropped_counts, dropped_in_words, versions_used
 from clozeline.text.shingles import Banding
 from clozeline.text.sketches import Sketches, SketchWriter
 from clozeline.text.splits import (
@@ -67,7 +68,7 @@ def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Pa
     if not bucket_files(spool):
         raise DataError(
             f"{params.source.path}: no text is left to learn from",
-            given=f"{counts.read} texts read; dropped: {dict(counts.dropped)}",
+            given=f"{counts.read} texts read, of which {dropped_in_words(counts.dropped)}",
             expected=f"texts of at least {params.min_characters} characters",
             do="check preprocess.source in params.yaml, or lower preprocess.min_characters",
         )
@@ -85,6 +86,7 @@ def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Pa
         dropped=dropped_counts(counts.dropped),
         splits=clean.report(),
         similarity=decision.similarity,
+        versions=versions_used(),
     )
     report.check()
     return report
@@ -92,7 +94,8 @@ def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Pa
 
 def _read(source: Source, params: PreprocessParams, spool: Path, counts: _Counts, workers: Workers) -> None:
     settings = PreparationSettings(params.min_characters, params.max_characters, source.decode_entities)
-    with ProgressBar("Reading (kB)", source.total_bytes // 1000) as bar, BucketWriter(spool) as writer:
+    bar = ProgressBar("Reading (kB)", source.total_bytes // 1000)
+    with closing(source.units), BucketWriter(spool) as writer, bar:
         shown = 0
         for batch in workers.map(prepare, batches(source.units, settings)):
             writer.append(batch)

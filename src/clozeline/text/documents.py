@@ -1,9 +1,10 @@
 """What a source gives, and what can become of it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import BinaryIO, Protocol
 
 
 class DropReason(StrEnum):
@@ -47,18 +48,36 @@ class RawUnit(Protocol):
         """Called in a worker."""
 
 
-@dataclass
 class Meter:
-    """How many bytes of a source have been read so far: what the progress bar shows."""
+    """How many bytes of a source have been read so far, as they lie on disk: what the progress bar shows."""
 
-    done_bytes: int = 0
+    def __init__(self) -> None:
+        self._finished_bytes = 0
+        self._file: BinaryIO | None = None
+
+    @property
+    def done_bytes(self) -> int:
+        return self._finished_bytes + (self._file.tell() if self._file else 0)
+
+    def add(self, size_bytes: int) -> None:
+        self._finished_bytes += size_bytes
+
+    @contextmanager
+    def reading(self, file: BinaryIO) -> Iterator[None]:
+        """Count the position in `file` while the block runs, and all that was read of it afterwards."""
+        self._file = file
+        try:
+            yield
+        finally:
+            self._finished_bytes += file.tell()
+            self._file = None
 
 
 @dataclass(frozen=True)
 class Source:
     """An opened source: its units in a stable order, and how far along they are."""
 
-    units: Iterator[RawUnit]
+    units: Generator[RawUnit, None, None]
     total_bytes: int
     """Of what `meter` counts; 0 when nobody can say."""
     meter: Meter = field(default_factory=Meter)

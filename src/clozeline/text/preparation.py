@@ -10,7 +10,7 @@ import pyarrow as pa
 from clozeline.text.cleaning import clean, split_long
 from clozeline.text.documents import Document, DropReason, RawUnit
 
-NUM_BUCKETS = 64
+NUM_BUCKETS = 128
 """Texts with the same content meet in the same bucket, and a bucket fits in memory."""
 KEY_BYTES = 16
 _BATCH_BYTES = 2_000_000

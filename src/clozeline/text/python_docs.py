@@ -8,7 +8,7 @@ import gc
 import inspect
 import sysconfig
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path, PurePosixPath
@@ -83,9 +83,9 @@ def open_python_docs(lock: Path) -> Source:
     )
 
 
-def _metered(modules: list[PythonModule], meter: Meter) -> Iterator[RawUnit]:
+def _metered(modules: list[PythonModule], meter: Meter) -> Generator[RawUnit, None, None]:
     for module in modules:
-        meter.done_bytes += module.size_bytes
+        meter.add(module.size_bytes)
         yield module
 
 

@@ -1,10 +1,14 @@
 """What became of every text: the figures of metrics/preprocess.json."""
 
+import platform
 from collections import Counter
+from importlib import metadata
 
 from pydantic import BaseModel, ConfigDict
 
 from clozeline.text.documents import DropReason
+
+_DECISIVE_PACKAGES = ("ftfy", "mwparserfromhell", "numpy", "pyarrow", "rensa")
 
 
 class _Record(BaseModel):
@@ -43,6 +47,8 @@ class CorpusReport(_Record):
     dropped: dict[str, int]
     splits: dict[str, SplitReport]
     similarity: SimilarityReport
+    versions: dict[str, str]
+    """Of what decides the text besides the source and the params."""
 
     def check(self) -> None:
         """Nothing is lost: a programming error otherwise."""
@@ -52,9 +58,9 @@ class CorpusReport(_Record):
 
     def summary(self) -> str:
         """A few lines for people."""
-        dropped = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in self.dropped.items() if count)
+        dropped = dropped_in_words(Counter({DropReason(reason): count for reason, count in self.dropped.items()}))
         lines = [
-            f"{self.documents_in:,} texts in = {self.kept:,} kept + {dropped or 'nothing dropped'}",
+            f"{self.documents_in:,} texts in = {self.kept:,} kept + {dropped}",
             f"{self.documents_split:,} were longer than max_characters and cut into parts",
             f"{self.similarity.groups:,} groups of similar texts ({self.similarity.grouped_documents:,} texts, "
             f"the largest {self.similarity.largest_group:,}) stay on one side",
@@ -67,3 +73,13 @@ class CorpusReport(_Record):
 def dropped_counts(dropped: Counter[DropReason]) -> dict[str, int]:
     """Every reason by name, those that did not occur too: a reader need not know which there are."""
     return {reason.value: dropped[reason] for reason in DropReason}
+
+
+def dropped_in_words(dropped: Counter[DropReason]) -> str:
+    """`3 empty, 5 too short`."""
+    counts = [f"{dropped[reason]:,} {reason.replace('_', ' ')}" for reason in DropReason if dropped[reason]]
+    return ", ".join(counts) or "none dropped"
+
+
+def versions_used() -> dict[str, str]:
+    return {"python": platform.python_version()} | {name: metadata.version(name) for name in _DECISIVE_PACKAGES}

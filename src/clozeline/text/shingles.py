@@ -93,7 +93,8 @@ def _unique_within_text(
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
     num_texts = len(num_shingles_N)
     text_S = np.repeat(np.arange(num_texts, dtype=np.uint64), num_shingles_N)
-    keys_S = np.unique((text_S << np.uint64(32)) | (shingles_S >> np.uint64(32)))
+    keys_S = np.sort((text_S << np.uint64(32)) | (shingles_S >> np.uint64(32)))
+    keys_S = keys_S[np.append(True, keys_S[1:] != keys_S[:-1])]
     counts_N = np.bincount((keys_S >> np.uint64(32)).astype(np.int64), minlength=num_texts)
     return keys_S.astype(np.uint32), counts_N
 

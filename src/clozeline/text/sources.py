@@ -6,12 +6,18 @@ from pathlib import Path
 from clozeline.errors import DataError
 from clozeline.params import SourceParams
 from clozeline.text.documents import Source
+from clozeline.text.files import open_files
+from clozeline.text.hub import open_hub
 from clozeline.text.python_docs import open_python_docs
+from clozeline.text.wikipedia import open_wikipedia
 
 Opener = Callable[[Path, SourceParams], Source]
 
 _OPENERS: dict[str, Opener] = {
     "python-docs": lambda path, params: open_python_docs(path),
+    "files": open_files,
+    "wikipedia-xml": open_wikipedia,
+    "hub": lambda path, params: open_hub(params),
 }
 
 

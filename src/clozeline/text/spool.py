@@ -50,7 +50,7 @@ class BucketWriter:
 
 
 def bucket_path(folder: Path, bucket: int) -> Path:
-    return folder / f"bucket-{bucket:02d}.arrow"
+    return folder / f"bucket-{bucket:03d}.arrow"
 
 
 def bucket_files(folder: Path) -> list[Path]:

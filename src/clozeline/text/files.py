@@ -1,0 +1,105 @@
+"""A file or a folder of files as a source; the format is told by the name, or by the first line where it does not."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path, PurePosixPath
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clozeline.errors import DataError
+from clozeline.params import SourceParams
+from clozeline.text.documents import Document, Meter, Source
+from clozeline.text.line_formats import BY_SUFFIX, LineSettings, sniff
+from clozeline.text.records import Fields, check_fields, document_of
+from clozeline.text.streams import COMPRESSION_SUFFIXES, read_lines
+
+_PARQUET_SUFFIXES = {".parquet", ".pq"}
+_PARQUET_ROWS = 1_000
+
+
+def open_files(path: Path, params: SourceParams) -> Source:
+    """Open one file, or every file below a folder that matches `params.pattern`, hidden ones left out.
+
+    Raises:
+        DataError: no file matches.
+    """
+    files = matching_files(path, params.pattern)
+    meter = Meter()
+    return Source(
+        units=(document for file in files for document in _documents(file, label_of(file, path), params, meter)),
+        total_bytes=sum(file.stat().st_size for file in files),
+        meter=meter,
+    )
+
+
+def matching_files(path: Path, pattern: str) -> list[Path]:
+    """The file itself, or the files below a folder in the order of their names."""
+    if path.is_file():
+        return [path]
+    files = [file for file in path.glob(pattern) if file.is_file() and not _is_hidden(file.relative_to(path))]
+    if not files:
+        raise DataError(
+            f"{path}: no file matches",
+            given=f"pattern {pattern} in a folder that holds {_some_names(path)}",
+            expected="at least one file",
+            do="correct preprocess.source.path or preprocess.source.pattern in params.yaml",
+        )
+    return sorted(files, key=lambda file: file.relative_to(path).as_posix())
+
+
+def label_of(file: Path, source: Path) -> str:
+    """The file's name within the source, so that the label does not depend on where the source lies."""
+    return file.name if file == source else file.relative_to(source).as_posix()
+
+
+def _is_hidden(file: Path) -> bool:
+    return any(part.startswith(".") for part in file.parts)
+
+
+def _some_names(folder: Path) -> str:
+    names = sorted(entry.name for entry in folder.iterdir())
+    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "") if names else "nothing"
+
+
+def _documents(file: Path, label: str, params: SourceParams, meter: Meter) -> Iterator[Document]:
+    fields = Fields(params.text_field, params.label_field)
+    suffix = _format_suffix(file)
+    if suffix in _PARQUET_SUFFIXES:
+        yield from _read_parquet(file, label, fields, meter)
+        return
+    settings = LineSettings(str(file), label, fields, params.one_document_per)
+    with closing(read_lines(file, meter)) as lines:
+        reader = BY_SUFFIX.get(suffix)
+        if reader:
+            yield from reader(lines, settings)
+        else:
+            sniffed, whole = sniff(lines)
+            yield from sniffed(whole, settings)
+
+
+def _format_suffix(file: Path) -> str:
+    name = PurePosixPath(file.name.lower())
+    return PurePosixPath(name.stem).suffix if name.suffix in COMPRESSION_SUFFIXES else name.suffix
+
+
+def _read_parquet(file: Path, label: str, fields: Fields, meter: Meter) -> Iterator[Document]:
+    try:
+        with pq.ParquetFile(file) as table:
+            check_fields(table.schema_arrow.names, fields, str(file))
+            columns = [name for name in (fields.text, fields.label) if name is not None]
+            row = 0
+            for batch in table.iter_batches(_PARQUET_ROWS, columns=columns, use_threads=False):
+                for record in batch.to_pylist():
+                    row += 1
+                    yield document_of(record, fields, label, f"{file}, row {row}")
+                meter.add(file.stat().st_size * len(batch) // table.metadata.num_rows)
+    except (pa.ArrowInvalid, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise
+        raise DataError(
+            f"{file}: not a Parquet file, or a damaged one",
+            given=str(error),
+            expected="a complete Parquet file",
+            do="copy or write the file again, or correct its name",
+        ) from error

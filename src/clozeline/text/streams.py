@@ -1,0 +1,107 @@
+"""Files as lines of text: decompressed by content, UTF-8 or a clear refusal, and nothing held but a line."""
+
+import bz2
+import gzip
+import io
+import zlib
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import pyarrow as pa
+
+from clozeline.errors import DataError
+from clozeline.text.documents import Meter
+
+COMPRESSION_SUFFIXES = {".gz", ".bz2", ".zst", ".zstd"}
+_WIDE_BOMS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+
+
+def _as_it_is(stream: BinaryIO) -> BinaryIO:
+    return stream
+
+
+def _zstd(stream: BinaryIO) -> BinaryIO:
+    return cast(BinaryIO, io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(stream, "r"), "zstd")))
+
+
+def _gzip(stream: BinaryIO) -> BinaryIO:
+    return cast(BinaryIO, gzip.GzipFile(fileobj=stream))
+
+
+def _bz2(stream: BinaryIO) -> BinaryIO:
+    return cast(BinaryIO, bz2.BZ2File(stream))
+
+
+_DECOMPRESSORS: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
+    b"\x1f\x8b": _gzip,
+    b"BZh": _bz2,
+    b"\x28\xb5\x2f\xfd": _zstd,
+}
+"""By the first bytes: a name may lie."""
+
+
+@contextmanager
+def decompressed(path: Path, meter: Meter) -> Iterator[BinaryIO]:
+    """Open a file for reading what is in it, whether it is compressed (gzip, bz2, zstd) or not.
+
+    Raises:
+        DataError: the compressed data end too early or are damaged; raised while reading inside the block.
+    """
+    with path.open("rb") as file:
+        head = file.peek(4)[:4]
+        decompress = next((opener for magic, opener in _DECOMPRESSORS.items() if head.startswith(magic)), _as_it_is)
+        with decompress(file) as stream, meter.reading(file), _damage_named(path, file):
+            yield stream
+
+
+@contextmanager
+def _damage_named(path: Path, file: BinaryIO) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, zlib.error, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise
+        raise DataError(
+            f"{path}: the compressed data are truncated or damaged",
+            given=f"{error} (near byte {file.tell():,} of {path.stat().st_size:,})",
+            expected="a complete gzip, bz2 or zstd file",
+            do="copy or download the file again",
+        ) from error
+
+
+def read_lines(path: Path, meter: Meter) -> Generator[str, None, None]:
+    """Yield the lines of a UTF-8 text file, with their line ends.
+
+    Raises:
+        DataError: the file is not UTF-8 (the place is named), or its compressed data are damaged.
+    """
+    with decompressed(path, meter) as stream:
+        offset = 0
+        for number, raw in enumerate(stream, start=1):
+            yield _decoded(raw, path, number, offset)
+            offset += len(raw)
+
+
+def _decoded(raw: bytes, path: Path, number: int, offset: int) -> str:
+    encoding = _WIDE_BOMS.get(raw[:2]) if number == 1 else None
+    if encoding or raw.count(0) * 4 > len(raw):
+        raise _wrong_encoding(f"{path}, line {number}", raw[:8].hex(" "), "UTF-16")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        place = f"{path}, line {number}, byte {offset + error.start}"
+        given = f"byte 0x{raw[error.start]:02x} in {raw[max(error.start - 20, 0) : error.start + 20]!r}"
+        raise _wrong_encoding(place, given, "ISO-8859-1") from error
+    return text.removeprefix("\ufeff") if number == 1 else text
+
+
+def _wrong_encoding(place: str, given: str, guess: str) -> DataError:
+    return DataError(
+        f"{place}: not UTF-8 text",
+        given=given,
+        expected="text in UTF-8",
+        do=f"if it is text, convert it: `iconv -f {guess} -t UTF-8 OLD > NEW`; "
+        "if not, leave it out with preprocess.source.pattern",
+    )

@@ -1,0 +1,102 @@
+"""A MediaWiki XML dump as a source: articles only, without their markup, one page in memory at a time."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+from clozeline.errors import DataError
+from clozeline.params import SourceParams
+from clozeline.text.documents import Document, DropReason, Meter, Source
+from clozeline.text.files import label_of, matching_files
+from clozeline.text.streams import decompressed
+from clozeline.text.wikitext import CANONICAL_MEDIA_NAMES, plain_text
+
+_ARTICLE_NAMESPACE = "0"
+_MEDIA_NAMESPACES = {"6", "14"}
+"""Files and categories, in every wiki."""
+_REDIRECT = re.compile(r"^\s*#redirect", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class WikiPage:
+    """A page as it is in the dump; to take its markup off is work for a worker."""
+
+    title: str
+    wikitext: str
+    label: str
+    media_names: frozenset[str]
+    """Lower-case names of the namespaces of files and categories: links to them are not text."""
+    dropped: DropReason | None
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.wikitext)
+
+    def documents(self) -> tuple[Document]:
+        if self.dropped:
+            return (Document("", self.label, self.title, self.dropped),)
+        return (Document(plain_text(self.wikitext, self.media_names), self.label, self.title),)
+
+
+def open_wikipedia(path: Path, params: SourceParams) -> Source:
+    """Open a dump, or all dumps in a folder that match `params.pattern`; compressed or not."""
+    files = matching_files(path, params.pattern)
+    meter = Meter()
+    return Source(
+        units=(page for file in files for page in _pages(file, label_of(file, path), meter)),
+        total_bytes=sum(file.stat().st_size for file in files),
+        meter=meter,
+    )
+
+
+def _pages(file: Path, label: str, meter: Meter) -> Iterator[WikiPage]:
+    media_names = set(CANONICAL_MEDIA_NAMES)
+    num_pages = 0
+    with decompressed(file, meter) as stream:
+        try:
+            for element in _elements(ElementTree.iterparse(stream, events=("start", "end"))):
+                if _name(element) == "namespace" and element.get("key") in _MEDIA_NAMESPACES:
+                    media_names.add((element.text or "").lower())
+                elif _name(element) == "page":
+                    num_pages += 1
+                    yield _page(element, label, frozenset(media_names))
+        except ElementTree.ParseError as error:
+            raise _not_a_dump(file, f"{error}, after {num_pages} pages") from error
+    if not num_pages:
+        raise _not_a_dump(file, "XML without a <page>")
+
+
+def _elements(events: Iterator[tuple[str, ElementTree.Element]]) -> Iterator[ElementTree.Element]:
+    """Yield elements when they are complete; pages are thrown away after use, or the whole dump would pile up."""
+    root = next(events)[1]
+    for event, element in events:
+        if event == "end":
+            yield element
+            if _name(element) == "page":
+                root.clear()
+
+
+def _page(page: ElementTree.Element, label: str, media_names: frozenset[str]) -> WikiPage:
+    title = page.findtext("{*}title") or ""
+    wikitext = page.findtext("{*}revision/{*}text") or ""
+    dropped = None
+    if (page.findtext("{*}ns") or _ARTICLE_NAMESPACE) != _ARTICLE_NAMESPACE:
+        dropped = DropReason.NOT_AN_ARTICLE
+    elif page.find("{*}redirect") is not None or _REDIRECT.match(wikitext):
+        dropped = DropReason.REDIRECT
+    return WikiPage(title, "" if dropped else wikitext, label, media_names, dropped)
+
+
+def _name(element: ElementTree.Element) -> str:
+    return element.tag.rpartition("}")[2]
+
+
+def _not_a_dump(file: Path, given: str) -> DataError:
+    return DataError(
+        f"{file}: not a complete MediaWiki dump",
+        given=given,
+        expected="a <mediawiki> document of <page> elements (pages-articles), compressed or not",
+        do="download the dump again, or choose another preprocess.source.kind",
+    )

@@ -1,0 +1,143 @@
+import errno
+import gzip
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import ClozelineError, DataError, StorageError
+from clozeline.params import PreprocessParams, SourceParams
+from clozeline.stages.preprocess import run
+from clozeline.text.clean_writer import CleanWriter
+
+
+def params(kind: str = "files") -> PreprocessParams:
+    return PreprocessParams(
+        source=SourceParams(
+            kind=kind,
+            path="texts",
+            pattern="**/*",
+            one_document_per="paragraph",
+            text_field="text",
+            label_field=None,
+            dataset=None,
+            subset=None,
+            revision=None,
+        ),
+        min_characters=20,
+        max_characters=2_000,
+        near_duplicate_similarity=0.8,
+        same_side_similarity=0.5,
+        validation_fraction=0.2,
+        holdout_fraction=0.2,
+    )
+
+
+def paragraphs(count: int) -> str:
+    draw = random.Random(3)
+    return "\n\n".join(" ".join(f"word{draw.randrange(5_000)}" for _ in range(20)) for _ in range(count))
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    path = tmp_path / "good.txt"
+    path.write_text(paragraphs(100))
+    return path
+
+
+def test_the_stage_writes_the_splits_and_an_account_of_every_text(tmp_path: Path, good: Path, caplog) -> None:
+    caplog.set_level("INFO")
+    run(params(), seed=1, source=good, out=tmp_path / "clean", metrics=tmp_path / "metrics" / "preprocess.json")
+    assert sorted(file.name for file in (tmp_path / "clean").iterdir()) == [
+        "holdout.parquet",
+        "train.parquet",
+        "validation.parquet",
+    ]
+    metrics = json.loads((tmp_path / "metrics" / "preprocess.json").read_text())
+    assert metrics["documents_in"] == 100 == metrics["kept"] + sum(metrics["dropped"].values())
+    assert metrics["versions"]["rensa"]
+    assert "100 texts in = 100 kept + none dropped" in caplog.text
+
+
+def test_two_runs_write_the_same_bytes(tmp_path: Path, good: Path) -> None:
+    for name in ("one", "two"):
+        run(params(), seed=1, source=good, out=tmp_path / name / "clean", metrics=tmp_path / name / "metrics.json")
+    for file in (tmp_path / "one").rglob("*"):
+        if file.is_file():
+            assert file.read_bytes() == (tmp_path / "two" / file.relative_to(tmp_path / "one")).read_bytes()
+
+
+BAD = {
+    "missing source": (None, "there is no such file"),
+    "empty file": (b"", "no text is left"),
+    "blank file": (b" \n\n \n", "no text is left"),
+    "UTF-16": (paragraphs(50).encode("utf-16"), "line 1: not UTF-8"),
+    "Latin-1": ((paragraphs(50) + "\n\ncafé").encode("latin-1"), "line 101, byte .*: not UTF-8"),
+    "truncated gzip": (gzip.compress(paragraphs(50).encode())[:-20], "truncated or damaged"),
+    "JSON that is no object": (b'{"text": "one"}\n["two"]\n', "line 2: not a JSON object"),
+    "JSON without the field": (b'{"body": "one"}\n', "line 1: there is no field `text`"),
+    "too little to split": (paragraphs(2).encode(), "too little text to split"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD)
+def test_bad_input_is_named_and_nothing_is_lost(tmp_path: Path, fault: str) -> None:
+    content, message = BAD[fault]
+    source = tmp_path / "given.jsonl" if "JSON" in fault else tmp_path / "given.txt"
+    if content is not None:
+        source.write_bytes(content)
+    out, metrics = tmp_path / "clean", tmp_path / "preprocess.json"
+    out.mkdir()
+    (out / "train.parquet").write_text("of an earlier run")
+    metrics.write_text("of an earlier run")
+
+    with pytest.raises(DataError, match=message) as caught:
+        run(params(), seed=1, source=source, out=out, metrics=metrics)
+
+    error = caught.value
+    assert "given" in error.problem or "texts" in error.problem
+    assert error.given is not None
+    assert error.expected
+    assert error.do
+    assert (out / "train.parquet").read_text() == "of an earlier run"
+    assert metrics.read_text() == "of an earlier run"
+    assert {file.name for file in tmp_path.iterdir()} <= {source.name, "clean", "preprocess.json"}
+
+
+def test_an_empty_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    with pytest.raises(DataError, match="texts: no file matches"):
+        run(params(), seed=1, source=tmp_path / "texts", out=tmp_path / "clean", metrics=tmp_path / "m.json")
+
+
+def test_a_source_of_another_kind_is_named(tmp_path: Path, good: Path) -> None:
+    with pytest.raises(DataError, match=r"good\.txt: not a complete MediaWiki dump"):
+        run(params("wikipedia-xml"), seed=1, source=good, out=tmp_path / "clean", metrics=tmp_path / "m.json")
+    with pytest.raises(DataError, match=r"good\.txt, line 1: not a pinned package"):
+        run(params("python-docs"), seed=1, source=good, out=tmp_path / "clean", metrics=tmp_path / "m.json")
+
+
+def test_a_full_disk_is_named_and_the_old_corpus_stays(tmp_path: Path, good: Path, monkeypatch) -> None:
+    run(params(), seed=1, source=good, out=tmp_path / "clean", metrics=tmp_path / "m.json")
+    before = (tmp_path / "clean" / "train.parquet").read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(CleanWriter, "append", full)
+    with pytest.raises(StorageError, match="no space left while writing") as caught:
+        run(params(), seed=2, source=good, out=tmp_path / "clean", metrics=tmp_path / "m.json")
+    assert isinstance(caught.value, ClozelineError)
+    assert (tmp_path / "clean" / "train.parquet").read_bytes() == before
+    assert not list(tmp_path.glob(".*partial"))
+
+
+def test_a_good_run_replaces_the_old_corpus_whole(tmp_path: Path, good: Path) -> None:
+    out = tmp_path / "clean"
+    out.mkdir()
+    (out / "leftover.parquet").write_text("of an earlier run")
+    run(params(), seed=1, source=good, out=out, metrics=tmp_path / "m.json")
+    assert not (out / "leftover.parquet").exists()
+    shutil.rmtree(out)

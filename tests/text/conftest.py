@@ -1,0 +1,53 @@
+"""Params and small texts that every test of this room needs."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from clozeline.params import PreprocessParams, SourceParams
+
+ParamsOf = Callable[..., PreprocessParams]
+
+
+@pytest.fixture
+def params_of() -> ParamsOf:
+    """Params of a source with sensible values; keyword arguments change it."""
+
+    def build(**changes: Any) -> PreprocessParams:
+        source = {
+            "kind": "files",
+            "path": "texts",
+            "pattern": "**/*",
+            "one_document_per": "paragraph",
+            "text_field": "text",
+            "label_field": None,
+            "dataset": None,
+            "subset": None,
+            "revision": None,
+        }
+        whole = {
+            "min_characters": 20,
+            "max_characters": 2_000,
+            "near_duplicate_similarity": 0.8,
+            "same_side_similarity": 0.5,
+            "validation_fraction": 0.2,
+            "holdout_fraction": 0.2,
+        }
+        source |= {key: value for key, value in changes.items() if key in source}
+        whole |= {key: value for key, value in changes.items() if key in whole}
+        return PreprocessParams(source=SourceParams(**source), **whole)
+
+    return build
+
+
+@pytest.fixture
+def words() -> Callable[[int, int], str]:
+    """`words(seed, count)`: a text of random words, unlike any other seed's."""
+
+    def text(seed: int, count: int = 40) -> str:
+        draw = random.Random(seed)
+        return " ".join("".join(draw.choices("abcdefghijklmnop", k=draw.randint(3, 8))) for _ in range(count))
+
+    return text

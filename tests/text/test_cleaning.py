@@ -1,0 +1,66 @@
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clozeline.text.cleaning import clean, split_long
+
+
+@pytest.mark.parametrize(
+    ("dirty", "expected"),
+    [
+        ("cafe\u0301", "café"),
+        ("Tom &amp; Jerry &lt;3 &#8364;5", "Tom & Jerry <3 €5"),
+        ("twice &amp;lt;escaped&amp;gt;", "twice <escaped>"),
+        ("a=1&copy=2", "a=1&copy=2"),
+        ("bell\x07 null\x00 del\x7f", "bell null del"),
+        ("zero\u200bwidth soft\u00adhyphen \ufeffmark", "zerowidth softhyphen mark"),
+        ("no\u00a0break and\u3000wide", "no break and wide"),
+        ("one\r\ntwo\rthree\u2028four", "one\ntwo\nthree\nfour"),
+        ("  \n\n a   b \t c  \n\n\n\n\nd\n", "a b c\n\nd"),
+        ("def f():\n    return  1", "def f():\n    return 1"),
+        ("schÃ¶n", "schön"),
+        ("“curly” ﬁne", "“curly” ﬁne"),
+        ("family \U0001f468\u200d\U0001f469", "family \U0001f468\u200d\U0001f469"),
+        (" \n\t\u200b ", ""),
+    ],
+)
+def test_dirt_is_mended_and_the_rest_stays(dirty: str, expected: str) -> None:
+    assert clean(dirty, decode_entities=True) == expected
+
+
+def test_text_about_entities_keeps_them() -> None:
+    assert clean("escape < as &lt; — always", decode_entities=False) == "escape < as &lt; — always"
+
+
+@given(st.text(alphabet=st.characters(codec=None), max_size=200))
+@settings(max_examples=200, deadline=None)
+def test_clean_text_is_nfc_encodable_and_free_of_controls(text: str) -> None:
+    cleaned = clean(text, decode_entities=True)
+    cleaned.encode("utf-8")
+    assert unicodedata.is_normalized("NFC", cleaned)
+    assert not any(unicodedata.category(letter) == "Cc" and letter not in "\n\t" for letter in cleaned)
+    assert cleaned == cleaned.strip()
+    assert "\n\n\n" not in cleaned
+
+
+@given(st.text(alphabet="ab. \n", max_size=300), st.integers(min_value=1, max_value=40))
+@settings(deadline=None)
+def test_a_long_text_is_cut_into_parts_that_lose_nothing_but_white_space(text: str, max_characters: int) -> None:
+    parts = split_long(text, max_characters)
+    assert all(len(part) <= max_characters for part in parts)
+    assert "".join("".join(parts).split()) == "".join(text.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("one two\nthree\n\nfour five", ["one two\nthree", "four five"]),
+        ("one two\nthree four five", ["one two", "three four five"]),
+        ("One two. Three four five", ["One two.", "Three four five"]),
+        ("onetwothreefourfivesix", ["onetwothreefour", "fivesix"]),
+    ],
+)
+def test_the_cut_is_at_the_best_break(text: str, parts: list[str]) -> None:
+    assert split_long(text, 15) == parts

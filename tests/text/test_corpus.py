@@ -1,0 +1,171 @@
+import hashlib
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.params import PreprocessParams
+from clozeline.text.corpus import build_corpus
+from clozeline.text.report import CorpusReport
+from clozeline.text.sources import open_source
+from clozeline.text.workers import worker_processes
+
+SPLITS = ("train", "validation", "holdout")
+
+
+def write_lines(folder: Path, texts: list[str]) -> Path:
+    path = folder / "texts.jsonl"
+    path.write_text(
+        "\n".join(json.dumps({"text": text, "kind": f"k{number % 3}"}) for number, text in enumerate(texts))
+    )
+    return path
+
+
+def build(path: Path, out: Path, params: PreprocessParams, *, seed: int = 7, num_workers: int = 1) -> CorpusReport:
+    out.mkdir()
+    with worker_processes(num_workers) as workers:
+        return build_corpus(open_source(path, params.source), params, seed=seed, out=out, workers=workers)
+
+
+def sides(out: Path) -> dict[str, str]:
+    """Split of each kept text."""
+    return {text: split for split in SPLITS for text in pq.read_table(out / f"{split}.parquet")["text"].to_pylist()}
+
+
+def digests(out: Path) -> dict[str, str]:
+    return {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in out.iterdir()}
+
+
+def shingles(text: str) -> set[tuple[str, ...]]:
+    words = text.split()
+    return {tuple(words[start : start + 3]) for start in range(len(words) - 2)}
+
+
+@pytest.fixture
+def texts(words) -> list[str]:
+    """300 texts that are not alike, 30 that are half like one of them, 30 nearly the same, 10 the same, some dirt."""
+    alone = [words(seed, 40) for seed in range(300)]
+    alike = [" ".join(text.split()[:30] + words(5_000 + seed, 10).split()) for seed, text in enumerate(alone[:30])]
+    nearly = [text + " end" for text in alone[100:130]]
+    same = [text.upper().replace(" ", "  ") for text in alone[200:210]]
+    return [*alone, *alike, *nearly, *same, "", "short", words(9_000, 900)]
+
+
+def test_every_text_is_kept_or_has_a_reason(tmp_path, params_of, texts) -> None:
+    report = build(write_lines(tmp_path, texts), tmp_path / "out", params_of())
+    assert report.documents_read == len(texts) == 373
+    assert report.dropped | {"exact_duplicate": 10, "near_duplicate": 30, "empty": 1, "too_short": 1} == report.dropped
+    assert report.documents_split == 1
+    assert report.documents_in == report.documents_read + report.added_by_splitting
+    assert report.documents_in == report.kept + sum(report.dropped.values())
+    kept = sides(tmp_path / "out")
+    assert report.kept == len(kept)
+    assert {split: list(kept.values()).count(split) for split in SPLITS} == {
+        split: report.splits[split].documents for split in SPLITS
+    }
+    assert sum(split.bytes for split in report.splits.values()) == sum(len(text.encode()) for text in kept)
+
+
+def test_a_long_text_is_cut_and_its_parts_stay_together(tmp_path, params_of, texts) -> None:
+    build(write_lines(tmp_path, texts), tmp_path / "out", params_of(max_characters=500))
+    long = texts[-1]
+    parts = {text: split for text, split in sides(tmp_path / "out").items() if text in long}
+    assert len(parts) > 5
+    assert max(map(len, parts)) <= 500
+    assert len(set(parts.values())) == 1
+
+
+def test_no_split_holds_a_text_that_is_like_one_of_another(tmp_path, params_of, texts) -> None:
+    build(write_lines(tmp_path, texts), tmp_path / "out", params_of())
+    for (one, side), (other, other_side) in itertools.combinations(sides(tmp_path / "out").items(), 2):
+        if side != other_side:
+            left, right = (shingles(text) for text in (one, other))
+            assert len(left & right) / len(left | right) < 0.5
+
+
+@pytest.mark.parametrize("num_workers", [2, 3])
+def test_the_bytes_do_not_depend_on_the_number_of_workers(
+    tmp_path, params_of, texts, monkeypatch, num_workers: int
+) -> None:
+    monkeypatch.setattr("clozeline.text.preparation._MAX_BATCH_UNITS", 17)
+    path = write_lines(tmp_path, texts)
+    alone = build(path, tmp_path / "alone", params_of())
+    many = build(path, tmp_path / "many", params_of(), num_workers=num_workers)
+    assert many == alone
+    assert digests(tmp_path / "many") == digests(tmp_path / "alone")
+
+
+def test_the_bytes_do_not_depend_on_the_size_of_batches(tmp_path, params_of, texts, monkeypatch) -> None:
+    path = write_lines(tmp_path, texts)
+    build(path, tmp_path / "large", params_of())
+    monkeypatch.setattr("clozeline.text.preparation._MAX_BATCH_UNITS", 5)
+    build(path, tmp_path / "small", params_of())
+    assert digests(tmp_path / "large") == digests(tmp_path / "small")
+
+
+def test_a_folder_may_be_moved_without_changing_a_byte(tmp_path, params_of, texts) -> None:
+    for place in ("here", "over/there"):
+        (tmp_path / place).mkdir(parents=True)
+        write_lines(tmp_path / place, texts)
+        build(tmp_path / place, tmp_path / place / "out", params_of(pattern="*.jsonl"))
+    assert digests(tmp_path / "here" / "out") == digests(tmp_path / "over" / "there" / "out")
+
+
+def test_texts_that_are_added_do_not_move_the_others(tmp_path, params_of, texts, words) -> None:
+    build(write_lines(tmp_path, texts), tmp_path / "before", params_of())
+    more = [*texts, *(words(20_000 + seed, 40) for seed in range(100)), texts[50] + " and a few words more here"]
+    build(write_lines(tmp_path, more), tmp_path / "after", params_of())
+    before, after = sides(tmp_path / "before"), sides(tmp_path / "after")
+    assert before.items() <= after.items()
+    assert len(after) >= len(before) + 100
+
+
+def test_another_seed_splits_otherwise(tmp_path, params_of, texts) -> None:
+    path = write_lines(tmp_path, texts)
+    build(path, tmp_path / "one", params_of(), seed=1)
+    build(path, tmp_path / "two", params_of(), seed=2)
+    one, two = sides(tmp_path / "one"), sides(tmp_path / "two")
+    assert one.keys() == two.keys()
+    assert one != two
+
+
+def test_rows_are_identified_by_content_and_shuffled_by_it(tmp_path, params_of, texts) -> None:
+    build(write_lines(tmp_path, texts), tmp_path / "out", params_of(label_field="kind"))
+    rows = pq.read_table(tmp_path / "out" / "train.parquet").to_pylist()
+    assert list(rows[0]) == ["doc_id", "text", "source", "title"]
+    ids = [row["doc_id"] for row in rows]
+    assert ids == sorted(set(ids))
+    places = [texts.index(row["text"]) for row in rows if row["text"] in texts]
+    assert abs(np.corrcoef(places, np.arange(len(places)))[0, 1]) < 0.3
+    assert all(row["source"] == f"k{texts.index(row['text']) % 3}" for row in rows if row["text"] in texts)
+
+
+def test_nothing_but_the_splits_is_left(tmp_path, params_of, texts) -> None:
+    build(write_lines(tmp_path, texts), tmp_path / "out", params_of())
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == sorted(f"{split}.parquet" for split in SPLITS)
+
+
+def test_a_label_may_be_a_file(tmp_path, params_of, words) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("\n\n".join(words(len(name) + ord(name[0]) * 100 + seed) for seed in range(40)))
+    report = build(tmp_path, tmp_path / "out", params_of(pattern="*.txt"))
+    assert report.splits["train"].sources == 2
+
+
+def test_one_file_that_is_one_document_is_too_little(tmp_path, params_of, words) -> None:
+    (tmp_path / "all.txt").write_text("\n\n".join(words(seed, 40) for seed in range(100)))
+    with pytest.raises(DataError, match="too little text to split") as caught:
+        build(tmp_path / "all.txt", tmp_path / "out", params_of(one_document_per="file"))
+    assert "one_document_per" in caught.value.do
+
+
+def test_a_source_without_usable_text_says_what_it_held(tmp_path, params_of) -> None:
+    path = write_lines(tmp_path, ["short", "", "also short"])
+    with pytest.raises(DataError, match="no text is left") as caught:
+        build(path, tmp_path / "out", params_of())
+    assert "3 texts read" in str(caught.value.given)
+    assert "1 empty, 2 too short" in str(caught.value.given)

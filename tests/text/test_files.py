@@ -1,0 +1,178 @@
+import gzip
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.text.documents import Document
+from clozeline.text.files import open_files
+
+
+def read(path, params) -> list[Document]:
+    source = open_files(path, params.source)
+    documents = [document for unit in source.units for document in unit.documents()]
+    assert source.meter.done_bytes == source.total_bytes
+    return documents
+
+
+def texts(path, params) -> list[str]:
+    return [document.text for document in read(path, params)]
+
+
+RECORDS = [{"text": "first, with comma", "kind": "a"}, {"text": "second\r\nin two lines", "kind": "b"}]
+CSV = 'kind,text\r\na,"first, with comma"\r\nb,"second\r\nin two lines"\r\n'
+
+
+def write_parquet(path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist(RECORDS), path)
+
+
+WRITERS = {
+    "x.jsonl": lambda path: path.write_text("\n\n".join(map(json.dumps, RECORDS))),
+    "x.json.gz": lambda path: path.write_bytes(gzip.compress("\n".join(map(json.dumps, RECORDS)).encode())),
+    "shard_00": lambda path: path.write_text("\n".join(map(json.dumps, RECORDS))),
+    "x.csv": lambda path: path.write_bytes(CSV.encode()),
+    "x.csv.gz": lambda path: path.write_bytes(gzip.compress(CSV.encode())),
+    "x.tsv": lambda path: path.write_bytes(CSV.replace(',"', '\t"').replace("kind,", "kind\t").encode()),
+    "x.parquet": write_parquet,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_format_gives_the_same_documents(tmp_path, params_of, name: str) -> None:
+    WRITERS[name](tmp_path / name)
+    found = read(tmp_path / name, params_of(label_field="kind"))
+    assert found == [Document(record["text"], record["kind"]) for record in RECORDS]
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_every_format_names_a_missing_field_and_those_there_are(tmp_path, params_of, name: str) -> None:
+    WRITERS[name](tmp_path / name)
+    with pytest.raises(DataError, match="no field `texts`") as caught:
+        read(tmp_path / name, params_of(text_field="texts"))
+    assert name in caught.value.problem
+    assert "kind" in str(caught.value.given)
+    assert "to text in params.yaml" in caught.value.do
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"),
+    [
+        ("paragraph", ["a\nb\n", "c\n"]),
+        ("line", ["a\n", "b\n", "c\n"]),
+        ("file", ["\na\nb\n\n \n\nc\n"]),
+    ],
+)
+def test_plain_text_is_cut_as_the_user_says(tmp_path, params_of, unit: str, expected: list[str]) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("\na\nb\n\n \n\nc\n")
+    assert texts(path, params_of(one_document_per=unit)) == expected
+
+
+def test_text_that_begins_like_json_is_still_text(tmp_path, params_of) -> None:
+    path = tmp_path / "code.txt"
+    path.write_text("{ this is C }\n")
+    assert texts(path, params_of()) == ["{ this is C }\n"]
+
+
+def test_output_of_wikiextractor_is_told_by_its_first_line(tmp_path, params_of) -> None:
+    path = tmp_path / "wiki_00"
+    path.write_text(
+        '<doc id="1" url="?curid=1" title="A &amp; B">\nA & B\n\nBody of it.\n\n</doc>\n'
+        '<doc id="2" url="?curid=2" title="C">\nC\n\n</doc>\n'
+    )
+    assert read(path, params_of()) == [
+        Document("\n\nBody of it.", "wiki_00", "A & B"),
+        Document("", "wiki_00", "C"),
+    ]
+
+
+def test_a_doc_that_does_not_end_is_refused_with_its_line(tmp_path, params_of) -> None:
+    path = tmp_path / "wiki_00"
+    path.write_text('<doc id="1" url="u" title="A">\nA\n\nBody\n')
+    with pytest.raises(DataError, match="wiki_00, line 1: the <doc>"):
+        read(path, params_of())
+
+
+def test_a_folder_is_read_in_the_order_of_names_without_hidden_files(tmp_path, params_of) -> None:
+    for name in ("b.txt", "a/z.txt", "a/b.txt", ".hidden.txt", ".git/x.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"text of {name}")
+    assert [document.source for document in read(tmp_path, params_of())] == ["a/b.txt", "a/z.txt", "b.txt"]
+    assert [document.source for document in read(tmp_path, params_of(pattern="*.txt"))] == ["b.txt"]
+
+
+def test_a_pattern_that_matches_nothing_says_what_is_there(tmp_path, params_of) -> None:
+    (tmp_path / "notes.txt").write_text("text")
+    with pytest.raises(DataError, match="no file matches") as caught:
+        read(tmp_path, params_of(pattern="*.jsonl"))
+    assert "notes.txt" in str(caught.value.given)
+
+
+@pytest.mark.parametrize(
+    ("line", "given"),
+    [("[1, 2]", "list"), ('"text"', "str"), ("3", "int"), ("{broken", "{broken"), ("null", "null")],
+)
+def test_a_line_that_is_no_json_object_is_named(tmp_path, params_of, line: str, given: str) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"text": "fine"}\n\n' + line + "\n")
+    with pytest.raises(DataError, match=r"x\.jsonl, line 3: not a JSON object") as caught:
+        read(path, params_of())
+    assert given in str(caught.value.given)
+
+
+def test_json_that_only_lenient_readers_take_is_taken(tmp_path, params_of) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"text": "half a pair \\ud83d", "score": NaN}\n')
+    assert texts(path, params_of()) == ["half a pair \ud83d"]
+
+
+def test_a_null_text_is_empty_and_a_number_is_refused(tmp_path, params_of) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"text": null}\n{"text": 12}\n')
+    documents = iter(open_files(path, params_of().source).units)
+    assert next(documents).text == ""
+    with pytest.raises(DataError, match="line 2: field `text` is not text"):
+        next(documents)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ('a,"never closed\r\nb,x\r\n', "not CSV"),
+        ("a,one,two\r\n", "line 2: 3 columns under a header of 2"),
+        ('a,"quoted" then not\r\n', "line 2: not CSV"),
+    ],
+)
+def test_a_broken_csv_is_named_with_its_line(tmp_path, params_of, body: str, message: str) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"kind,text\r\n" + body.encode())
+    with pytest.raises(DataError, match=message):
+        read(path, params_of())
+
+
+def test_a_csv_field_may_be_longer_than_the_readers_default(tmp_path, params_of) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text('text\n"' + "long " * 50_000 + '"\n')
+    assert len(texts(path, params_of())[0]) == 250_000
+
+
+def test_a_damaged_parquet_file_is_named(tmp_path, params_of) -> None:
+    path = tmp_path / "x.parquet"
+    write_parquet(path)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(DataError, match=r"x\.parquet: not a Parquet file"):
+        read(path, params_of())
+
+
+def test_a_paragraph_without_end_is_refused_before_it_fills_the_memory(tmp_path, params_of, monkeypatch) -> None:
+    monkeypatch.setattr("clozeline.text.line_formats._MAX_DOCUMENT_CHARACTERS", 100)
+    path = tmp_path / "x.txt"
+    path.write_text("a sentence on its line\n" * 10)
+    with pytest.raises(DataError, match=r"x\.txt: a document of more than 100 characters") as caught:
+        read(path, params_of())
+    assert "one_document_per to line" in caught.value.do
+    assert len(texts(path, params_of(one_document_per="line"))) == 10

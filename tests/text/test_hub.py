@@ -1,0 +1,60 @@
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.text.documents import Document
+from clozeline.text.hub import open_hub
+
+
+def read(params) -> list[Document]:
+    return [document for unit in open_hub(params.source).units for document in unit.documents()]
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Path:
+    """A folder in the shape of a dataset on the hub, with a split that others test on."""
+    for split in ("train", "test"):
+        lines = [json.dumps({"text": f"{split} {number}", "label": number % 2}) for number in range(3)]
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
+    return tmp_path
+
+
+def test_only_the_training_split_is_read(dataset: Path, params_of) -> None:
+    params = params_of(kind="hub", dataset=str(dataset), label_field="label")
+    assert read(params) == [Document(f"train {number}", str(number % 2)) for number in range(3)]
+
+
+def test_a_class_is_called_by_its_name(tmp_path: Path, params_of) -> None:
+    table = pa.table({"text": ["a", "b"], "label": [1, 0]})
+    features = {
+        "info": {
+            "features": {
+                "text": {"dtype": "string", "_type": "Value"},
+                "label": {"names": ["bad", "good"], "_type": "ClassLabel"},
+            }
+        }
+    }
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(features)}), tmp_path / "train.parquet")
+    params = params_of(kind="hub", dataset=str(tmp_path), label_field="label")
+    assert [document.source for document in read(params)] == ["good", "bad"]
+
+
+def test_a_missing_field_is_named_with_those_there_are(dataset: Path, params_of) -> None:
+    with pytest.raises(DataError, match="train row 0: there is no field `body`") as caught:
+        read(params_of(kind="hub", dataset=str(dataset), text_field="body"))
+    assert "text, label" in str(caught.value.given)
+
+
+def test_a_missing_subset_is_named_with_those_there_are(dataset: Path, params_of) -> None:
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        read(params_of(kind="hub", dataset=str(dataset), subset="nope"))
+    assert "default" in str(caught.value.given)
+
+
+def test_a_folder_without_data_is_refused(tmp_path: Path, params_of) -> None:
+    with pytest.raises(DataError, match="cannot be read"):
+        read(params_of(kind="hub", dataset=str(tmp_path / "nothing")))

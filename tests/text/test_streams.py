@@ -1,0 +1,89 @@
+import bz2
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.text.documents import Meter
+from clozeline.text.streams import read_lines
+
+TEXT = "".join(f"line {number} – ünï\n" for number in range(5_000))
+Compress = Callable[[bytes], bytes]
+
+
+def zstd(data: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+COMPRESSIONS = pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, zstd])
+
+
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress, zstd])
+def test_lines_are_the_same_however_the_file_is_compressed_and_named(tmp_path: Path, compress: Compress) -> None:
+    path = tmp_path / "misleading.csv"
+    path.write_bytes(compress(TEXT.encode()))
+    meter = Meter()
+    assert "".join(read_lines(path, meter)) == TEXT
+    assert meter.done_bytes == path.stat().st_size
+
+
+@COMPRESSIONS
+def test_files_that_were_joined_are_read_to_the_end(tmp_path: Path, compress: Compress) -> None:
+    path = tmp_path / "joined"
+    path.write_bytes(compress(b"one\n") + compress(b"two\n"))
+    assert list(read_lines(path, Meter())) == ["one\n", "two\n"]
+
+
+@COMPRESSIONS
+@pytest.mark.parametrize("keep_share", [0.5, 0.99])
+def test_a_truncated_file_is_refused_by_name(tmp_path: Path, compress: Compress, keep_share: float) -> None:
+    path = tmp_path / "cut.gz"
+    whole = compress(TEXT.encode())
+    path.write_bytes(whole[: int(len(whole) * keep_share)])
+    with pytest.raises(DataError, match=r"cut\.gz: the compressed data are truncated or damaged"):
+        list(read_lines(path, Meter()))
+
+
+def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "flipped.gz"
+    data = bytearray(gzip.compress(TEXT.encode()))
+    data[-6] ^= 0xFF  # in the checksum
+    path.write_bytes(data)
+    with pytest.raises(DataError, match=r"flipped\.gz: the compressed data"):
+        list(read_lines(path, Meter()))
+
+
+def test_latin_1_bytes_are_named_with_line_and_offset(tmp_path: Path) -> None:
+    path = tmp_path / "old.txt"
+    path.write_bytes(b"fine\n" + "naïve café\n".encode("latin-1"))
+    with pytest.raises(DataError, match=r"old\.txt, line 2, byte 7: not UTF-8") as caught:
+        list(read_lines(path, Meter()))
+    assert "0xef" in str(caught.value.given)
+    assert "iconv -f ISO-8859-1" in caught.value.do
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_is_recognized_with_and_without_its_mark(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "wide.txt"
+    path.write_bytes("some text\nmore text\n".encode(encoding))
+    with pytest.raises(DataError, match=r"wide\.txt, line 1: not UTF-8") as caught:
+        list(read_lines(path, Meter()))
+    assert "iconv -f UTF-16" in caught.value.do
+
+
+def test_the_mark_of_utf_8_is_not_text(tmp_path: Path) -> None:
+    path = tmp_path / "marked.txt"
+    path.write_bytes("text\n".encode("utf-8-sig"))
+    assert list(read_lines(path, Meter())) == ["text\n"]
+
+
+def test_lines_come_before_the_end_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "cut.gz"
+    path.write_bytes(gzip.compress(TEXT.encode())[:-8])
+    assert next(read_lines(path, Meter())) == "line 0 – ünï\n"

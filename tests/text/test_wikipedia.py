@@ -1,0 +1,83 @@
+import bz2
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.text.documents import Document, DropReason
+from clozeline.text.wikipedia import open_wikipedia
+
+HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="de">
+  <siteinfo><namespaces>
+    <namespace key="0" /><namespace key="6">Datei</namespace><namespace key="14">Kategorie</namespace>
+  </namespaces></siteinfo>
+"""
+TAIL = "</mediawiki>\n"
+
+
+def page(title: str, wikitext: str, namespace: int = 0, extra: str = "") -> str:
+    return (
+        f"<page><title>{title}</title><ns>{namespace}</ns><id>1</id>{extra}"
+        f"<revision><id>2</id><text xml:space='preserve'>{wikitext}</text></revision></page>\n"
+    )
+
+
+DUMP = (
+    HEAD
+    + page("Haus", "Ein '''Haus''' &amp;amp; Hof.[[Datei:h.jpg|mini|Bild]]")
+    + page("Heim", "#WEITERLEITUNG [[Haus]]", extra='<redirect title="Haus" />')
+    + page("Home", "#REDIRECT [[Haus]]")
+    + page("Vorlage:X", "text", namespace=10)
+    + page("Leer", "")
+    + TAIL
+)
+
+
+def read(path: Path, params) -> list[Document]:
+    return [document for unit in open_wikipedia(path, params.source).units for document in unit.documents()]
+
+
+@pytest.mark.parametrize("compress", [bytes, bz2.compress])
+def test_articles_come_as_text_and_the_rest_with_its_reason(tmp_path, params_of, compress) -> None:
+    path = tmp_path / "dump.xml.bz2"
+    path.write_bytes(compress(DUMP.encode()))
+    assert read(path, params_of()) == [
+        Document("Ein Haus & Hof.", path.name, "Haus"),
+        Document("", path.name, "Heim", DropReason.REDIRECT),
+        Document("", path.name, "Home", DropReason.REDIRECT),
+        Document("", path.name, "Vorlage:X", DropReason.NOT_AN_ARTICLE),
+        Document("", path.name, "Leer"),
+    ]
+
+
+def test_a_folder_of_dumps_is_read_by_pattern(tmp_path, params_of) -> None:
+    for name in ("b.xml", "a.xml", "notes.txt"):
+        (tmp_path / name).write_text(DUMP)
+    assert [document.source for document in read(tmp_path, params_of(pattern="*.xml"))] == ["a.xml"] * 5 + ["b.xml"] * 5
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        DUMP[: len(DUMP) // 2].encode(),
+        bz2.compress(DUMP.encode())[:-10],
+        b"no XML at all",
+        b"<html><body/></html>",
+        b"",
+    ],
+)
+def test_what_is_no_complete_dump_is_refused_by_name(tmp_path, params_of, content: bytes) -> None:
+    path = tmp_path / "dump.xml"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"dump\.xml: "):
+        read(path, params_of())
+
+
+def test_pages_come_one_by_one_and_are_forgotten(tmp_path, params_of, monkeypatch) -> None:
+    path = tmp_path / "dump.xml"
+    path.write_text(HEAD + page("First", "one") + page("Second", "two " * 100_000) + "<page> cut")
+    pages = iter(open_wikipedia(path, params_of().source).units)
+    assert next(pages).documents()[0].text == "one"
+    assert next(pages).size_bytes == 400_000
+    with pytest.raises(DataError, match="after 2 pages"):
+        next(pages)

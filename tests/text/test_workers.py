@@ -1,0 +1,79 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from clozeline.text.workers import available_cores, worker_processes
+
+SLEEPERS = """
+import os, time
+from clozeline.text.workers import worker_processes
+
+if __name__ == "__main__":
+    with worker_processes(2) as workers:
+        for _ in workers.map(time.sleep, [0.1, 0.1, 600, 600]):
+            print("ready", flush=True)
+"""
+
+
+def slow_square(number: int) -> int:
+    time.sleep(0.02 if number % 2 else 0.0)
+    return number * number
+
+
+def fails_at_three(number: int) -> int:
+    if number == 3:
+        raise ValueError("three")
+    return number
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_results_come_in_the_order_of_the_items(num_workers: int) -> None:
+    with worker_processes(num_workers) as workers:
+        assert list(workers.map(slow_square, range(30))) == [number * number for number in range(30)]
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_items_are_drawn_only_as_fast_as_results_are_taken(num_workers: int) -> None:
+    drawn = 0
+
+    def numbers() -> Iterator[int]:
+        nonlocal drawn
+        for number in range(1000):
+            drawn += 1
+            yield number
+
+    with worker_processes(num_workers) as workers:
+        results = workers.map(slow_square, numbers())
+        for taken in range(1, 6):
+            next(results)
+            assert drawn <= taken + 2 * num_workers
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_what_fails_in_a_worker_fails_here(num_workers: int) -> None:
+    with worker_processes(num_workers) as workers, pytest.raises(ValueError, match="three"):
+        list(workers.map(fails_at_three, range(100)))
+
+
+def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "sleepers.py"
+    script.write_text(SLEEPERS)
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        children = psutil.Process(parent.pid).children(recursive=True)
+        assert len(children) >= 2
+        os.kill(parent.pid, signal.SIGKILL)
+    _gone, alive = psutil.wait_procs(children, timeout=20)
+    assert not alive
+
+
+def test_there_is_a_core_to_work_on() -> None:
+    assert available_cores() >= 1
