@@ -6,10 +6,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 
 from clozeline.workspace import Workspace
@@ -17,6 +15,7 @@ from flows.dvc_output import Ended, outcome_of
 from flows.run_lock import run_lock
 from flows.stage_environment import stage_environment
 from flows.stage_process import StageProcesses
+from tests.flows.processes import is_alive, stage_pids, start_of_long_stage, wait_for
 
 
 def reproduce(root: Path, name: str, processes: StageProcesses | None = None) -> tuple[Ended, list[str]]:
@@ -29,25 +28,6 @@ def reproduce(root: Path, name: str, processes: StageProcesses | None = None) ->
         hear=lines.append,
     )
     return ended, lines
-
-
-def wait_for(what: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not what() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    return what()
-
-
-def start_long_stage(root: Path) -> Callable[[], list[int]]:
-    (root / "raw.txt").write_text("long")
-    return lambda: [int(pid) for pid in (root / "pids").read_text().split()] if (root / "pids").exists() else []
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_lines_are_heard_and_all_are_logged(toy: Path) -> None:
@@ -67,14 +47,15 @@ def test_python_in_a_stage_command_is_this_interpreter(toy: Path, monkeypatch: p
 
 @pytest.mark.slow
 def test_ending_the_flow_ends_even_a_stage_that_will_not_and_its_own_children(toy: Path) -> None:
-    pids, processes = start_long_stage(toy), StageProcesses()
+    processes = StageProcesses()
+    start_of_long_stage(toy)
     thread = threading.Thread(target=reproduce, args=[toy, "upper", processes])
     thread.start()
-    assert wait_for(lambda: len(pids()) == 2, 30)
+    assert wait_for(lambda: len(stage_pids(toy)) == 2, 30)
     started = time.monotonic()
     processes.end_all()
     thread.join()
-    assert not any(map(is_alive, pids()))
+    assert not any(map(is_alive, stage_pids(toy)))
     assert time.monotonic() - started < 10
 
 
@@ -97,12 +78,12 @@ with run_lock(workspace.lock_file) as lock:
 def test_a_killed_flow_leaves_no_process_within_ten_seconds_and_holds_the_lock_until_then(
     toy: Path, number: signal.Signals
 ) -> None:
-    pids = start_long_stage(toy)
+    start_of_long_stage(toy)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     flow = subprocess.Popen([sys.executable, "-c", KILLED_FLOW], cwd=toy, env=environment)
-    assert wait_for(lambda: len(pids()) == 2, 30)
+    assert wait_for(lambda: len(stage_pids(toy)) == 2, 30)
     flow.send_signal(number)
     flow.wait()
-    assert any(map(is_alive, pids()))
+    assert any(map(is_alive, stage_pids(toy)))
     with run_lock(toy / "work/run.lock", wait_seconds=10):
-        assert not any(map(is_alive, pids()))
+        assert not any(map(is_alive, stage_pids(toy)))

@@ -1,0 +1,32 @@
+"""What tests ask about processes that they start and that must end."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+
+def wait_for(what: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not what() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    return what()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def start_of_long_stage(root: Path) -> None:
+    """Make the toy project's first stage stay until it is ended."""
+    (root / "raw.txt").write_text("long")
+
+
+def stage_pids(root: Path) -> list[int]:
+    """The long stage, and a child of it in a session of its own; none before they started."""
+    file = root / "pids"
+    return [int(pid) for pid in file.read_text().split()] if file.exists() else []
