@@ -8,7 +8,7 @@ AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
 # No tool phones home.
 export DVC_NO_ANALYTICS := true
-export DO_NOT_TRACK := 1
+export DO_NOT_TRACK := true
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export MLFLOW_DISABLE_TELEMETRY := true
 export HF_HUB_DISABLE_TELEMETRY := 1
