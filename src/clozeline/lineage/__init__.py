@@ -1,1 +1,1 @@
-"""From a served model back to the raw text, by the hashes of dvc.lock."""
+"""From a served model back to the raw text: alias → version → run → dvc.lock, stage by stage."""

@@ -11,6 +11,7 @@ MODEL_PREFIX: Final = "clozeline-"
 CANDIDATE: Final = "candidate"
 CHAMPION: Final = "champion"
 PREVIOUS: Final = "previous"
+PACKAGE: Final = "package"  # the package folder among the artifacts of an MLflow model
 
 
 @dataclass(frozen=True, slots=True)

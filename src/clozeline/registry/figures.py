@@ -83,7 +83,9 @@ class MetricPaths:
     @classmethod
     def of(cls, package: str, model: str) -> Self:
         """Of `dist/<package>`, exported from `models/<model>`."""
-        quality = Path("evaluate.json") if model == "encoder" else Path(f"{model.replace('finetuned', 'finetune')}.json")
+        quality = (
+            Path("evaluate.json") if model == "encoder" else Path(f"{model.replace('finetuned', 'finetune')}.json")
+        )
         return cls(quality=quality, export=Path(f"export/{package}.json"))
 
 

@@ -14,8 +14,7 @@ from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.package import load
-
-PACKAGE = "package"
+from clozeline.registry import PACKAGE
 
 
 class ServedModel(PythonModel):
@@ -27,20 +26,23 @@ class ServedModel(PythonModel):
 
     def predict(
         self, context: PythonModelContext, model_input: list[str], params: dict[str, Any] | None = None
-    ) -> list[dict[str, Any]]:
-        """One record for each text of `model_input`."""
+    ) -> list[object]:
+        """One record for each text of `model_input`.
+
+        Not typed further: MLflow reads the annotation, and warns of every `Any` in it.
+        """
         options = {"top_k": 5, "truncate": False} | (params or {})
         if isinstance(self._model, Classifier):
             return _classified(self._model, model_input, **options)
         return _embedded_and_filled(self._model, model_input, **options)
 
 
-def _classified(model: Classifier, texts: list[str], top_k: int, truncate: bool) -> list[dict[str, Any]]:
+def _classified(model: Classifier, texts: list[str], top_k: int, truncate: bool) -> list[object]:
     answers = model.classify(texts, top_k=top_k, truncate=truncate)
     return [{"labels": [asdict(label) for label in labels]} for labels in answers]
 
 
-def _embedded_and_filled(model: Encoder, texts: list[str], top_k: int, truncate: bool) -> list[dict[str, Any]]:
+def _embedded_and_filled(model: Encoder, texts: list[str], top_k: int, truncate: bool) -> list[object]:
     mask_token = model.manifest.special_tokens.mask_token
     masked = [text for text in texts if mask_token and mask_token in text]
     filled = iter(model.fill(masked, top_k=top_k, truncate=truncate))

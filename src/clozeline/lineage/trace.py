@@ -1,0 +1,76 @@
+"""The way back from a registered model, read from what was stored with it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from clozeline.lineage.lock import Lock
+from clozeline.registry import MODEL_PREFIX, FetchedPackage, fetch
+from clozeline.registry.packages import find_version
+from clozeline.registry.publishing import LOCK, Publisher
+from clozeline.registry.versions import Registered
+from clozeline.workspace import Workspace, tracking_uri
+
+
+@dataclass(frozen=True)
+class Ancestor:
+    """A file or folder, and what it was made from."""
+
+    path: str
+    md5: str
+    """DVC's; that of a folder ends in `.dir`."""
+    stage: str | None
+    """What made it; None: it is a source."""
+    parents: tuple["Ancestor", ...]
+
+    def all(self) -> Iterator["Ancestor"]:
+        """This and everything before it, each path once."""
+        seen: set[str] = set()
+        waiting = [self]
+        while waiting:
+            ancestor = waiting.pop(0)
+            if ancestor.path not in seen:
+                seen.add(ancestor.path)
+                yield ancestor
+                waiting.extend(ancestor.parents)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Everything that stands behind one URI."""
+
+    uri: str
+    version: Registered
+    package: FetchedPackage
+    commit: str | None
+    """Of git, when it was released."""
+    origin: Ancestor
+    """`dist/<model>`."""
+
+
+def trace(uri: str, workspace: Workspace) -> Trace:
+    """Walk back from `uri`.
+
+    Raises:
+        ParamsError, ArtifactError, TransientError: see `registry.fetch`; or the stored dvc.lock is gone.
+    """
+    publisher = Publisher(tracking_uri(workspace))
+    version = find_version(publisher.registry, uri)
+    lock = Lock.read(publisher.evidence(version) / LOCK)
+    return Trace(
+        uri=uri,
+        version=version,
+        package=fetch(f"models:/{version.name}/{version.version}", workspace),
+        commit=publisher.commit_of(version),
+        origin=ancestry(lock, f"dist/{version.name.removeprefix(MODEL_PREFIX)}"),
+    )
+
+
+def ancestry(lock: Lock, path: str, md5: str | None = None) -> Ancestor:
+    """What `path` was made from, down to the sources; `md5` is its hash where it was read."""
+    maker = lock.maker_of(path)
+    if maker is None:
+        return Ancestor(path=path, md5=md5 or "", stage=None, parents=())
+    name, stage = maker
+    own = next((out.md5 for out in stage.outs if out.path == path), None)
+    parents = tuple(ancestry(lock, given.path, given.md5) for given in stage.data)
+    return Ancestor(path=path, md5=md5 or own or "", stage=name, parents=parents)

@@ -1,0 +1,40 @@
+"""A lineage that is checked against the bytes, not only told."""
+
+from clozeline.errors import ArtifactError
+from clozeline.inference.manifest import read_manifest
+from clozeline.inference.manifest import verify as verify_package
+from clozeline.lineage.objects import Objects
+from clozeline.lineage.trace import Trace
+from clozeline.registry.publishing import package_sha256
+from clozeline.workspace import Workspace
+
+
+def verify(traced: Trace, workspace: Workspace) -> int:
+    """Check that every byte from the registered package back to the sources is there and is what it was.
+
+    Returns:
+        how many files and folders were checked.
+
+    Raises:
+        ArtifactError: naming everything that is missing or differs.
+    """
+    verify_package(traced.package.folder, read_manifest(traced.package.folder))
+    faults = []
+    if package_sha256(traced.package.folder) != traced.version.package_sha256:
+        faults.append(f"{traced.package.folder}: not the package that was registered")
+    ancestors = list(traced.origin.all())
+    with Objects.open(workspace.root) as objects:
+        if objects.md5_of(traced.package.folder) != traced.origin.md5:
+            faults.append(f"{traced.package.folder}: not what stage {traced.origin.stage} made ({traced.origin.md5})")
+        for ancestor in ancestors:
+            fault = objects.fault_of(ancestor.path, ancestor.md5, traced.commit)
+            if fault:
+                faults.append(f"{ancestor.path}: {fault}")
+    if faults:
+        raise ArtifactError(
+            f"the lineage of {traced.uri} is broken",
+            given="; ".join(faults),
+            expected=f"all {len(ancestors)} files and folders behind {traced.version}",
+            do="fetch them (`dvc pull --run-cache`), or check out the commit it was released from and run `dvc repro`",
+        )
+    return len(ancestors)

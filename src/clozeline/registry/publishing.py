@@ -1,0 +1,156 @@
+"""A package becomes a registered version: its files as an MLflow model, and beside them the evidence it stands on."""
+
+import hashlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final, Literal
+
+import mlflow
+from mlflow.artifacts import download_artifacts
+from mlflow.tracking import MlflowClient
+
+from clozeline.errors import ArtifactError
+from clozeline.inference.manifest import FILES, Manifest, read_manifest
+from clozeline.registry import PACKAGE
+from clozeline.registry.client import told
+from clozeline.registry.versions import Registered, Registry
+from clozeline.tracking.database import experiment_id, prepare
+
+_MODEL: Final = "model"
+_EVIDENCE: Final = "evidence"
+LOCK: Final = "dvc.lock"
+METRICS: Final = "metrics"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Files that say where a package is from and how good it is, by the names they are stored under."""
+
+    files: Mapping[str, Path]
+    tags: Mapping[str, str]
+
+
+def package_sha256(package: Path) -> str:
+    """The package's identity: a hash of its manifest, which has the hash of each of its files."""
+    return hashlib.sha256((package / FILES.manifest).read_bytes()).hexdigest()
+
+
+class Publisher:
+    """Registers packages at one address."""
+
+    def __init__(self, tracking_uri: str) -> None:
+        self._tracking_uri = tracking_uri
+        self._client: MlflowClient = prepare(tracking_uri)
+        self.registry = Registry(self._client, tracking_uri)
+
+    def publish(self, package: Path, name: str, evidence: Evidence) -> Registered:
+        """The version of `name` with just this package: the one that is there, or a new one."""
+        sha256 = package_sha256(package)
+        known = self.registry.with_package(name, sha256)
+        if known:
+            return known
+        with self._run(f"release {name}", evidence.tags) as run_id:
+            for stored, file in evidence.files.items():
+                folder = str(Path(_EVIDENCE, stored).parent)
+                self._client.log_artifact(run_id, str(file), folder)
+            with tempfile.TemporaryDirectory() as temporary:
+                model = Path(temporary) / _MODEL
+                _save(package, model)
+                self._client.log_artifacts(run_id, str(model), _MODEL)
+            source = f"{self._client.get_run(run_id).info.artifact_uri}/{_MODEL}"
+            manifest = read_manifest(package)
+            return self.registry.register(
+                name, source=source, run_id=run_id, package_sha256=sha256, description=_description(manifest)
+            )
+
+    def evidence(self, version: Registered) -> Path:
+        """The folder with the files that `version` was registered with.
+
+        Raises:
+            ArtifactError: they are gone.
+        """
+        with told(f"evidence of {version}", self._tracking_uri):
+            run = self._client.get_run(version.run_id)
+            folder = Path(
+                download_artifacts(artifact_uri=f"{run.info.artifact_uri}/{_EVIDENCE}", tracking_uri=self._tracking_uri)
+            )
+        if not folder.is_dir():
+            raise ArtifactError(
+                f"the evidence of {version} is gone",
+                given=f"no folder {folder}",
+                expected="the files stored when it was registered",
+                do="restore MLflow's artifacts, or release the model again",
+            )
+        return folder
+
+    def commit_of(self, version: Registered) -> str | None:
+        """The git commit that `version` was released from, if it was in a checkout."""
+        with told(f"run of {version}", self._tracking_uri):
+            tags: Mapping[str, str] = self._client.get_run(version.run_id).data.tags
+        return tags.get("mlflow.source.git.commit")
+
+    def check(self, version: Registered, texts: Sequence[str]) -> None:
+        """Load `version` as anyone would and let it answer: MLflow registers a model that cannot, with a mere warning.
+
+        Raises:
+            ArtifactError: it does not load, or does not answer each text.
+        """
+        with told(str(version), self._tracking_uri):
+            mlflow.set_tracking_uri(self._tracking_uri)
+            model = mlflow.pyfunc.load_model(f"models:/{version.name}/{version.version}")
+            answers = model.predict(list(texts))
+        if len(answers) != len(texts):
+            raise ArtifactError(
+                f"{version} does not answer",
+                given=f"{len(answers)} answers to {len(texts)} texts",
+                expected="one answer for each text",
+                do="export the model again (`dvc repro`)",
+            )
+
+    def record(self, version: Registered, decision: Mapping[str, object], file_name: str) -> None:
+        """Store a decision about `version` beside its evidence, and how it ended as a tag."""
+        with told(str(version), self._tracking_uri):
+            self._client.log_dict(version.run_id, dict(decision), f"decisions/{file_name}")
+        self.registry.tag(version, "clozeline.decision", str(decision["outcome"]))
+
+    def measured(self, version: Registered, values: Mapping[str, float]) -> None:
+        """Note what was measured on this machine, such as a latency: it decides nothing."""
+        with told(str(version), self._tracking_uri):
+            for key, value in values.items():
+                self._client.log_metric(version.run_id, key, value)
+
+    @contextmanager
+    def _run(self, name: str, tags: Mapping[str, str]) -> Iterator[str]:
+        run = self._client.create_run(experiment_id(self._client, self._tracking_uri), run_name=name, tags=dict(tags))
+        status: Literal["FINISHED", "FAILED"] = "FAILED"
+        try:
+            yield str(run.info.run_id)
+            status = "FINISHED"
+        finally:
+            self._client.set_terminated(run.info.run_id, status=status)
+
+
+def example_texts(manifest: Manifest) -> list[str]:
+    """Texts that a model of this kind answers."""
+    mask_token = manifest.special_tokens.mask_token
+    return [f"returns {mask_token or 'a value'}", "text"]
+
+
+def _save(package: Path, folder: Path) -> None:
+    example = (example_texts(read_manifest(package)), {"top_k": 5, "truncate": False})
+    mlflow.pyfunc.save_model(
+        folder,
+        python_model=str(Path(__file__).with_name("served_model.py")),
+        artifacts={PACKAGE: str(package)},
+        input_example=example,
+        pip_requirements=[f"clozeline=={version('clozeline')}"],
+    )
+
+
+def _description(manifest: Manifest) -> str:
+    task = "a masked language model" if manifest.task == "fill-mask" else f"labels: {', '.join(manifest.labels)}"
+    return f"{manifest.family}, {manifest.task}; INT8 ONNX; {task}"

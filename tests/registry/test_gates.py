@@ -1,0 +1,70 @@
+"""The gates say yes and no at the right places, with the numbers."""
+
+import math
+
+import pytest
+
+from clozeline.params import ReleaseParams
+from clozeline.registry.figures import EncoderMetrics, ExportMetrics, Figures, TaskMetrics
+from clozeline.registry.gates import gates, perplexity_ratio
+
+PARAMS = ReleaseParams(min_int8_agreement=0.97, max_perplexity_ratio=1.02, min_accuracy_delta=-0.01)
+
+
+def encoder(loss_nats_per_token: float, bytes_per_token: float = 4.0) -> EncoderMetrics:
+    return EncoderMetrics(
+        loss_nats_per_token=loss_nats_per_token,
+        perplexity=math.exp(loss_nats_per_token),
+        nats_per_byte=loss_nats_per_token / bytes_per_token,
+        top1=0.3,
+        top5=0.5,
+        unigram_perplexity=900,
+        unigram_top1=0.05,
+        unigram_top5=0.1,
+    )
+
+
+def task(accuracy: float) -> TaskMetrics:
+    return TaskMetrics(accuracy=accuracy, baseline_tfidf_accuracy=0.6, majority_accuracy=0.1)
+
+
+def figures(quality: EncoderMetrics | TaskMetrics, agreement: float = 0.99) -> Figures:
+    return Figures(quality, ExportMetrics(fp32_size_bytes=4, int8_size_bytes=1, int8_agreement=agreement))
+
+
+def passed(candidate: Figures, champion: Figures | None) -> dict[str, bool]:
+    return {gate.name: gate.is_passed for gate in gates(PARAMS, candidate, champion)}
+
+
+def test_a_first_version_needs_only_an_int8_graph_that_agrees() -> None:
+    assert passed(figures(encoder(9.0)), None) == {"int8_agreement": True}
+    assert passed(figures(encoder(9.0), agreement=0.969), None) == {"int8_agreement": False}
+
+
+@pytest.mark.parametrize(("ratio", "is_passed"), [(0.5, True), (1.0, True), (1.0199, True), (1.0201, False)])
+def test_an_encoder_may_be_worse_by_the_limit_and_no_more(ratio: float, is_passed: bool) -> None:
+    champion = encoder(5.0)
+    candidate = encoder(5.0 + math.log(ratio))
+    assert perplexity_ratio(candidate, champion) == pytest.approx(candidate.perplexity / champion.perplexity)
+    assert passed(figures(candidate), figures(champion))["perplexity_ratio"] is is_passed
+
+
+def test_encoders_with_different_tokenizers_are_compared_by_what_they_say_of_the_same_text() -> None:
+    champion = encoder(5.0, bytes_per_token=4.0)
+    same_in_longer_tokens = encoder(7.5, bytes_per_token=6.0)
+    assert same_in_longer_tokens.perplexity > 10 * champion.perplexity
+    assert perplexity_ratio(same_in_longer_tokens, champion) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(("delta", "is_passed"), [(0.1, True), (0.0, True), (-0.0099, True), (-0.0101, False)])
+def test_a_classifier_may_lose_accuracy_by_the_limit_and_no_more(delta: float, is_passed: bool) -> None:
+    checked = passed(figures(task(0.8 + delta)), figures(task(0.8)))
+    assert checked == {"int8_agreement": True, "accuracy_delta": is_passed}
+
+
+def test_a_gate_tells_its_numbers() -> None:
+    told = [str(gate) for gate in gates(PARAMS, figures(task(0.7), agreement=0.9), figures(task(0.8)))]
+    assert told == [
+        "int8_agreement is 0.9000, at least 0.9700: NO",
+        "accuracy_delta is -0.1000, at least -0.0100: NO",
+    ]

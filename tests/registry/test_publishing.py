@@ -1,0 +1,206 @@
+"""Packages become versions once, aliases say which is live, and anyone can load what is registered."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from clozeline import registry
+from clozeline.errors import ArtifactError, ParamsError, TransientError
+from clozeline.inference.manifest import read_manifest, verify
+from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
+from clozeline.registry.publishing import Evidence, Publisher, example_texts, package_sha256
+from clozeline.registry.versions import Registered
+from clozeline.workspace import Workspace
+
+NAME = "clozeline-encoder"
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an empty, migrated database."""
+    folder = tmp_path_factory.mktemp("registry")
+    Publisher(Workspace(folder).defaults()["MLFLOW_TRACKING_URI"])
+    return folder
+
+
+@pytest.fixture
+def workspace(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Workspace]:
+    shutil.copytree(template, tmp_path / "project")
+    workspace = Workspace(tmp_path / "project")
+    for name, value in workspace.defaults().items():
+        monkeypatch.setenv(name, value)
+    yield workspace
+    mlflow.set_tracking_uri(None)
+
+
+@pytest.fixture
+def publisher(workspace: Workspace) -> Publisher:
+    return Publisher(workspace.defaults()["MLFLOW_TRACKING_URI"])
+
+
+@pytest.fixture
+def evidence(tmp_path: Path) -> Evidence:
+    metrics = tmp_path / "evaluate.json"
+    metrics.write_text('{"perplexity": 12.5}')
+    return Evidence(files={"metrics/evaluate.json": metrics}, tags={"mlflow.source.git.commit": "abc"})
+
+
+def other_package(package: Path, folder: Path) -> Path:
+    """The same model in a package with another identity."""
+    shutil.copytree(package, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["versions"]["numpy"] = str(folder)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+def promoted(publisher: Publisher, package: Path, evidence: Evidence) -> Registered:
+    version = publisher.publish(package, NAME, evidence)
+    publisher.registry.nominate(version)
+    publisher.registry.promote(version)
+    return version
+
+
+def test_the_same_package_is_registered_once(publisher: Publisher, encoder_package: Path, evidence: Evidence) -> None:
+    first = publisher.publish(encoder_package, NAME, evidence)
+    assert publisher.publish(encoder_package, NAME, evidence) == first
+    assert first.package_sha256 == package_sha256(encoder_package)
+
+
+def test_another_package_is_another_version(
+    publisher: Publisher, encoder_package: Path, evidence: Evidence, tmp_path: Path
+) -> None:
+    first = publisher.publish(encoder_package, NAME, evidence)
+    second = publisher.publish(other_package(encoder_package, tmp_path / "other"), NAME, evidence)
+    assert (first.version, second.version) == ("1", "2")
+
+
+def test_the_evidence_of_a_version_can_be_read_back(
+    publisher: Publisher, encoder_package: Path, evidence: Evidence
+) -> None:
+    version = publisher.publish(encoder_package, NAME, evidence)
+    assert (publisher.evidence(version) / "metrics/evaluate.json").read_text() == '{"perplexity": 12.5}'
+    assert publisher.commit_of(version) == "abc"
+
+
+def test_an_encoder_fills_and_embeds_through_mlflow(
+    publisher: Publisher, encoder_package: Path, evidence: Evidence
+) -> None:
+    promoted(publisher, encoder_package, evidence)
+    model = mlflow.pyfunc.load_model(f"models:/{NAME}@champion")
+    masked, plain = model.predict(["the [MASK] reads a sentence", "the encoder"])
+    assert [len(words) for words in masked["masks"]] == [5]
+    assert {"score", "token", "token_str", "sequence"} == set(masked["masks"][0][0])
+    assert plain["masks"] == []
+    assert len(plain["embedding"]) == read_manifest(encoder_package).hidden_size
+    (three,) = model.predict(["a [MASK]"], params={"top_k": 3})
+    assert len(three["masks"][0]) == 3
+
+
+def test_a_classifier_labels_through_mlflow(publisher: Publisher, classifier_package: Path, evidence: Evidence) -> None:
+    version = publisher.publish(classifier_package, "clozeline-library", evidence)
+    model = mlflow.pyfunc.load_model(f"models:/clozeline-library/{version.version}")
+    (answer,) = model.predict(["returns a tensor"])
+    assert {label["label"] for label in answer["labels"]} == set(read_manifest(classifier_package).labels)
+
+
+def test_a_registered_model_needs_no_torch_and_no_pickle(
+    publisher: Publisher, encoder_package: Path, evidence: Evidence, workspace: Workspace
+) -> None:
+    promoted(publisher, encoder_package, evidence)
+    code = (
+        "import mlflow, sys\n"
+        "for name in ('torch', 'transformers', 'optimum', 'prefect', 'dvc'): sys.modules[name] = None\n"
+        f"mlflow.pyfunc.load_model('models:/{NAME}@champion').predict(['a [MASK]'])\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **workspace.defaults()})
+    names = [file.name for file in (workspace.mlflow / "artifacts").rglob("model/**/*")]
+    assert not [name for name in names if name.endswith((".pkl", ".pickle", ".bin"))]
+
+
+def test_promotion_makes_the_old_champion_the_previous_one(
+    publisher: Publisher, encoder_package: Path, evidence: Evidence, tmp_path: Path
+) -> None:
+    first = promoted(publisher, encoder_package, evidence)
+    second = promoted(publisher, other_package(encoder_package, tmp_path / "other"), evidence)
+    assert publisher.registry.at(NAME, CHAMPION) == second
+    assert publisher.registry.at(NAME, PREVIOUS) == first
+    assert publisher.registry.at(NAME, CANDIDATE) is None
+
+
+def test_a_rollback_can_itself_be_taken_back(
+    publisher: Publisher, encoder_package: Path, evidence: Evidence, tmp_path: Path
+) -> None:
+    first = promoted(publisher, encoder_package, evidence)
+    second = promoted(publisher, other_package(encoder_package, tmp_path / "other"), evidence)
+    versions = publisher.registry
+    assert versions.roll_back(NAME).champion == first.version
+    assert versions.at(NAME, PREVIOUS) == replace(second, was_rolled_back=True)
+    assert versions.roll_back(NAME).champion == second.version
+    assert versions.at(NAME, CHAMPION) == second
+    assert versions.at(NAME, PREVIOUS) == replace(first, was_rolled_back=True)
+
+
+def test_a_model_without_a_previous_version_cannot_be_rolled_back(
+    publisher: Publisher, encoder_package: Path, evidence: Evidence
+) -> None:
+    promoted(publisher, encoder_package, evidence)
+    with pytest.raises(ArtifactError, match="no version to go back to"):
+        publisher.registry.roll_back(NAME)
+
+
+def test_a_package_that_does_not_load_fails_the_check_though_mlflow_registered_it(
+    publisher: Publisher, encoder_package: Path, evidence: Evidence, workspace: Workspace
+) -> None:
+    version = publisher.publish(encoder_package, NAME, evidence)
+    publisher.check(version, example_texts(read_manifest(encoder_package)))
+    (registry.resolve(f"models:/{NAME}/1") / "tokenizer.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"tokenizer\.json"):
+        publisher.check(version, example_texts(read_manifest(encoder_package)))
+
+
+def test_a_uri_leads_to_the_package_folder_and_its_version(
+    publisher: Publisher, encoder_package: Path, evidence: Evidence, workspace: Workspace
+) -> None:
+    promoted(publisher, encoder_package, evidence)
+    for uri in (f"models:/{NAME}@champion", f"models:/{NAME}/1"):
+        found = registry.fetch(uri, workspace)
+        assert (found.name, found.version) == (NAME, "1")
+        verify(found.folder, read_manifest(found.folder))
+    assert registry.champions(workspace) == [f"models:/{NAME}@champion"]
+
+
+@pytest.mark.parametrize(
+    ("uri", "error"),
+    [
+        (f"models:/{NAME}@champion", ArtifactError),
+        (f"models:/{NAME}/7", ArtifactError),
+        ("models:/nothing", ParamsError),
+    ],
+)
+def test_what_is_not_registered_is_told_by_name(workspace: Workspace, uri: str, error: type[Exception]) -> None:
+    with pytest.raises(error, match="models:/" if error is ParamsError else NAME):
+        registry.resolve(uri)
+
+
+def test_without_a_registry_there_are_no_champions_and_none_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert registry.champions(Workspace(tmp_path)) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_registry_that_does_not_answer_is_worth_another_try(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with pytest.raises(TransientError, match="does not answer"):
+        registry.resolve(f"models:/{NAME}@champion")
