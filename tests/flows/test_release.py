@@ -1,0 +1,128 @@
+"""A release moves the champion only on evidence, and repeating it changes nothing."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import mlflow
+import pytest
+from mlflow.tracking import MlflowClient
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+
+from clozeline.errors import ArtifactError, GateError
+from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
+from clozeline.registry.versions import Registry
+from clozeline.workspace import Workspace
+from flows.release import Release, release
+from tests.flows.release_project import make_release_project, reproduce, retrain, write_metrics
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
+PARAMS = Path(__file__).parents[2] / "params.yaml"
+ENCODER, LIBRARY = "clozeline-encoder", "clozeline-library"
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory, encoder_package: Path, classifier_package: Path) -> Path:
+    """A project with two packages, released once."""
+    root = tmp_path_factory.mktemp("template") / "project"
+    packages = {"encoder": encoder_package, "library": classifier_package}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
+        return make_release_project(root, PARAMS, packages)
+
+
+@pytest.fixture
+def project(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
+    return shutil.copytree(template, tmp_path / "project", symlinks=True)
+
+
+def registry(root: Path) -> Registry:
+    return Registry.open(Workspace(root).defaults()["MLFLOW_TRACKING_URI"])
+
+
+def aliases(root: Path, name: str = ENCODER) -> dict[str, str]:
+    found = {alias: registry(root).at(name, alias) for alias in (CANDIDATE, CHAMPION, PREVIOUS)}
+    return {alias: version.version for alias, version in found.items() if version}
+
+
+def outcomes(releases: list[Release]) -> dict[str, tuple[str, str]]:
+    return {made.package: (made.version, made.outcome) for made in releases}
+
+
+def decision(root: Path, name: str, version: str) -> dict[str, object]:
+    found = registry(root).version(name, version)
+    client = MlflowClient(Workspace(root).defaults()["MLFLOW_TRACKING_URI"])
+    newest = max(file.path for file in client.list_artifacts(found.run_id, "decisions"))
+    record: dict[str, object] = json.loads(Path(client.download_artifacts(found.run_id, newest)).read_text())
+    return record
+
+
+def test_a_first_release_makes_champions_that_anyone_can_load_and_a_second_changes_nothing(project: Path) -> None:
+    assert outcomes(release(project)) == {"encoder": ("1", "promoted"), "library": ("1", "promoted")}
+    assert outcomes(release(project)) == {"encoder": ("1", "unchanged"), "library": ("1", "unchanged")}
+    assert aliases(project) == aliases(project, LIBRARY) == {CHAMPION: "1"}
+    (answer,) = mlflow.pyfunc.load_model(f"models:/{ENCODER}@champion").predict(["a [MASK]"])
+    assert len(answer["masks"]) == 1
+
+
+def test_a_better_model_takes_the_place_and_its_decision_can_be_read(project: Path) -> None:
+    release(project)
+    retrain(project, "one two three", nats_per_byte=1.2, accuracy=0.85)
+    assert outcomes(release(project)) == {"encoder": ("2", "promoted"), "library": ("2", "promoted")}
+    assert aliases(project) == {CHAMPION: "2", PREVIOUS: "1"}
+    decided = decision(project, LIBRARY, "2")
+    assert (decided["outcome"], decided["champion_before"]) == ("promoted", "1")
+    gates = {gate["name"]: gate for gate in decided["gates"]}
+    assert gates["accuracy_delta"]["given"] == pytest.approx(0.05)
+    with get_client(sync_client=True) as client:
+        key = ArtifactFilter(key=ArtifactFilterKey(any_=[f"decision-{LIBRARY}"]))
+        (shown,) = client.read_artifacts(artifact_filter=key, limit=1)
+    assert "promoted" in str(shown.data)
+
+
+def test_a_worse_model_stays_a_candidate_and_the_error_has_the_numbers(project: Path) -> None:
+    release(project)
+    retrain(project, "one", nats_per_byte=1.3)
+    with pytest.raises(GateError, match=r"clozeline-encoder") as caught:
+        release(project)
+    assert "perplexity_ratio is 1.2214, at most 1.0200" in str(caught.value.given)
+    assert aliases(project) == {CHAMPION: "1", CANDIDATE: "2"}
+    assert aliases(project, LIBRARY) == {CHAMPION: "2", PREVIOUS: "1"}
+    assert decision(project, ENCODER, "2")["outcome"] == "refused"
+
+
+def test_what_a_person_rolled_back_no_release_puts_back(project: Path) -> None:
+    release(project)
+    retrain(project, "one two three")
+    release(project)
+    registry(project).roll_back(ENCODER)
+    assert outcomes(release(project))["encoder"] == ("2", "held")
+    assert aliases(project) == {CHAMPION: "1", PREVIOUS: "2"}
+
+
+def test_int8_that_disagrees_with_fp32_is_not_released(project: Path) -> None:
+    write_metrics(project, int8_agreement=0.5)
+    with pytest.raises(GateError, match="clozeline-encoder, clozeline-library"):
+        release(project)
+    assert aliases(project) == {CANDIDATE: "1"}
+
+
+def test_a_damaged_package_gets_no_version_and_no_alias(project: Path) -> None:
+    (project / "dist/encoder/model.int8.onnx").chmod(0o644)
+    (project / "dist/encoder/model.int8.onnx").write_bytes(b"damaged")
+    with pytest.raises(ArtifactError, match=r"model\.int8\.onnx"):
+        release(project)
+    assert registry(project).names_with(CANDIDATE) == []
+
+
+def test_a_package_that_dvc_did_not_make_is_not_released(project: Path) -> None:
+    manifest = project / "dist/encoder/manifest.json"
+    manifest.chmod(0o644)
+    manifest.write_text(manifest.read_text() + "\n")
+    with pytest.raises(ArtifactError, match=r"not what dvc\.lock says"):
+        release(project)
+    reproduce(project)
+    assert outcomes(release(project))["encoder"] == ("1", "promoted")
