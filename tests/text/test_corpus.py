@@ -149,6 +149,11 @@ def test_nothing_but_the_splits_is_left(tmp_path, params_of, texts) -> None:
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == sorted(f"{split}.parquet" for split in SPLITS)
 
 
+def test_entities_of_files_are_decoded(tmp_path, params_of, texts) -> None:
+    build(write_lines(tmp_path, [*texts, "R&amp;D and the rest of the department"]), tmp_path / "out", params_of())
+    assert "R&D and the rest of the department" in sides(tmp_path / "out")
+
+
 def test_a_label_may_be_a_file(tmp_path, params_of, words) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("\n\n".join(words(len(name) + ord(name[0]) * 100 + seed) for seed in range(40)))

@@ -88,6 +88,10 @@ def test_every_docstring_is_read_with_its_qualified_name_and_library(environment
     ]
 
 
+def test_entities_are_what_such_text_speaks_about(environment: Path) -> None:
+    assert not open_python_docs(environment / "lock.txt").decode_entities
+
+
 def test_nothing_is_imported(environment: Path) -> None:
     acme(environment / "lock.txt")
     assert not [name for name in sys.modules if name.startswith("acme")]

@@ -1,4 +1,5 @@
 import bz2
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -73,11 +74,23 @@ def test_what_is_no_complete_dump_is_refused_by_name(tmp_path, params_of, conten
         read(path, params_of())
 
 
-def test_pages_come_one_by_one_and_are_forgotten(tmp_path, params_of, monkeypatch) -> None:
+def test_pages_come_before_the_end_is_known(tmp_path, params_of) -> None:
     path = tmp_path / "dump.xml"
     path.write_text(HEAD + page("First", "one") + page("Second", "two " * 100_000) + "<page> cut")
-    pages = iter(open_wikipedia(path, params_of().source).units)
+    pages = open_wikipedia(path, params_of().source).units
     assert next(pages).documents()[0].text == "one"
     assert next(pages).size_bytes == 400_000
     with pytest.raises(DataError, match="after 2 pages"):
         next(pages)
+
+
+def test_pages_that_were_used_are_forgotten(tmp_path, params_of) -> None:
+    path = tmp_path / "dump.xml"
+    path.write_text(HEAD + page("Page", "word " * 20_000) * 200 + TAIL)
+    units = open_wikipedia(path, params_of().source).units
+    tracemalloc.start()
+    assert sum(1 for _ in units) == 200
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert path.stat().st_size > 20_000_000
+    assert peak_bytes < 3_000_000

@@ -16,7 +16,7 @@ from clozeline.text.report import SplitReport
 from clozeline.text.splits import SPLIT_NAMES
 
 CLEAN = pa.schema([("doc_id", pa.string()), ("text", pa.string()), ("source", pa.string()), ("title", pa.string())])
-_ROW_GROUP_BYTES = 4_000_000
+_ROW_GROUP_BYTES = 2_000_000
 
 
 @dataclass

@@ -16,7 +16,7 @@ from clozeline.text.workers import Workers
 
 _NUM_NEIGHBOURS = 4
 """In a band, a text is compared with so many before it and with the first, not with all: boilerplate stays cheap."""
-_CHUNK_SHINGLES = 2_000_000
+_CHUNK_SHINGLES = 500_000
 _HASH_BYTES = 4
 _EARLIER_BITS = np.uint64(32)
 

@@ -18,7 +18,7 @@ _SHINGLE_WORDS = 3
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|\w+")
 """Chinese and Japanese put no spaces between words; there a character stands for a word."""
 _MIN_RECALL = 0.97
-_MAX_CACHED_WORDS = 200_000
+_MAX_CACHED_WORDS = 50_000
 _SIGNATURE_SEED = 1
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], dtype=np.uint64)
 

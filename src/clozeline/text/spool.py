@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 
 from clozeline.text.preparation import PREPARED, PreparedBatch
 
-_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 class BucketWriter:
@@ -44,7 +45,7 @@ class BucketWriter:
     def _stream(self, bucket: int) -> pa.ipc.RecordBatchStreamWriter:
         if bucket not in self._streams:
             self._streams[bucket] = self._open.enter_context(
-                pa.ipc.new_stream(bucket_path(self._folder, bucket), PREPARED, options=_OPTIONS)
+                pa.ipc.new_stream(bucket_path(self._folder, bucket), PREPARED, options=_WRITE_OPTIONS)
             )
         return self._streams[bucket]
 
@@ -59,10 +60,10 @@ def bucket_files(folder: Path) -> list[Path]:
 
 
 def read_bucket(path: Path) -> pa.Table:
-    with pa.ipc.open_stream(path) as stream:
+    with pa.ipc.open_stream(path, options=_READ_OPTIONS) as stream:
         return stream.read_all()
 
 
 def write_bucket(path: Path, texts: pa.Table) -> None:
-    with pa.ipc.new_stream(path, PREPARED, options=_OPTIONS) as stream:
+    with pa.ipc.new_stream(path, PREPARED, options=_WRITE_OPTIONS) as stream:
         stream.write_table(texts)
