@@ -1,0 +1,116 @@
+"""From a served model back to the raw text, and every byte on the way checked."""
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import ArtifactError
+from clozeline.lineage.lock import Lock
+from clozeline.lineage.trace import Trace, ancestry, trace
+from clozeline.lineage.verification import verify
+from clozeline.registry.publishing import Evidence, Publisher
+from clozeline.workspace import Workspace
+from tests.flows.release_project import make_release_project, retrain
+
+PARAMS = Path(__file__).parents[2] / "params.yaml"
+URI = "models:/clozeline-encoder@champion"
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory, encoder_package: Path) -> Path:
+    root = tmp_path_factory.mktemp("template") / "project"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
+        return make_release_project(root, PARAMS, {"encoder": encoder_package, "library": encoder_package})
+
+
+@pytest.fixture
+def workspace(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    """A project whose encoder is released."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
+    workspace = Workspace(shutil.copytree(template, tmp_path / "project", symlinks=True))
+    for name, value in workspace.defaults().items():
+        monkeypatch.setenv(name, value)
+    publisher = Publisher(workspace.defaults()["MLFLOW_TRACKING_URI"])
+    evidence = Evidence(files={"dvc.lock": workspace.root / "dvc.lock"}, tags={})
+    version = publisher.publish(workspace.root / "dist/encoder", "clozeline-encoder", evidence)
+    publisher.registry.promote(version)
+    return workspace
+
+
+@pytest.fixture
+def traced(workspace: Workspace) -> Trace:
+    return trace(URI, workspace)
+
+
+def test_the_trace_leads_stage_by_stage_to_the_raw_text(traced: Trace, workspace: Workspace) -> None:
+    assert str(traced.version) == "clozeline-encoder version 1"
+    ancestors = {ancestor.path: ancestor.stage for ancestor in traced.origin.all()}
+    assert ancestors == {
+        "dist/encoder": "export@encoder",
+        "models/encoder": "pretrain",
+        "packages/encoder": None,
+        "data/clean": "clean",
+        "raw.txt": None,
+    }
+    locked = Lock.read(workspace.root / "dvc.lock").stages["pretrain"].outs[0].md5
+    assert {ancestor.path: ancestor.md5 for ancestor in traced.origin.all()}["models/encoder"] == locked
+
+
+def test_the_trace_is_of_the_released_version_not_of_the_newest_files(traced: Trace, workspace: Workspace) -> None:
+    retrain(workspace.root, "one two three")
+    assert trace(URI, workspace).origin == traced.origin
+    assert ancestry(Lock.read(workspace.root / "dvc.lock"), "dist/encoder") != traced.origin
+
+
+def test_an_intact_lineage_is_verified(traced: Trace, workspace: Workspace) -> None:
+    assert verify(traced, workspace) == 5
+
+
+def test_an_older_lineage_is_verified_from_the_cache(traced: Trace, workspace: Workspace) -> None:
+    retrain(workspace.root, "one two three")
+    with pytest.raises(ArtifactError, match="broken") as caught:
+        verify(traced, workspace)
+    assert str(caught.value.given).startswith("raw.txt: "), "the source was overwritten, and no cache has it"
+    assert ";" not in str(caught.value.given), "all else is still in the cache"
+
+
+@pytest.mark.parametrize("path", ["models/encoder", "data/clean"])
+def test_what_is_gone_from_cache_and_workspace_is_named(traced: Trace, workspace: Workspace, path: str) -> None:
+    md5 = {ancestor.path: ancestor.md5 for ancestor in traced.origin.all()}[path]
+    file = workspace.root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
+    file.chmod(0o644)
+    file.unlink()
+    assert verify(traced, workspace) == 5, "the workspace still has it"
+    shutil.rmtree(workspace.root / path)
+    with pytest.raises(ArtifactError) as caught:
+        verify(traced, workspace)
+    assert f"{path}: {md5} is not in the cache" in str(caught.value.given)
+
+
+def test_a_damaged_object_in_the_cache_is_named(traced: Trace, workspace: Workspace) -> None:
+    md5 = {ancestor.path: ancestor.md5 for ancestor in traced.origin.all()}["models/encoder"]
+    file = workspace.root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
+    file.chmod(0o644)
+    file.write_text("[]")
+    shutil.rmtree(workspace.root / "models")
+    with pytest.raises(ArtifactError) as caught:
+        verify(traced, workspace)
+    assert "other bytes than its name says" in str(caught.value.given)
+
+
+def test_a_damaged_file_of_the_registered_package_is_named(traced: Trace, workspace: Workspace) -> None:
+    (traced.package.folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"tokenizer\.json"):
+        verify(traced, workspace)
+
+
+def test_a_registered_package_that_another_lock_made_is_named(traced: Trace, workspace: Workspace) -> None:
+    manifest = traced.package.folder / "manifest.json"
+    manifest.write_text(manifest.read_text() + "\n")
+    with pytest.raises(ArtifactError) as caught:
+        verify(traced, workspace)
+    assert "not the package that was registered" in str(caught.value.given)
+    assert "not what stage export@encoder made" in str(caught.value.given)
