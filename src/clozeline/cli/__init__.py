@@ -5,7 +5,7 @@ import sys
 
 import typer
 
-from clozeline.cli import predict, serve, stage
+from clozeline.cli import lineage, predict, release, run, serve, stage, ui
 from clozeline.errors import ClozelineError
 
 app = typer.Typer(
@@ -13,8 +13,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+run.add_to(app)
+release.add_to(app)
 predict.add_to(app)
 serve.add_to(app)
+lineage.add_to(app)
+ui.add_to(app)
 stage.add_to(app)
 
 

@@ -1,0 +1,62 @@
+"""`clozeline lineage`: what a model was made from."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from clozeline.cli.project import project_here
+
+if TYPE_CHECKING:
+    from rich.tree import Tree
+
+    from clozeline.lineage.trace import Ancestor, Trace
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(rich_help_panel="Use a model")(lineage)
+
+
+def lineage(
+    uri: Annotated[str, typer.Argument(metavar="MODEL", help="A registered model: models:/NAME@ALIAS or …/VERSION.")],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check every byte on the way; name what is missing or differs.")
+    ] = False,
+) -> None:
+    """Walk from a registered model back to the raw text, by the hashes of the dvc.lock that it was released with.
+
+    Example: `clozeline lineage models:/clozeline-encoder@champion --verify`
+    """
+    workspace = project_here()
+    from rich.console import Console
+
+    from clozeline.lineage import verification
+    from clozeline.lineage.trace import trace
+
+    traced = trace(uri, workspace)
+    console = Console()
+    console.print(as_tree(traced))
+    if verify:
+        num_checked = verification.verify(traced, workspace)
+        console.print(f"verified: {num_checked} files and folders are there, and every hash is right")
+
+
+def as_tree(traced: "Trace") -> "Tree":
+    """The whole way; what was told once is not told again."""
+    from rich.tree import Tree
+
+    tree = Tree(traced.uri)
+    version = tree.add(f"{traced.version}, package sha256 {traced.version.package_sha256[:12]}")
+    run = version.add(f"MLflow run {traced.version.run_id}, git commit {traced.commit or '(not in a checkout)'}")
+    _add(run, traced.origin, set())
+    return tree
+
+
+def _add(tree: "Tree", ancestor: "Ancestor", told: set[str]) -> None:
+    made_by = f"made by {ancestor.stage}" if ancestor.stage else "a source"
+    if ancestor.path in told:
+        tree.add(f"{ancestor.path} (see above)")
+        return
+    told.add(ancestor.path)
+    branch = tree.add(f"{ancestor.path}  md5 {ancestor.md5}, {made_by}")
+    for parent in ancestor.parents:
+        _add(branch, parent, told)

@@ -1,0 +1,46 @@
+"""`clozeline run`: from raw text to released models, and a table of what came out."""
+
+import time
+from typing import Annotated
+
+import typer
+
+from clozeline.cli.project import project_here
+from clozeline.errors import GateError
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(rich_help_panel="Make a model")(run)
+
+
+def run(
+    release: Annotated[bool, typer.Option(help="Release what came out, if it passes the gates of params.yaml.")] = True,
+) -> None:
+    """Bring every stage up to date, release the models, and show what came out.
+
+    Only what depends on a change runs; what ran before is restored from DVC's cache. `make run` calls this.
+
+    Examples:
+
+    `clozeline run`                everything
+
+    `clozeline run --no-release`   leave the registry as it is
+    """
+    workspace = project_here()
+    started = time.monotonic()
+    from clozeline.cli import summary
+    from flows.pipeline import pipeline
+    from flows.release import Release
+    from flows.release import release as release_all
+
+    stages = pipeline(workspace.root)
+    releases: list[Release] = []
+    refusal: GateError | None = None
+    if release:
+        try:
+            releases = release_all(workspace.root)
+        except GateError as error:
+            refusal = error
+    summary.show(workspace, stages, releases, seconds=time.monotonic() - started)
+    if refusal:
+        raise refusal

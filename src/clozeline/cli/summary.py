@@ -1,0 +1,131 @@
+"""What `clozeline run` ends with: stages, figures beside their baselines, packages, versions, and what to type next."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.table import Table
+
+from clozeline.params import Params, read_params
+from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
+from clozeline.registry.figures import EncoderMetrics, Figures, MetricPaths, TaskMetrics
+from clozeline.registry.versions import Registry
+from clozeline.workspace import Workspace, tracking_uri
+
+if TYPE_CHECKING:
+    from flows.pipeline import StageResult
+    from flows.release import Release
+
+_MILLISECONDS = (">fp32 ms/text", ">INT8 ms/text", ">fp32 ms/batch", ">INT8 ms/batch")
+_NEXT_COMMANDS = {
+    'clozeline fill "Return a new array of given shape and [MASK]."': "ask the encoder",
+    "clozeline serve": "serve every champion over HTTP",
+    "clozeline ui": "see the runs and the registry in MLflow, the flow runs in Prefect",
+}
+
+
+def show(
+    workspace: Workspace, stages: "Sequence[StageResult]", releases: "Sequence[Release]", *, seconds: float
+) -> None:
+    """Print all of it to standard output."""
+    console = Console(stderr=False)
+    params = read_params(workspace.root / "params.yaml")
+    figures = read_figures(workspace, params)
+    console.print(stage_table(stages, seconds))
+    console.print(encoder_table(figures))
+    console.print(task_table(figures))
+    console.print(package_table(figures, releases))
+    if releases:
+        console.print(version_table(workspace, releases))
+    console.print("Next:", style="bold")
+    for command, purpose in _NEXT_COMMANDS.items():
+        console.print(f"  {command}  [dim]{purpose}[/]", soft_wrap=True)
+
+
+def show_releases(workspace: Workspace, releases: "Sequence[Release]") -> None:
+    """Print what became of each package to standard output."""
+    console = Console()
+    figures = read_figures(workspace, read_params(workspace.root / "params.yaml"))
+    console.print(package_table(figures, releases))
+    console.print(version_table(workspace, releases))
+
+
+def read_figures(workspace: Workspace, params: Params) -> dict[str, Figures]:
+    """By package; raises `ArtifactError` if a metric file is missing."""
+    return {
+        package: Figures.read(workspace.root / "metrics", MetricPaths.of(package, model))
+        for package, model in params.export.models.items()
+    }
+
+
+def stage_table(stages: "Sequence[StageResult]", seconds: float) -> Table:
+    table = _table("Stages", "stage", "outcome", ">seconds")
+    for stage in stages:
+        table.add_row(stage.name, stage.outcome, f"{stage.seconds:,.1f}")
+    table.add_section()
+    table.add_row("all, with the release", "", f"{seconds:,.1f}")
+    return table
+
+
+def encoder_table(figures: dict[str, Figures]) -> Table:
+    table = _table("Encoder, on the whole validation set", "figure", ">encoder", ">unigram baseline")
+    for quality in (found.quality for found in figures.values()):
+        if isinstance(quality, EncoderMetrics):
+            table.add_row("perplexity", f"{quality.perplexity:,.1f}", f"{quality.unigram_perplexity:,.1f}")
+            table.add_row("top-1", f"{quality.top1:.1%}", f"{quality.unigram_top1:.1%}")
+            table.add_row("top-5", f"{quality.top5:.1%}", f"{quality.unigram_top5:.1%}")
+    return table
+
+
+def task_table(figures: dict[str, Figures]) -> Table:
+    table = _table(
+        "Tasks, accuracy on the test set", "task", ">fine-tuned", ">TF-IDF + logistic regression", ">largest class"
+    )
+    for package, found in figures.items():
+        quality = found.quality
+        if isinstance(quality, TaskMetrics):
+            baselines = (quality.baseline_tfidf_accuracy, quality.majority_accuracy)
+            table.add_row(package, f"{quality.accuracy:.1%}", *(f"{accuracy:.1%}" for accuracy in baselines))
+    return table
+
+
+def package_table(figures: dict[str, Figures], releases: "Sequence[Release]") -> Table:
+    columns = ("package", ">fp32 MB", ">INT8 MB", ">INT8 agrees", *_MILLISECONDS)
+    table = _table("Packages; milliseconds on one thread", *columns)
+    latencies = {made.package: made.latency for made in releases}
+    for package, found in figures.items():
+        export = found.export
+        sizes = (f"{size / 1e6:,.1f}" for size in (export.fp32_size_bytes, export.int8_size_bytes))
+        measured = latencies.get(package)
+        milliseconds = (
+            (
+                measured.fp32_text_milliseconds,
+                measured.int8_text_milliseconds,
+                measured.fp32_batch_milliseconds,
+                measured.int8_batch_milliseconds,
+            )
+            if measured
+            else ()
+        )
+        table.add_row(
+            f"dist/{package}", *sizes, f"{export.int8_agreement:.1%}", *(f"{value:,.1f}" for value in milliseconds)
+        )
+    return table
+
+
+def version_table(workspace: Workspace, releases: "Sequence[Release]") -> Table:
+    table = _table("Registered models", "model", ">version", "release", "aliases")
+    registry = Registry.open(tracking_uri(workspace))
+    for made in releases:
+        held = {alias: registry.at(made.name, alias) for alias in (CHAMPION, CANDIDATE, PREVIOUS)}
+        aliases = ", ".join(f"{alias} = {version.version}" for alias, version in held.items() if version)
+        table.add_row(made.name, made.version, made.outcome, aliases)
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    """A column whose name begins with `>` holds numbers."""
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for column in columns:
+        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
+    return table
