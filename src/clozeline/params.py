@@ -182,6 +182,7 @@ class ExportParams(_Section):
     models: dict[str, str]
     opset: Annotated[int, Field(ge=14, le=20)]
     """20 is the highest that the exporter of torch 2.13 under optimum writes."""
+    per_token: bool
     per_channel: bool
     reduce_range: bool
     quantize_embeddings: bool

@@ -104,6 +104,11 @@ def test_the_order_of_texts_does_not_change_an_int8_answer(encoder_package: Path
     assert (encoder.embed(ordered[::-1])[::-1] == embeddings).all()
 
 
+def test_the_neighbours_of_a_text_do_not_change_an_int8_answer(int8: Encoder) -> None:
+    alone = np.concatenate([int8.embed([text]) for text in TEXTS])
+    np.testing.assert_allclose(int8.embed(TEXTS), alone, atol=1e-4)
+
+
 def test_threads_share_an_encoder(int8: Encoder) -> None:
     alone = [int8.fill([text]) for text in TEXTS]
     with ThreadPoolExecutor(4) as pool:

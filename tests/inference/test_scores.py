@@ -1,28 +1,34 @@
-"""Probabilities from logits of any size."""
+"""The likeliest answers, from logits of any size."""
 
 import numpy as np
 import pytest
 
 from clozeline.errors import DataError
-from clozeline.inference.scores import check_top_k, softmax, top
+from clozeline.inference.scores import check_top_k, likeliest
 
 
-def test_softmax_survives_large_logits() -> None:
-    scores = softmax(np.array([1e4, -1e4, 1e4], dtype=np.float32))
-    np.testing.assert_allclose(scores, [0.5, 0, 0.5])
+def logits(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float32)
 
 
-def test_softmax_of_rows_sums_to_one() -> None:
-    rows = np.random.default_rng(0).normal(size=(5, 7)).astype(np.float32)
-    np.testing.assert_allclose(softmax(rows).sum(axis=1), 1)
+def test_probabilities_are_the_softmax() -> None:
+    values = np.random.default_rng(0).normal(size=50).astype(np.float32)
+    places, probabilities = zip(*likeliest(values, 50), strict=True)
+    expected = np.exp(values.astype(np.float64)) / np.exp(values.astype(np.float64)).sum()
+    np.testing.assert_allclose(probabilities, expected[list(places)], rtol=1e-5)
+    assert list(probabilities) == sorted(probabilities, reverse=True)
 
 
-def test_the_best_come_first_and_ties_in_order() -> None:
-    assert top(np.array([0.1, 0.4, 0.1, 0.4, 0.0]), 3) == [1, 3, 0]
+def test_large_logits_are_no_overflow() -> None:
+    assert likeliest(logits(1e4, -1e4, 1e4), 3) == [(0, 0.5), (2, 0.5), (1, 0.0)]
+
+
+def test_ties_keep_their_order() -> None:
+    assert [place for place, _ in likeliest(logits(1, 4, 1, 4, 0), 3)] == [1, 3, 0]
 
 
 def test_more_than_there_are_gives_all() -> None:
-    assert top(np.array([0.2, 0.8]), 10) == [1, 0]
+    assert [place for place, _ in likeliest(logits(2, 8), 10)] == [1, 0]
 
 
 def test_none_is_no_number_of_answers() -> None:

@@ -49,15 +49,18 @@ def test_masks_are_where_the_text_has_them(tokenizer: TextTokenizer) -> None:
     assert text.mask_spans == ((0, 6), (9, 15))
 
 
-def test_a_whole_word_takes_the_place_of_the_mask(tokenizer: TextTokenizer) -> None:
+@pytest.mark.parametrize(("token", "filled"), [("the", "Is the Model"), ("##s", "Iss Model"), ("##", "Is ## Model")])
+def test_a_token_takes_the_place_of_the_mask_and_a_piece_joins_the_word_before(
+    tokenizer: TextTokenizer, token: str, filled: str
+) -> None:
+    assert tokenizer.with_token("Is [MASK] Model", (3, 9), token) == filled
+
+
+def test_the_text_of_a_token_says_whether_it_continues_a_word(tokenizer: TextTokenizer) -> None:
+    (piece,) = tokenizer.ids_of("##s")
     (the,) = tokenizer.ids_of("the")
-    assert tokenizer.with_token("Is [MASK] Model", (3, 9), the) == "Is the Model"
-
-
-def test_a_piece_of_a_word_joins_the_word_before_the_mask(tokenizer: TextTokenizer) -> None:
-    piece = tokenizer.ids_of("##s")
-    assert len(piece) == 1
-    assert tokenizer.with_token("Model [MASK]!", (6, 12), piece[0]) == "Models!"
+    assert tokenizer.token_text(piece) == "##s"
+    assert tokenizer.token_text(the) == "the"
 
 
 def test_a_lone_surrogate_is_refused_by_the_number_of_its_text(tokenizer: TextTokenizer) -> None:

@@ -66,7 +66,7 @@ def test_the_metrics_count_what_was_compared(encoder_package: Path, classifier_p
         assert metrics["int8_size_bytes"] == (package / FILES.int8).stat().st_size
         assert metrics["parity_max_abs_difference"] < 1e-5
         assert metrics["num_agreement_texts"] == 40
-    assert encoder["int8_agreement"] > 0.9
+    assert encoder["int8_agreement"] > 0.95
     assert encoder["embedding_cosine_mean"] > 0.999
     assert encoder["num_agreement_items"] > 100
     assert classifier["num_agreement_items"] == 40
@@ -74,9 +74,9 @@ def test_the_metrics_count_what_was_compared(encoder_package: Path, classifier_p
 
 
 def test_every_weight_product_is_in_8_bits_and_no_other(encoder_package: Path) -> None:
-    """ModernBERT, 2 layers: Wqkv, Wo, Wi, Wo of each, the dense layer of the head, and the vocabulary."""
+    """ModernBERT, 2 layers: Wqkv, Wo, Wi, Wo of each, and the vocabulary; the dense layer of the head stays."""
     counts = op_counts(onnx.load(encoder_package / FILES.int8))
-    assert counts["MatMulInteger"] == metrics_of(encoder_package)["quantized_matmuls"] == 2 * 4 + 2
+    assert counts["MatMulInteger"] == metrics_of(encoder_package)["quantized_matmuls"] == 2 * 4 + 1
     assert counts["MatMul"] == metrics_of(encoder_package)["float_matmuls"]
     assert metrics_of(encoder_package)["quantized_embeddings"] == 1
 
@@ -111,10 +111,11 @@ def test_the_int8_file_is_about_a_quarter(save_trained: Callable[[Any], Path], e
 
 
 def test_knobs_reach_the_graph(small_encoder: Path, export_model: ExportModel) -> None:
-    package = export_model(small_encoder, opset=18, quantize_embeddings=False, per_channel=False)
+    package = export_model(small_encoder, opset=18, quantize_embeddings=False, per_channel=False, per_token=False)
     manifest = read_manifest(package)
     assert manifest.quantization.embeddings == "float32"
-    assert manifest.quantization.weights == "int8 per tensor, symmetric"
+    assert manifest.quantization.weights == "int8 per matrix, symmetric"
+    assert manifest.quantization.activations == "uint8 per batch, dynamic"
     assert {opset.version for opset in onnx.load(package / FILES.int8).opset_import} == {18}
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto
+from onnx import GraphProto, ModelProto
 
 from clozeline.inference.manifest import TensorSpec
 
@@ -31,16 +31,6 @@ def declare(model: ModelProto, outputs: Sequence[TensorSpec]) -> None:
                 axis.dim_value = size
             else:
                 axis.dim_param = size
-
-
-def tidy(model: ModelProto) -> None:
-    """Drop what tells of the exporting machine (source paths in doc strings) and constants under a second name."""
-    model.ClearField("doc_string")
-    for graph in _graphs(model.graph):
-        graph.ClearField("doc_string")
-        for node in graph.node:
-            node.ClearField("doc_string")
-    _merge_identities(model.graph)
 
 
 def op_counts(model: ModelProto) -> Counter[str]:
@@ -76,22 +66,3 @@ def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
         for attribute in node.attribute:
             if attribute.HasField("g"):
                 yield from _graphs(attribute.g)
-
-
-def _merge_identities(graph: GraphProto) -> None:
-    """The exporter gives a tied weight one tensor and an Identity per further name: read the tensor itself."""
-    outputs = {output.name for output in graph.output}
-    initializers = {tensor.name for tensor in graph.initializer}
-    aliases: dict[str, str] = {}
-    kept: list[NodeProto] = []
-    for node in graph.node:
-        source = aliases.get(node.input[0], node.input[0]) if node.input else ""
-        if node.op_type == "Identity" and source in initializers and node.output[0] not in outputs:
-            aliases[node.output[0]] = source
-        else:
-            kept.append(node)
-    graph.ClearField("node")
-    graph.node.extend(kept)
-    for inner in _graphs(graph):
-        for node in inner.node:
-            node.input[:] = [aliases.get(name, name) for name in node.input]

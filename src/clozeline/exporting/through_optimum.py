@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any, cast
 
+from onnx import ModelProto
 from optimum.exporters.onnx import export
 from optimum.exporters.tasks import TasksManager
 from torch import Tensor, nn
@@ -27,7 +28,7 @@ class AnswersAtMasks(nn.Module):
 
     def __init__(self, model: PreTrainedModel, mask_id: int) -> None:
         super().__init__()
-        self.model = model
+        self.masked_lm = model
         self.config = model.config
         self._mask_id = mask_id
 
@@ -46,9 +47,9 @@ class AnswersAtMasks(nn.Module):
         if token_type_ids is not None:
             inputs["token_type_ids"] = token_type_ids
         # Between encoder and head, whatever the family calls them.
-        hook = self.model.base_model.register_forward_hook(keep_masks)
+        hook = self.masked_lm.base_model.register_forward_hook(keep_masks)
         try:
-            logits_1MV = self.model(**inputs).logits
+            logits_1MV = self.masked_lm(**inputs).logits
         finally:
             hook.remove()
         return {"logits": logits_1MV.squeeze(0), "sentence_embedding": embedding[0]}
@@ -75,6 +76,17 @@ def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
     mask_id = trained.tokenizer.mask_token_id
     config = _at_masks(constructor.func, mask_id)(model.config, task=task)
     return _export(AnswersAtMasks(model, mask_id), config, opset, path)
+
+
+def head_products(trained: TrainedModel, graph: ModelProto) -> list[str]:
+    """Names of the graph's MatMuls that belong to the head, but for the one that names the vocabulary.
+
+    They are small, and run for a few rows only; their errors are in every logit. On the default encoder, 7-bit weights
+    in this one layer alone changed 2.6 % of the likeliest words.
+    """
+    in_base_model = f"/{trained.model.base_model_prefix}/"
+    products = [node.name for node in graph.graph.node if node.op_type == "MatMul" and in_base_model not in node.name]
+    return products[:-1] if trained.task == "fill-mask" else products
 
 
 def _at_masks(stock: Any, mask_id: int) -> Any:

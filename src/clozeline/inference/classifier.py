@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.inference.open_model import OpenModel
-from clozeline.inference.scores import check_top_k, softmax, top
+from clozeline.inference.scores import check_top_k, likeliest
 from clozeline.inference.tokenization import TokenizedText
 
 
@@ -36,9 +36,9 @@ class Classifier(OpenModel):
         check_top_k(top_k)
         answers: list[list[LabelScore]] = [[] for _ in texts]
         for position, logits_C in self.logits(self.tokenize(texts, truncate=truncate)):
-            scores_C = softmax(logits_C)
-            labels = self.manifest.labels
-            answers[position] = [LabelScore(labels[place], float(scores_C[place])) for place in top(scores_C, top_k)]
+            answers[position] = [
+                LabelScore(self.manifest.labels[place], score) for place, score in likeliest(logits_C, top_k)
+            ]
         return answers
 
     def logits(self, texts: Sequence[TokenizedText]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:

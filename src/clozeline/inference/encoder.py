@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from clozeline.inference.errors import NoMaskError, TargetError
 from clozeline.inference.open_model import OpenModel
-from clozeline.inference.scores import check_top_k, softmax, top
+from clozeline.inference.scores import check_top_k, likeliest
 from clozeline.inference.tokenization import TokenizedText
 
 
@@ -86,17 +86,15 @@ class Encoder(OpenModel):
         top_k: int,
         target_ids: npt.NDArray[np.int64] | None,
     ) -> list[Filled]:
-        ids = np.arange(len(logits_V)) if target_ids is None else target_ids
-        scores = softmax(logits_V[ids])
-        return [
-            Filled(
-                score=float(scores[place]),
-                token=int(ids[place]),
-                token_str=self._tokenizer.token_text(int(ids[place])),
-                sequence=self._tokenizer.with_token(text, span, int(ids[place])),
-            )
-            for place in top(scores, top_k)
-        ]
+        if target_ids is None:
+            best = likeliest(logits_V, top_k)
+        else:
+            best = [(int(target_ids[place]), score) for place, score in likeliest(logits_V[target_ids], top_k)]
+        return [self._filled(text, span, token_id, score) for token_id, score in best]
+
+    def _filled(self, text: str, span: tuple[int, int], token_id: int, score: float) -> Filled:
+        token = self._tokenizer.token_text(token_id)
+        return Filled(score, token_id, token, self._tokenizer.with_token(text, span, token))
 
     def _target_ids(self, targets: Sequence[str]) -> npt.NDArray[np.int64]:
         ids = {target: self._tokenizer.ids_of(target) for target in targets}

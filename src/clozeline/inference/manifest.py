@@ -52,13 +52,16 @@ class SpecialTokens(_Record):
 class QuantizationScheme(_Record):
     """How `model.int8.onnx` differs from `model.onnx`."""
 
-    activations: Literal["uint8 per tensor, dynamic"]
-    weights: Literal["int8 per column, symmetric", "int8 per tensor, symmetric"]
+    activations: Literal["uint8 per token, dynamic", "uint8 per batch, dynamic"]
+    weights: Literal["int8 per column, symmetric", "int8 per matrix, symmetric"]
     reduce_range: bool
     """Weights use 7 of 8 bits: without VNNI, products of 8-bit ones saturate."""
     embeddings: Literal["int8 per row, symmetric", "float32"]
+    """A table that is the vocabulary head too keeps all 8 bits in both."""
     quantized_matmuls: int
     quantized_embeddings: int
+    exact_matmuls: tuple[str, ...]
+    """Products by a constant that stay in float32, by name; as do products of two activations."""
 
 
 class FileRecord(_Record):

@@ -1,4 +1,7 @@
-"""Logits to probabilities and the best of them."""
+"""Logits to the likeliest answers and their probabilities.
+
+V classes or vocabulary.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -6,20 +9,18 @@ import numpy.typing as npt
 from clozeline.errors import DataError
 
 
-def softmax(logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-    """Probabilities along the last axis, in float64; stable for logits of any size."""
-    shifted = np.exp(logits.astype(np.float64) - logits.max(axis=-1, keepdims=True))
-    probabilities: npt.NDArray[np.float64] = shifted / shifted.sum(axis=-1, keepdims=True)
-    return probabilities
+def likeliest(logits_V: npt.NDArray[np.float32], top_k: int) -> list[tuple[int, float]]:
+    """Places of the `top_k` largest logits (all, if there are fewer) with their softmax, best first.
 
-
-def top(scores: npt.NDArray[np.float64], top_k: int) -> list[int]:
-    """Places of the `top_k` largest scores (all, if there are fewer), best first; of equal ones the first."""
-    top_k = min(top_k, len(scores))
-    threshold = np.partition(scores, -top_k)[-top_k]
-    places = np.flatnonzero(scores >= threshold)
-    order = np.argsort(-scores[places], kind="stable")[:top_k]
-    return [int(place) for place in places[order]]
+    Equal logits keep their order. Stable for logits of any size; the sum is taken in float64.
+    """
+    top_k = min(top_k, len(logits_V))
+    threshold = np.partition(logits_V, -top_k)[-top_k]
+    places = np.flatnonzero(logits_V >= threshold)
+    best = places[np.argsort(-logits_V[places], kind="stable")[:top_k]]
+    shifted_V = np.exp(logits_V - logits_V[best[0]])
+    probabilities = shifted_V[best] / shifted_V.sum(dtype=np.float64)
+    return list(zip(best.tolist(), probabilities.tolist(), strict=True))
 
 
 def check_top_k(top_k: int) -> None:

@@ -33,6 +33,7 @@ class TextTokenizer:
         self._cut = Tokenizer.from_file(str(path))
         self._cut.no_padding()
         self._cut.enable_truncation(max_length)
+        self._continuing: str = getattr(self._whole.model, "continuing_subword_prefix", None) or ""
         self._max_length = max_length
         self._mask_id = mask_id
 
@@ -70,13 +71,11 @@ class TextTokenizer:
         decoded: str = self._whole.decode([token_id], skip_special_tokens=False)
         return decoded
 
-    def with_token(self, text: str, span: tuple[int, int], token_id: int) -> str:
+    def with_token(self, text: str, span: tuple[int, int], token: str) -> str:
         """`text` with the characters of `span` replaced by a token, which may continue the word before it."""
         start, end = span
-        token = self.token_text(token_id)
-        prefix = getattr(self._whole.model, "continuing_subword_prefix", None)
-        if prefix and token.startswith(prefix) and len(token) > len(prefix):
-            return text[:start].rstrip() + token.removeprefix(prefix) + text[end:]
+        if self._continuing and token.startswith(self._continuing) and token != self._continuing:
+            return text[:start].rstrip() + token.removeprefix(self._continuing) + text[end:]
         return text[:start] + token + text[end:]
 
     def _encode(self, texts: Sequence[str]) -> list[Encoding]:
