@@ -56,7 +56,11 @@ class Workspace:
 
 
 def set_defaults(workspace: Workspace) -> None:
-    """Give this process, and those it starts, every default that the environment leaves open."""
+    """Give this process, and those it starts, every default that the environment leaves open.
+
+    Makes the project's own Prefect home: Prefect would make the last folder of its path, but not those above it.
+    """
+    workspace.prefect.mkdir(parents=True, exist_ok=True)
     for name, value in workspace.defaults().items():
         os.environ.setdefault(name, value)
 
