@@ -165,10 +165,8 @@ class FinetuneParams(_Section):
     max_length: Annotated[int, Field(ge=8)]
     batch_size: Count
     epochs: Count
-    learning_rate: Positive
-    weight_decay: NotNegative
+    optimizer: OptimizerParams
     warmup_fraction: Share
-    clip_norm: Positive
     num_threads: Count | None
 
     @model_validator(mode="after")

@@ -4,7 +4,7 @@ It knows nothing of masks or labels: it is given batches that can start anywhere
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -119,9 +119,10 @@ class Loop(Generic[Inputs]):
         if state.step % self.log_every_steps == 0 or state.step == self.total_steps:
             on_point(state.close_window(learning_rate, norm))
         if state.step % self.checkpoint_every_steps == 0 and state.step < self.total_steps:
-            self.checkpoints.save(state.step, self._everything(state))
+            self.checkpoints.save(state.step, self.everything(state))
 
-    def _everything(self, state: State) -> dict[str, Any]:
+    def everything(self, state: State) -> dict[str, Any]:
+        """What `restore` needs."""
         return {
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -136,8 +137,10 @@ class Loop(Generic[Inputs]):
             ArtifactError: a checkpoint belongs to another run.
         """
         saved = self.checkpoints.load_newest()
-        if saved is None:
-            return State()
+        return State() if saved is None else self.restore(saved)
+
+    def restore(self, saved: Mapping[str, Any]) -> State:
+        """Bring model, optimizer and random state to where `everything` was told."""
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         torch.set_rng_state(saved["random"])

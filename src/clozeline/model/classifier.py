@@ -1,0 +1,102 @@
+"""An encoder with a head that tells classes apart: built on a pre-trained encoder, asked, saved.
+
+Shapes: B rows, L longest row, C classes.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.model.masked_lm import save_weights
+
+
+@dataclass(frozen=True)
+class ClassBatch:
+    """Rows and the class of each."""
+
+    input_ids_BL: Tensor
+    attention_mask_BL: Tensor | None
+    """None where no row is padded: attention then takes a faster path."""
+    class_B: Tensor
+
+
+def build(encoder: Path, labels: Sequence[str], seed: int) -> PreTrainedModel:
+    """The encoder's weights under a fresh head, which is a function of `seed`; the global random state stays.
+
+    Raises:
+        ArtifactError: the folder holds no model.
+    """
+    if not (encoder / "config.json").is_file():
+        raise ArtifactError(
+            f"{encoder} holds no model",
+            given=f"no {encoder / 'config.json'}",
+            expected="a folder that `pretrain` wrote",
+            do="run `dvc repro pretrain`",
+        )
+    config = AutoConfig.from_pretrained(encoder, local_files_only=True)
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: place for place, label in enumerate(labels)}
+    if hasattr(config, "classifier_pooling"):
+        # Masked language modelling never trains [CLS]: the mean over tokens is the better summary of a text.
+        config.classifier_pooling = "mean"
+    with torch.random.fork_rng(devices=[]), _no_warning_of_a_fresh_head():
+        torch.manual_seed(seed)
+        return AutoModelForSequenceClassification.from_pretrained(
+            encoder, config=config, local_files_only=True, attn_implementation="sdpa"
+        )
+
+
+def check_fit(model: PreTrainedModel, encoder: Path, *, vocab_size: int, max_length: int) -> None:
+    """Raises:
+    ArtifactError: the folder's tokenizer was made for another model.
+    ParamsError: rows of `max_length` tokens are longer than the model can read.
+    """
+    if vocab_size > model.config.vocab_size:
+        raise ArtifactError(
+            f"{encoder} holds the tokenizer of another model",
+            given=f"a tokenizer of {vocab_size:,} tokens",
+            expected=f"at most {model.config.vocab_size:,}: the rows of the model's embedding",
+            do="save model and tokenizer of the same training: `dvc repro pretrain`",
+        )
+    if max_length > model.config.max_position_embeddings:
+        raise ParamsError(
+            "params.yaml: `max_length` of the task is longer than the encoder can read",
+            given=max_length,
+            expected=f"at most {model.config.max_position_embeddings}",
+            do="lower it, or raise `pretrain.model.max_position_embeddings`",
+        )
+
+
+def class_logits(model: PreTrainedModel, batch: ClassBatch) -> Tensor:
+    """`logits_BC`."""
+    logits_BC: Tensor = model(batch.input_ids_BL, attention_mask=batch.attention_mask_BL).logits
+    return logits_BC
+
+
+def save(model: PreTrainedModel, encoder: Path, max_length: int, out: Path) -> None:
+    """Fill `out` with what stock `AutoModelForSequenceClassification` and `AutoTokenizer` load.
+
+    The tokenizer remembers `max_length`: texts are cut in use where they were cut in training and in the test.
+    """
+    save_weights(model, out)
+    tokenizer = AutoTokenizer.from_pretrained(encoder, local_files_only=True)
+    tokenizer.model_max_length = max_length
+    tokenizer.save_pretrained(out)
+
+
+@contextmanager
+def _no_warning_of_a_fresh_head() -> Iterator[None]:
+    """transformers warns that the head is not pre-trained, which is what is wanted here."""
+    level = transformers_logging.get_verbosity()
+    transformers_logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        transformers_logging.set_verbosity(level)

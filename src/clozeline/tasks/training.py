@@ -1,0 +1,64 @@
+"""A task made ready to train: optimizer, schedule, checkpoints of exactly this run."""
+
+import os
+from pathlib import Path
+
+import torch
+
+import clozeline
+from clozeline.tasks.best_epoch import BestEpoch
+from clozeline.tasks.task import Task, TaskInputs
+from clozeline.training.checkpoint import Checkpoints, fingerprint
+from clozeline.training.loop import Loop
+from clozeline.training.optimizer import build_adamw
+from clozeline.training.schedule import learning_rate
+
+_CODE = ("model", "tasks", "tokens", "training")
+"""Rooms whose code decides the result."""
+_LOG_EVERY_STEPS = 10
+
+
+def use_threads(num_threads: int | None) -> None:
+    """None: every core this process may use."""
+    torch.set_num_threads(num_threads or len(os.sched_getaffinity(0)))
+
+
+def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestEpoch:
+    """AdamW with warm-up and linear decay to zero (Devlin et al. 2018, appendix A.3), a checkpoint after each epoch."""
+    params = inputs.params
+    total_steps = params.epochs * task.batches_per_epoch
+    torch.manual_seed(inputs.seed)
+    loop = Loop(
+        model=task.model,
+        optimizer=build_adamw(task.model, params.optimizer),
+        batches_from=task.batches_from,
+        loss_sum=task.loss_sum,
+        learning_rate_at=lambda step: learning_rate(
+            step,
+            peak=params.optimizer.learning_rate,
+            warmup_steps=round(params.warmup_fraction * total_steps),
+            total_steps=total_steps,
+            final_fraction=0.0,
+            decay="linear",
+        ),
+        total_steps=total_steps,
+        clip_norm=params.optimizer.clip_norm,
+        log_every_steps=_LOG_EVERY_STEPS,
+        # Best weights belong to a checkpoint too, so `BestEpoch` saves it, and the loop none.
+        checkpoint_every_steps=total_steps + 1,
+        checkpoints=Checkpoints.of(work, _fingerprint(inputs), keep=1),
+    )
+    return BestEpoch(loop, task.batches_per_epoch, params.epochs, task.validation_score)
+
+
+def _fingerprint(inputs: TaskInputs) -> str:
+    package = Path(clozeline.__file__).parent
+    code = [file for room in _CODE for file in sorted((package / room).glob("*.py"))]
+    encoder = sorted(file for file in inputs.encoder.iterdir() if file.is_file())
+    facts = {
+        "params": inputs.params.model_dump(),
+        "seed": inputs.seed,
+        "torch": torch.__version__,
+        "num_threads": torch.get_num_threads(),
+    }
+    return fingerprint(facts, [inputs.data, *encoder, *code])
