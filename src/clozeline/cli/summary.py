@@ -1,9 +1,12 @@
 """What `clozeline run` ends with: stages, figures beside their baselines, packages, versions, and what to type next."""
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from clozeline.params import Params, read_params
@@ -17,10 +20,10 @@ if TYPE_CHECKING:
     from flows.release import Release
 
 _MILLISECONDS = (">fp32 ms/text", ">INT8 ms/text", ">fp32 ms/batch", ">INT8 ms/batch")
-_NEXT_COMMANDS = {
-    'clozeline fill "Return a new array of given shape and [MASK]."': "ask the encoder",
-    "clozeline serve": "serve every champion over HTTP",
-    "clozeline ui": "see the runs and the registry in MLflow, the flow runs in Prefect",
+_NEXT_VERBS = {
+    'fill "Return a new array of given shape and [MASK]."': "ask the encoder",
+    "serve": "serve every champion over HTTP",
+    "ui": "see the runs and the registry in MLflow, the flow runs in Prefect",
 }
 
 
@@ -38,8 +41,16 @@ def show(
     if releases:
         console.print(version_table(workspace, releases))
     console.print("Next:", style="bold")
-    for command, purpose in _NEXT_COMMANDS.items():
-        console.print(f"  {command}  [dim]{purpose}[/]", soft_wrap=True)
+    for verb, purpose in _NEXT_VERBS.items():
+        console.print(f"  {escape(f'{_clozeline_as_typed()} {verb}')}  [dim]{purpose}[/]", soft_wrap=True)
+
+
+def _clozeline_as_typed() -> str:
+    """The command as it works in this folder, whether or not its environment is activated."""
+    command = Path(sys.argv[0])
+    if command.name == "clozeline" and command.is_relative_to(Path.cwd()):
+        return str(command.relative_to(Path.cwd()))
+    return "clozeline"
 
 
 def show_releases(workspace: Workspace, releases: "Sequence[Release]") -> None:
