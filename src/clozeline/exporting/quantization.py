@@ -25,7 +25,6 @@ from clozeline.exporting.graph import drop_unread, op_counts
 FULL_LIMIT = 127
 REDUCED_LIMIT = 64
 _ZERO_POINT = 128
-_SMALLEST_SCALE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -181,15 +180,14 @@ class _Rewriting:
         zero_point = self._constant("quantization/zero_point", np.array(_ZERO_POINT, dtype=np.uint8))
         one = self._constant("quantization/one", np.array(1, dtype=np.float32))
         step = self._constant("quantization/step", np.array(1 / FULL_LIMIT, dtype=np.float32))
-        smallest = self._constant("quantization/smallest_scale", np.array(_SMALLEST_SCALE, dtype=np.float32))
         first, last = (self._constant(f"quantization/{n}", np.array([n], dtype=np.int64)) for n in (0, 1))
         last_axis = self._constant("quantization/last_axis", np.array([-1], dtype=np.int64))
         yield helper.make_node("Abs", [name], [f"{name}/size"])
         yield self._largest_of_last_axis(f"{name}/size", f"{name}/reduced", last_axis)
         # Of no rows (no mask in a batch) onnxruntime 1.31 reduces nothing, and the axis would keep its size.
         yield helper.make_node("Slice", [f"{name}/reduced", first, last, last_axis], [f"{name}/largest"])
-        yield helper.make_node("Mul", [f"{name}/largest", step], [f"{name}/exact_scale"])
-        yield helper.make_node("Max", [f"{name}/exact_scale", smallest], [f"{name}/scale"])
+        # A token of zeros has the scale 0, which makes zeros again of whatever 0 / 0 is rounded to.
+        yield helper.make_node("Mul", [f"{name}/largest", step], [f"{name}/scale"])
         yield helper.make_node("Div", [name, f"{name}/scale"], [f"{name}/steps"])
         yield helper.make_node("QuantizeLinear", [f"{name}/steps", one, zero_point], [f"{name}/quantized"])
         return _Integers(f"{name}/quantized", f"{name}/scale", zero_point)
