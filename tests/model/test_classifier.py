@@ -1,0 +1,79 @@
+"""Claim: a classifier is the pre-trained encoder under a head made from the seed, and stock classes load it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.model import classifier
+from clozeline.model.classifier import ClassBatch
+
+LABELS = ("x", "y", "z")
+INPUT_IDS_BL = torch.tensor([[2, 10, 11, 12, 3], [2, 20, 3, 0, 0]])
+MASK_BL = (INPUT_IDS_BL != 0).long()
+
+
+def batch(rows: slice, length: int = 5, *, masked: bool = True) -> ClassBatch:
+    input_ids_BL = INPUT_IDS_BL[rows, :length]
+    mask_BL = MASK_BL[rows, :length] if masked else None
+    return ClassBatch(input_ids_BL, mask_BL, torch.zeros(len(input_ids_BL), dtype=torch.long))
+
+
+def test_the_encoders_weights_are_kept_and_the_head_follows_the_seed(small_encoder: Path) -> None:
+    encoder = AutoModelForMaskedLM.from_pretrained(small_encoder)
+    one, same, other = (classifier.build(small_encoder, LABELS, seed) for seed in (1, 1, 2))
+    for name, weight in encoder.base_model.state_dict().items():
+        assert torch.equal(weight, one.base_model.state_dict()[name]), name
+    assert torch.equal(one.classifier.weight, same.classifier.weight)
+    assert not torch.equal(one.classifier.weight, other.classifier.weight)
+    assert one.classifier.weight.shape == (3, 32)
+
+
+def test_the_global_random_state_is_left_alone(small_encoder: Path) -> None:
+    before = torch.get_rng_state()
+    classifier.build(small_encoder, LABELS, 1)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_padding_and_company_change_no_answer(small_encoder: Path) -> None:
+    model = classifier.build(small_encoder, LABELS, 1).eval()
+    with torch.inference_mode():
+        together = classifier.class_logits(model, batch(slice(0, 2)))
+        first = classifier.class_logits(model, batch(slice(0, 1), masked=False))
+        second = classifier.class_logits(model, batch(slice(1, 2), length=3, masked=False))
+    torch.testing.assert_close(together, torch.cat([first, second]), rtol=0, atol=1e-5)
+
+
+def test_stock_classes_load_what_is_saved_and_answer_the_same(small_encoder: Path, tmp_path: Path) -> None:
+    model = classifier.build(small_encoder, LABELS, 1).eval()
+    classifier.save(model, small_encoder, 48, tmp_path)
+    stock = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert stock.config.id2label == {0: "x", 1: "y", 2: "z"}
+    assert stock.config.label2id == {"x": 0, "y": 1, "z": 2}
+    assert tokenizer.model_max_length == 48
+    with torch.inference_mode():
+        inputs = tokenizer(["the model reads a file"], return_tensors="pt")
+        ours = classifier.class_logits(model, ClassBatch(inputs["input_ids"], None, torch.zeros(1)))
+        torch.testing.assert_close(stock(**inputs).logits, ours, rtol=0, atol=1e-6)
+
+
+def test_rows_longer_than_the_encoder_reads_are_refused(small_encoder: Path) -> None:
+    model = classifier.build(small_encoder, LABELS, 1)
+    classifier.check_fit(model, small_encoder, vocab_size=90, max_length=64)
+    with pytest.raises(ParamsError, match="longer than the encoder can read") as caught:
+        classifier.check_fit(model, small_encoder, vocab_size=90, max_length=65)
+    assert (caught.value.given, caught.value.expected) == (65, "at most 64")
+
+
+def test_the_tokenizer_of_a_larger_model_is_refused(small_encoder: Path) -> None:
+    model = classifier.build(small_encoder, LABELS, 1)
+    with pytest.raises(ArtifactError, match="tokenizer of another model"):
+        classifier.check_fit(model, small_encoder, vocab_size=91, max_length=64)
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=str(tmp_path)):
+        classifier.build(tmp_path, LABELS, 1)

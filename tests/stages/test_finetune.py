@@ -1,0 +1,224 @@
+"""Claim: what can be learned is learned, judged on texts that nothing was chosen by, the same bytes each time."""
+
+import csv
+import json
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from clozeline.errors import DataError, TrainingError
+from clozeline.params import FinetuneParams, read_params
+from clozeline.stages import finetune
+from clozeline.tasks.classification import Classification
+from clozeline.tasks.labelled import Labelled
+from clozeline.tasks.selection import select
+
+PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").finetune["library"]
+TOPICS = {"cooking": "salt oven butter flour", "sailing": "mast keel tide rudder", "gardens": "soil seed root weed"}
+FILLER = ["the", "a", "of", "and", "with", "then", "before", "after", "under", "over", "some", "more"]
+
+
+class Killed(BaseException):
+    pass
+
+
+def topic_records(num_per_topic: int) -> list[dict[str, str]]:
+    """Texts of which a few words give the topic away."""
+    draw = random.Random(3)
+    return [
+        {"text": " ".join(draw.choice(words.split() + FILLER) for _ in range(draw.randint(6, 16))), "topic": topic}
+        for _ in range(num_per_topic)
+        for topic, words in TOPICS.items()
+    ]
+
+
+def params(**changes: object) -> FinetuneParams:
+    values = PARAMS.model_dump() | {
+        "text_field": "text",
+        "label_field": "topic",
+        "max_length": 32,
+        "batch_size": 16,
+        "epochs": 4,
+        "optimizer": PARAMS.optimizer.model_dump() | {"learning_rate": 0.01},
+        "num_threads": 1,
+    }
+    return FinetuneParams.model_validate(values | changes)
+
+
+Finetune = Callable[..., Path]
+
+
+@pytest.fixture
+def run(small_encoder: Path, tmp_path: Path) -> Finetune:
+    """`run(name, **changes)` runs the stage and returns the folder of all it wrote."""
+    records = topic_records(150)
+    pq.write_table(pa.Table.from_pylist(records), tmp_path / "data.parquet")
+    pq.write_table(pa.table({"text": ["something else"]}), tmp_path / "train.parquet")
+
+    def run(name: str, *, encoder: Path = small_encoder, seed: int = 7, **changes: object) -> Path:
+        out = tmp_path / name
+        finetune.run(
+            params(**changes),
+            seed=seed,
+            task="topics",
+            encoder=encoder,
+            data=tmp_path / "data.parquet",
+            pretraining_text=tmp_path / "train.parquet",
+            out=out / "model",
+            metrics=out / "metrics.json",
+            confusion=out / "confusion.csv",
+            work=tmp_path / "work",
+        )
+        return out
+
+    return run
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def metrics_of(folder: Path) -> dict[str, object]:
+    metrics: dict[str, object] = json.loads((folder / "metrics.json").read_text())
+    return metrics
+
+
+def rows_of(folder: Path) -> list[list[str]]:
+    with (folder / "confusion.csv").open(newline="") as file:
+        return list(csv.reader(file))
+
+
+def test_a_task_that_can_be_learned_is_learned(run: Finetune) -> None:
+    metrics = metrics_of(run("out"))
+    assert metrics["accuracy"] > 0.8
+    assert metrics["accuracy_low"] < metrics["accuracy"] < metrics["accuracy_high"]
+    assert metrics["majority_accuracy"] < 0.5
+    assert metrics["baseline_tfidf_accuracy"] > 0.9
+    assert set(metrics["per_class"]) == set(TOPICS)
+
+
+def test_the_counts_add_up(run: Finetune) -> None:
+    metrics = metrics_of(run("out", epochs=1))
+    records = metrics["records"]
+    assert records["num_read"] == 450 == sum(count for name, count in records.items() if name != "num_read")
+    parts = metrics["num_train"], metrics["num_validation"], metrics["num_test"]
+    assert sum(parts) == records["num_used"]
+    assert metrics["num_test_seen_in_pretraining"] == 0
+
+
+def test_the_confusion_table_is_the_accuracy_in_full(run: Finetune) -> None:
+    out = run("out", epochs=1)
+    header, *rows = rows_of(out)
+    assert header == ["actual", "predicted"]
+    assert np.mean([actual == predicted for actual, predicted in rows]) == pytest.approx(metrics_of(out)["accuracy"])
+    sizes = {label: of_class["num_texts"] for label, of_class in metrics_of(out)["per_class"].items()}
+    assert Counter(actual for actual, _ in rows) == sizes
+
+
+def test_stock_transformers_gives_the_answers_that_were_judged(run: Finetune) -> None:
+    out = run("out")
+    model = AutoModelForSequenceClassification.from_pretrained(out / "model").eval()
+    tokenizer = AutoTokenizer.from_pretrained(out / "model")
+    _, *rows = rows_of(out)
+    records = [Labelled(record["text"], record["topic"]) for record in topic_records(150)]
+    of_test = select(records, params()).test
+    inputs = tokenizer([example.text for example in of_test], return_tensors="pt", padding=True, truncation=True)
+    with torch.inference_mode():
+        places = model(**inputs).logits.argmax(dim=1).tolist()
+    assert rows == [[e.label, model.config.id2label[place]] for e, place in zip(of_test, places, strict=True)]
+
+
+def test_two_runs_write_the_same_bytes_and_another_seed_does_not(run: Finetune) -> None:
+    one, two, other = run("one"), run("two"), run("other", seed=8)
+    assert contents(one) == contents(two)
+    assert contents(one)["model/model.safetensors"] != contents(other)["model/model.safetensors"]
+
+
+def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(
+    run: Finetune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run("whole")
+    judge, asked = Classification.validation_score, iter(range(10))
+
+    def killed_once(task: Classification) -> float:
+        if next(asked) == 2:
+            raise Killed
+        return judge(task)
+
+    monkeypatch.setattr(Classification, "validation_score", killed_once)
+    with pytest.raises(Killed):
+        run("parts")
+    assert len(list((tmp_path / "work" / "topics").glob("*/step-*"))) == 1
+    assert contents(run("parts")) == contents(whole)
+    assert next(asked) == 5
+    assert list((tmp_path / "work" / "topics").iterdir()) == []
+
+
+def test_a_checkpoint_of_other_params_is_not_gone_on_with(
+    run: Finetune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = run("fresh", batch_size=8)
+
+    asked = iter(range(10))
+
+    def killed_late(task: Classification) -> float:
+        if next(asked) == 2:
+            raise Killed
+        return 0.5
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Classification, "validation_score", killed_late)
+        with pytest.raises(Killed):
+            run("left", batch_size=16)
+    assert contents(run("after", batch_size=8)) == contents(fresh)
+
+
+def test_the_test_part_has_no_say_in_the_model(run: Finetune, tmp_path: Path) -> None:
+    before = run("before", epochs=2)
+    records = [Labelled(record["text"], record["topic"]) for record in topic_records(150)]
+    of_test = {example.text for example in select(records, params()).test}
+    wrong = {"cooking": "sailing", "sailing": "gardens", "gardens": "cooking"}
+    changed = [
+        {"text": record.text, "topic": wrong[record.label] if record.text in of_test else record.label}
+        for record in records
+    ]
+    pq.write_table(pa.Table.from_pylist(changed), tmp_path / "data.parquet")
+    after = run("after", epochs=2)
+    assert contents(before / "model") == contents(after / "model")
+    assert metrics_of(after)["accuracy"] < 0.5 < metrics_of(before)["accuracy"]
+
+
+def test_long_texts_are_counted(run: Finetune) -> None:
+    metrics = metrics_of(run("out", max_length=10, epochs=1))
+    assert metrics["num_truncated_train"] > metrics["num_truncated_test"] > 0
+    assert metrics_of(run("whole", max_length=64, epochs=1))["num_truncated_train"] == 0
+
+
+def test_test_texts_that_the_encoder_has_seen_are_counted(run: Finetune, tmp_path: Path) -> None:
+    texts = [record["text"].upper() for record in topic_records(150)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "train.parquet")
+    metrics = metrics_of(run("out", epochs=1))
+    assert metrics["num_test_seen_in_pretraining"] == metrics["num_test"]
+
+
+def test_training_that_diverges_says_so_and_leaves_what_was_there(run: Finetune) -> None:
+    out = run("out", epochs=1)
+    before = contents(out)
+    with pytest.raises(TrainingError, match="diverged"):
+        run("out", epochs=1, optimizer=PARAMS.optimizer.model_dump() | {"learning_rate": 1e30, "clip_norm": 1e30})
+    assert contents(out) == before
+
+
+def test_too_few_texts_are_told_before_any_training(run: Finetune, tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist(topic_records(1)), tmp_path / "data.parquet")
+    with pytest.raises(DataError, match="too few labelled texts"):
+        run("out")
+    assert not (tmp_path / "out").exists()

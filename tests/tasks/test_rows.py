@@ -1,0 +1,71 @@
+"""Claim: batches hold every text once an epoch, hardly any padding, in an order of seed and epoch alone."""
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clozeline.tasks.rows import TextRows, batches_from, shuffled_batches, sorted_batches
+from clozeline.tokens.tokenizer import OpenTokenizer
+
+LENGTHS = np.random.default_rng(0).integers(3, 120, size=1000)
+
+
+def test_an_epoch_holds_every_text_once() -> None:
+    for batches in (shuffled_batches(LENGTHS, 16, seed=1, epoch=0), sorted_batches(LENGTHS, 16)):
+        assert sorted(np.concatenate(batches).tolist()) == list(range(1000))
+        assert max(map(len, batches)) == 16
+        assert len(batches) == 63
+
+
+def test_the_order_depends_on_seed_and_epoch_alone() -> None:
+    def order(seed: int, epoch: int) -> list[int]:
+        return np.concatenate(shuffled_batches(LENGTHS, 16, seed, epoch)).tolist()
+
+    assert order(1, 0) == order(1, 0)
+    assert order(1, 0) != order(1, 1)
+    assert order(1, 0) != order(2, 0)
+
+
+def test_texts_of_like_length_stand_together() -> None:
+    batches = shuffled_batches(LENGTHS, 16, seed=1, epoch=0)
+    padded = sum(len(batch) * LENGTHS[batch].max() for batch in batches)
+    assert padded < 1.05 * LENGTHS.sum()
+
+
+def test_batches_do_not_come_in_the_order_of_length() -> None:
+    longest = [LENGTHS[batch].max() for batch in shuffled_batches(LENGTHS, 16, seed=1, epoch=0)]
+    assert abs(np.corrcoef(longest, np.arange(len(longest)))[0, 1]) < 0.4
+
+
+def test_the_endless_sequence_can_begin_anywhere() -> None:
+    whole = list(islice(batches_from(LENGTHS, 300, 1, 0, 0), 12))
+    assert [(turn.epoch, turn.batch) for turn in whole[:6]] == [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1)]
+    for start in (3, 4, 9):
+        later = list(islice(batches_from(LENGTHS, 300, 1, whole[start].epoch, whole[start].batch), 12 - start))
+        for one, other in zip(whole[start:], later, strict=True):
+            np.testing.assert_array_equal(one.rows_B, other.rows_B)
+
+
+def test_long_texts_are_cut_and_counted_and_framed_like_short_ones(small_encoder: Path) -> None:
+    opened = OpenTokenizer.open(small_encoder)
+    rows = TextRows.encode(["the model", "the " * 50, "the " * 14, "[MASK] the"], opened, max_length=16)
+    assert rows.num_truncated == 1
+    assert rows.length_T.tolist()[1:3] == [16, 16]
+    cls_id, sep_id, mask_id = opened.special_ids.cls, opened.special_ids.sep, opened.special_ids.mask
+    assert all((ids[0], ids[-1]) == (cls_id, sep_id) for ids in rows.ids_T)
+    assert mask_id not in rows.ids_T[3]
+
+
+def test_rows_are_padded_to_the_longest_of_the_batch(small_encoder: Path) -> None:
+    rows = TextRows.encode(["the model", "the", "the the the the"], OpenTokenizer.open(small_encoder), max_length=16)
+    padded = rows.padded(np.array([1, 0]), pad_id=77)
+    assert padded.shape == (2, int(rows.length_T[0]))
+    assert padded[0].tolist() == [*rows.ids_T[1].tolist(), *[77] * (padded.shape[1] - int(rows.length_T[1]))]
+    assert padded[1].tolist() == rows.ids_T[0].tolist()
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 5000])
+def test_any_batch_size_will_do(batch_size: int) -> None:
+    assert sorted(np.concatenate(shuffled_batches(LENGTHS, batch_size, 0, 0)).tolist()) == list(range(1000))
