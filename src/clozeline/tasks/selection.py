@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import pyarrow.parquet as pq
 
 from clozeline.errors import DataError
@@ -76,7 +75,8 @@ def select(records: Iterable[Labelled], params: FinetuneParams) -> Selection:
         DataError: fewer than two classes are left, or a part is empty.
     """
     count = SelectionCount()
-    examples = _capped(_of_frequent_classes(_distinct(records, count), params.max_classes, count), params, count)
+    examples = _of_frequent_classes(_distinct(records, count), params.max_classes, count)
+    examples = _capped(examples, params.max_per_class, count)
     parts: dict[str, list[Example]] = {"train": [], "validation": [], "test": []}
     for example in examples:
         parts[_part_of(example, params)].append(example)
@@ -121,30 +121,29 @@ def _of_frequent_classes(examples: list[Example], max_classes: int, count: Selec
     return kept
 
 
-def _capped(examples: list[Example], params: FinetuneParams, count: SelectionCount) -> list[Example]:
-    """At most `max_per_class` of each class: those of the lowest hash."""
-    by_class: dict[str, list[Example]] = {}
+def _capped(examples: list[Example], max_per_class: int, count: SelectionCount) -> list[Example]:
+    """At most `max_per_class` of each class: those of the lowest identity, which is as good as drawn."""
+    sizes: Counter[str] = Counter()
+    kept = []
     for example in examples:
-        by_class.setdefault(example.label, []).append(example)
-    kept: set[str] = set()
-    for members in by_class.values():
-        members.sort(key=lambda example: _draw(example, "choice"))
-        kept.update(example.identity for example in members[: params.max_per_class])
+        sizes[example.label] += 1
+        if sizes[example.label] <= max_per_class:
+            kept.append(example)
     count.above_max_per_class += len(examples) - len(kept)
-    return [example for example in examples if example.identity in kept]
+    return kept
 
 
 def _part_of(example: Example, params: FinetuneParams) -> str:
-    place = _draw(example, "part")
+    place = _draw(example)
     if place < params.test_fraction:
         return "test"
     return "validation" if place < params.test_fraction + params.validation_fraction else "train"
 
 
-def _draw(example: Example, purpose: str) -> float:
-    """Uniform in [0, 1); independent for each purpose. No seed: figures of two seeds are on the same test texts."""
-    digest = hashlib.blake2b(f"{purpose} {example.identity}".encode(), digest_size=8).digest()
-    return float(np.frombuffer(digest, "<u8")[0] >> np.uint64(11)) * 2.0**-53
+def _draw(example: Example) -> float:
+    """Uniform in [0, 1), independent of the order of identities. No seed: two seeds are judged on the same texts."""
+    digest = hashlib.blake2b(example.identity.encode(), digest_size=8, person=b"part").digest()
+    return (int.from_bytes(digest, "little") >> 11) * 2.0**-53
 
 
 def _check_enough(parts: Mapping[str, list[Example]], labels: set[str], count: SelectionCount) -> None:
