@@ -8,14 +8,19 @@ from typing import Final, Literal
 from clozeline import errors
 from clozeline.errors import ClozelineError, TransientError
 
-Outcome = Literal["executed", "restored", "unchanged"]
+Said = Literal["executed", "restored", "unchanged"]
+Outcome = Literal[Said, "failed"]
 
 # DVC's exit code tells success only; these lines, unlike `Repo.reproduce`, tell a restored stage from an executed one.
-_SAID: Final[dict[Outcome, str]] = {
+_SAID: Final[dict[Said, str]] = {
     "executed": "Running stage '{name}':",
     "restored": "Stage '{name}' is cached - skipping run, checking out outputs",
     "unchanged": "Stage '{name}' didn't change, skipping",
 }
+# What DVC advises a person who called it by hand.
+_ADVICE: Final = re.compile(
+    r"To track the changes with git|\tgit add |To enable auto staging|\tdvc config core\.autostage|Use `dvc push`"
+)
 _LOCK_TROUBLE: Final = re.compile(r"Unable to acquire lock|is busy, it is being blocked by")
 _EXIT_CODE: Final = re.compile(r"^ERROR: .*exited with (-?\d+)", re.MULTILINE)
 _TOLD: Final = re.compile(
@@ -41,9 +46,14 @@ class Ended:
     """Where all of it is."""
 
 
-def outcome_of(name: str, line: str) -> Outcome | None:
+def outcome_of(name: str, line: str) -> Said | None:
     """What `line` says about how stage `name` ends, if it is one of DVC's that do."""
     return next((outcome for outcome, said in _SAID.items() if line.startswith(said.format(name=name))), None)
+
+
+def is_advice(line: str) -> bool:
+    """Whether `line` is one of DVC's hints about its own commands."""
+    return _ADVICE.match(line) is not None
 
 
 def failure_of(ended: Ended) -> ClozelineError:

@@ -5,11 +5,12 @@ from pathlib import Path
 
 
 def git_tags(root: Path) -> dict[str, str]:
-    """The commit, and whether files differ from it; nothing outside a git checkout."""
+    """The commit, and whether files that it has differ from it; nothing outside a git checkout."""
     commit = _git(root, "rev-parse", "HEAD")
     if commit is None:
         return {}
-    return {"mlflow.source.git.commit": commit, "git.is_dirty": str(bool(_git(root, "status", "--porcelain"))).lower()}
+    changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+    return {"mlflow.source.git.commit": commit, "git.is_dirty": str(bool(changed)).lower()}
 
 
 def _git(root: Path, *arguments: str) -> str | None:

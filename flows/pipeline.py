@@ -22,7 +22,7 @@ from clozeline.lineage.lock import Lock
 from clozeline.params import read_params
 from clozeline.tracking.flow_run import WORKSPACE, FlowRun, StageRecord, Status
 from clozeline.workspace import Workspace, set_defaults, tracking_uri
-from flows.dvc_output import Outcome, failure_of, outcome_of
+from flows.dvc_output import Outcome, Said, failure_of, is_advice, outcome_of
 from flows.git_state import git_tags
 from flows.plain_errors import tell_errors_plainly
 from flows.run_lock import run_lock
@@ -98,6 +98,8 @@ def pipeline(project: Path = Path()) -> list[StageResult]:
             _run_stages(run, graph)
         except ClozelineError:
             run.end("FAILED", graph)
+            not_started = [node.name for node in graph if node.name not in run.results]
+            get_run_logger().error("not started: %s", ", ".join(not_started) or "none")
             raise
         except BaseException:
             # Cancelled or interrupted: the tasks' threads wait for their processes.
@@ -134,12 +136,15 @@ def _is_transient(task: object, task_run: object, state: State[None]) -> bool:
 def run_stage(run: PipelineRun, node: StageNode) -> None:
     """Bring one stage up to date; its parents are."""
     started = time.monotonic()
-    outcome = _reproduce(run, node) if node.is_changed else "unchanged"
-    get_run_logger().info("%s: %s", node.name, outcome)
-    run.results[node.name] = StageResult(node.name, outcome, time.monotonic() - started)
+    outcome: Outcome = "failed"
+    try:
+        outcome = _reproduce(run, node) if node.is_changed else "unchanged"
+    finally:
+        get_run_logger().info("%s: %s", node.name, outcome)
+        run.results[node.name] = StageResult(node.name, outcome, time.monotonic() - started)
 
 
-def _reproduce(run: PipelineRun, node: StageNode) -> Outcome:
+def _reproduce(run: PipelineRun, node: StageNode) -> Said:
     root, tracked = run.workspace.root, run.tracked
     run_id = tracked.start_stage(node.name, fingerprint(root, node.name), run.tags)
     extra = {} if run_id is None else {"MLFLOW_RUN_ID": run_id}
@@ -166,15 +171,17 @@ class _Hearing:
     """Passes a stage's lines on to Prefect, and notes what DVC says about how it ends."""
 
     def __init__(self, name: str) -> None:
-        self.outcome: Outcome | None = None
+        self.outcome: Said | None = None
         self._name = name
         self._num_lines = 0
         self._logger = get_run_logger()
 
     def hear(self, line: str) -> None:
         self.outcome = self.outcome or outcome_of(self._name, line)
+        if not line or is_advice(line):
+            return
         self._num_lines += 1
-        if line and self._num_lines < _LINES_IN_PREFECT:
+        if self._num_lines < _LINES_IN_PREFECT:
             self._logger.info(line[:_CHARACTERS_IN_PREFECT])
         elif self._num_lines == _LINES_IN_PREFECT:
             self._logger.info("… more lines are in the log file")

@@ -47,13 +47,20 @@ class Release:
     """On this machine."""
 
 
+class ReleaseRefusedError(GateError):
+    """A candidate is not good enough."""
+
+    releases: tuple[Release, ...] = ()
+    """What became of every package, the refused ones too."""
+
+
 @flow(name="release", validate_parameters=False)
 def release(project: Path = Path()) -> list[Release]:
     """Release every package that params.yaml exports.
 
     Raises:
         ArtifactError: a package or a metric file is missing or damaged; what is broken gets no alias.
-        GateError: a candidate is not good enough; it stays the candidate, and the champion the champion.
+        ReleaseRefusedError: a candidate is not good enough; it stays the candidate, and the champion the champion.
         TransientError: another run is at work here, or the registry does not answer.
     """
     tell_errors_plainly()
@@ -70,7 +77,7 @@ def release(project: Path = Path()) -> list[Release]:
         ]
     refused = [made for made in releases if made.outcome == "refused"]
     if refused:
-        raise _refusal(refused)
+        raise _refusal(refused, releases)
     return releases
 
 
@@ -88,7 +95,7 @@ def release_package(publisher: Publisher, workspace: Workspace, params: Params, 
     publisher.check(version, example_texts(manifest))
     publisher.measured(version, {f"latency/{key}": float(value) for key, value in asdict(measured).items()})
     outcome, passed = _decide(publisher, version, params, paths, figures)
-    get_run_logger().info("%s: %s\n%s", version, outcome, "\n".join(map(str, passed)))
+    get_run_logger().info("%s", "\n".join([f"{version}: {outcome}", *map(str, passed)]))
     return Release(package, version.name, version.version, outcome, tuple(passed), measured)
 
 
@@ -157,14 +164,16 @@ def _evidence(workspace: Workspace, paths: MetricPaths) -> Evidence:
     )
 
 
-def _refusal(refused: Sequence[Release]) -> GateError:
+def _refusal(refused: Sequence[Release], releases: Sequence[Release]) -> ReleaseRefusedError:
     failed = [
         f"{made.name} version {made.version}: {gate}" for made in refused for gate in made.gates if not gate.is_passed
     ]
     names = ", ".join(made.name for made in refused)
-    return GateError(
+    refusal = ReleaseRefusedError(
         f"not good enough to be released: {names}",
         given="; ".join(failed),
         expected="every gate of `release` in params.yaml passed",
         do=f"train longer or better, or change the limit; meanwhile it is models:/{refused[0].name}@{CANDIDATE}",
     )
+    refusal.releases = tuple(releases)
+    return refusal

@@ -3,7 +3,7 @@
 import pytest
 
 from clozeline.errors import ClozelineError, DataError, TransientError
-from flows.dvc_output import Ended, failure_of, outcome_of
+from flows.dvc_output import Ended, failure_of, is_advice, outcome_of
 
 DATA_ERROR = """\
 Running stage 'upper':
@@ -32,6 +32,13 @@ def ended(text: str, exit_code: int = 255) -> Ended:
 )
 def test_a_line_tells_how_its_own_stage_ends(line: str, outcome: str | None) -> None:
     assert outcome_of("upper", line) == outcome
+
+
+def test_advice_on_dvcs_own_commands_is_told_from_what_a_stage_says() -> None:
+    assert is_advice("Use `dvc push` to send your updates to remote storage.")
+    assert is_advice("\tgit add dvc.lock")
+    assert not is_advice("Updating lock file 'dvc.lock'")
+    assert not is_advice("git add is what this text is about")
 
 
 def test_a_failure_is_the_error_that_the_stage_told_with_its_class() -> None:

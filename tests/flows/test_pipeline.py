@@ -179,6 +179,8 @@ def test_bad_input_is_tried_once_and_its_error_is_the_stage_s_own(toy: Path) -> 
     failed, child = runs_in(toy)
     assert (failed.info.status, child.info.status) == ("FAILED", "FAILED")
     assert "raw.txt is bad" in child.data.tags["error"]
+    assert failed.data.tags["dvc.outcome.upper"] == "failed"
+    assert "dvc.outcome.count" not in failed.data.tags
 
 
 def test_what_may_pass_is_tried_again(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

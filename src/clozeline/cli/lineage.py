@@ -34,7 +34,7 @@ def lineage(
 
     traced = trace(uri, workspace)
     console = Console()
-    console.print(as_tree(traced))
+    console.print(as_tree(traced), soft_wrap=True)
     if verify:
         num_checked = verification.verify(traced, workspace)
         console.print(f"verified: {num_checked} files and folders are there, and every hash is right")

@@ -1,12 +1,12 @@
 """`clozeline run`: from raw text to released models, and a table of what came out."""
 
 import time
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from clozeline.cli.project import project_here
-from clozeline.errors import GateError
 
 
 def add_to(app: typer.Typer) -> None:
@@ -30,17 +30,17 @@ def run(
     started = time.monotonic()
     from clozeline.cli import summary
     from flows.pipeline import pipeline
-    from flows.release import Release
+    from flows.release import Release, ReleaseRefusedError
     from flows.release import release as release_all
 
     stages = pipeline(workspace.root)
-    releases: list[Release] = []
-    refusal: GateError | None = None
+    releases: Sequence[Release] = ()
+    refusal: ReleaseRefusedError | None = None
     if release:
         try:
             releases = release_all(workspace.root)
-        except GateError as error:
-            refusal = error
+        except ReleaseRefusedError as error:
+            refusal, releases = error, error.releases
     summary.show(workspace, stages, releases, seconds=time.monotonic() - started)
     if refusal:
         raise refusal

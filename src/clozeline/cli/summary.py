@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from flows.pipeline import StageResult
     from flows.release import Release
 
-_MILLISECONDS = (">fp32 ms/text", ">INT8 ms/text", ">fp32 ms/batch", ">INT8 ms/batch")
 _NEXT_VERBS = {
     'fill "Return a new array of given shape and [MASK]."': "ask the encoder",
     "serve": "serve every champion over HTTP",
@@ -31,7 +30,7 @@ def show(
     workspace: Workspace, stages: "Sequence[StageResult]", releases: "Sequence[Release]", *, seconds: float
 ) -> None:
     """Print all of it to standard output."""
-    console = Console(stderr=False)
+    console = Console()
     params = read_params(workspace.root / "params.yaml")
     figures = read_figures(workspace, params)
     console.print(stage_table(stages, seconds))
@@ -101,26 +100,16 @@ def task_table(figures: dict[str, Figures]) -> Table:
 
 
 def package_table(figures: dict[str, Figures], releases: "Sequence[Release]") -> Table:
-    columns = ("package", ">fp32 MB", ">INT8 MB", ">INT8 agrees", *_MILLISECONDS)
-    table = _table("Packages; milliseconds on one thread", *columns)
+    table = _table("Packages: fp32 → INT8, on one thread", "package", ">MB", ">INT8 agrees", ">ms/text", ">ms/batch")
     latencies = {made.package: made.latency for made in releases}
     for package, found in figures.items():
         export = found.export
-        sizes = (f"{size / 1e6:,.1f}" for size in (export.fp32_size_bytes, export.int8_size_bytes))
-        measured = latencies.get(package)
-        milliseconds = (
-            (
-                measured.fp32_text_milliseconds,
-                measured.int8_text_milliseconds,
-                measured.fp32_batch_milliseconds,
-                measured.int8_batch_milliseconds,
-            )
-            if measured
-            else ()
-        )
-        table.add_row(
-            f"dist/{package}", *sizes, f"{export.int8_agreement:.1%}", *(f"{value:,.1f}" for value in milliseconds)
-        )
+        row = [_pair(export.fp32_size_bytes / 1e6, export.int8_size_bytes / 1e6), f"{export.int8_agreement:.1%}"]
+        if package in latencies:
+            measured = latencies[package]
+            row.append(_pair(measured.fp32_text_milliseconds, measured.int8_text_milliseconds))
+            row.append(_pair(measured.fp32_batch_milliseconds, measured.int8_batch_milliseconds))
+        table.add_row(f"dist/{package}", *row)
     return table
 
 
@@ -132,6 +121,10 @@ def version_table(workspace: Workspace, releases: "Sequence[Release]") -> Table:
         aliases = ", ".join(f"{alias} = {version.version}" for alias, version in held.items() if version)
         table.add_row(made.name, made.version, made.outcome, aliases)
     return table
+
+
+def _pair(fp32: float, int8: float) -> str:
+    return f"{fp32:,.1f} → {int8:,.1f}"
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -1,0 +1,95 @@
+"""The verbs that work on a project: where they may be called, and what they answer."""
+
+import io
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from clozeline.cli import app
+from clozeline.cli.lineage import as_tree
+from clozeline.cli.project import project_here
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.lineage.trace import Ancestor, Trace
+from clozeline.registry import FetchedPackage
+from clozeline.registry.versions import Registered
+from clozeline.workspace import Workspace
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that verbs take for a project."""
+    for name in ("dvc.yaml", "params.yaml"):
+        shutil.copy(CHECKOUT / name, tmp_path / name)
+    (tmp_path / "flows").mkdir()
+    (tmp_path / "flows/pipeline.py").touch()
+    monkeypatch.chdir(tmp_path)
+    for name, value in Workspace(tmp_path).defaults().items():
+        monkeypatch.setenv(name, value)
+    path = list(sys.path)
+    yield tmp_path
+    sys.path[:] = path
+
+
+@pytest.mark.parametrize("verb", ["run", "release", "rollback", "ui", "lineage models:/x@champion"])
+def test_outside_a_project_a_verb_says_where_to_go(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, verb.split())
+    assert isinstance(result.exception, ParamsError)
+    assert "no dvc.yaml" in str(result.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_in_a_project_flows_can_be_imported_and_tools_keep_their_state_there(project: Path) -> None:
+    assert project_here() == Workspace(project)
+    assert sys.path[0] == str(project)
+    assert (project / "work/prefect").is_dir()
+
+
+@pytest.mark.parametrize("model", ["library", "clozeline-library"])
+def test_a_rollback_without_a_previous_version_says_so(project: Path, model: str) -> None:
+    result = CliRunner().invoke(app, ["rollback", model])
+    assert isinstance(result.exception, ArtifactError)
+    assert "clozeline-library has no version to go back to" in str(result.exception)
+
+
+def test_a_lineage_of_nothing_says_what_to_do(project: Path) -> None:
+    result = CliRunner().invoke(app, ["lineage", "models:/clozeline-encoder@champion"])
+    assert isinstance(result.exception, ArtifactError)
+    assert "clozeline release" in result.exception.do
+
+
+def test_a_lineage_is_drawn_from_the_model_to_the_source() -> None:
+    source = Ancestor("raw.txt", "aa", None, ())
+    clean = Ancestor("data/clean", "bb.dir", "preprocess", (source,))
+    encoder = Ancestor("models/encoder", "cc.dir", "pretrain", (clean, source))
+    version = Registered("clozeline-encoder", "3", "run", "0123456789abcdef", was_rolled_back=False)
+    package = FetchedPackage(Path(), "clozeline-encoder", "3")
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(as_tree(Trace("models:/clozeline-encoder@champion", version, package, "commit", encoder)))
+    lines = [line.strip("│├└─ ") for line in console.export_text().splitlines()]
+    assert lines == [
+        "models:/clozeline-encoder@champion",
+        "clozeline-encoder version 3, package sha256 0123456789ab",
+        "MLflow run run, git commit commit",
+        "models/encoder  md5 cc.dir, made by pretrain",
+        "data/clean  md5 bb.dir, made by preprocess",
+        "raw.txt  md5 aa, a source",
+        "raw.txt (see above)",
+    ]
+
+
+def test_a_port_that_is_taken_is_named_before_anything_starts(project: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = CliRunner().invoke(app, ["ui", "--prefect-port", str(port)])
+    assert isinstance(result.exception, ParamsError)
+    assert f"--prefect-port {port + 1}" in result.exception.do
+    assert not (project / "work/logs").exists()

@@ -1,0 +1,81 @@
+"""The final table has every figure beside its baseline, in 80 columns."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+
+from clozeline.cli import summary
+from clozeline.errors import ArtifactError
+from clozeline.inference.latency import Latency
+from clozeline.params import read_params
+from clozeline.workspace import Workspace
+from flows.pipeline import StageResult
+from flows.release import Release
+from tests.flows.release_project import write_metrics
+
+PARAMS = read_params(Path(__file__).parents[2] / "params.yaml")
+LATENCY = Latency(2.0, 1.0, 40.0, 20.0, 32, 1)
+RELEASES = [Release("encoder", "clozeline-encoder", "3", "promoted", (), LATENCY)]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Workspace:
+    write_metrics(tmp_path)
+    return Workspace(tmp_path)
+
+
+def shown(table: RenderableType) -> str:
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(table)
+    return console.export_text()
+
+
+def rows(table: RenderableType) -> list[list[str]]:
+    lines = [line for line in shown(table).splitlines() if line.startswith("│")]
+    return [[cell.strip() for cell in line.strip("│").split("│")] for line in lines]
+
+
+def test_each_stage_has_its_outcome_and_seconds() -> None:
+    stages = [StageResult("preprocess", "executed", 12.34), StageResult("tokenize", "restored", 1.0)]
+    assert rows(summary.stage_table(stages, 20.0)) == [
+        ["preprocess", "executed", "12.3"],
+        ["tokenize", "restored", "1.0"],
+        ["all, with the release", "", "20.0"],
+    ]
+
+
+def test_the_encoder_stands_beside_the_unigram_baseline(project: Workspace) -> None:
+    assert rows(summary.encoder_table(summary.read_figures(project, PARAMS))) == [
+        ["perplexity", "148.4", "900.0"],
+        ["top-1", "30.0%", "5.0%"],
+        ["top-5", "50.0%", "10.0%"],
+    ]
+
+
+def test_a_task_stands_beside_its_baselines(project: Workspace) -> None:
+    assert rows(summary.task_table(summary.read_figures(project, PARAMS))) == [["library", "80.0%", "70.0%", "10.0%"]]
+
+
+def test_a_package_has_sizes_agreement_and_latency(project: Workspace) -> None:
+    figures = summary.read_figures(project, PARAMS)
+    encoder, library = rows(summary.package_table(figures, RELEASES))
+    assert encoder == ["dist/encoder", "0.0 → 0.0", "99.0%", "2.0 → 1.0", "40.0 → 20.0"]
+    assert library == ["dist/library", "0.0 → 0.0", "99.0%", "", ""]
+
+
+def test_a_metric_file_that_is_missing_is_named(project: Workspace) -> None:
+    (project.root / "metrics/finetune/library.json").unlink()
+    with pytest.raises(ArtifactError, match=r"finetune/library\.json"):
+        summary.read_figures(project, PARAMS)
+
+
+def test_a_metric_file_that_lacks_a_figure_is_named_with_it(project: Workspace) -> None:
+    file = project.root / "metrics/evaluate.json"
+    file.write_text(json.dumps({"perplexity": 1.0}))
+    with pytest.raises(ArtifactError) as caught:
+        summary.read_figures(project, PARAMS)
+    assert "evaluate.json" in caught.value.problem
+    assert "loss_nats_per_token" in str(caught.value.given)
