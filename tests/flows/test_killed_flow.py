@@ -24,7 +24,7 @@ def start_flow(root: Path) -> subprocess.Popen[bytes]:
     flow = subprocess.Popen(
         [sys.executable, "-c", "from flows.pipeline import pipeline; pipeline()"], cwd=root, env=environment
     )
-    assert wait_for(lambda: len(stage_pids(root)) == 2, 60)
+    assert wait_for(lambda: len(stage_pids(root)) == 2, 180)
     return flow
 
 
@@ -37,7 +37,7 @@ def statuses(root: Path) -> list[str]:
 def test_an_interrupted_or_cancelled_flow_ends_its_stage_and_says_killed(toy: Path, number: signal.Signals) -> None:
     flow = start_flow(toy)
     flow.send_signal(number)
-    assert flow.wait(timeout=30) != 0
+    assert flow.wait(timeout=120) != 0
     assert not any(map(is_alive, stage_pids(toy)))
     assert statuses(toy) == ["KILLED", "KILLED"]
 
@@ -46,7 +46,7 @@ def test_a_killed_flow_leaves_no_process_and_the_next_run_closes_its_runs(toy: P
     flow = start_flow(toy)
     flow.kill()
     flow.wait()
-    assert wait_for(lambda: not any(map(is_alive, stage_pids(toy))), 10)
+    assert wait_for(lambda: not any(map(is_alive, stage_pids(toy))), 30)
     assert statuses(toy) == ["RUNNING", "RUNNING"]
     (toy / "raw.txt").write_text("one two")
     pipeline(toy)
