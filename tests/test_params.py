@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.errors import ParamsError
-from clozeline.params import Params, read_params
+from clozeline.params import FAMILY_NAMES, Params, read_params
 
 PROJECT = Path(__file__).parents[1]
 Editor = Callable[[str, str], Path]
@@ -52,27 +52,106 @@ def test_a_missing_key_is_named(edited: Editor) -> None:
     assert "`evaluate.num_folds` cannot be used" in message(edited("  num_folds:", "  # num_folds:"))
 
 
+def with_values(folder: Path, **values: str) -> Path:
+    """A copy of the project's params.yaml; the first key of each name gets this value."""
+    text = (PROJECT / "params.yaml").read_text(encoding="utf-8")
+    for key, value in values.items():
+        text, num_edits = re.subn(rf"(?m)^( +{key}:) \S+", rf"\1 {value}", text, count=1)
+        assert num_edits == 1, f"params.yaml has no {key}"
+    path = folder / "params.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
         ("mask_rate", "20", "less than 1"),
         ("vocab_size", "10", "greater than or equal to 64"),
         ("learning_rate", "-1", "greater than 0"),
+        ("learning_rate", ".inf", "finite number"),
+        ("max_perplexity_ratio", ".inf", "finite number"),
+        ("max_parity_difference", ".nan", "finite number"),
         ("num_hidden_layers", "two", "valid integer"),
-        ("min_characters", "99999", "above `max_characters`"),
+        ("min_characters", "99999", "not above `max_characters`"),
+        ("same_side_similarity", "0.9", "`same_side_similarity` is not above"),
+        ("holdout_fraction", "0.99", "a sum below 1"),
+        ("test_fraction", "0.95", "a sum below 1"),
+        ("dataset", "some/corpus", "kind `hub`"),
+        ("existing", "some/tokenizer", "null for any other"),
         ("keep_share", "0.5", "must be 1"),
         ("num_attention_heads", "3", "multiple of `num_attention_heads`"),
+        ("num_attention_heads", "128", "an even `hidden_size` / `num_attention_heads`"),
+        ("batch_tokens", "32", "`batch_tokens` is not below `max_length`"),
     ],
 )
 def test_a_value_that_cannot_be_used_is_told_with_its_key_and_what_is_expected(
     tmp_path: Path, key: str, value: str, expected: str
 ) -> None:
-    text = (PROJECT / "params.yaml").read_text(encoding="utf-8")
-    path = tmp_path / "params.yaml"
-    path.write_text(re.sub(rf"(?m)^( +{key}:) \S+", rf"\1 {value}", text, count=1), encoding="utf-8")
+    path = with_values(tmp_path, **{key: value})
     told = message(path)
     assert expected in told
+    assert f"{key}: " in told.partition("given:")[2]
     assert str(path) in told
+
+
+def test_learned_positions_take_heads_of_an_odd_size(tmp_path: Path) -> None:
+    assert read_params(with_values(tmp_path, family="bert", num_attention_heads="128")).pretrain.model.family == "bert"
+
+
+def test_a_misspelt_family_is_told_before_anything_is_run(edited: Editor) -> None:
+    told = message(edited("family: modernbert", "family: modernbrt"))
+    assert "`pretrain.model.family` cannot be used" in told
+    assert "given:    pretrain.model.family: 'modernbrt'" in told
+    assert "one of: modernbert, bert" in told
+
+
+def test_the_family_names_are_the_rows_of_the_table_of_families() -> None:
+    from clozeline.model.families import FAMILIES
+
+    assert set(FAMILY_NAMES) == set(FAMILIES)
+
+
+def test_a_budget_that_ends_inside_warm_up_is_refused_with_both_keys(tmp_path: Path) -> None:
+    told = message(with_values(tmp_path, steps="100", warmup_steps="150"))
+    assert "`pretrain.steps` and `pretrain.schedule.warmup_steps` cannot be used together" in told
+    assert "given:    pretrain.steps: 100, pretrain.schedule.warmup_steps: 150\n" in told
+    assert "lower `schedule.warmup_steps` too" in told
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"steps": "500", "warmup_steps": "150"},
+        {"steps": "150", "warmup_steps": "150"},
+        {"steps": "null", "tokens": "1000", "warmup_steps": "150"},
+    ],
+)
+def test_a_budget_that_reaches_the_peak_of_the_learning_rate_is_taken(tmp_path: Path, values: dict[str, str]) -> None:
+    assert read_params(with_values(tmp_path, **values)).pretrain.schedule.warmup_steps == 150
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [("  num_folds:", "evaluate"), ("    max_classes:", "finetune.library")],
+)
+def test_rows_longer_than_the_model_reads_are_refused_with_both_lengths(tmp_path: Path, section: str, key: str) -> None:
+    before, found, after = (PROJECT / "params.yaml").read_text(encoding="utf-8").partition(section)
+    path = tmp_path / "params.yaml"
+    path.write_text(before + found + re.sub(r"max_length: \d+", "max_length: 513", after, count=1), encoding="utf-8")
+    told = message(path)
+    assert f"given:    {key}.max_length: 513, pretrain.model.max_position_embeddings: 512\n" in told
+
+
+def test_an_evaluation_batch_holds_a_row_at_least(edited: Editor) -> None:
+    told = message(edited("  batch_tokens: 8192", "  batch_tokens: 63"))
+    assert "given:    evaluate.batch_tokens: 63, evaluate.max_length: 64\n" in told
+
+
+def test_keys_that_disagree_are_shown_without_the_section_they_are_in(edited: Editor) -> None:
+    told = message(edited("min_characters: 60", "min_characters: 99999"))
+    assert "given:    preprocess.min_characters: 99999, preprocess.max_characters: 20000\n" in told
+    assert "do:       set `preprocess.min_characters` or `preprocess.max_characters`" in told
 
 
 def test_a_budget_must_be_steps_or_tokens_and_not_both(edited: Editor) -> None:
@@ -84,8 +163,43 @@ def test_an_exported_model_must_be_one_that_is_made(edited: Editor) -> None:
     assert "finetuned/library" in told
 
 
-def test_a_file_that_is_not_yaml_is_told_with_its_line(edited: Editor) -> None:
-    assert "line" in message(edited("seed:", "seed: [1"))
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"seed: [1\nevaluate:\n", "line 1"),
+        (b"seed: 1\nseed: 2\n", 'duplicate key "seed"'),
+        (b"seed: 1\nseed: 2\n", "line 2"),
+        (b"seed: 1\n# \xc3\xa9\xc3\xa9\nevaluate: \x07\n", "line 3: unacceptable character #x0007"),
+        ("seed: 1\n# café\n".encode("latin-1"), "line 2: 'utf-8' codec can't decode byte 0xe9"),
+        ("seed: 1\n".encode("utf-16"), "line 1: 'utf-8' codec can't decode byte 0xff"),
+        ("seed: 1\n".encode("utf-16-le"), "line 1: unacceptable character #x0000"),
+        (b"seed: 2001-99-99\n", "month must be in 1..12"),
+    ],
+)
+def test_a_file_that_is_not_yaml_is_told_with_its_name_the_line_and_the_reason(
+    tmp_path: Path, content: bytes, expected: str
+) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_bytes(content)
+    told = message(path)
+    assert f"{path} is not YAML" in told
+    assert expected in told.partition("given:")[2]
+    assert "<unicode string>" not in told
+    assert "suppress" not in told
+
+
+@pytest.mark.parametrize("content", ["", "# only a comment\n"])
+def test_an_empty_file_is_called_empty(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(content, encoding="utf-8")
+    assert f"{path} is empty" in message(path)
+
+
+def test_a_misspelt_section_is_named_without_what_is_in_it(edited: Editor) -> None:
+    told = message(edited("  source:", "  sorce:"))
+    assert "unknown key `preprocess.sorce`" in told
+    assert "rename it to `source`" in told
+    assert "python-docs" not in told
 
 
 def test_a_missing_file_is_told_with_where_it_was_looked_for(tmp_path: Path) -> None:

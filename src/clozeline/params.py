@@ -1,12 +1,16 @@
 """The one reader of params.yaml: types and bounds of every knob; the values are in the file alone."""
 
 import difflib
+from collections.abc import Callable
+from functools import reduce
+from operator import ge, le
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from ruamel.yaml import YAML
-from ruamel.yaml.error import MarkedYAMLError
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.reader import ReaderError
 
 from clozeline.errors import ParamsError
 
@@ -15,10 +19,26 @@ Fraction = Annotated[float, Field(gt=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
+FAMILY_NAMES = ("modernbert", "bert")  # the rows of clozeline/model/families.py, which takes seconds to import
+_Rule = tuple[str, Callable[..., bool], str]
+"""Keys of a section (dotted, spaces between), what must hold for their values, and what a message then expects."""
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
+    rules: ClassVar[tuple[_Rule, ...]] = ()
+
+    @model_validator(mode="after")
+    def _rules_hold(self) -> Self:
+        for keys, holds, expected in self.rules:
+            given = {key: reduce(getattr, key.split("."), self) for key in keys.split()}
+            if not holds(*given.values()):
+                raise ValueError(expected, given)
+        return self
+
+
+def _set_for(kind: str) -> Callable[..., bool]:
+    return lambda given, name: (given == kind) == (name is not None)
 
 
 class SourceParams(_Section):
@@ -32,12 +52,7 @@ class SourceParams(_Section):
     dataset: str | None
     subset: str | None
     revision: str | None
-
-    @model_validator(mode="after")
-    def _hub_has_a_name(self) -> Self:
-        if (self.kind == "hub") != (self.dataset is not None):
-            raise ValueError("`dataset` names a hub dataset: set it for kind `hub` and leave it null for any other")
-        return self
+    rules = (("kind dataset", _set_for("hub"), "set `dataset` for kind `hub`, and leave it null for any other"),)
 
 
 class PreprocessParams(_Section):
@@ -48,16 +63,11 @@ class PreprocessParams(_Section):
     same_side_similarity: Fraction
     validation_fraction: Fraction
     holdout_fraction: Annotated[float, Field(ge=0, lt=1)]
-
-    @model_validator(mode="after")
-    def _bounds_agree(self) -> Self:
-        if self.min_characters > self.max_characters:
-            raise ValueError("`min_characters` is above `max_characters`: no text could pass")
-        if self.same_side_similarity > self.near_duplicate_similarity:
-            raise ValueError("`same_side_similarity` must not be above `near_duplicate_similarity`")
-        if self.validation_fraction + self.holdout_fraction >= 1:
-            raise ValueError("`validation_fraction` + `holdout_fraction` leave no text to train on")
-        return self
+    rules = (
+        ("min_characters max_characters", le, "`min_characters` is not above `max_characters`: else no text passes"),
+        ("same_side_similarity near_duplicate_similarity", le, "`same_side_similarity` is not above the other"),
+        ("validation_fraction holdout_fraction", lambda a, b: a + b < 1, "a sum below 1: the rest is trained on"),
+    )
 
 
 class TokenizeParams(_Section):
@@ -67,29 +77,25 @@ class TokenizeParams(_Section):
     min_frequency: Count
     lowercase: bool
     shard_tokens: Count
-
-    @model_validator(mode="after")
-    def _existing_is_named(self) -> Self:
-        if (self.algorithm == "existing") != (self.existing is not None):
-            raise ValueError("`existing` names a tokenizer: set it for algorithm `existing`, null for any other")
-        return self
+    rules = (("algorithm existing", _set_for("existing"), "set `existing` for that algorithm, null for any other"),)
 
 
 class ModelParams(_Section):
     family: str
-    """A row of the table in clozeline/model/families.py."""
     hidden_size: Count
     num_hidden_layers: Count
     num_attention_heads: Count
     intermediate_size: Count
     max_position_embeddings: Count
     dropout: Annotated[float, Field(ge=0, lt=1)]
-
-    @model_validator(mode="after")
-    def _heads_divide_hidden(self) -> Self:
-        if self.hidden_size % self.num_attention_heads:
-            raise ValueError("`hidden_size` must be a multiple of `num_attention_heads`")
-        return self
+    rules = (
+        ("hidden_size num_attention_heads", lambda h, n: h % n == 0, "a multiple of `num_attention_heads`"),
+        (
+            "family hidden_size num_attention_heads",
+            lambda family, h, n: family == "bert" or h // n % 2 == 0,
+            "an even `hidden_size` / `num_attention_heads`: rotary positions turn pairs of dimensions",
+        ),
+    )
 
 
 class MaskingParams(_Section):
@@ -98,12 +104,7 @@ class MaskingParams(_Section):
     mask_share: Share
     random_share: Share
     keep_share: Share
-
-    @model_validator(mode="after")
-    def _shares_add_up(self) -> Self:
-        if abs(self.mask_share + self.random_share + self.keep_share - 1) > 1e-9:
-            raise ValueError("`mask_share` + `random_share` + `keep_share` must be 1")
-        return self
+    rules = (("mask_share random_share keep_share", lambda *s: abs(sum(s) - 1) <= 1e-9, "their sum must be 1"),)
 
 
 class OptimizerParams(_Section):
@@ -134,16 +135,17 @@ class PretrainParams(_Section):
     checkpoint_every_steps: Count
     num_checkpoints: Count
     num_threads: Count | None
-
-    @model_validator(mode="after")
-    def _bounds_agree(self) -> Self:
-        if (self.steps is None) == (self.tokens is None):
-            raise ValueError("the budget is `steps` or `tokens`: set one and leave the other null")
-        if self.max_length > self.model.max_position_embeddings:
-            raise ValueError("`max_length` is above `model.max_position_embeddings`")
-        if self.batch_tokens < self.max_length:
-            raise ValueError("`batch_tokens` is below `max_length`: not one row would fit")
-        return self
+    rules = (
+        ("model.family", FAMILY_NAMES.__contains__, f"one of: {', '.join(FAMILY_NAMES)}"),
+        ("steps tokens", lambda a, b: (a is None) != (b is None), "a budget: set one and leave the other null"),
+        (
+            "steps schedule.warmup_steps",
+            lambda steps, warmup_steps: steps is None or warmup_steps <= steps,
+            "a budget that outlasts its warm-up: lower `schedule.warmup_steps` too, or raise `steps`",
+        ),
+        ("max_length model.max_position_embeddings", le, "`max_length` is not above what the model reads"),
+        ("batch_tokens max_length", ge, "`batch_tokens` is not below `max_length`: a row must fit"),
+    )
 
 
 class EvaluateParams(_Section):
@@ -151,6 +153,7 @@ class EvaluateParams(_Section):
     max_length: Annotated[int, Field(ge=8)]
     batch_tokens: Count
     num_examples: Annotated[int, Field(ge=0)]
+    rules = (("batch_tokens max_length", ge, "`batch_tokens` is not below `max_length`: a row must fit"),)
 
 
 class FinetuneParams(_Section):
@@ -168,12 +171,7 @@ class FinetuneParams(_Section):
     optimizer: OptimizerParams
     warmup_fraction: Share
     num_threads: Count | None
-
-    @model_validator(mode="after")
-    def _something_to_train_on(self) -> Self:
-        if self.validation_fraction + self.test_fraction >= 1:
-            raise ValueError("`validation_fraction` + `test_fraction` leave nothing to train on")
-        return self
+    rules = (("validation_fraction test_fraction", lambda a, b: a + b < 1, "a sum below 1: the rest is trained on"),)
 
 
 class ExportParams(_Section):
@@ -207,11 +205,16 @@ class Params(_Section):
     release: ReleaseParams
 
     @model_validator(mode="after")
-    def _exported_models_exist(self) -> Self:
+    def _sections_agree(self) -> Self:
+        bound, most = "pretrain.model.max_position_embeddings", self.pretrain.model.max_position_embeddings
+        lengths = {f"finetune.{task}.max_length": section.max_length for task, section in self.finetune.items()}
+        for key, length in {"evaluate.max_length": self.evaluate.max_length, **lengths}.items():
+            if length > most:
+                raise ValueError(f"`{key}` is not above `{bound}`", {key: length, bound: most})
         known = {"encoder", *(f"finetuned/{task}" for task in self.finetune)}
         for name, folder in self.export.models.items():
             if folder not in known:
-                raise ValueError(f"`export.models.{name}` is {folder!r}; models are: {', '.join(sorted(known))}")
+                raise ValueError(f"one of: {', '.join(sorted(known))}", {f"export.models.{name}": folder})
         return self
 
 
@@ -221,25 +224,40 @@ def read_params(path: Path) -> Params:
     Raises:
         ParamsError: naming the file, the key, what was given, what was expected, and what to do.
     """
-    try:
-        tree = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-        return Params.model_validate(tree)
-    except FileNotFoundError as error:
+    if not path.is_file():
         raise ParamsError(
             f"there is no {path}",
             given=path.resolve(),
             expected="the project's params.yaml",
             do="run from the project's root folder",
-        ) from error
-    except MarkedYAMLError as error:
-        raise ParamsError(
-            f"{path} is not YAML",
-            given=" ".join(str(error).split()),
-            expected="`key: value` lines, indented with spaces",
-            do="mend the line named above",
-        ) from error
+        )
+    content = path.read_bytes()
+    try:
+        tree = YAML(typ="safe").load(content.decode("utf-8"))
+        if tree is not None:
+            return Params.model_validate(tree)
     except ValidationError as error:
         raise _first_fault(path, error) from error
+    except (YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date that there is not
+        raise ParamsError(
+            f"{path} is not YAML",
+            given=_place_and_reason(path, content, error),
+            expected="UTF-8 text: `key: value` lines, indented with spaces, each key once",
+            do="mend the line named above",
+        ) from error
+    raise ParamsError(f"{path} is empty", given="nothing", expected="sections", do=f"run `git checkout -- {path}`")
+
+
+def _place_and_reason(path: Path, content: bytes, error: Exception) -> str:
+    reason = " ".join(str(error).replace('"<unicode string>"', str(path)).split())
+    if isinstance(error, UnicodeDecodeError):
+        start = error.start
+    elif isinstance(error, ReaderError):
+        start = content.index(chr(error.character).encode("utf-8"))
+    else:
+        return reason.partition(" To suppress this check")[0]
+    line = content.count(b"\n", 0, start) + 1
+    return f"{path}, line {line}: {reason}"
 
 
 def _first_fault(path: Path, error: ValidationError) -> ParamsError:
@@ -256,11 +274,16 @@ def _first_fault(path: Path, error: ValidationError) -> ParamsError:
             expected=f"one of: {', '.join(known)}",
             do=f"rename it to `{near[0]}`" if near else "remove it, or correct its name",
         )
+    expected, given = fault["msg"], {key: fault["input"]}
+    if fault["type"] == "value_error":  # raised above, with the values of some keys of the section
+        expected, values = fault["ctx"]["error"].args
+        given = {".".join([*map(str, fault["loc"]), inner]): value for inner, value in values.items()}
+    names = [f"`{name}`" for name in given]
     return ParamsError(
-        f"{path}: `{key}` cannot be used{more}",
-        given="nothing" if fault["type"] == "missing" else _short(fault["input"]),
-        expected=fault["msg"].removeprefix("Value error, "),
-        do=f"set `{key}` in {path}",
+        f"{path}: {' and '.join(names)} cannot be used{' together' if len(names) > 1 else ''}{more}",
+        given="nothing" if fault["type"] == "missing" else ", ".join(f"{k}: {_short(v)}" for k, v in given.items()),
+        expected=expected,
+        do=f"set {' or '.join(names)} in {path}",
     )
 
 
@@ -273,5 +296,5 @@ def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
 
 
 def _short(value: object, limit: int = 160) -> str:
-    text = repr(value)
+    text = "{…}" if isinstance(value, dict) else repr(value)
     return text if len(text) <= limit else text[:limit] + "…"
