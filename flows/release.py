@@ -122,7 +122,10 @@ def _decide(
     champion = registry.at(version.name, CHAMPION)
     if champion == version:
         return "unchanged", []
-    against = Figures.read(publisher.evidence(champion) / METRICS, paths) if champion else None
+    against = None
+    if champion:
+        with publisher.evidence(champion) as evidence:
+            against = Figures.read(evidence / METRICS, paths)
     checked = gates(params.release, figures, against)
     if version.was_rolled_back:
         outcome: Outcome = "held"

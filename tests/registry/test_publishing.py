@@ -87,8 +87,23 @@ def test_the_evidence_of_a_version_can_be_read_back(
     publisher: Publisher, encoder_package: Path, evidence: Evidence
 ) -> None:
     version = publisher.publish(encoder_package, NAME, evidence)
-    assert (publisher.evidence(version) / "metrics/evaluate.json").read_text() == '{"perplexity": 12.5}'
+    with publisher.evidence(version) as folder:
+        assert (folder / "metrics/evaluate.json").read_text() == '{"perplexity": 12.5}'
     assert publisher.commit_of(version) == "abc"
+
+
+def test_evidence_that_is_gone_is_told(
+    publisher: Publisher, encoder_package: Path, evidence: Evidence, workspace: Workspace
+) -> None:
+    version = publisher.publish(encoder_package, NAME, evidence)
+    shutil.rmtree(workspace.mlflow / "artifacts" / version.run_id)
+    with pytest.raises(ArtifactError, match="evidence"), publisher.evidence(version):
+        pass
+
+
+def test_importing_the_registry_loads_no_mlflow() -> None:
+    code = "import clozeline.registry, sys; sys.exit('mlflow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_an_encoder_fills_and_embeds_through_mlflow(

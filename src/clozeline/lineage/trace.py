@@ -55,7 +55,8 @@ def trace(uri: str, workspace: Workspace) -> Trace:
     """
     publisher = Publisher(tracking_uri(workspace))
     version = find_version(publisher.registry, uri)
-    lock = Lock.read(publisher.evidence(version) / LOCK)
+    with publisher.evidence(version) as evidence:
+        lock = Lock.read(evidence / LOCK)
     return Trace(
         uri=uri,
         version=version,

@@ -1,6 +1,7 @@
 """A package becomes a registered version: its files as an MLflow model, and beside them the evidence it stands on."""
 
 import hashlib
+import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -54,38 +55,35 @@ class Publisher:
         if known:
             return known
         with self._run(f"release {name}", evidence.tags) as run_id:
-            for stored, file in evidence.files.items():
-                folder = str(Path(_EVIDENCE, stored).parent)
-                self._client.log_artifact(run_id, str(file), folder)
             with tempfile.TemporaryDirectory() as temporary:
-                model = Path(temporary) / _MODEL
-                _save(package, model)
-                self._client.log_artifacts(run_id, str(model), _MODEL)
+                folder = Path(temporary)
+                _save(package, folder / _MODEL)
+                for stored, file in evidence.files.items():
+                    (folder / _EVIDENCE / stored).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy(file, folder / _EVIDENCE / stored)
+                self._client.log_artifacts(run_id, str(folder))
             source = f"{self._client.get_run(run_id).info.artifact_uri}/{_MODEL}"
             manifest = read_manifest(package)
             return self.registry.register(
                 name, source=source, run_id=run_id, package_sha256=sha256, description=_description(manifest)
             )
 
-    def evidence(self, version: Registered) -> Path:
-        """The folder with the files that `version` was registered with.
+    @contextmanager
+    def evidence(self, version: Registered) -> Iterator[Path]:
+        """A folder with copies of the files that `version` was registered with.
 
         Raises:
             ArtifactError: they are gone.
         """
-        with told(f"evidence of {version}", self._tracking_uri):
-            run = self._client.get_run(version.run_id)
-            folder = Path(
-                download_artifacts(artifact_uri=f"{run.info.artifact_uri}/{_EVIDENCE}", tracking_uri=self._tracking_uri)
-            )
-        if not folder.is_dir():
-            raise ArtifactError(
-                f"the evidence of {version} is gone",
-                given=f"no folder {folder}",
-                expected="the files stored when it was registered",
-                do="restore MLflow's artifacts, or release the model again",
-            )
-        return folder
+        with tempfile.TemporaryDirectory() as folder:
+            with told(f"evidence of {version}", self._tracking_uri):
+                run = self._client.get_run(version.run_id)
+                source = f"{run.info.artifact_uri}/{_EVIDENCE}"
+                try:
+                    download_artifacts(artifact_uri=source, dst_path=folder, tracking_uri=self._tracking_uri)
+                except OSError as error:
+                    raise _evidence_gone(version, error) from error
+            yield Path(folder) / _EVIDENCE
 
     def commit_of(self, version: Registered) -> str | None:
         """The git commit that `version` was released from, if it was in a checkout."""
@@ -138,6 +136,15 @@ def example_texts(manifest: Manifest) -> list[str]:
     """Texts that a model of this kind answers."""
     mask_token = manifest.special_tokens.mask_token
     return [f"returns {mask_token or 'a value'}", "text"]
+
+
+def _evidence_gone(version: Registered, error: OSError) -> ArtifactError:
+    return ArtifactError(
+        f"the evidence of {version} is gone",
+        given=str(error),
+        expected="the dvc.lock and the metric files that were stored when it was registered",
+        do="restore MLflow's artifacts, or release the model again as a new version",
+    )
 
 
 def _save(package: Path, folder: Path) -> None:

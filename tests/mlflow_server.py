@@ -1,0 +1,56 @@
+"""A real MLflow server with its files behind it, as a team runs one; a test may stop and start it."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from clozeline.tracking.database import prepare
+from clozeline.workspace import Workspace
+
+
+class MlflowServer:
+    """Listens on one port of the loopback, over a database and an artifact folder in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        database = f"sqlite:///{self._folder / 'server.db'}"
+        prepare(database)
+        options = ["--backend-store-uri", database, "--artifacts-destination", str(self._folder / "artifacts")]
+        command = [sys.executable, "-m", "mlflow", "server", "--workers", "1", *options]
+        self._process = subprocess.Popen(
+            [*command, "--host", "127.0.0.1", "--port", str(self._port)],
+            cwd=self._folder,
+            env={**os.environ, **Workspace(self._folder).defaults(), "MLFLOW_TRACKING_URI": ""},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + 120
+        while not self._answers():
+            assert self._process.poll() is None, "the server ended"
+            assert time.monotonic() < deadline, "the server does not answer"
+            time.sleep(0.2)
+
+    def stop(self) -> None:
+        if self._process:
+            os.killpg(self._process.pid, 9)
+            self._process.wait()
+            self._process = None
+
+    def _answers(self) -> bool:
+        try:
+            with urlopen(f"{self.url}/health", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (URLError, OSError):
+            return False

@@ -1,0 +1,50 @@
+"""The registry of a team: a server that keeps the files, and a machine that has nothing yet."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from clozeline import registry
+from clozeline.inference.manifest import read_manifest, verify
+from clozeline.registry.publishing import Evidence, Publisher, example_texts
+from clozeline.workspace import Workspace
+from tests.mlflow_server import MlflowServer
+
+pytestmark = pytest.mark.slow
+URI = "models:/clozeline-encoder@champion"
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MlflowServer]:
+    server = MlflowServer(tmp_path)
+    server.start()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
+    monkeypatch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
+    yield server
+    server.stop()
+    mlflow.set_tracking_uri(None)
+
+
+def test_a_package_goes_through_the_server_and_comes_back_byte_by_byte(
+    server: MlflowServer, encoder_package: Path, tmp_path: Path
+) -> None:
+    publisher = Publisher(server.url)
+    evidence = Evidence(files={"metrics/export.json": encoder_package / "manifest.json"}, tags={})
+    version = publisher.publish(encoder_package, "clozeline-encoder", evidence)
+    publisher.check(version, example_texts(read_manifest(encoder_package)))
+    publisher.registry.promote(version)
+    with publisher.evidence(version) as folder:
+        assert (folder / "metrics/export.json").read_bytes() == (encoder_package / "manifest.json").read_bytes()
+
+    elsewhere = Workspace(tmp_path / "elsewhere")
+    found = registry.fetch(URI, elsewhere)
+    assert found.folder.is_relative_to(elsewhere.work)
+    verify(found.folder, read_manifest(found.folder))
+    server.stop()
+    server.start()
+    (found.folder / "kept").touch()
+    assert (registry.fetch(URI, elsewhere).folder / "kept").exists(), "fetched once, it is not fetched again"
+    (answer,) = mlflow.pyfunc.load_model(URI).predict(["a [MASK]"])
+    assert len(answer["masks"]) == 1
