@@ -1,5 +1,6 @@
 """What several rooms' tests need: token shards and params small enough to train on in a second."""
 
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,11 @@ SPECIAL_IDS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, every=(0, 1, 2, 3, 
 
 Documents = Sequence[np.ndarray]
 TokensMaker = Callable[[Documents, Documents], Path]
+
+
+def pytest_configure() -> None:
+    """Let the processes that tests start hear Ctrl-C: a shell that runs us in the background has switched it off."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
