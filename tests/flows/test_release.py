@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,11 +16,13 @@ from clozeline.errors import ArtifactError, GateError
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.versions import Registry
 from clozeline.workspace import Workspace
+from flows.nightly import nightly
 from flows.release import Release, release
 from tests.flows.release_project import make_release_project, reproduce, retrain, write_metrics
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
-PARAMS = Path(__file__).parents[2] / "params.yaml"
+CHECKOUT = Path(__file__).parents[2]
+PARAMS = CHECKOUT / "params.yaml"
 ENCODER, LIBRARY = "clozeline-encoder", "clozeline-library"
 
 
@@ -126,3 +129,17 @@ def test_a_package_that_dvc_did_not_make_is_not_released(project: Path) -> None:
         release(project)
     reproduce(project)
     assert outcomes(release(project))["encoder"] == ("1", "promoted")
+
+
+def test_the_nightly_flow_runs_the_stages_and_releases_what_came_of_them(project: Path) -> None:
+    (project / "raw.txt").write_text("one two three")
+    shutil.rmtree(project / "dist")
+    nightly(project)
+    assert aliases(project) == aliases(project, LIBRARY) == {CHAMPION: "1"}
+    assert "cleaned" in (project / "data/clean/raw.txt").read_text()
+
+
+def test_prefect_finds_the_scheduled_flow_where_the_deployment_says() -> None:
+    code = "from prefect.flows import load_flow_from_entrypoint as load; print(load('flows/nightly.py:nightly').name)"
+    found = subprocess.run([sys.executable, "-c", code], cwd=CHECKOUT, check=True, capture_output=True, text=True)
+    assert found.stdout.split() == ["nightly"]

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from dvc.repo import Repo
 
 from clozeline.workspace import Workspace
 from flows.dvc_output import Ended, outcome_of
@@ -43,6 +44,29 @@ def test_python_in_a_stage_command_is_this_interpreter(toy: Path, monkeypatch: p
     (toy / "steps.py").write_text("import sys; open('upper.txt', 'w').write(sys.prefix)")
     assert reproduce(toy, "upper")[0].exit_code == 0
     assert (toy / "upper.txt").read_text() == sys.prefix
+
+
+@pytest.mark.slow
+def test_a_lock_that_another_dvc_command_holds_at_the_end_of_a_stage_loses_no_result(toy: Path) -> None:
+    """Without `--wait-for-lock`, DVC gives up after 3 seconds, and the stage's work with it."""
+    (toy / "steps.py").write_text("import time; time.sleep(2); open('upper.txt', 'w').write('done')")
+    holding = threading.Event()
+
+    def hold_while_the_stage_ends() -> None:
+        with Repo(str(toy)) as repo:
+            wait_for((toy / ".dvc/tmp/rwlock").exists, 30)
+            time.sleep(1)  # DVC gives its lock back while the stage runs
+            with repo.lock:
+                holding.set()
+                time.sleep(6)
+
+    thread = threading.Thread(target=hold_while_the_stage_ends)
+    thread.start()
+    ended, lines = reproduce(toy, "upper")
+    thread.join()
+    assert holding.is_set()
+    assert ended.exit_code == 0, lines
+    assert "Stage 'upper' didn't change, skipping" in reproduce(toy, "upper")[1]
 
 
 @pytest.mark.slow
