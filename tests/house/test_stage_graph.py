@@ -106,6 +106,8 @@ def test_no_stage_switches_the_run_cache_off(name: str) -> None:
     flags = [flag for out in outs if isinstance(out, dict) for options in out.values() for flag in options]
     assert "persist" not in flags
     assert not stage.get("always_changed")
+    uncached = [out for out in stage.get("outs", []) if isinstance(out, dict) and {"cache": False} in out.values()]
+    assert uncached == [], "only a metric or a plot may stay out of the cache and still be restored: declare it as one"
 
 
 @pytest.mark.parametrize("name", list(stages()))
