@@ -1,0 +1,182 @@
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import pytest
+import torch
+from torch import nn
+
+from clozeline.errors import ParamsError
+from clozeline.training.precision import Precision, Requested
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+NO_BF16: Mapping[str, bool] = MappingProxyType({"avx2": True, "avx512_bf16": False, "amx_bf16": False})
+
+
+def have_cpu(monkeypatch: pytest.MonkeyPatch, capabilities: Mapping[str, bool]) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+
+
+@pytest.fixture(autouse=True)
+def matmul_precision(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was asked of fp32 matrix products, in place of the process's own setting."""
+    asked: list[str] = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", asked.append)
+    return asked
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """A GPU that has bf16 (param True) or only emulates it, as torch tells it."""
+    has_bf16: bool = request.param
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: has_bf16 or including_emulation
+    )
+
+
+@pytest.mark.parametrize("instruction", [None, "avx512_bf16", "amx_bf16", "bf16"])
+def test_auto_is_fp32_on_every_cpu(monkeypatch: pytest.MonkeyPatch, instruction: str | None) -> None:
+    """P28."""
+    have_cpu(monkeypatch, {**NO_BF16, instruction or "": True})
+    assert Precision.choose("auto", CPU).name == "fp32"
+
+
+def test_bf16_is_refused_on_a_cpu_that_lacks_it_with_what_it_would_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """P28."""
+    have_cpu(monkeypatch, NO_BF16)
+    with pytest.raises(ParamsError, match=r"27 times slower than fp32, measured") as caught:
+        Precision.choose("bf16", CPU)
+    assert "avx512_bf16" in caught.value.expected
+
+
+@pytest.mark.parametrize("instruction", ["avx512_bf16", "amx_bf16", "bf16"])
+def test_bf16_is_taken_on_a_cpu_that_has_it(monkeypatch: pytest.MonkeyPatch, instruction: str) -> None:
+    """P28."""
+    have_cpu(monkeypatch, {**NO_BF16, instruction: True})
+    assert Precision.choose("bf16", CPU).name == "bf16"
+
+
+def test_the_real_probe_knows_this_cpu() -> None:
+    assert set(NO_BF16) <= set(torch.cpu.get_capabilities()) or "bf16" in torch.cpu.get_capabilities()
+
+
+def test_fp16_is_refused_on_a_cpu() -> None:
+    """P28."""
+    with pytest.raises(ParamsError, match="fp16 is not for this processor"):
+        Precision.choose("fp16", CPU)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "requested", "name"),
+    [
+        (True, "auto", "bf16"),
+        (True, "bf16", "bf16"),
+        (True, "fp16", "fp16"),
+        (True, "fp32", "fp32"),
+        (False, "auto", "fp16"),
+        (False, "fp16", "fp16"),
+        (False, "fp32", "fp32"),
+    ],
+    indirect=["gpu"],
+)
+@pytest.mark.usefixtures("gpu")
+def test_a_gpu_computes_in_what_it_is_good_at(requested: Requested, name: str) -> None:
+    """P28."""
+    precision = Precision.choose(requested, GPU)
+    assert precision.name == name
+    assert precision.scaler.is_enabled() == (name == "fp16")
+
+
+@pytest.mark.parametrize("gpu", [False], indirect=True)
+@pytest.mark.usefixtures("gpu")
+def test_bf16_is_refused_on_a_gpu_that_only_emulates_it() -> None:
+    """P28."""
+    with pytest.raises(ParamsError, match="compute capability"):
+        Precision.choose("bf16", GPU)
+
+
+@pytest.mark.parametrize("gpu", [True], indirect=True)
+@pytest.mark.usefixtures("gpu")
+def test_fp32_on_a_gpu_uses_tf32_and_nothing_else_does(matmul_precision: list[str]) -> None:
+    Precision.choose("bf16", GPU)
+    Precision.choose("fp32", CPU)
+    assert matmul_precision == []
+    Precision.choose("fp32", GPU)
+    assert matmul_precision == ["high"]
+
+
+def test_a_processor_of_another_kind_computes_in_fp32_alone() -> None:
+    meta = torch.device("meta")
+    assert Precision.choose("auto", meta).name == "fp32"
+    with pytest.raises(ParamsError, match="bf16 is not for this processor"):
+        Precision.choose("bf16", meta)
+
+
+@pytest.mark.parametrize(
+    ("precision", "dtype"),
+    [
+        (Precision.of("fp32", CPU), torch.float32),
+        (Precision.of("bf16", CPU), torch.bfloat16),
+        (Precision.of("fp16", CPU), torch.float16),
+    ],
+    ids=lambda value: value.name if isinstance(value, Precision) else "",
+)
+def test_matrix_products_under_autocast_have_the_dtype_and_weights_stay_fp32(
+    precision: Precision, dtype: torch.dtype
+) -> None:
+    layer = nn.Linear(4, 4)
+    with precision.autocast():
+        out = layer(torch.ones(2, 4))
+    out.float().sum().backward()
+    assert out.dtype == dtype
+    assert layer.weight.dtype == layer.weight.grad.dtype == torch.float32
+
+
+def take_steps(precision: Precision, layer: nn.Linear, optimizer: torch.optim.Optimizer, inputs: torch.Tensor) -> None:
+    for row in inputs:
+        optimizer.zero_grad()
+        with precision.autocast():
+            loss = layer(row).float().square().mean()
+        precision.scaler.scale(loss).backward()
+        precision.scaler.unscale_(optimizer)
+        precision.scaler.step(optimizer)
+        precision.scaler.update()
+
+
+def test_fp16_skips_a_step_whose_gradient_overflows_and_scales_less_from_then_on() -> None:
+    precision = Precision.of("fp16", CPU)
+    layer = nn.Linear(4, 4)
+    before = layer.weight.detach().clone()
+    scale = precision.scaler.get_scale()
+    take_steps(precision, layer, torch.optim.SGD(layer.parameters(), lr=0.1), torch.full((1, 4), 6e4))
+    assert torch.equal(layer.weight, before)
+    assert precision.scaler.get_scale() < scale
+
+
+def test_the_state_of_the_scaler_goes_through_a_checkpoint() -> None:
+    """P29, the scaler's part."""
+    torch.manual_seed(0)
+    inputs = torch.randn(6, 4)
+    inputs[1] = 6e4  # lowers the scale before the checkpoint
+    start = nn.Linear(4, 4).state_dict()
+
+    def fresh() -> tuple[Precision, nn.Linear, torch.optim.Optimizer]:
+        layer = nn.Linear(4, 4)
+        layer.load_state_dict(start)
+        return Precision.of("fp16", CPU), layer, torch.optim.SGD(layer.parameters(), lr=0.1)
+
+    whole, first, second = fresh(), fresh(), fresh()
+    take_steps(*whole, inputs)
+    take_steps(*first, inputs[:3])
+    second[0].scaler.load_state_dict(first[0].scaler.state_dict())
+    second[1].load_state_dict(first[1].state_dict())
+    take_steps(*second, inputs[3:])
+    assert second[0].scaler.state_dict() == whole[0].scaler.state_dict()
+    assert torch.equal(second[1].weight, whole[1].weight)
+
+
+@pytest.mark.parametrize("name", ["fp32", "bf16"])
+def test_the_scaler_passes_everything_through_where_it_is_not_needed(name: str) -> None:
+    scaler = Precision.of(name, CPU).scaler
+    assert scaler.scale(torch.tensor(3.0)).item() == 3.0
+    assert scaler.state_dict() == {}
