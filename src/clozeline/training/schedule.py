@@ -1,30 +1,101 @@
-"""The learning rate as a pure function of the optimizer step."""
+"""The learning rate, as a fraction of its peak, is a pure function of the optimizer step."""
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, Self
 
-Decay = Literal["cosine", "linear"]
+from clozeline.params import ScheduleParams
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Linear warm-up to the peak, perhaps a stay there, then a fall to `final_fraction` at the last step.
+
+    Micro-batches and devices split a step and are no steps, so that the curve does not depend on them.
+    """
+
+    params: ScheduleParams
+    total_steps: int
+
+    @classmethod
+    def linear_to_zero(cls, warmup_steps: int, total_steps: int) -> Self:
+        """The schedule of fine-tuning (Devlin et al. 2018, appendix A.2)."""
+        linear = ScheduleParams(
+            decay="linear",
+            warmup_steps=warmup_steps,
+            initial_fraction=0.0,
+            final_fraction=0.0,
+            power=1.0,
+            decay_fraction=0.5,
+        )
+        return cls(linear, total_steps)
+
+    def fraction(self, step: int) -> float:
+        """Of the peak, 0-1, at `step`, counted from 0; steps past the last are like the last.
+
+        Warm-up gives its first step a first stride, so that none is lost to a rate of zero.
+        """
+        if step < self.params.warmup_steps:
+            done = (step + 1) / self.params.warmup_steps
+            return self.params.initial_fraction + (1 - self.params.initial_fraction) * done
+        decay = DECAYS[self.params.decay]
+        start = decay.start(self)
+        done = (step - start) / max(self.total_steps - 1 - start, 1)
+        left = decay.left(min(max(done, 0.0), 1.0), self.params.power)
+        return self.params.final_fraction + (1 - self.params.final_fraction) * left
+
+
+@dataclass(frozen=True)
+class Decay:
+    """How the rate falls once warm-up is over."""
+
+    left: Callable[[float, float], float]
+    """Share of the fall that is done (0-1) and `power` → share of the height that is left (1-0)."""
+    start: Callable[[Schedule], int]
+    """The last step at the peak."""
+
+
+def _after_warmup(schedule: Schedule) -> int:
+    return schedule.params.warmup_steps
+
+
+def _near_the_end(schedule: Schedule) -> int:
+    start = schedule.total_steps - 1 - round(schedule.params.decay_fraction * schedule.total_steps)
+    return max(start, schedule.params.warmup_steps)
+
+
+DECAYS: Mapping[str, Decay] = MappingProxyType(
+    {
+        # Loshchilov & Hutter 2017, equation 5, no restart
+        "cosine": Decay(lambda done, power: (1 + math.cos(math.pi * done)) / 2, _after_warmup),
+        "linear": Decay(lambda done, power: 1 - done, _after_warmup),
+        "polynomial": Decay(lambda done, power: (1 - done) ** power, _after_warmup),
+        "constant": Decay(lambda done, power: 1.0, _after_warmup),
+        # Hägele et al. 2024, section 3: "1-sqrt" is their best cooldown
+        "wsd": Decay(lambda done, power: 1 - math.sqrt(done), _near_the_end),
+    }
+)
+"""Keyed by `decay` in params.yaml."""
 
 
 def learning_rate(
-    step: int, *, peak: float, warmup_steps: int, total_steps: int, final_fraction: float, decay: Decay
+    step: int,
+    *,
+    peak: float,
+    warmup_steps: int,
+    total_steps: int,
+    final_fraction: float,
+    decay: Literal["cosine", "linear", "polynomial", "constant", "wsd"],
 ) -> float:
-    """Learning rate of step `step`, counted from 0: linear warm-up to `peak`, then decay to `peak × final_fraction`.
-
-    The first step is not lost to a rate of zero: warm-up gives peak × (step + 1) / warmup_steps.
-    """
-    if step < warmup_steps:
-        return peak * (step + 1) / warmup_steps
-    done = (step - warmup_steps) / max(total_steps - 1 - warmup_steps, 1)
-    left = _DECAYS[decay](min(done, 1.0))
-    return peak * (final_fraction + (1 - final_fraction) * left)
-
-
-_DECAYS: Mapping[Decay, Callable[[float], float]] = MappingProxyType(
-    {
-        "cosine": lambda done: (1 + math.cos(math.pi * done)) / 2,  # Loshchilov & Hutter 2017, equation 5, no restart
-        "linear": lambda done: 1 - done,
-    }
-)
+    """Learning rate of `step`: a `Schedule` that warms up from zero, times `peak`."""
+    params = ScheduleParams(
+        decay=decay,
+        warmup_steps=warmup_steps,
+        initial_fraction=0.0,
+        final_fraction=final_fraction,
+        power=1.0,
+        decay_fraction=0.2,
+    )
+    return peak * Schedule(params, total_steps).fraction(step)
