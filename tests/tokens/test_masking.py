@@ -1,12 +1,53 @@
+"""Claim: P2 to P8, P11, P12 hold for every unit: no special token, right rate, right shares, no state, no order."""
+
+import hashlib
+import json
+
 import numpy as np
 import pytest
 
+from clozeline.errors import ParamsError
 from clozeline.params import MaskingParams
 from clozeline.tokens.masking import Masked, Masker, Vocabulary, evaluation_folds
+from clozeline.tokens.spelling import Spelling
 
 VOCABULARY = Vocabulary(size=1000, mask_id=4, special_ids=frozenset(range(5)) | {500})
-MASKING = MaskingParams(mask_rate=0.2, mask_share=0.8, random_share=0.1, keep_share=0.1)
 NUM_TOKENS = 200_000
+
+
+def masking(**changes: object) -> MaskingParams:
+    values: dict[str, object] = {
+        "unit": "token",
+        "mask_rate": 0.2,
+        "final_mask_rate": None,
+        "mask_share": 0.8,
+        "random_share": 0.1,
+        "keep_share": 0.1,
+        "mean_span_tokens": None,
+        "word_dropout": 0.0,
+        "protected_tokens": (),
+    }
+    return MaskingParams.model_validate(values | changes)
+
+
+MASKING = masking()
+UNITS = {
+    "token": MASKING,
+    "word": masking(unit="word"),
+    "span": masking(unit="span", mean_span_tokens=3.8),
+}
+every_unit = pytest.mark.parametrize("unit", UNITS)
+
+
+def wordpieces() -> Spelling:
+    """w0 … w999; every third continues the word before it; 0 to 4 and 500 are special."""
+    ids = {f"##w{id_}" if id_ % 3 == 0 else f"w{id_}": id_ for id_ in range(VOCABULARY.size)}
+    special = [{"content": f"[{id_}]", "id": id_} for id_ in VOCABULARY.special_ids]
+    model = {"type": "WordPiece", "vocab": ids, "continuing_subword_prefix": "##"}
+    return Spelling.of(json.dumps({"model": model, "added_tokens": special, "pre_tokenizer": None}))
+
+
+SPELLING = wordpieces()
 
 
 def tokens(num_tokens: int = NUM_TOKENS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -17,16 +58,18 @@ def tokens(num_tokens: int = NUM_TOKENS) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def masked(epoch: int = 0, seed: int = 7, params: MaskingParams = MASKING) -> Masked:
-    return Masker.create(params, VOCABULARY, seed).mask(epoch, *tokens())
+    return Masker.create(params, VOCABULARY, seed, SPELLING).mask(epoch, *tokens())
 
 
 def share(part_N: np.ndarray, whole_N: np.ndarray) -> float:
     return float(part_N.sum() / whole_N.sum())
 
 
-def test_no_special_token_is_a_target_or_changed() -> None:
+@every_unit
+def test_no_special_token_is_a_target_or_changed(unit: str) -> None:
+    """P2, also in mid-row."""
     input_ids_N, _, _ = tokens()
-    result = masked()
+    result = masked(params=UNITS[unit])
     is_special_N = VOCABULARY.is_special_V[input_ids_N]
     assert is_special_N.any()
     assert not result.is_target_N[is_special_N].any()
@@ -40,6 +83,7 @@ def test_only_targets_change() -> None:
 
 
 def test_the_rate_is_right_and_flat_over_positions() -> None:
+    """P7; of words and spans, whose tokens are not independent of each other, in test_units.py."""
     input_ids_N, _, position_N = tokens()
     ordinary_N = ~VOCABULARY.is_special_V[input_ids_N]
     result = masked()
@@ -50,9 +94,11 @@ def test_the_rate_is_right_and_flat_over_positions() -> None:
     assert chi_square < 148  # 99.9 % quantile at 100 degrees of freedom is 149.4
 
 
-def test_targets_become_mask_random_or_stay_at_the_stated_shares() -> None:
+@every_unit
+def test_targets_become_mask_random_or_stay_at_the_stated_shares(unit: str) -> None:
+    """P8."""
     input_ids_N, _, _ = tokens()
-    result = masked()
+    result = masked(params=UNITS[unit])
     is_mask_N = result.input_ids_N == VOCABULARY.mask_id
     is_kept_N = result.input_ids_N == input_ids_N
     assert share(is_mask_N & result.is_target_N, result.is_target_N) == pytest.approx(0.8, abs=0.006)
@@ -60,12 +106,14 @@ def test_targets_become_mask_random_or_stay_at_the_stated_shares() -> None:
 
 
 def test_random_replacements_are_drawn_from_every_ordinary_token_and_from_no_special_one() -> None:
-    result = masked(params=MaskingParams(mask_rate=0.9, mask_share=0.0, random_share=1.0, keep_share=0.0))
+    """P3."""
+    result = masked(params=masking(mask_rate=0.9, mask_share=0.0, random_share=1.0, keep_share=0.0))
     drawn = np.unique(result.input_ids_N[result.is_target_N])
     assert (drawn == VOCABULARY.ordinary_ids).all()
 
 
 def test_token_id_0_can_be_a_target() -> None:
+    """P11."""
     vocabulary = Vocabulary(size=10, mask_id=9, special_ids=frozenset({9}))
     masker = Masker.create(MASKING, vocabulary, seed=1)
     result = masker.mask(0, np.zeros(1000, dtype=np.int64), np.zeros(1000, dtype=np.int64), np.arange(1000))
@@ -73,6 +121,7 @@ def test_token_id_0_can_be_a_target() -> None:
 
 
 def test_a_mask_depends_on_nothing_but_the_token_itself() -> None:
+    """P4, P6: no batch, worker, rank or resumed run can change a mask, for nothing here is told of one."""
     input_ids_N, document_N, position_N = tokens()
     whole = masked()
     order_N = np.random.default_rng(1).permutation(NUM_TOKENS)[:5000]
@@ -81,19 +130,84 @@ def test_a_mask_depends_on_nothing_but_the_token_itself() -> None:
     assert (part.is_target_N == whole.is_target_N[order_N]).all()
 
 
+@pytest.mark.parametrize("unit", ["word", "span"])
+def test_a_word_or_span_has_the_same_mask_whatever_rows_are_beside_its_own(unit: str) -> None:
+    """P4."""
+    whole = masked(params=UNITS[unit])
+    rows = np.random.default_rng(1).permutation(NUM_TOKENS // 100)[:300]
+    order_N = (rows[:, None] * 100 + np.arange(100)).ravel()
+    part = Masker.create(UNITS[unit], VOCABULARY, 7, SPELLING).mask(0, *(array_N[order_N] for array_N in tokens()))
+    assert (part.input_ids_N == whole.input_ids_N[order_N]).all()
+    assert (part.is_target_N == whole.is_target_N[order_N]).all()
+
+
+@every_unit
 @pytest.mark.parametrize("other", [{"epoch": 1}, {"seed": 8}])
-def test_another_epoch_or_seed_has_masks_of_its_own(other: dict[str, int]) -> None:
-    one, two = masked(), masked(**other)
+def test_another_epoch_or_seed_has_masks_of_its_own(unit: str, other: dict[str, int]) -> None:
+    """P5."""
+    one, two = masked(params=UNITS[unit]), masked(params=UNITS[unit], **other)
     both = share(one.is_target_N & two.is_target_N, one.is_target_N)
     assert both == pytest.approx(0.2, abs=0.01)  # what chance gives two independent masks
 
 
-def test_masking_leaves_the_global_random_state_alone() -> None:
+@every_unit
+def test_masking_leaves_the_global_random_state_alone(unit: str) -> None:
+    """P12."""
     np.random.seed(3)
     expected = np.random.random()
     np.random.seed(3)
-    masked()
+    masked(params=UNITS[unit])
     assert np.random.random() == expected
+
+
+def test_the_masks_of_earlier_versions_are_kept() -> None:
+    """A run that is reproduced has to hide what it hid."""
+    position_N = np.arange(100_000)
+    result = Masker.create(MASKING, VOCABULARY, 7).mask(2, position_N % 1000, position_N // 64, position_N % 64)
+    digest = hashlib.sha256(result.input_ids_N.astype("<i8").tobytes() + result.is_target_N.tobytes())
+    assert digest.hexdigest() == "2067b19627f949592784622e669aa6fe29bd7847a5a081d8703f8c4f185d2955"
+
+
+@every_unit
+def test_the_rate_follows_its_schedule_and_a_higher_one_hides_all_that_a_lower_one_hides(unit: str) -> None:
+    params = UNITS[unit].model_copy(update={"mask_rate": 0.3, "final_mask_rate": 0.15})
+    masker = Masker.create(params, VOCABULARY, 7, SPELLING)
+    high, middle, low = (masker.mask(0, *tokens(), progress=progress) for progress in (0.0, 0.5, 1.0))
+    ordinary_N = ~VOCABULARY.is_special_V[tokens()[0]]
+    rates = [share(result.is_target_N, ordinary_N) for result in (high, middle, low)]
+    assert rates == pytest.approx([0.3, 0.225, 0.15], abs=0.006)
+    assert not (middle.is_target_N & ~high.is_target_N).any()
+    assert not (low.is_target_N & ~middle.is_target_N).any()
+    assert (low.input_ids_N[low.is_target_N] == high.input_ids_N[low.is_target_N]).all()
+
+
+def test_word_dropout_hides_its_share_of_the_other_tokens_and_asks_for_none_of_them() -> None:
+    input_ids_N, _, _ = tokens()
+    plain, dropped = masked(), masked(params=masking(word_dropout=0.1))
+    ordinary_N = ~VOCABULARY.is_special_V[input_ids_N]
+    assert (dropped.is_target_N == plain.is_target_N).all()
+    changed_N = dropped.input_ids_N != plain.input_ids_N
+    assert (dropped.input_ids_N[changed_N] == VOCABULARY.mask_id).all()
+    assert not (changed_N & (plain.is_target_N | ~ordinary_N)).any()
+    assert share(changed_N, ordinary_N & ~plain.is_target_N) == pytest.approx(0.1, abs=0.003)
+
+
+@every_unit
+def test_a_protected_token_is_never_a_target_never_drawn_and_never_dropped(unit: str) -> None:
+    """P2, P3, for tokens of one's own choice."""
+    protected = {"protected_tokens": ("w7", "##w9"), "mask_share": 0.0, "random_share": 1.0, "keep_share": 0.0}
+    params = UNITS[unit].model_copy(update={**protected, "mask_rate": 0.8, "word_dropout": 0.5})
+    input_ids_N, _, _ = tokens()
+    result = masked(params=params)
+    is_protected_N = np.isin(input_ids_N, [7, 9])
+    assert not (result.is_target_N & is_protected_N).any()
+    assert (np.isin(result.input_ids_N, [7, 9]) == is_protected_N).all()
+
+
+def test_a_protected_token_that_there_is_not_is_named() -> None:
+    with pytest.raises(ParamsError, match="`##w8`") as caught:
+        Masker.create(masking(protected_tokens=("w7", "##w8")), VOCABULARY, 7, SPELLING)
+    assert "`w8`" in caught.value.do or "`##w" in caught.value.do
 
 
 def test_every_token_is_in_exactly_one_evaluation_fold_and_folds_are_even() -> None:

@@ -2,30 +2,23 @@
 
 Nothing here knows of batches, workers, or ranks, so none of them can change a mask.
 
-Shapes: N tokens, in any order and from any documents; V vocabulary.
+Shapes: N tokens, rows whole and in reading order where a unit is more than a token; V vocabulary.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import IntEnum
+from difflib import get_close_matches
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clozeline.errors import ParamsError
 from clozeline.params import MaskingParams
+from clozeline.tokens.identity import Flags, Ids, Stream, first_uniform, mix, second_uniform, token_hashes
+from clozeline.tokens.spelling import Spelling
+from clozeline.tokens.units import UNITS, Tokens, Unit
 
-Ids = NDArray[np.int64]
-Hashes = NDArray[np.uint64]
-
-_UNIT = 2.0**-24
-
-
-class Stream(IntEnum):
-    """Independent draws for the same token."""
-
-    TARGET = 1
-    FOLD = 2
+__all__ = ["Ids", "Masked", "Masker", "Vocabulary", "evaluation_folds"]
 
 
 @dataclass(frozen=True)
@@ -38,11 +31,9 @@ class Vocabulary:
     """Never a target and never drawn as a replacement; [MASK] is one of them."""
 
     @property
-    def is_special_V(self) -> NDArray[np.bool_]:
+    def is_special_V(self) -> Flags:
         """Indexed by token id."""
-        flags_V = np.zeros(self.size, dtype=bool)
-        flags_V[list(self.special_ids)] = True
-        return flags_V
+        return _flags(self.size, self.special_ids)
 
     @property
     def ordinary_ids(self) -> Ids:
@@ -55,7 +46,7 @@ class Masked:
     """Tokens after masking: what the model sees, and which of them it must name."""
 
     input_ids_N: Ids
-    is_target_N: NDArray[np.bool_]
+    is_target_N: Flags
 
 
 @dataclass(frozen=True)
@@ -64,36 +55,80 @@ class Masker:
 
     seed: int
     params: MaskingParams
+    unit: Unit
     mask_id: int
-    is_special_V: NDArray[np.bool_]
+    is_special_V: Flags
+    is_fixed_V: Flags
+    """Special or protected: never a target, never hidden, never drawn."""
     ordinary_ids: Ids
+    """All others, ascending."""
 
     @classmethod
-    def create(cls, params: MaskingParams, vocabulary: Vocabulary, seed: int) -> Self:
-        return cls(seed, params, vocabulary.mask_id, vocabulary.is_special_V, vocabulary.ordinary_ids)
+    def create(cls, params: MaskingParams, vocabulary: Vocabulary, seed: int, spelling: Spelling | None = None) -> Self:
+        """A masker for one tokenizer; `spelling` may be left out where `needs_spelling` says so.
 
-    def mask(self, epoch: int, input_ids_N: Ids, document_N: Ids, position_N: Ids) -> Masked:
-        """Choose targets at `mask_rate`, and replace them by [MASK], by a random token, or not at all.
+        Raises:
+            ParamsError: `protected_tokens` names a token that there is not, or every token there is;
+                or words are to be masked, and the tokenizer does not say where one begins.
+        """
+        is_fixed_V = vocabulary.is_special_V | _flags(vocabulary.size, _protected_ids(params, spelling))
+        return cls(
+            seed=seed,
+            params=params,
+            unit=UNITS[params.unit](params, spelling),
+            mask_id=vocabulary.mask_id,
+            is_special_V=vocabulary.is_special_V,
+            is_fixed_V=is_fixed_V,
+            ordinary_ids=np.flatnonzero(~is_fixed_V),
+        )
+
+    @staticmethod
+    def needs_spelling(params: MaskingParams) -> bool:
+        """Whether masks depend on how tokens are written, not on their ids alone."""
+        return params.unit == "word" or bool(params.protected_tokens)
+
+    def mask(self, epoch: int, input_ids_N: Ids, document_N: Ids, position_N: Ids, progress: float = 0.0) -> Masked:
+        """Choose targets at the rate of the moment, and replace them by [MASK], by a random token, or not at all.
 
         Args:
             epoch: counted from 0; every epoch has masks of its own.
             input_ids_N: token ids.
             document_N: the document each token is from.
             position_N: its place in that document.
+            progress: share of the training that is done, 0-1: where on the line from `mask_rate` to
+                `final_mask_rate` the rate is. A higher rate hides all that a lower one hides, and more.
         """
         hash_N = token_hashes(self.seed, epoch, Stream.TARGET, document_N, position_N)
-        # Three draws from disjoint bits: 24 for "is it a target", 24 for "what becomes of it", all 64, mixed
-        # once more, for "which token instead".
-        chosen_N = _low_bits(hash_N) < self.params.mask_rate
-        is_target_N = chosen_N & ~self.is_special_V[input_ids_N]
-        fate_N = _low_bits(hash_N >> np.uint64(24))
+        tokens = Tokens(self.seed, epoch, input_ids_N, document_N, position_N, self.is_special_V, hash_N)
+        chosen_N = self.unit.numbers(tokens) < self.unit.threshold(self.rate_at(progress))
+        is_target_N = chosen_N & ~self.is_fixed_V[input_ids_N]
+        # A token's own bits say what becomes of it: 24 of them for its fate, all 64, mixed once more, for "which
+        # token instead". The unit used none of these.
+        fate_N = second_uniform(hash_N)
         output_ids_N = input_ids_N.copy()
         output_ids_N[is_target_N & (fate_N < self.params.mask_share)] = self.mask_id
         is_random_N = is_target_N & (fate_N >= self.params.mask_share)
         is_random_N &= fate_N < self.params.mask_share + self.params.random_share
-        draws = _mix(hash_N[is_random_N]) % np.uint64(len(self.ordinary_ids))
+        draws = mix(hash_N[is_random_N]) % np.uint64(max(len(self.ordinary_ids), 1))
         output_ids_N[is_random_N] = self.ordinary_ids[draws.astype(np.int64)]
+        if self.params.word_dropout > 0:
+            output_ids_N[self._dropped(tokens) & ~is_target_N] = self.mask_id
         return Masked(output_ids_N, is_target_N)
+
+    def rate_at(self, progress: float) -> float:
+        """Share of the maskable tokens that are targets (Ankner et al. 2023: from high to low)."""
+        assert 0 <= progress <= 1, progress
+        final = self.params.mask_rate if self.params.final_mask_rate is None else self.params.final_mask_rate
+        return self.params.mask_rate + progress * (final - self.params.mask_rate)
+
+    def _dropped(self, tokens: Tokens) -> Flags:
+        """Tokens to hide without asking for them.
+
+        As [MASK], not [UNK]: every masked language model has a trained [MASK] that says "something is hidden here",
+        whereas many tokenizers have no [UNK], and in the others it would learn to mean any word, not a strange one.
+        """
+        hash_N = token_hashes(self.seed, tokens.epoch, Stream.DROPOUT, tokens.document_N, tokens.position_N)
+        return (first_uniform(hash_N) < self.params.word_dropout) & ~self.is_fixed_V[tokens.input_ids_N]
 
 
 def evaluation_folds(seed: int, num_folds: int, document_N: Ids, position_N: Ids) -> Ids:
@@ -102,26 +137,23 @@ def evaluation_folds(seed: int, num_folds: int, document_N: Ids, position_N: Ids
     return (hash_N % np.uint64(num_folds)).astype(np.int64)
 
 
-def token_hashes(seed: int, epoch: int, stream: Stream, document_N: Ids, position_N: Ids) -> Hashes:
-    """64 well-mixed bits for each token: SplitMix64 (Steele et al. 2014, "Fast splittable generators", fig. 13)."""
-    key = _key([seed, epoch, stream])
-    return _mix(_mix(document_N.astype(np.uint64) + key) + position_N.astype(np.uint64))
+def _protected_ids(params: MaskingParams, spelling: Spelling | None) -> list[int]:
+    if not params.protected_tokens:
+        return []
+    assert spelling is not None, "`protected_tokens` have to be found in the tokenizer's spelling"
+    for token in params.protected_tokens:
+        if token not in spelling.ids:
+            near = get_close_matches(token, spelling.ids, n=1)
+            raise ParamsError(
+                f"`masking.protected_tokens` names `{token}`, which the tokenizer does not have",
+                given=", ".join(params.protected_tokens),
+                expected="tokens as the vocabulary in tokenizer.json spells them",
+                do=f"write `{near[0]}`, or take it out" if near else "take it out of the list",
+            )
+    return [spelling.ids[token] for token in params.protected_tokens]
 
 
-def _key(parts: Iterable[int]) -> np.uint64:
-    key = np.zeros(1, dtype=np.uint64)
-    for part in parts:
-        key = _mix(key + np.uint64(part))
-    return np.uint64(key[0])
-
-
-def _mix(bits: Hashes) -> Hashes:
-    bits = bits + np.uint64(0x9E3779B97F4A7C15)
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
-
-
-def _low_bits(hash_N: Hashes) -> NDArray[np.float64]:
-    """Uniform in [0, 1) from the lowest 24 bits."""
-    return (hash_N & np.uint64(0xFFFFFF)).astype(np.float64) * _UNIT
+def _flags(size: int, ids: Iterable[int]) -> Flags:
+    flags_V = np.zeros(size, dtype=bool)
+    flags_V[list(ids)] = True
+    return flags_V

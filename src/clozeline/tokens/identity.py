@@ -1,0 +1,68 @@
+"""Who a token is – (document, position) – and the random bits that follow from it.
+
+Shapes: N tokens.
+"""
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+Hashes = NDArray[np.uint64]
+Flags = NDArray[np.bool_]
+Uniforms = NDArray[np.float64]
+
+_UNIT = 2.0**-24
+_SECOND_24_BITS = np.uint64(24)
+
+
+class Stream(IntEnum):
+    """Independent draws for the same token."""
+
+    TARGET = 1
+    FOLD = 2
+    SPAN = 3
+    DROPOUT = 4
+
+
+def token_hashes(seed: int, epoch: int, stream: Stream, document_N: Ids, position_N: Ids) -> Hashes:
+    """64 well-mixed bits for each token: SplitMix64 (Steele et al. 2014, "Fast splittable generators", fig. 13).
+
+    The two arrays may be of any shapes that broadcast.
+    """
+    key = _key([seed, epoch, stream])
+    return mix(mix(document_N.astype(np.uint64) + key) + position_N.astype(np.uint64))
+
+
+def mix(bits: Hashes) -> Hashes:
+    """Spread every bit of the input over all bits of the output."""
+    bits = bits + np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return bits ^ (bits >> np.uint64(31))
+
+
+def first_uniform(hashes: Hashes) -> Uniforms:
+    """Uniform in [0, 1) from bits 0 to 23."""
+    return (hashes & np.uint64(0xFFFFFF)).astype(np.float64) * _UNIT
+
+
+def second_uniform(hashes: Hashes) -> Uniforms:
+    """Uniform in [0, 1) from bits 24 to 47, so independent of the first."""
+    return first_uniform(hashes >> _SECOND_24_BITS)
+
+
+def follows(document_N: Ids, position_N: Ids) -> Flags:
+    """Whether the token before, in this order, is also the one before in the document."""
+    follows_N = np.zeros(len(document_N), dtype=bool)
+    follows_N[1:] = (document_N[1:] == document_N[:-1]) & (position_N[1:] == position_N[:-1] + 1)
+    return follows_N
+
+
+def _key(parts: Iterable[int]) -> np.uint64:
+    key = np.zeros(1, dtype=np.uint64)
+    for part in parts:
+        key = mix(key + np.uint64(part))
+    return np.uint64(key[0])

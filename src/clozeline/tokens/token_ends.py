@@ -1,0 +1,124 @@
+"""What stands at the two ends of a token, and so whether it can continue a word and be continued.
+
+A word is what the tokenizer says it is (`##`, `</w>`); where it says no more than where spaces are (byte-level BPE,
+SentencePiece), a word is letters and digits between anything else, so that punctuation is part of none. In scripts
+written without spaces every token is a word.
+"""
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Generic, TypeVar
+
+Flag = TypeVar("Flag")
+_SPACE_MARK = "▁"
+_FALLBACK_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+
+# Thai and Lao, Myanmar, Khmer, kana, ideographs.
+_WITHOUT_SPACES = (
+    (0x0E00, 0x0EFF),
+    (0x1000, 0x109F),
+    (0x1780, 0x17FF),
+    (0x3040, 0x30FF),
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0xFF66, 0xFF9F),
+    (0x20000, 0x3FFFF),
+)
+
+
+@dataclass(frozen=True)
+class Ends(Generic[Flag]):
+    """Of one token, or, as arrays, of a vocabulary."""
+
+    can_continue: Flag
+    """It may be part of the word before it."""
+    can_be_continued: Flag
+    """What follows may be part of its word."""
+    begins_in_character: Flag
+    """It begins with a later byte of a character: part of the token before it, whatever that is."""
+    is_rest_of_character: Flag
+    """It is nothing but later bytes of a character."""
+
+
+Reader = Callable[[str], Ends[bool]]
+_ALONE = Ends(False, False, False, False)
+
+
+def reader_for(description: Mapping[str, Any], tokens: Iterable[str]) -> Reader | None:
+    """How to read the tokens of the tokenizer.json `description`; None if they do not say where a word begins."""
+    model = description["model"]
+    if model["type"] == "WordLevel":
+        return lambda _: _ALONE
+    if prefix := model.get("continuing_subword_prefix"):
+        return lambda token: Ends(token.startswith(prefix), True, False, False)
+    if suffix := model.get("end_of_word_suffix"):
+        return lambda token: Ends(True, not token.endswith(suffix), False, False)
+    if '"ByteLevel"' in json.dumps(description["pre_tokenizer"]):
+        bytes_of = _byte_alphabet()
+        return lambda token: _ends_of_bytes(bytes(bytes_of[character] for character in token))
+    if any(_SPACE_MARK in token for token in tokens):
+        return lambda token: _ends_of_bytes(_bytes_of_piece(token))
+    return None
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's spelling of bytes (Radford et al. 2019, encoder.py): printable Latin-1 as itself, the rest from Ā on."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+def _bytes_of_piece(piece: str) -> bytes:
+    if match := _FALLBACK_BYTE.fullmatch(piece):
+        return bytes([int(match[1], 16)])
+    return piece.encode("utf-8")  # the mark of a space is no letter, as a space is none
+
+
+def _ends_of_bytes(raw: bytes) -> Ends[bool]:
+    starts = [place for place, byte in enumerate(raw) if not _is_continuation(byte)]
+    if not starts:
+        return Ends(False, False, bool(raw), bool(raw))
+    begins_inside = starts[0] > 0
+    first_end = starts[1] if len(starts) > 1 else len(raw)
+    return Ends(
+        can_continue=not begins_inside and _is_in_words(raw[:first_end]),
+        can_be_continued=_is_in_words(raw[starts[-1] :]),
+        begins_in_character=begins_inside,
+        is_rest_of_character=False,
+    )
+
+
+def _is_continuation(byte: int) -> bool:
+    return 0x80 <= byte <= 0xBF
+
+
+@cache
+def _is_in_words(start: bytes) -> bool:
+    """Whether the character that begins with the bytes `start` is part of words; cut short, whether most such are."""
+    first, last = _code_points(start)
+    characters = [chr(code_point) for code_point in range(first, last + 1)]
+    assigned = [character for character in characters if unicodedata.category(character) != "Cn"]
+    return 2 * sum(map(_is_letter, assigned)) > len(assigned)
+
+
+def _code_points(start: bytes) -> tuple[int, int]:
+    """The lowest and highest code point whose UTF-8 begins with `start` (RFC 3629, section 3)."""
+    lead = start[0]
+    length = 1 if lead < 0xC0 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
+    value = lead if length == 1 else lead & (0x7F >> length)
+    for byte in start[1:length]:
+        value = value << 6 | byte & 0x3F
+    missing = 6 * (length - len(start[:length]))
+    return min(value << missing, 0x10FFFF), min((value + 1 << missing) - 1, 0x10FFFF)
+
+
+def _is_letter(character: str) -> bool:
+    """Letters, digits, and the marks that go with them (vowel signs, accents), of scripts with spaces."""
+    if not (character.isalnum() or unicodedata.category(character).startswith("M")):
+        return False
+    return not any(first <= ord(character) <= last for first, last in _WITHOUT_SPACES)
