@@ -1,0 +1,91 @@
+"""Two sides measured in turn on one machine, and the one line that says how they compare."""
+
+import json
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from comparison.machine import describe_machine
+
+_LOG = logging.getLogger(__name__)
+
+Measure = Callable[[int], float]
+"""Round, counted from 0 → what was measured."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """What each side gave in each round, in the order of the rounds."""
+
+    ours: tuple[float, ...]
+    theirs: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One benchmark's result."""
+
+    name: str
+    unit: str
+    rounds: Rounds
+    higher_is_better: bool
+    goal: float | None
+    """The ratio that the project aims at."""
+    num_threads: int
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else a reader has to know: sizes, settings, figures of single rounds."""
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times better ours is, by the medians; above 1 is ahead; None where nothing could be measured."""
+        if not self.rounds.ours or not self.rounds.theirs:
+            return None
+        ours, theirs = median(self.rounds.ours), median(self.rounds.theirs)
+        return ours / theirs if self.higher_is_better else theirs / ours
+
+    def json_line(self) -> str:
+        """The line that a benchmark ends with."""
+        figures = {
+            "name": self.name,
+            "ratio": _short(self.ratio),
+            "goal": self.goal,
+            "ours": _short(median(self.rounds.ours)) if self.rounds.ours else None,
+            "theirs": _short(median(self.rounds.theirs)) if self.rounds.theirs else None,
+            "unit": self.unit,
+            "rounds": len(self.rounds.ours),
+            "ours_rounds": [_short(value) for value in self.rounds.ours],
+            "theirs_rounds": [_short(value) for value in self.rounds.theirs],
+            "machine": describe_machine(self.num_threads),
+        }
+        return json.dumps(figures | dict(self.facts), allow_nan=False)
+
+
+def alternate(ours: Measure, theirs: Measure, num_rounds: int, unit: str) -> Rounds:
+    """Measure both sides in every round, the one that goes first changing: a drift of the machine hits both alike."""
+    sides = {"ours": ours, "theirs": theirs}
+    measured: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(num_rounds):
+        for name in list(sides)[:: 1 if number % 2 == 0 else -1]:
+            measured[name].append(sides[name](number))
+            _LOG.info("round %d of %d, %s: %.6g %s", number + 1, num_rounds, name, measured[name][-1], unit)
+    return Rounds(tuple(measured["ours"]), tuple(measured["theirs"]))
+
+
+def report_progress() -> None:
+    """Let what benchmarks log go to stderr: stdout is for the line."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    for noisy in ("httpx", "filelock", "fsspec", "datasets"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def finish(comparison: Comparison) -> None:
+    """Write the line."""
+    sys.stdout.write(comparison.json_line() + "\n")
+    sys.stdout.flush()
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.5g}")

@@ -1,0 +1,30 @@
+"""What was measured on."""
+
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+
+def describe_machine(num_threads: int) -> dict[str, Any]:
+    """Processor, cores this process may use, threads of a side, and how busy the machine was in the last minutes."""
+    return {
+        "cpu": cpu_model(),
+        "cores": available_cores(),
+        "threads": num_threads,
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "python": platform.python_version(),
+    }
+
+
+def available_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def cpu_model(facts: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name and its widest vector instructions, as the kernel tells them."""
+    lines = facts.read_text(encoding="utf-8").splitlines() if facts.is_file() else []
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = set(told.get("flags", "").split())
+    widest = next((flag for flag in ("avx512_bf16", "avx512f", "avx2") if flag in flags), "")
+    return " ".join([told.get("model name", platform.processor() or platform.machine()), widest]).strip()

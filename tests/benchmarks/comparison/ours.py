@@ -1,0 +1,165 @@
+"""Our side: the project's own rows, masks and loop. The one file of the benchmarks that knows how they are called.
+
+Shapes: B rows, L longest row, T targets, V vocabulary.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from clozeline.evaluation import figures
+from clozeline.model import language_model
+from clozeline.model.batches import Split
+from clozeline.model.objectives import OBJECTIVES
+from clozeline.params import Params, PretrainParams
+from clozeline.params.recipes import laid_over
+from clozeline.tokens.rows import Rows
+from clozeline.tokens.shards import TokenShards
+from clozeline.training import pretraining
+from clozeline.training.loop import CurvePoint, State
+from clozeline.training.pretraining import Pretraining
+from comparison.stages import params_tree
+
+_NEVER = 10**9
+_NUM_FOLDS = 7
+_MASK_SEED = 0
+"""Of what validation hides: the same for every model, side and seed."""
+
+BERT_TINY = {
+    "family": "bert",
+    "size": None,
+    "hidden_size": 256,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "intermediate_size": 1024,
+    "max_position_embeddings": 512,
+    "dropout": 0.0,
+    "attention_dropout": 0.0,
+    "norm_epsilon": 1e-12,
+}
+"""BERT 4 × 256 without dropout, for both sides: with BERT's usual 0.1 theirs would do more work on padding."""
+
+
+def params_of(changes: Mapping[str, Any]) -> PretrainParams:
+    """Section `pretrain` of params.yaml without its looks at validation; `changes` win over its recipe too."""
+    tree = params_tree({})
+    recipe = tree["pretrain"]["recipe"]
+    quiet = {"validation": {"every_steps": None, "patience": None}, "checkpoint_every_steps": _NEVER}
+    for layer in (tree["recipes"][recipe], quiet, changes):
+        tree["pretrain"] = laid_over(tree["pretrain"], layer)
+    return Params.model_validate({**tree, "recipes": {recipe: {}}}).pretrain
+
+
+@contextmanager
+def prepared(params: PretrainParams, seed: int, tokens: Path, tokenizer: Path) -> Iterator[Pretraining]:
+    """A training that is ready to run; its checkpoints are thrown away."""
+    with TemporaryDirectory() as work:
+        yield pretraining.prepare(params, seed=seed, tokens=tokens, work=Path(work))
+
+
+def tokens_per_second(job: Pretraining, number: int) -> float:
+    """Real tokens per second of one run over all steps of `job`; what comes before its first point is warm-up.
+
+    Args:
+        job: with at least two points.
+        number: of the round; each trains on other rows, its epoch being its own.
+    """
+    points: list[tuple[float, int]] = []
+    job.loop.run(State(epoch=number), lambda point: points.append((_now(), point.num_tokens)))
+    (started, tokens_before), (ended, tokens_after) = points[0], points[-1]
+    return (tokens_after - tokens_before) / (ended - started)
+
+
+def _now() -> float:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+@dataclass(frozen=True)
+class Losses:
+    """Mean loss of one batch under the same weights, nats per target, our way and theirs."""
+
+    ours: float
+    theirs: float
+
+    @property
+    def difference(self) -> float:
+        return abs(self.ours - self.theirs)
+
+
+@torch.inference_mode()
+def losses_of_one_batch(model: PreTrainedModel, tokens: Path, max_length: int, num_rows: int) -> Losses:
+    """Ours projects the targets alone; theirs all positions, with labels of -100 where there is no target."""
+    split = Split.open(TokenShards.open(tokens, "train"), max_length)
+    rows_B = np.arange(min(num_rows, len(split.rows)))
+    batch = OBJECTIVES["mlm"].judging(split, split.read(rows_B), _MASK_SEED, 0, _NUM_FOLDS)
+    ours = functional.cross_entropy(language_model.target_logits(model, batch), batch.labels_T)
+    labels_BL = torch.full_like(batch.input_ids_BL, -100)
+    labels_BL.view(-1)[batch.slot_T] = batch.labels_T
+    theirs: Tensor = model(batch.input_ids_BL, attention_mask=batch.attention_mask_BL, labels=labels_BL).loss
+    return Losses(ours.item(), theirs.item())
+
+
+def first_tokens(tokens: Path, max_length: int, num_tokens: int) -> Split:
+    """The rows at the start of the validation split that hold about `num_tokens` tokens."""
+    split = Split.open(TokenShards.open(tokens, "validation"), max_length)
+    num_rows = int(np.searchsorted(np.cumsum(split.rows.length_R), num_tokens)) + 1
+    rows = Rows(split.rows.document_R[:num_rows], split.rows.start_R[:num_rows], split.rows.length_R[:num_rows])
+    return replace(split, rows=rows)
+
+
+def validation_loss(model: PreTrainedModel, split: Split, batch_tokens: int = 8192) -> float:
+    """Nats per token over `split`, every token hidden once, in masks that no seed of a training changes."""
+    was_training = model.training
+    model.eval()
+    with torch.inference_mode():
+        measured = figures.measure(
+            model, split, seed=_MASK_SEED, num_folds=_NUM_FOLDS, batch_tokens=batch_tokens, advance=lambda rows: None
+        )
+    model.train(was_training)
+    return measured.loss_nats_per_token
+
+
+@dataclass(frozen=True)
+class Passing:
+    """A training that was watched."""
+
+    seconds: float
+    """Until `until` said so, or to the end; the looking itself is left out."""
+    step: int
+    loss: float
+    passed: bool
+
+
+class _EnoughError(Exception):
+    """The loop was to stop; it was asked to by its own callback."""
+
+
+def train_until(job: Pretraining, look: Callable[[], float], target_loss: float) -> Passing:
+    """Train until a look, taken at each point of the curve, gives a loss of at most `target_loss`."""
+    looking, seen = 0.0, Passing(0.0, 0, float("inf"), passed=False)
+    started = time.perf_counter()
+
+    def at_point(point: CurvePoint) -> None:
+        nonlocal looking, seen
+        paused = time.perf_counter()
+        loss = look()
+        seen = Passing(paused - started - looking, point.step, loss, passed=loss <= target_loss)
+        looking += time.perf_counter() - paused
+        if seen.passed:
+            raise _EnoughError
+
+    with suppress(_EnoughError):
+        job.loop.run(State(), at_point)
+    return seen

@@ -1,0 +1,179 @@
+"""Real tokens per second of pre-training: our rows, masks and loop against `Trainer`, the same model and texts."""
+
+import argparse
+import logging
+import math
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import datasets
+import numpy as np
+import torch
+from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerFast
+
+from clozeline.tokens.shards import TokenShards
+from comparison import ours, run_mlm
+from comparison.alternation import Comparison, alternate, finish, report_progress
+from comparison.machine import available_cores
+from comparison.stages import run_stage
+from comparison.texts import Corpus, built_in, prepared, write_clean
+
+_LOG = logging.getLogger(__name__)
+
+MAX_LENGTH = 128
+VOCAB_SIZE = 30_522
+MASK_RATE = 0.15
+MAX_LOSS_DIFFERENCE = 1e-5
+_NUM_BOUNDARY = 2
+_CHUNKS = 4
+"""A run of ours is cut into so many equal parts, the first of which is warm-up."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The same texts as both sides want them."""
+
+    tokens: Path
+    tokenizer: Path
+    rows: datasets.Dataset
+    fill: float
+    """Real tokens over all positions, 0-1, of their rows."""
+
+
+def options(description: str | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--steps", type=int, default=4, help="steps of theirs in a round, one more being warm-up")
+    parser.add_argument("--rows", type=int, default=32, help="rows in a step of theirs; ours gets as many real tokens")
+    parser.add_argument("--threads", type=int, default=min(2, available_cores()))
+    parser.add_argument("--dynamic-padding", action="store_true", help="theirs without --pad_to_max_length")
+    return parser.parse_args()
+
+
+def corpus() -> Corpus:
+    return prepared(built_in(), {"algorithm": "wordpiece", "vocab_size": VOCAB_SIZE})
+
+
+def half_full_texts(source: Corpus, num_texts: int = 20_000) -> list[str]:
+    """Texts that fit `MAX_LENGTH` and fill it to a half on average: of those that fit, the shortest are left out."""
+    shards = TokenShards.open(source.tokens, "train")
+    length_D = np.diff(shards.offsets.astype(np.int64))
+    texts = source.texts("train")
+    fitting = np.flatnonzero(length_D + _NUM_BOUNDARY <= MAX_LENGTH)
+    by_length = fitting[np.argsort(-length_D[fitting], kind="stable")]
+    mean_so_far = np.cumsum(length_D[by_length] + _NUM_BOUNDARY) / np.arange(1, len(by_length) + 1)
+    num_chosen = int(np.searchsorted(-mean_so_far, -MAX_LENGTH / 2, side="right"))
+    chosen = np.sort(by_length[:num_chosen])
+    chosen = np.random.default_rng(0).permutation(chosen)[:num_texts]
+    return [texts[document] for document in chosen.tolist()]
+
+
+def tokenized(texts: list[str], tokenizer: Path, folder: Path) -> Path:
+    """Shards of just these texts."""
+    write_clean(folder / "clean", {"train": texts, "validation": texts[:100]})
+    changes = {"tokenize": {"algorithm": "existing", "existing": str(tokenizer.resolve())}}
+    paths = {"clean": folder / "clean", "tokenizer": folder / "tokenizer", "out": folder / "tokens"}
+    run_stage("tokenize", folder, changes, **paths, metrics=folder / "tokenize.json")
+    return folder / "tokens"
+
+
+def fill_of(rows: datasets.Dataset) -> float:
+    masks = rows.with_format("numpy")["attention_mask"]
+    return float(np.mean([np.sum(mask) / MAX_LENGTH for mask in masks]))
+
+
+def compare(name: str, sides: Sides, chosen: argparse.Namespace, goal: float) -> None:
+    """Check that the losses agree, measure in turn, and write the line; exit status 1 if they do not agree."""
+    real_tokens = round(chosen.rows * MAX_LENGTH * sides.fill)
+    steps = math.ceil(3 * chosen.steps / _CHUNKS) * _CHUNKS
+    params = ours.params_of(
+        {
+            "objective": "mlm",
+            "model": ours.BERT_TINY,
+            "max_length": MAX_LENGTH,
+            "batch_tokens": real_tokens,
+            "masking": {"unit": "token", "mask_rate": MASK_RATE, "final_mask_rate": None},
+            "optimizer": {"kind": "adamw", "matrix_learning_rate": None, "learning_rate": 5e-5},
+            "schedule": {"warmup_steps": 0},
+            "steps": steps,
+            "tokens": None,
+            "log_every_steps": steps // _CHUNKS,
+            "num_threads": chosen.threads,
+            "precision": "fp32",
+        }
+    )
+    with ours.prepared(params, 0, sides.tokens, sides.tokenizer) as job:
+        losses = ours.losses_of_one_batch(job.model.eval(), sides.tokens, MAX_LENGTH, num_rows=8)
+        _LOG.info("loss of one batch: ours %.7f, theirs %.7f", losses.ours, losses.theirs)
+        if losses.difference > MAX_LOSS_DIFFERENCE:
+            sys.exit(f"the losses of the same batch under the same weights differ: {losses}")
+        theirs = AutoModelForMaskedLM.from_config(job.model.config)
+        theirs.load_state_dict(job.model.state_dict())
+        tokenizer = run_mlm.open_tokenizer(sides.tokenizer)
+        rounds = alternate(
+            lambda number: ours.tokens_per_second(job, number),
+            lambda number: _theirs(theirs, sides.rows, tokenizer, chosen, number),
+            chosen.rounds,
+            "tokens/s",
+        )
+        finish(
+            Comparison(
+                name=name,
+                unit="real tokens/s",
+                rounds=rounds,
+                higher_is_better=True,
+                goal=goal,
+                num_threads=torch.get_num_threads(),
+                facts={
+                    "fill": round(sides.fill, 3),
+                    "parameters": job.num_parameters,
+                    "rows_per_step": chosen.rows,
+                    "real_tokens_per_step": real_tokens,
+                    "loss_difference": losses.difference,
+                },
+            )
+        )
+
+
+def _theirs(
+    model: PreTrainedModel,
+    rows: datasets.Dataset,
+    tokenizer: PreTrainedTokenizerFast,
+    chosen: argparse.Namespace,
+    number: int,
+) -> float:
+    meter = run_mlm.train(
+        model,
+        rows,
+        tokenizer,
+        mask_rate=MASK_RATE,
+        num_warmup_steps=1,
+        per_device_train_batch_size=chosen.rows,
+        max_steps=chosen.steps + 1,
+        use_cpu=True,
+        seed=number,
+    )
+    return meter.tokens_per_second
+
+
+def main_padded(description: str | None, name: str) -> None:
+    report_progress()
+    chosen = options(description)
+    source = corpus()
+    texts = half_full_texts(source)
+    folder = source.tokens.parent / "half-full"
+    tokens = folder / "tokens" if (folder / "tokens").is_dir() else tokenized(texts, source.tokenizer, folder)
+    tokenizer = run_mlm.open_tokenizer(source.tokenizer)
+    pad = not chosen.dynamic_padding
+    rows = run_mlm.line_by_line(run_mlm.as_dataset(texts), tokenizer, MAX_LENGTH, pad_to_max_length=pad)
+    compare(name, Sides(tokens, source.tokenizer, rows, fill_of(rows)), chosen, goal=5.0)
+
+
+def main_grouped(description: str | None, name: str) -> None:
+    report_progress()
+    chosen = options(description)
+    source = corpus()
+    texts = source.texts("train")[:20_000]
+    rows = run_mlm.grouped(run_mlm.as_dataset(texts), run_mlm.open_tokenizer(source.tokenizer), MAX_LENGTH)
+    compare(name, Sides(source.tokens, source.tokenizer, rows, fill_of(rows)), chosen, goal=2.5)

@@ -1,0 +1,83 @@
+"""Stages run as processes of their own, with the project's params changed where a benchmark says so."""
+
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+from ruamel.yaml import YAML
+
+from clozeline.params.recipes import laid_over
+
+_LOG = logging.getLogger(__name__)
+_POLL_SECONDS = 0.05
+
+PROJECT = Path(__file__).parents[3]
+KEPT = PROJECT / "work" / "benchmarks"
+"""What benchmarks make once and use again; may be removed at any time."""
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What a stage cost, its worker processes among it."""
+
+    seconds: float
+    peak_rss_bytes: int
+    """Resident memory at its highest: mapped files that the kernel may drop at any time are in it."""
+    peak_own_bytes: int
+    """Anonymous and shared memory at its highest: what the machine must really have."""
+
+
+def params_tree(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """params.yaml with `changes` laid over it."""
+    return laid_over(YAML(typ="safe").load(PROJECT / "params.yaml"), changes)
+
+
+def run_stage(name: str, folder: Path, changes: Mapping[str, Any], **paths: Path) -> Usage:
+    """Run stage `name` in `folder`, as dvc.yaml calls it.
+
+    Raises:
+        CalledProcessError: the stage failed; it has said why on stderr.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    YAML(typ="safe").dump(params_tree(changes), folder / "params.yaml")
+    command = [sys.executable, "-m", "clozeline", "stage", name]
+    command += [f"{key}={path.resolve()}" for key, path in paths.items()]
+    _LOG.info("stage %s", name)
+    started = time.perf_counter()
+    with subprocess.Popen(command, cwd=folder, stdout=sys.stderr) as process:
+        peak_rss, peak_own = 0, 0
+        while process.poll() is None:
+            rss, own = _memory_of_tree(process.pid)
+            peak_rss, peak_own = max(peak_rss, rss), max(peak_own, own)
+            time.sleep(_POLL_SECONDS)
+        seconds = time.perf_counter() - started
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return Usage(seconds, peak_rss, peak_own)
+
+
+def _memory_of_tree(pid: int) -> tuple[int, int]:
+    """Resident and own bytes of a process and all below it; what has just ended counts as nothing."""
+    try:
+        root = psutil.Process(pid)
+        pids = [pid, *(child.pid for child in root.children(recursive=True))]
+    except psutil.NoSuchProcess:
+        return 0, 0
+    kinds = [_status_bytes(one) for one in pids]
+    own = sum(kind.get("RssAnon", 0) + kind.get("RssShmem", 0) for kind in kinds)
+    return sum(kind.get("VmRSS", 0) for kind in kinds), own
+
+
+def _status_bytes(pid: int) -> dict[str, int]:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    pairs = (line.partition(":")[::2] for line in lines)
+    return {key: int(value.split()[0]) * 1024 for key, value in pairs if value.endswith(" kB")}

@@ -1,0 +1,109 @@
+"""The texts that both sides learn from: cleaned and tokenized once by the project's own stages, then kept."""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from comparison.stages import KEPT, PROJECT, params_tree, run_stage
+
+_LOG = logging.getLogger(__name__)
+
+TEXT_VARIABLE = "CLOZELINE_BENCHMARK_TEXT"
+"""A file or folder with a field `text`: used instead of wikinews."""
+WIKINEWS = PROJECT.parent / "shared" / "data" / "wikinews-en"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Raw text: where it is, and what `preprocess` has to know of it."""
+
+    name: str
+    path: Path
+    changes: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Folders as the stages write them."""
+
+    name: str
+    clean: Path
+    tokenizer: Path
+    tokens: Path
+
+    def texts(self, split: str) -> list[str]:
+        return read_texts(self.clean / f"{split}.parquet")
+
+
+def built_in() -> Source:
+    """The docstrings of the installed environment."""
+    return Source("python-docs", PROJECT / "requirements.lock", {"preprocess": {"source": {"kind": "python-docs"}}})
+
+
+def news() -> Source:
+    """What `CLOZELINE_BENCHMARK_TEXT` names; else wikinews where it lies beside the project; else `built_in`."""
+    given = os.environ.get(TEXT_VARIABLE)
+    path = Path(given) if given else WIKINEWS
+    if not path.exists():
+        return built_in()
+    return Source(path.name, path, {"preprocess": {"source": {"kind": "files", "text_field": "text"}}})
+
+
+def prepared(source: Source, tokenize: Mapping[str, Any] | None = None) -> Corpus:
+    """Clean text, tokenizer and shards of a source; made on first use.
+
+    Args:
+        source: raw text.
+        tokenize: what differs from section `tokenize` of params.yaml.
+
+    Raises:
+        CalledProcessError: a stage failed.
+    """
+    clean = _clean(source)
+    changes = {"tokenize": dict(tokenize or {})}
+    folder = clean.parent / f"tokens-{_digest(params_tree(changes)['tokenize'])}"
+    corpus = Corpus(source.name, clean, folder / "tokenizer", folder / "tokens")
+    if not (corpus.tokens / "tokens.json").is_file():
+        paths = {"clean": clean, "tokenizer": corpus.tokenizer, "out": corpus.tokens}
+        run_stage("tokenize", folder, changes, **paths, metrics=folder / "tokenize.json")
+    return corpus
+
+
+def _clean(source: Source) -> Path:
+    section = params_tree(source.changes)["preprocess"]
+    folder = KEPT / f"{source.name}-{_digest(section)}"
+    if not (folder / "clean").is_dir():
+        paths = {"source": source.path, "out": folder / "clean", "metrics": folder / "preprocess.json"}
+        run_stage("preprocess", folder, source.changes, **paths)
+    return folder / "clean"
+
+
+def read_texts(path: Path) -> list[str]:
+    texts: list[str] = pq.read_table(path, columns=["text"]).column("text").to_pylist()
+    return texts
+
+
+def write_clean(folder: Path, splits: Mapping[str, list[str]]) -> None:
+    """A folder as `preprocess` writes it, of texts that were chosen here."""
+    import pyarrow as pa
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, texts in splits.items():
+        columns = {
+            "doc_id": [hashlib.sha256(text.encode()).hexdigest()[:16] for text in texts],
+            "text": texts,
+            "source": ["benchmark"] * len(texts),
+            "title": [""] * len(texts),
+        }
+        pq.write_table(pa.table(columns), folder / f"{split}.parquet", compression="zstd")
+
+
+def _digest(section: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(section, sort_keys=True).encode()).hexdigest()[:12]

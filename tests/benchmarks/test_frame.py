@@ -1,0 +1,91 @@
+"""The frame of the benchmarks: what they measure is for `make bench`, that they measure it rightly is shown here."""
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).parent
+NAMES = [
+    "pretrain_throughput_grouped",
+    "pretrain_throughput_padded",
+]
+
+
+@pytest.fixture
+def alternation(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(FOLDER)
+    return importlib.import_module("comparison.alternation")
+
+
+def run_bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(FOLDER), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_the_side_that_goes_first_changes_with_every_round(alternation: ModuleType) -> None:
+    calls: list[str] = []
+
+    def side(name: str, value: float) -> float:
+        calls.append(name)
+        return value
+
+    rounds = alternation.alternate(lambda n: side(f"ours {n}", n), lambda n: side(f"theirs {n}", 10 + n), 3, "s")
+    assert calls == ["ours 0", "theirs 0", "theirs 1", "ours 1", "ours 2", "theirs 2"]
+    assert rounds == alternation.Rounds(ours=(0, 1, 2), theirs=(10, 11, 12))
+
+
+@pytest.mark.parametrize(("higher_is_better", "ratio"), [(True, 4.0), (False, 0.25)])
+def test_the_ratio_is_that_of_the_medians_and_above_one_is_ahead(
+    alternation: ModuleType, higher_is_better: bool, ratio: float
+) -> None:
+    rounds = alternation.Rounds(ours=(8.0, 1000.0, 7.0), theirs=(2.0, 0.001, 3.0))
+    comparison = alternation.Comparison("some", "tokens/s", rounds, higher_is_better, goal=None, num_threads=1)
+    assert comparison.ratio == ratio
+
+
+def test_the_line_holds_what_a_reader_has_to_know(alternation: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    rounds = alternation.Rounds(ours=(4.0, 6.0), theirs=(2.0, 2.0))
+    alternation.finish(alternation.Comparison("some", "tokens/s", rounds, True, 5.0, 2, {"fill": 0.5}))
+    line = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert {"name", "ratio", "goal", "ours", "theirs", "unit", "machine", "rounds", "fill"} <= line.keys()
+    assert (line["ratio"], line["ours"], line["theirs"], line["rounds"]) == (2.5, 5.0, 2.0, 2)
+    assert {"cpu", "cores", "threads"} <= line["machine"].keys()
+
+
+def test_where_nothing_could_be_measured_the_ratio_is_null(alternation: ModuleType) -> None:
+    comparison = alternation.Comparison("some", "tokens/s", alternation.Rounds((), ()), True, 3.0, 2)
+    line = json.loads(comparison.json_line())
+    assert (line["ratio"], line["ours"], line["theirs"]) == (None, None, None)
+
+
+def test_a_wrong_name_is_answered_with_the_names_there_are() -> None:
+    answer = run_bench("pretrain_thruput")
+    assert answer.returncode == 2
+    assert f"'pretrain_thruput'; there are: {', '.join(NAMES)}" in answer.stderr
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_benchmark_says_what_it_compares_and_has_a_main(name: str) -> None:
+    tree = ast.parse((FOLDER / f"{name}.py").read_text(encoding="utf-8"))
+    assert len(ast.get_docstring(tree) or "") > 200
+    assert "main" in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_the_cost_of_a_stage_counts_its_worker_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    stages = importlib.import_module("comparison.stages")
+    hold = "import time; held = bytearray(200_000_000); print(flush=True); time.sleep(60)"
+    nested = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {hold!r}])"
+    with subprocess.Popen([sys.executable, "-c", nested], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        resident, own = stages._memory_of_tree(process.pid)
+        for child in stages.psutil.Process(process.pid).children():
+            child.kill()
+    assert resident > own > 200_000_000
