@@ -15,7 +15,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 # Stages are started as `python`: let that be this project's.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: run test lint setup system deploy clean help
+.PHONY: run test lint bench setup system deploy clean help
 
 run: setup  ## From raw text to a served INT8 encoder: every stage, the release, and a table of what came out
 	$(BIN)/clozeline run
@@ -27,6 +27,9 @@ lint: setup  ## Style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+bench: setup  ## Ours beside what one would use instead; one of them with NAME=…, its options in ARGS='…'
+	@$(BIN)/python tests/benchmarks $(if $(findstring command,$(origin NAME)),$(NAME)) $(ARGS)
 
 setup: $(READY)  ## .venv with everything that requirements.lock names
 
