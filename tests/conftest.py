@@ -93,7 +93,14 @@ def tiny_pretraining() -> PretrainParams:
     """The project's own pretrain section, shrunk."""
     params = read_params(PROJECT / "params.yaml").pretrain
     model = params.model.model_copy(
-        update={"hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 32, "max_position_embeddings": 64}
+        update={
+            "size": None,
+            "hidden_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "intermediate_size": 32,
+            "max_position_embeddings": 64,
+        }
     )
     return params.model_copy(
         update={
@@ -104,6 +111,7 @@ def tiny_pretraining() -> PretrainParams:
             "schedule": params.schedule.model_copy(update={"warmup_steps": 5}),
             "steps": 40,
             "tokens": None,
+            "validation": params.validation.model_copy(update={"every_steps": None}),
             "log_every_steps": 5,
             "checkpoint_every_steps": 10,
             "num_checkpoints": 2,

@@ -37,7 +37,7 @@ def test_the_projects_own_params_are_read() -> None:
 
 
 def test_a_misspelt_key_is_named_with_the_right_spelling(edited: Editor) -> None:
-    told = message(edited("    mask_rate:", "    mask_rat:"))
+    told = message(edited("    mask_rate: 0.2             # share", "    mask_rat: 0.2             # share"))
     assert "params.yaml: unknown key `pretrain.masking.mask_rat`" in told
     assert "rename it to `mask_rate`" in told
 
@@ -80,8 +80,13 @@ def with_values(folder: Path, **values: str) -> Path:
         ("dataset", "some/corpus", "kind `hub`"),
         ("existing", "some/tokenizer", "null for any other"),
         ("keep_share", "0.5", "must be 1"),
-        ("num_attention_heads", "3", "multiple of `num_attention_heads`"),
-        ("num_attention_heads", "128", "an even `hidden_size` / `num_attention_heads`"),
+        ("hidden_size", "128", "a `size`, or null and the four numbers"),
+        ("size", "null", "a `size`, or null and the four numbers"),
+        ("matrix_learning_rate", "0.02", "null for any other"),
+        ("mean_span_tokens", "3", "null for any other"),
+        ("patience", "0", "greater than or equal to 1"),
+        ("micro_batch_tokens", "32", "a row must fit"),
+        ("recipe", "no-such", "a key of `recipes`: standard, low-resource, domain-adaptation"),
         ("batch_tokens", "32", "`batch_tokens` is not below `max_length`"),
     ],
 )
@@ -95,8 +100,59 @@ def test_a_value_that_cannot_be_used_is_told_with_its_key_and_what_is_expected(
     assert str(path) in told
 
 
+def shaped(folder: Path, **values: str) -> Path:
+    """Params whose model has numbers in place of a named size."""
+    numbers = {"hidden_size": "128", "num_hidden_layers": "2", "num_attention_heads": "2", "intermediate_size": "256"}
+    return with_values(folder, **{"size": "null"} | numbers | values)
+
+
+def test_numbers_can_stand_in_place_of_a_named_size(tmp_path: Path) -> None:
+    assert read_params(shaped(tmp_path)).pretrain.model.hidden_size == 128
+
+
+@pytest.mark.parametrize(
+    ("heads", "expected"),
+    [("3", "multiple of `num_attention_heads`"), ("128", "an even `hidden_size` / `num_attention_heads`")],
+)
+def test_heads_that_do_not_divide_the_model_are_refused(tmp_path: Path, heads: str, expected: str) -> None:
+    assert expected in message(shaped(tmp_path, num_attention_heads=heads))
+
+
 def test_learned_positions_take_heads_of_an_odd_size(tmp_path: Path) -> None:
-    assert read_params(with_values(tmp_path, family="bert", num_attention_heads="128")).pretrain.model.family == "bert"
+    assert read_params(shaped(tmp_path, family="bert", num_attention_heads="128")).pretrain.model.family == "bert"
+
+
+def recipe_names() -> list[str]:
+    return list(read_params(PROJECT / "params.yaml").recipes)
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_a_recipe_is_laid_over_pretrain(tmp_path: Path, recipe: str) -> None:
+    params = read_params(with_values(tmp_path, recipe=recipe))
+    for section, values in params.recipes[recipe].items():
+        for key, value in values.items():
+            assert getattr(getattr(params.pretrain, section), key) == value
+    assert params.pretrain.recipe == recipe
+
+
+def test_the_recipes_hide_what_their_names_promise(tmp_path: Path) -> None:
+    rates = {name: read_params(with_values(tmp_path, recipe=name)).pretrain for name in recipe_names()}
+    assert rates["low-resource"].masking.mask_rate == 0.2
+    assert rates["low-resource"].model.dropout > rates["standard"].model.dropout
+    assert rates["domain-adaptation"].masking.mask_rate == 0.1
+    assert rates["domain-adaptation"].optimizer.learning_rate < rates["standard"].optimizer.learning_rate
+
+
+def test_a_recipe_that_sets_what_pretrain_does_not_have_is_refused_even_if_it_is_not_chosen(edited: Editor) -> None:
+    told = message(edited("masking: {mask_rate: 0.1,", "masking: {mask_rat: 0.1,"))
+    assert "recipes.domain-adaptation.masking.mask_rat: 0.1" in told.partition("given:")[2]
+
+
+def test_a_value_that_a_recipe_sets_wrongly_is_told_where_it_was_written(edited: Editor) -> None:
+    path = edited("masking: {mask_rate: 0.1,", "masking: {mask_rate: 10,")
+    path.write_text(path.read_text().replace("recipe: standard", "recipe: domain-adaptation"), encoding="utf-8")
+    told = message(path)
+    assert "`recipes.domain-adaptation.masking.mask_rate` cannot be used" in told
 
 
 def test_a_misspelt_family_is_told_before_anything_is_run(edited: Editor) -> None:

@@ -9,9 +9,10 @@ from transformers import PreTrainedModel
 
 from clozeline.evaluation import figures, unigram
 from clozeline.evaluation.figures import Figures
-from clozeline.model import masked_lm
+from clozeline.model import language_model
 from clozeline.model.batches import Split
 from clozeline.model.families import TokenIds
+from clozeline.model.objectives import OBJECTIVES
 from clozeline.params import PretrainParams
 from clozeline.tokens.masking import evaluation_folds
 from clozeline.tokens.shards import TokenShards
@@ -21,7 +22,9 @@ NUM_FOLDS = 7
 
 @pytest.fixture
 def model(tiny_pretraining: PretrainParams) -> PreTrainedModel:
-    return masked_lm.build(tiny_pretraining.model, TokenIds(64, pad_id=0, cls_id=2, sep_id=3), seed=3).eval()
+    return language_model.build(
+        tiny_pretraining.model, "mlm", TokenIds(64, pad_id=0, cls_id=2, sep_id=3), seed=3
+    ).eval()
 
 
 @pytest.fixture
@@ -39,7 +42,9 @@ def measure(model: PreTrainedModel, split: Split, batch_tokens: int = 512) -> Fi
 def test_every_token_is_a_target_exactly_once(model: PreTrainedModel, split: Split) -> None:
     assert measure(model, split).target_tokens == split.shards.num_tokens
     tokens = split.read(np.arange(len(split.rows)))
-    slots = [slot for fold in range(NUM_FOLDS) for slot in split.fold_batch(tokens, 5, fold, NUM_FOLDS).slot_N.tolist()]
+    judging = OBJECTIVES["mlm"].judging
+    folds = [judging(split, tokens, 5, fold, NUM_FOLDS) for fold in range(NUM_FOLDS)]
+    slots = [slot for batch in folds for slot in batch.slot_T.tolist()]
     assert sorted(slots) == sorted(tokens.slot_N.tolist())
 
 

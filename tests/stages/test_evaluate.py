@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.errors import ArtifactError
-from clozeline.model import masked_lm
+from clozeline.model import language_model
 from clozeline.model.families import TokenIds
 from clozeline.params import EvaluateParams, PretrainParams
 from clozeline.stages import evaluate
@@ -23,8 +23,8 @@ CONTRACT = {
 
 def encoder(params: PretrainParams, tokenizer: Path, folder: Path, vocab_size: int = 64) -> Path:
     folder.mkdir()
-    model = masked_lm.build(params.model, TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=1)
-    masked_lm.save(model, tokenizer, folder)
+    model = language_model.build(params.model, "mlm", TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=1)
+    language_model.save(model, tokenizer, folder)
     return folder
 
 

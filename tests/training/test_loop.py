@@ -9,9 +9,18 @@ from clozeline.errors import TrainingError
 from clozeline.params import OptimizerParams
 from clozeline.training.checkpoint import Checkpoints
 from clozeline.training.loop import Batch, CurvePoint, Loop
-from clozeline.training.optimizer import build_adamw
+from clozeline.training.optimizers import build_optimizer
 
-OPTIMIZER = OptimizerParams(learning_rate=0.1, beta1=0.9, beta2=0.98, epsilon=1e-6, weight_decay=0.0, clip_norm=1.0)
+OPTIMIZER = OptimizerParams(
+    kind="adamw",
+    learning_rate=0.1,
+    matrix_learning_rate=None,
+    beta1=0.9,
+    beta2=0.98,
+    epsilon=1e-6,
+    weight_decay=0.0,
+    clip_norm=1.0,
+)
 BATCHES_PER_EPOCH = 7
 
 
@@ -35,7 +44,7 @@ def loop(work: Path, total_steps: int = 20) -> Loop[Tensor]:
 
     return Loop(
         model=model,
-        optimizer=build_adamw(model, OPTIMIZER),
+        optimizer=build_optimizer(model, OPTIMIZER),
         batches_from=batches_from,
         loss_sum=loss_sum,
         learning_rate_at=lambda step: 0.1 / (1 + step),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from clozeline.model.batches import Split
+from clozeline.model.objectives import OBJECTIVES
 from clozeline.params import PretrainParams
 from clozeline.tokens.shards import TokenShards
 from clozeline.training import pretraining
@@ -58,11 +59,12 @@ def test_a_training_batch_hides_targets_and_names_them(tiny_tokens: Path, tiny_p
     split = Split.open(TokenShards.open(tiny_tokens, "train"), max_length=32)
     masker = Masker.create(tiny_pretraining.masking, split.vocabulary, seed=1)
     rows_B = np.arange(20)
-    batch = split.training_batch(masker, 0, rows_B)
-    original_BL = split.read(rows_B).padded(split.read(rows_B).input_ids_N, split.boundary)
+    tokens = split.read(rows_B)
+    batch = OBJECTIVES["mlm"].training(split, masker, tokens, 0, 0.0)
+    original_BL = tokens.padded(tokens.input_ids_N, split.boundary)
     flat = original_BL.reshape(-1)
-    assert (batch.labels_N.numpy() == flat[batch.slot_N.numpy()]).all()
+    assert (batch.labels_T.numpy() == flat[batch.slot_T.numpy()]).all()
     unchanged = np.ones(len(flat), dtype=bool)
-    unchanged[batch.slot_N.numpy()] = False
+    unchanged[batch.slot_T.numpy()] = False
     assert (batch.input_ids_BL.numpy().reshape(-1)[unchanged] == flat[unchanged]).all()
     assert (batch.input_ids_BL.numpy().reshape(-1)[~unchanged] == split.vocabulary.mask_id).any()

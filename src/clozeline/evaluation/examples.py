@@ -8,8 +8,9 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
-from clozeline.model import masked_lm
+from clozeline.model import language_model
 from clozeline.model.batches import Split
+from clozeline.model.objectives import OBJECTIVES
 from clozeline.tokens.rows import RowTokens
 
 _MIN_CONTENT_TOKENS = 12
@@ -48,13 +49,13 @@ def make_examples(
 def _example(
     model: PreTrainedModel, split: Split, tokenizer: Tokenizer, tokens: RowTokens, seed: int, num_folds: int
 ) -> Example:
-    batch = split.fold_batch(tokens, seed, 0, num_folds)
-    probabilities_NV = masked_lm.target_logits(model, batch).softmax(dim=1)
-    best_N = probabilities_NV.max(dim=1)
+    batch = OBJECTIVES[language_model.objective_of(model)].judging(split, tokens, seed, 0, num_folds)
+    probabilities_TV = language_model.target_logits(model, batch).softmax(dim=1)
+    best_T = probabilities_TV.max(dim=1)
     guesses = [
         Guess(tokenizer.decode([label]), tokenizer.decode([predicted]), probability)
         for label, predicted, probability in zip(
-            batch.labels_N.tolist(), best_N.indices.tolist(), best_N.values.tolist(), strict=True
+            batch.labels_T.tolist(), best_T.indices.tolist(), best_T.values.tolist(), strict=True
         )
     ]
     shown_ids = batch.input_ids_BL[0, 1:-1].tolist()

@@ -3,7 +3,7 @@
 The tokens are dealt into k folds by who they are; pass k hides fold k alone. Sums are taken over tokens, so
 the figures do not depend on how rows were batched (a mean of batch means does).
 
-Shapes: N targets of a batch, V vocabulary.
+Shapes: T targets of a batch, V vocabulary.
 """
 
 import math
@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from clozeline.model import masked_lm
+from clozeline.model import language_model
 from clozeline.model.batches import Split
-from clozeline.model.masked_lm import MaskedBatch
+from clozeline.model.objectives import OBJECTIVES, TargetBatch
 from clozeline.tokens.rows import sorted_plan
 
 _TOP = 5
@@ -64,8 +64,8 @@ def measure(
 ) -> Figures:
     """Judge `model` on every token of `split`; `advance` is told of each row done."""
     sums = Sums()
-    for batch, num_rows in _all_batches(split, seed, num_folds, batch_tokens):
-        sums = sums + _judge(masked_lm.target_logits(model, batch), batch.labels_N)
+    for batch, num_rows in _all_batches(model, split, seed, num_folds, batch_tokens):
+        sums = sums + _judge(language_model.target_logits(model, batch), batch.labels_T)
         advance(num_rows)
     loss = sums.loss_nats / sums.num_targets
     return Figures(
@@ -79,25 +79,34 @@ def measure(
     )
 
 
-def _all_batches(split: Split, seed: int, num_folds: int, batch_tokens: int) -> Iterator[tuple[MaskedBatch, int]]:
+def num_passes(model: PreTrainedModel, num_folds: int) -> int:
+    """A causal model sees nothing of what it is asked, so one pass asks for everything."""
+    return 1 if language_model.objective_of(model) == "clm" else num_folds
+
+
+def _all_batches(
+    model: PreTrainedModel, split: Split, seed: int, num_folds: int, batch_tokens: int
+) -> Iterator[tuple[TargetBatch, int]]:
+    judging = OBJECTIVES[language_model.objective_of(model)].judging
+    folds = num_passes(model, num_folds)
     plan = sorted_plan(split.rows.length_R, batch_tokens)
     for index in range(plan.num_batches):
         tokens = split.read(plan.rows_of(index))
-        for fold in range(num_folds):
-            batch = split.fold_batch(tokens, seed, fold, num_folds)
-            if len(batch.labels_N):
+        for fold in range(folds):
+            batch = judging(split, tokens, seed, fold, folds)
+            if len(batch.labels_T):
                 yield batch, len(tokens.length_B)
 
 
 @torch.inference_mode()
-def _judge(logits_NV: Tensor, labels_N: Tensor) -> Sums:
+def _judge(logits_TV: Tensor, labels_T: Tensor) -> Sums:
     """Sums in float64: a million float32 addends would lose the last digits, and with them repeatability."""
-    loss_N = functional.cross_entropy(logits_NV, labels_N, reduction="none")
-    top_NK = logits_NV.topk(min(_TOP, logits_NV.shape[1]), dim=1).indices
-    hit_NK = top_NK == labels_N[:, None]
+    loss_T = functional.cross_entropy(logits_TV, labels_T, reduction="none")
+    top_TK = logits_TV.topk(min(_TOP, logits_TV.shape[1]), dim=1).indices
+    hit_TK = top_TK == labels_T[:, None]
     return Sums(
-        loss_nats=loss_N.double().sum().item(),
-        num_targets=len(labels_N),
-        num_top1=int(hit_NK[:, 0].sum()),
-        num_top5=int(hit_NK.any(dim=1).sum()),
+        loss_nats=loss_T.double().sum().item(),
+        num_targets=len(labels_T),
+        num_top1=int(hit_TK[:, 0].sum()),
+        num_top5=int(hit_TK.any(dim=1).sum()),
     )

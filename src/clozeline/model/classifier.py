@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from transformers.utils import logging as transformers_logging
 
 from clozeline.errors import ArtifactError, ParamsError
-from clozeline.model.masked_lm import save_weights
+from clozeline.model.saving import save_weights
 
 
 @dataclass(frozen=True)

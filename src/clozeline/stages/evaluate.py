@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from clozeline.atomic import replacing_file, replacing_folder
 from clozeline.evaluation import examples as example_page
 from clozeline.evaluation import figures, unigram
-from clozeline.model import masked_lm
+from clozeline.model import language_model
 from clozeline.model.batches import Split
 from clozeline.params import EvaluateParams
 from clozeline.progress import ProgressBar
@@ -25,11 +25,14 @@ def run(
     Raises:
         ArtifactError: the encoder or the shards are damaged, or their vocabularies differ.
     """
-    model = masked_lm.load(encoder)
+    model = language_model.load(encoder)
     shards = TokenShards.open(tokens, "validation")
-    masked_lm.check_vocabulary(model, shards.vocab_size, tokens)
+    language_model.check_vocabulary(model, shards.vocab_size, tokens)
     split = Split.open(shards, params.max_length)
-    with ProgressBar("evaluate", len(split.rows) * params.num_folds) as bar, torch.inference_mode():
+    with (
+        ProgressBar("evaluate", len(split.rows) * figures.num_passes(model, params.num_folds)) as bar,
+        torch.inference_mode(),
+    ):
         measured = figures.measure(
             model,
             split,

@@ -10,7 +10,7 @@ from dataclasses import astuple, fields
 from pathlib import Path
 
 from clozeline.atomic import replacing_file, replacing_folder
-from clozeline.model import masked_lm
+from clozeline.model import language_model
 from clozeline.params import PretrainParams
 from clozeline.progress import ProgressBar
 from clozeline.tracking import RunLogger, run_logger
@@ -51,7 +51,7 @@ def run(
         watch = _Watch(bar, log, state.num_tokens)
         state = job.loop.run(state, watch.point)
     with replacing_folder(out) as folder:
-        masked_lm.save(job.model, tokenizer, folder)
+        language_model.save(job.model, tokenizer, folder)
     _write_csv(curve, [field.name for field in fields(CurvePoint)], (astuple(point) for point in state.curve))
     _write_csv(timing, ["step", "tokens_per_second"], watch.speeds)
     with replacing_file(metrics) as file:

@@ -127,15 +127,26 @@ class RowTokens:
     document_N: Ids
     position_N: Ids
     """Counted in the document."""
-    slot_N: Ids
-    """Index into the flattened [B × L] batch."""
+    row_N: Ids
+    place_N: Ids
+    """Counted in the row, [CLS] not among them."""
     length_B: NDArray[np.int64]
     """Tokens of each row, boundary tokens among them."""
+    ends_document_B: NDArray[np.bool_]
+
+    @property
+    def longest(self) -> int:
+        return int(self.length_B.max())
+
+    @property
+    def slot_N(self) -> Ids:
+        """Index into the flattened [B × L] batch."""
+        return self.row_N * self.longest + self.place_N + 1
 
     def padded(self, input_ids_N: Ids, boundary: Boundary) -> Ids:
         """`input_ids_BL`: [CLS] content [SEP] [PAD] …; `input_ids_N` stand in for the tokens' own ids."""
-        num_rows, longest = len(self.length_B), int(self.length_B.max())
-        input_ids_BL = np.full((num_rows, longest), boundary.pad_id, dtype=np.int64)
+        num_rows = len(self.length_B)
+        input_ids_BL = np.full((num_rows, self.longest), boundary.pad_id, dtype=np.int64)
         input_ids_BL[:, 0] = boundary.cls_id
         input_ids_BL[np.arange(num_rows), self.length_B - 1] = boundary.sep_id
         input_ids_BL.reshape(-1)[self.slot_N] = input_ids_N
@@ -145,17 +156,18 @@ class RowTokens:
 def gather(shards: TokenShards, rows: Rows, chosen_B: NDArray[np.int64]) -> RowTokens:
     """Read the rows `chosen_B`."""
     document_B, start_B, length_B = rows.document_R[chosen_B], rows.start_R[chosen_B], rows.length_R[chosen_B]
-    first_B = shards.offsets[document_B].astype(np.int64) + start_B
-    input_ids_N = shards.take(first_B, length_B).astype(np.int64)
+    first_B = shards.offsets[document_B].astype(np.int64)
+    input_ids_N = shards.take(first_B + start_B, length_B).astype(np.int64)
     row_N = np.repeat(np.arange(len(chosen_B)), length_B)
     place_N = np.arange(len(row_N)) - np.repeat(np.cumsum(length_B) - length_B, length_B)
-    longest = int(length_B.max()) + NUM_BOUNDARY_TOKENS
     return RowTokens(
         input_ids_N=input_ids_N,
         document_N=document_B[row_N],
         position_N=start_B[row_N] + place_N,
-        slot_N=row_N * longest + place_N + 1,
+        row_N=row_N,
+        place_N=place_N,
         length_B=length_B + NUM_BOUNDARY_TOKENS,
+        ends_document_B=first_B + start_B + length_B == shards.offsets[document_B + 1].astype(np.int64),
     )
 
 

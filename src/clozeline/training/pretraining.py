@@ -11,17 +11,17 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import clozeline
-from clozeline.model import masked_lm
+from clozeline.model import language_model
 from clozeline.model.batches import Split
 from clozeline.model.families import TokenIds
-from clozeline.model.masked_lm import MaskedBatch
+from clozeline.model.objectives import OBJECTIVES, Batches, TargetBatch
 from clozeline.params import PretrainParams
 from clozeline.tokens.masking import Masker
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, cursor, shuffled_plan
 from clozeline.tokens.shards import INFO_NAME, TokenShards
 from clozeline.training.checkpoint import Checkpoints, fingerprint
 from clozeline.training.loop import Batch, Loop
-from clozeline.training.optimizer import build_adamw
+from clozeline.training.optimizers import build_optimizer
 from clozeline.training.schedule import learning_rate
 
 _CODE = ("model", "tokens", "training")
@@ -33,7 +33,7 @@ class Pretraining:
     """A pre-training that is ready to run."""
 
     model: nn.Module
-    loop: Loop[MaskedBatch]
+    loop: Loop[TargetBatch]
     num_parameters: int
     num_rows: int
 
@@ -50,13 +50,14 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, work: Path) -> P
     split = Split.open(TokenShards.open(tokens, "train"), params.max_length)
     boundary = split.boundary
     ids = TokenIds(split.vocabulary.size, boundary.pad_id, boundary.cls_id, boundary.sep_id)
-    model = masked_lm.build(params.model, ids, seed)
+    model = language_model.build(params.model, params.objective, ids, seed)
     masker = Masker.create(params.masking, split.vocabulary, seed)
+    objective = OBJECTIVES[params.objective]
     total_steps = params.steps or steps_of(params.tokens or 0, split, params.batch_tokens, seed)
     loop = Loop(
         model=model,
-        optimizer=build_adamw(model, params.optimizer),
-        batches_from=lambda epoch, index: _batches(split, masker, params.batch_tokens, seed, epoch, index),
+        optimizer=build_optimizer(model, params.optimizer),
+        batches_from=lambda epoch, index: _batches(objective, split, masker, params.batch_tokens, seed, epoch, index),
         loss_sum=lambda batch: loss_sum(model, batch),
         learning_rate_at=lambda step: learning_rate(
             step,
@@ -76,10 +77,10 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, work: Path) -> P
     return Pretraining(model, loop, num_parameters, len(split.rows))
 
 
-def loss_sum(model: nn.Module, batch: MaskedBatch) -> Tensor:
+def loss_sum(model: nn.Module, batch: TargetBatch) -> Tensor:
     """Cross-entropy of the targets, nats, summed: the mean is taken once, over all targets of a step."""
-    logits_NV = masked_lm.target_logits(model, batch)
-    return functional.cross_entropy(logits_NV, batch.labels_N, reduction="sum")
+    logits_TV = language_model.target_logits(model, batch)
+    return functional.cross_entropy(logits_TV, batch.labels_T, reduction="sum")
 
 
 def steps_of(num_tokens: int, split: Split, batch_tokens: int, seed: int) -> int:
@@ -91,12 +92,11 @@ def steps_of(num_tokens: int, split: Split, batch_tokens: int, seed: int) -> int
 
 
 def _batches(
-    split: Split, masker: Masker, batch_tokens: int, seed: int, epoch: int, index: int
-) -> Iterator[Batch[MaskedBatch]]:
+    objective: Batches, split: Split, masker: Masker, batch_tokens: int, seed: int, epoch: int, index: int
+) -> Iterator[Batch[TargetBatch]]:
     for turn in cursor(split.rows.length_R, batch_tokens, seed, epoch, index):
-        inputs = split.training_batch(masker, turn.epoch, turn.rows_B)
-        num_tokens = int(split.rows.length_R[turn.rows_B].sum()) + NUM_BOUNDARY_TOKENS * len(turn.rows_B)
-        yield Batch(turn.epoch, turn.batch, inputs, num_tokens, len(inputs.labels_N))
+        inputs = objective.training(split, masker, split.read(turn.rows_B), turn.epoch, 0.0)
+        yield Batch(turn.epoch, turn.batch, inputs, split.num_tokens(turn.rows_B), len(inputs.labels_T))
 
 
 def _fingerprint(params: PretrainParams, seed: int, tokens: Path) -> str:

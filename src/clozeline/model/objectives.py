@@ -1,0 +1,142 @@
+"""What a language model is asked: the tokens that were hidden, or at each position the next one.
+
+Both give the same kind of batch, so nothing after this file knows which of the two it is.
+
+Shapes: B rows, L longest row, N content tokens, T targets.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clozeline.model.batches import Split
+from clozeline.model.families import Objective
+from clozeline.tokens.masking import Ids, Masked, Masker, evaluation_folds
+from clozeline.tokens.rows import RowTokens
+
+
+@dataclass(frozen=True)
+class TargetBatch:
+    """Rows, and what is to be named at some of their positions: what was hidden there, or what comes next."""
+
+    input_ids_BL: Tensor
+    attention_mask_BL: Tensor | None
+    """None where no position that counts can see padding: attention then takes a faster path."""
+    slot_T: Tensor
+    """Targets: indices into the flattened [B × L], rising."""
+    labels_T: Tensor
+
+    @property
+    def num_rows(self) -> int:
+        return self.input_ids_BL.shape[0]
+
+    def rows(self, first: int, last: int) -> "TargetBatch":
+        """Rows `first` … `last - 1` alone."""
+        length = self.input_ids_BL.shape[1]
+        start, stop = torch.searchsorted(self.slot_T, torch.tensor([first * length, last * length])).tolist()
+        mask_BL = self.attention_mask_BL
+        return TargetBatch(
+            input_ids_BL=self.input_ids_BL[first:last],
+            attention_mask_BL=None if mask_BL is None else mask_BL[first:last],
+            slot_T=self.slot_T[start:stop] - first * length,
+            labels_T=self.labels_T[start:stop],
+        )
+
+    def to(self, device: torch.device) -> "TargetBatch":
+        """The same on `device`; on the way there, the processor goes on."""
+        tensors = (self.input_ids_BL, self.attention_mask_BL, self.slot_T, self.labels_T)
+        ids_BL, mask_BL, slot_T, labels_T = (
+            tensor if tensor is None or tensor.device == device else tensor.to(device, non_blocking=True)
+            for tensor in tensors
+        )
+        assert ids_BL is not None
+        assert slot_T is not None
+        assert labels_T is not None
+        return TargetBatch(ids_BL, mask_BL, slot_T, labels_T)
+
+
+def hidden_batch(split: Split, tokens: RowTokens, masked: Masked) -> TargetBatch:
+    """The rows as `masked` shows them; its targets are asked for."""
+    is_target_N = masked.is_target_N
+    return TargetBatch(
+        input_ids_BL=torch.from_numpy(tokens.padded(masked.input_ids_N, split.boundary)),
+        attention_mask_BL=_attention_mask(tokens),
+        slot_T=torch.from_numpy(tokens.slot_N[is_target_N]),
+        labels_T=torch.from_numpy(tokens.input_ids_N[is_target_N]),
+    )
+
+
+def next_token_batch(split: Split, tokens: RowTokens, asked_N: NDArray[np.bool_], with_end: bool) -> TargetBatch:
+    """The rows as they are; asked for are the tokens of `asked_N`, and [SEP] where a document ends.
+
+    A row that is only cut from its document ends in [SEP] too, but is not said to be followed by it. Padding stands
+    behind every target, where causal attention does not look: no mask is needed.
+    """
+    slot_T = tokens.slot_N[asked_N] - 1
+    labels_T = tokens.input_ids_N[asked_N]
+    if with_end:
+        end_B = np.flatnonzero(tokens.ends_document_B)
+        slot_T = np.append(slot_T, end_B * tokens.longest + tokens.length_B[end_B] - 2)
+        labels_T = np.append(labels_T, np.full(len(end_B), split.boundary.sep_id))
+        rising_T = np.argsort(slot_T, kind="stable")
+        slot_T, labels_T = slot_T[rising_T], labels_T[rising_T]
+    return TargetBatch(
+        input_ids_BL=torch.from_numpy(tokens.padded(tokens.input_ids_N, split.boundary)),
+        attention_mask_BL=None,
+        slot_T=torch.from_numpy(slot_T),
+        labels_T=torch.from_numpy(labels_T),
+    )
+
+
+def _attention_mask(tokens: RowTokens) -> Tensor | None:
+    if (tokens.length_B == tokens.longest).all():
+        return None
+    return torch.from_numpy((np.arange(tokens.longest) < tokens.length_B[:, None]).astype(np.int64))
+
+
+def _masked_for_training(split: Split, masker: Masker, tokens: RowTokens, epoch: int, progress: float) -> TargetBatch:
+    masked = masker.mask(epoch, tokens.input_ids_N, tokens.document_N, tokens.position_N, progress)
+    return hidden_batch(split, tokens, masked)
+
+
+def _next_for_training(split: Split, masker: Masker, tokens: RowTokens, epoch: int, progress: float) -> TargetBatch:
+    return next_token_batch(split, tokens, ~masker.is_special_V[tokens.input_ids_N], with_end=True)
+
+
+def _in_fold(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> NDArray[np.bool_]:
+    fold_N: Ids = evaluation_folds(seed, num_folds, tokens.document_N, tokens.position_N)
+    in_fold_N: NDArray[np.bool_] = (fold_N == fold) & ~split.vocabulary.is_special_V[tokens.input_ids_N]
+    return in_fold_N
+
+
+def _masked_for_judging(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> TargetBatch:
+    is_target_N = _in_fold(split, tokens, seed, fold, num_folds)
+    shown_N = np.where(is_target_N, split.vocabulary.mask_id, tokens.input_ids_N)
+    return hidden_batch(split, tokens, Masked(shown_N, is_target_N))
+
+
+def _next_for_judging(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> TargetBatch:
+    return next_token_batch(split, tokens, _in_fold(split, tokens, seed, fold, num_folds), with_end=False)
+
+
+@dataclass(frozen=True)
+class Batches:
+    """How an objective makes its batches."""
+
+    training: Callable[[Split, Masker, RowTokens, int, float], TargetBatch]
+    """Of the rows of a step, in an epoch, at a progress (0-1) through the budget."""
+    judging: Callable[[Split, RowTokens, int, int, int], TargetBatch]
+    """Of fold `fold` of `num_folds`, dealt out by `seed`: over all folds every ordinary token is a target once."""
+
+
+OBJECTIVES: Mapping[Objective, Batches] = MappingProxyType(
+    {
+        "mlm": Batches(_masked_for_training, _masked_for_judging),
+        "clm": Batches(_next_for_training, _next_for_judging),
+    }
+)

@@ -1,0 +1,22 @@
+"""Writing a model where stock transformers finds it."""
+
+import re
+from pathlib import Path
+
+from safetensors import SafetensorError
+from transformers import PreTrainedModel
+
+
+def save_weights(model: PreTrainedModel, out: Path) -> None:
+    """Write config.json and model.safetensors.
+
+    Raises:
+        OSError: the disk did not take it; safetensors tells that by an error of its own kind.
+    """
+    try:
+        model.save_pretrained(out, safe_serialization=True)
+    except SafetensorError as error:
+        said = re.search(r"os error (\d+)", str(error))
+        if said is None:
+            raise
+        raise OSError(int(said.group(1)), str(error)) from error

@@ -1,0 +1,30 @@
+"""The one reader of params.yaml: types and bounds of every knob; the values are in the file alone."""
+
+from clozeline.params.data import PreprocessParams, SourceParams, TokenizeParams
+from clozeline.params.delivery import ExportParams, ReleaseParams
+from clozeline.params.finetuning import FinetuneParams
+from clozeline.params.model import FAMILY_NAMES, SIZE_NAMES, ModelParams
+from clozeline.params.optimization import OptimizerParams, ScheduleParams
+from clozeline.params.pretraining import EvaluateParams, MaskingParams, PretrainParams, ValidationParams
+from clozeline.params.project import Params
+from clozeline.params.reading import read_params
+
+__all__ = [
+    "FAMILY_NAMES",
+    "SIZE_NAMES",
+    "EvaluateParams",
+    "ExportParams",
+    "FinetuneParams",
+    "MaskingParams",
+    "ModelParams",
+    "OptimizerParams",
+    "Params",
+    "PreprocessParams",
+    "PretrainParams",
+    "ReleaseParams",
+    "ScheduleParams",
+    "SourceParams",
+    "TokenizeParams",
+    "ValidationParams",
+    "read_params",
+]

@@ -1,0 +1,38 @@
+"""How weights are changed: the optimizer and its learning rate; shared by `pretrain` and every task of `finetune`."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from clozeline.params.section import BelowOne, Fraction, NotNegative, Positive, Section, Share, set_for
+
+
+class OptimizerParams(Section):
+    kind: Literal["adamw", "muon", "novograd", "lamb", "stableadamw"]
+    """The rows of clozeline/training/optimizers, which takes seconds to import."""
+    learning_rate: Positive
+    matrix_learning_rate: Positive | None
+    """`muon` alone: of the hidden matrices; `learning_rate` is then that of embeddings, norms and head."""
+    beta1: BelowOne
+    beta2: BelowOne
+    epsilon: Positive
+    weight_decay: NotNegative
+    """Of matrices; norms and biases never decay."""
+    clip_norm: Positive
+    rules = (
+        ("kind matrix_learning_rate", set_for("muon"), "set `matrix_learning_rate` for `muon`, null for any other"),
+    )
+
+
+class ScheduleParams(Section):
+    decay: Literal["cosine", "linear", "polynomial", "constant", "wsd"]
+    """The rows of clozeline/training/schedule.py; wsd: warm-up, stable, decay (Hägele et al. 2024)."""
+    warmup_steps: Annotated[int, Field(ge=0)]
+    initial_fraction: BelowOne
+    """Of the learning rate, where warm-up starts."""
+    final_fraction: Share
+    """Of the learning rate, at the last step."""
+    power: Positive
+    """`polynomial` alone."""
+    decay_fraction: Fraction
+    """`wsd` alone: share of the budget, at its end, over which the rate falls."""

@@ -1,0 +1,111 @@
+"""Sections `pretrain` and `evaluate`, and the recipes that can be laid over `pretrain`."""
+
+from operator import ge, le
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from clozeline.params.model import ModelParams
+from clozeline.params.optimization import OptimizerParams, ScheduleParams
+from clozeline.params.section import BelowOne, Count, Fraction, Section, Share, set_for
+
+
+class MaskingParams(Section):
+    unit: Literal["token", "word", "span"]
+    """What is hidden as one: a token (Devlin et al. 2018), a whole word, or a span of tokens (Joshi et al. 2020)."""
+    mask_rate: Fraction
+    """Share of maskable tokens that become targets, 0-1 (Devlin et al. 2018, section 3.1: 0.15)."""
+    final_mask_rate: Fraction | None
+    """Where the rate is at the end of the budget, on a line from `mask_rate` (Ankner et al. 2023); null: constant."""
+    mask_share: Share
+    random_share: Share
+    keep_share: Share
+    mean_span_tokens: Annotated[float, Field(ge=1, le=5)] | None
+    """`span` alone: mean length of a span; lengths are geometric, cut at 10 tokens (SpanBERT: 3.8)."""
+    word_dropout: BelowOne
+    """Share of the tokens that are no targets and are hidden all the same, so that the model leans on no one word."""
+    protected_tokens: tuple[str, ...]
+    """Tokens, as the vocabulary spells them, that are never targets and never drawn, as special tokens never are."""
+    rules = (
+        ("mask_share random_share keep_share", lambda *s: abs(sum(s) - 1) <= 1e-9, "their sum must be 1"),
+        ("unit mean_span_tokens", set_for("span"), "set `mean_span_tokens` for unit `span`, null for any other"),
+    )
+
+
+class ValidationParams(Section):
+    """A look at held-out text while the training runs."""
+
+    every_steps: Count | None
+    """Null: never."""
+    max_tokens: Count
+    """Of the validation part: enough to see a trend; stage `evaluate` measures the whole."""
+    num_examples: Annotated[int, Field(ge=0)]
+    """Predictions shown in the log at each look."""
+    patience: Count | None
+    """Stop after so many looks without a lower loss, and keep the weights of the lowest; null: train to the end."""
+    rules = (
+        (
+            "every_steps patience",
+            lambda every_steps, patience: patience is None or every_steps is not None,
+            "`patience` counts looks: set `every_steps` too",
+        ),
+    )
+
+
+class PretrainParams(Section):
+    recipe: str
+    """A key of the section `recipes`, laid over this section."""
+    objective: Literal["mlm", "clm"]
+    """The rows of clozeline/model/objectives.py."""
+    start: str | None
+    """Null: random weights. Else a folder or hub name: its weights, its shape."""
+    start_revision: str | None
+    model: ModelParams
+    max_length: Annotated[int, Field(ge=8)]
+    batch_tokens: Count
+    """Of an optimizer step, over all devices and accumulation: what a step learns from does not depend on either."""
+    micro_batch_tokens: Count | None
+    """At most so many are in memory at once, on one device; gradients are summed exactly. Null: no bound."""
+    masking: MaskingParams
+    optimizer: OptimizerParams
+    schedule: ScheduleParams
+    steps: Count | None
+    tokens: Count | None
+    precision: Literal["auto", "fp32", "bf16", "fp16"]
+    compile: bool
+    gradient_checkpointing: bool
+    validation: ValidationParams
+    log_every_steps: Count
+    checkpoint_every_steps: Count
+    num_checkpoints: Count
+    num_threads: Count | None
+    num_workers: Annotated[int, Field(ge=0)]
+    """Processes that make batches beside the training; 0: none. The batches are the same."""
+    rules = (
+        ("steps tokens", lambda a, b: (a is None) != (b is None), "a budget: set one and leave the other null"),
+        (
+            "steps schedule.warmup_steps",
+            lambda steps, warmup_steps: steps is None or warmup_steps <= steps,
+            "a budget that outlasts its warm-up: lower `schedule.warmup_steps` too, or raise `steps`",
+        ),
+        ("max_length model.max_position_embeddings", le, "`max_length` is not above what the model reads"),
+        ("batch_tokens max_length", ge, "`batch_tokens` is not below `max_length`: a row must fit"),
+        (
+            "micro_batch_tokens max_length",
+            lambda most, length: most is None or most >= length,
+            "`micro_batch_tokens` is not below `max_length`: a row must fit",
+        ),
+        (
+            "start start_revision",
+            lambda start, revision: revision is None or start is not None,
+            "`start_revision` says which state of `start`: set that too, or leave both null",
+        ),
+    )
+
+
+class EvaluateParams(Section):
+    num_folds: Annotated[int, Field(ge=2)]
+    max_length: Annotated[int, Field(ge=8)]
+    batch_tokens: Count
+    num_examples: Annotated[int, Field(ge=0)]
+    rules = (("batch_tokens max_length", ge, "`batch_tokens` is not below `max_length`: a row must fit"),)

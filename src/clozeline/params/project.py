@@ -1,0 +1,51 @@
+"""The whole of params.yaml."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from clozeline.params.data import PreprocessParams, TokenizeParams
+from clozeline.params.delivery import ExportParams, ReleaseParams
+from clozeline.params.finetuning import FinetuneParams
+from clozeline.params.pretraining import EvaluateParams, PretrainParams
+from clozeline.params.recipes import check_recipes, laid_over
+from clozeline.params.section import Section
+
+
+class Params(Section):
+    """The whole of params.yaml: one section for each stage, the recipes for `pretrain`, one for the release flow."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    preprocess: PreprocessParams
+    tokenize: TokenizeParams
+    recipes: dict[str, dict[str, Any]]
+    """Name → what it sets in `pretrain`."""
+    pretrain: PretrainParams
+    evaluate: EvaluateParams
+    finetune: dict[str, FinetuneParams]
+    export: ExportParams
+    release: ReleaseParams
+
+    @model_validator(mode="before")
+    @classmethod
+    def _recipe_is_laid_over(cls, tree: Any) -> Any:
+        """`pretrain` becomes what its recipe makes of it, so that nobody else needs to know of recipes."""
+        match tree:
+            case {"recipes": Mapping() as recipes, "pretrain": Mapping() as pretrain}:
+                check_recipes(recipes, pretrain.get("recipe"))
+                return {**tree, "pretrain": laid_over(pretrain, recipes[pretrain["recipe"]])}
+        return tree
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Self:
+        bound, most = "pretrain.model.max_position_embeddings", self.pretrain.model.max_position_embeddings
+        lengths = {f"finetune.{task}.max_length": section.max_length for task, section in self.finetune.items()}
+        for key, length in {"evaluate.max_length": self.evaluate.max_length, **lengths}.items():
+            if length > most:
+                raise ValueError(f"`{key}` is not above `{bound}`", {key: length, bound: most})
+        known = {"encoder", *(f"finetuned/{task}" for task in self.finetune)}
+        for name, folder in self.export.models.items():
+            if folder not in known:
+                raise ValueError(f"one of: {', '.join(sorted(known))}", {f"export.models.{name}": folder})
+        return self

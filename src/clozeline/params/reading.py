@@ -1,0 +1,97 @@
+"""Reading params.yaml, and saying what is wrong with it."""
+
+import difflib
+from pathlib import Path
+from typing import Any, get_args, get_origin
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.reader import ReaderError
+
+from clozeline.errors import ParamsError
+from clozeline.params.project import Params
+from clozeline.params.recipes import where_written
+
+
+def read_params(path: Path) -> Params:
+    """Read and check `path`.
+
+    Raises:
+        ParamsError: naming the file, the key, what was given, what was expected, and what to do.
+    """
+    if not path.is_file():
+        raise ParamsError(
+            f"there is no {path}",
+            given=path.resolve(),
+            expected="the project's params.yaml",
+            do="run from the project's root folder",
+        )
+    content = path.read_bytes()
+    try:
+        tree = YAML(typ="safe").load(content.decode("utf-8"))
+        if tree is not None:
+            return Params.model_validate(tree)
+    except ValidationError as error:
+        raise _first_fault(path, tree, error) from error
+    except (YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date that there is not
+        raise ParamsError(
+            f"{path} is not YAML",
+            given=_place_and_reason(path, content, error),
+            expected="UTF-8 text: `key: value` lines, indented with spaces, each key once",
+            do="mend the line named above",
+        ) from error
+    raise ParamsError(f"{path} is empty", given="nothing", expected="sections", do=f"run `git checkout -- {path}`")
+
+
+def _place_and_reason(path: Path, content: bytes, error: Exception) -> str:
+    reason = " ".join(str(error).replace('"<unicode string>"', str(path)).split())
+    if isinstance(error, UnicodeDecodeError):
+        start = error.start
+    elif isinstance(error, ReaderError):
+        start = content.index(chr(error.character).encode("utf-8"))
+    else:
+        return reason.partition(" To suppress this check")[0]
+    line = content.count(b"\n", 0, start) + 1
+    return f"{path}, line {line}: {reason}"
+
+
+def _first_fault(path: Path, tree: Any, error: ValidationError) -> ParamsError:
+    faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+    fault = faults[0]
+    key = ".".join(str(part) for part in fault["loc"]) or "(whole file)"
+    more = f" (1 of {len(faults)} faults)" if len(faults) > 1 else ""
+    if fault["type"] == "extra_forbidden":
+        known = _keys_beside(fault["loc"])
+        near = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1)
+        return ParamsError(
+            f"{path}: unknown key `{key}`{more}",
+            given=f"{fault['loc'][-1]}: {_short(fault['input'])}",
+            expected=f"one of: {', '.join(known)}",
+            do=f"rename it to `{near[0]}`" if near else "remove it, or correct its name",
+        )
+    expected, given = fault["msg"], {key: fault["input"]}
+    if fault["type"] == "value_error":  # raised above, with the values of some keys of the section
+        expected, values = fault["ctx"]["error"].args
+        given = {".".join([*map(str, fault["loc"]), inner]): value for inner, value in values.items()}
+    given = {where_written(name, tree): value for name, value in given.items()}
+    names = [f"`{name}`" for name in given]
+    return ParamsError(
+        f"{path}: {' and '.join(names)} cannot be used{' together' if len(names) > 1 else ''}{more}",
+        given="nothing" if fault["type"] == "missing" else ", ".join(f"{k}: {_short(v)}" for k, v in given.items()),
+        expected=expected,
+        do=f"set {' or '.join(names)} in {path}",
+    )
+
+
+def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
+    """Names of the keys that may stand where `location` stands."""
+    kind: Any = Params
+    for part in location[:-1]:
+        kind = get_args(kind)[1] if get_origin(kind) is dict else kind.model_fields[part].annotation
+    return sorted(kind.model_fields)
+
+
+def _short(value: object, limit: int = 160) -> str:
+    text = "{…}" if isinstance(value, dict) else repr(value)
+    return text if len(text) <= limit else text[:limit] + "…"

@@ -1,0 +1,52 @@
+"""Recipes: named sets of values that are laid over the section `pretrain`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from clozeline.params.pretraining import PretrainParams
+
+
+def laid_over(base: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `recipe` in their places; sections are gone into, all else is replaced."""
+    result = dict(base)
+    for key, value in recipe.items():
+        inner = result.get(key)
+        result[key] = laid_over(inner, value) if isinstance(inner, Mapping) and isinstance(value, Mapping) else value
+    return result
+
+
+def check_recipes(recipes: Mapping[str, Any], chosen: Any) -> None:
+    """Raises:
+    ValueError: the chosen recipe is not there, or one of them sets what `pretrain` does not have.
+    """
+    if chosen not in recipes:
+        raise ValueError(f"a key of `recipes`: {', '.join(recipes)}", {"pretrain.recipe": chosen})
+    for name, recipe in recipes.items():
+        _check_keys(f"recipes.{name}", recipe, PretrainParams)
+
+
+def _check_keys(place: str, recipe: Any, section: type[BaseModel]) -> None:
+    if not isinstance(recipe, Mapping):
+        raise ValueError("keys of `pretrain`, with their values", {place: recipe})
+    known = {key: field.annotation for key, field in section.model_fields.items() if key != "recipe"}
+    for key, value in recipe.items():
+        if key not in known:
+            raise ValueError(f"one of: {', '.join(sorted(known))}", {f"{place}.{key}": value})
+        inner = known[key]
+        if isinstance(inner, type) and issubclass(inner, BaseModel):
+            _check_keys(f"{place}.{key}", value, inner)
+
+
+def where_written(key: str, tree: Any) -> str:
+    """`pretrain.a.b`, or `recipes.NAME.a.b` if the chosen recipe sets it."""
+    section, _, rest = key.partition(".")
+    try:
+        name = tree["pretrain"]["recipe"]
+        inner = tree["recipes"][name]
+        for part in rest.split("."):
+            inner = inner[part]
+    except (KeyError, TypeError):
+        return key
+    return f"recipes.{name}.{rest}" if section == "pretrain" else key

@@ -1,0 +1,33 @@
+"""What every section of params.yaml is made of: frozen fields, no unknown keys, rules between keys."""
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Annotated, ClassVar, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
+Rule = tuple[str, Callable[..., bool], str]
+"""Keys of a section (dotted, spaces between), what must hold for their values, and what a message then expects."""
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
+    rules: ClassVar[tuple[Rule, ...]] = ()
+
+    @model_validator(mode="after")
+    def _rules_hold(self) -> Self:
+        for keys, holds, expected in self.rules:
+            given = {key: reduce(getattr, key.split("."), self) for key in keys.split()}
+            if not holds(*given.values()):
+                raise ValueError(expected, given)
+        return self
+
+
+def set_for(kind: str) -> Callable[..., bool]:
+    return lambda given, name: (given == kind) == (name is not None)
