@@ -152,6 +152,13 @@ def test_a_rate_that_is_set_keeps_the_ratio_between_groups() -> None:
     assert {group["lr"] for group in optimizer.param_groups} == {LEARNING_RATE / 4, MATRIX_LEARNING_RATE / 4}
 
 
+def test_an_optimizer_built_elsewhere_has_the_rate_it_was_built_with_as_its_peak() -> None:
+    optimizer = torch.optim.SGD(encoder().parameters(), lr=0.5)
+    scale_learning_rates(optimizer, 0.25)
+    scale_learning_rates(optimizer, 0.5)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.25]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_rate_of_zero_changes_nothing(kind: str) -> None:
     model = encoder()

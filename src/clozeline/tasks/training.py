@@ -10,8 +10,8 @@ from clozeline.tasks.best_epoch import BestEpoch
 from clozeline.tasks.task import Task, TaskInputs
 from clozeline.training.checkpoint import Checkpoints, fingerprint
 from clozeline.training.loop import Loop
-from clozeline.training.optimizer import build_adamw
-from clozeline.training.schedule import learning_rate
+from clozeline.training.optimizers import build_optimizer
+from clozeline.training.schedule import Schedule
 
 _CODE = ("model", "tasks", "tokens", "training")
 """Rooms whose code decides the result."""
@@ -24,23 +24,17 @@ def use_threads(num_threads: int | None) -> None:
 
 
 def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestEpoch:
-    """AdamW with warm-up and linear decay to zero (Devlin et al. 2018, appendix A.3), a checkpoint after each epoch."""
+    """Warm-up and linear decay to zero (Devlin et al. 2018, appendix A.2), a checkpoint after each epoch."""
     params = inputs.params
     total_steps = params.epochs * task.batches_per_epoch
+    schedule = Schedule.linear_to_zero(round(params.warmup_fraction * total_steps), total_steps)
     torch.manual_seed(inputs.seed)
     loop = Loop(
         model=task.model,
-        optimizer=build_adamw(task.model, params.optimizer),
+        optimizer=build_optimizer(task.model, params.optimizer),
         batches_from=task.batches_from,
         loss_sum=task.loss_sum,
-        learning_rate_at=lambda step: learning_rate(
-            step,
-            peak=params.optimizer.learning_rate,
-            warmup_steps=round(params.warmup_fraction * total_steps),
-            total_steps=total_steps,
-            final_fraction=0.0,
-            decay="linear",
-        ),
+        learning_rate_at=lambda step: params.optimizer.learning_rate * schedule.fraction(step),
         total_steps=total_steps,
         clip_norm=params.optimizer.clip_norm,
         log_every_steps=_LOG_EVERY_STEPS,
@@ -53,7 +47,7 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestEpoch:
 
 def _fingerprint(inputs: TaskInputs) -> str:
     package = Path(clozeline.__file__).parent
-    code = [file for room in _CODE for file in sorted((package / room).glob("*.py"))]
+    code = [file for room in _CODE for file in sorted((package / room).rglob("*.py"))]
     encoder = sorted(file for file in inputs.encoder.iterdir() if file.is_file())
     facts = {
         "params": inputs.params.model_dump(),

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from clozeline.errors import TrainingError
 from clozeline.training.checkpoint import Checkpoints
-from clozeline.training.optimizer import set_learning_rate
+from clozeline.training.optimizers import set_learning_rate
 
 Inputs = TypeVar("Inputs")
 
