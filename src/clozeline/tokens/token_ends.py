@@ -1,8 +1,8 @@
 """What stands at the two ends of a token, and so whether it can continue a word and be continued.
 
 A word is what the tokenizer says it is (`##`, `</w>`); where it says no more than where spaces are (byte-level BPE,
-SentencePiece), a word is letters and digits between anything else, so that punctuation is part of none. In scripts
-written without spaces every token is a word.
+SentencePiece), a word is letters and digits between anything else, so that neither punctuation nor a space that is a
+token of its own is part of one. In scripts written without spaces every token is a word.
 """
 
 import json
