@@ -139,11 +139,15 @@ def test_the_validation_part_has_no_say_in_the_vocabulary(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("algorithm", ["wordpiece", "bpe", "unigram"])
-def test_special_tokens_written_in_a_text_are_counted_and_packed_as_text(tmp_path: Path, algorithm: str) -> None:
+def test_special_tokens_written_in_a_text_are_counted_and_packed_as_text(
+    tmp_path: Path, algorithm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """P10."""
     train = [*sentences(400, 1), *["kato [MASK] mire [SEP]"] * 5]
     clean = write_clean(tmp_path / "clean", train=train, validation=["kato [PAD]", "mire"])
     figures = run(clean, tmp_path / "out", algorithm=algorithm)
     assert (figures["train"]["special_strings_in_text"], figures["validation"]["special_strings_in_text"]) == (10, 1)
+    assert "write out [MASK] or another special token in 10 places" in caplog.text
     shards = TokenShards.open(tmp_path / "out" / "tokens", "train")
     assert not np.isin(shards.tokens(0, shards.num_tokens), [0, 2, 3, 4]).any()
     assert figures["train"]["tokens_dropped"] == 0

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from clozeline.errors import ArtifactError, DataError
@@ -60,16 +60,77 @@ def test_a_mask_written_in_a_text_is_no_mask(folder: Path) -> None:
     assert AutoTokenizer.from_pretrained(folder)("kato [MASK]")["input_ids"].count(4) == 1
 
 
+@pytest.mark.parametrize("params", ["bpe"], indirect=True)
+def test_a_mask_stands_for_the_word_and_the_space_before_it(folder: Path) -> None:
+    """As in training, where `Ġto` is hidden whole; a `Ġ` of its own before the mask is nothing a model has seen."""
+    stock = AutoTokenizer.from_pretrained(folder)
+    masked, plain = (stock.convert_ids_to_tokens(stock(text)["input_ids"]) for text in ("ka [MASK] to", "ka to"))
+    assert masked == [*plain[:2], "[MASK]", *plain[2:]]
+
+
 def test_a_tokenizer_without_a_mask_gets_one_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     special = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>"}
     with caplog.at_level(logging.WARNING):
         opened = OpenTokenizer.open(saved(word_level(**special), tmp_path))
-    assert "has no mask_token: added as [MASK]" in caplog.text
+    assert "has no mask_token of its own: added as [MASK]" in caplog.text
+    assert "grew from 9 to 10 tokens: a model that starts from trained weights gets 1 new rows" in caplog.text
     assert opened.special_ids.model_dump() == {
         "pad": 0, "cls": 1, "sep": 2, "mask": 9, "unk": 3, "every": (0, 1, 2, 3, 9),
     }  # fmt: skip
     assert opened.vocab_size == 10
     assert AutoTokenizer.from_pretrained(tmp_path / "taken")("one [MASK]")["input_ids"][:4] == [1, 4, 9, 2]
+
+
+def gpt2_like(**special: str) -> PreTrainedTokenizerFast:
+    """Bytes, and an end of text for everything."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special_tokens = ["<|endoftext|>"]
+    trainer = trainers.BpeTrainer(initial_alphabet=alphabet, special_tokens=special_tokens, show_progress=False)
+    tokenizer.train_from_iterator(["one two three"] * 3, trainer)
+    roles = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles, **special)
+
+
+def test_a_tokenizer_of_gpt2s_kind_gets_a_mask_and_all_else_that_a_row_needs(tmp_path: Path) -> None:
+    """P10."""
+    given = gpt2_like()
+    opened = OpenTokenizer.open(saved(given, tmp_path))
+    ids, size = opened.special_ids, len(given)
+    assert sorted([ids.pad, ids.cls, ids.sep, ids.mask]) == [size, size + 1, size + 2, size + 3]
+    assert opened.vocab_size == size + 4
+    assert set(ids.every) == {0, size, size + 1, size + 2, size + 3}
+    stock = AutoTokenizer.from_pretrained(tmp_path / "taken")
+    assert stock("one")["input_ids"] == [ids.cls, *given("one")["input_ids"], ids.sep]
+    assert len(stock) == opened.vocab_size
+    assert stock("one [MASK] two")["input_ids"] == [
+        *stock("one")["input_ids"][:-1],
+        ids.mask,
+        *given(" two")["input_ids"],
+        ids.sep,
+    ]
+    in_a_text = opened.tokenizer.encode("one [MASK]<|endoftext|>", add_special_tokens=False)
+    assert not set(ids.every) & set(in_a_text.ids)
+
+
+def test_a_mask_that_is_also_the_end_of_text_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """P10: a mask is its own token, which no text holds."""
+    given = gpt2_like(mask_token="<|endoftext|>", pad_token="<|endoftext|>")
+    with caplog.at_level(logging.WARNING):
+        opened = OpenTokenizer.open(saved(given, tmp_path))
+    assert "no cls_token, sep_token, mask_token of its own" in caplog.text
+    assert opened.special_ids.mask not in (opened.special_ids.pad, given.eos_token_id)
+    assert AutoTokenizer.from_pretrained(tmp_path / "taken").mask_token == "[MASK]"
+
+
+def test_a_tokenizer_that_has_everything_is_taken_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given = gpt2_like(pad_token="<|endoftext|>", mask_token="one", cls_token="two", sep_token="<|endoftext|>")
+    with caplog.at_level(logging.WARNING):
+        opened = OpenTokenizer.open(saved(given, tmp_path))
+    assert caplog.text == ""
+    assert opened.vocab_size == len(given)
 
 
 def test_a_tokenizer_that_frames_nothing_is_made_to_frame(tmp_path: Path) -> None:

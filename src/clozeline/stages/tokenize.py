@@ -52,6 +52,7 @@ def _pack(parts: dict[str, Path], opened: OpenTokenizer, shard_tokens: int, fold
     for split, path in parts.items():
         with ShardWriter(folder, split, dtype, shard_tokens) as writer:
             splits[split], counts[split] = pack(path, opened, writer)
+        _say_what_looked_special(path, counts[split])
     TokensInfo(
         format_version=1,
         vocab_size=opened.vocab_size,
@@ -61,6 +62,16 @@ def _pack(parts: dict[str, Path], opened: OpenTokenizer, shard_tokens: int, fold
         splits=splits,
     ).write(folder)
     return counts
+
+
+def _say_what_looked_special(path: Path, count: PackingCount) -> None:
+    """Only the masking makes masks; a text that writes one out is no training example of it."""
+    if count.special_strings_in_text:
+        _LOG.warning(
+            "%s: texts write out [MASK] or another special token in %d places: packed as the ordinary text they are, "
+            "or dropped where the vocabulary knows no other way to write them (%d tokens)",
+            *(path, count.special_strings_in_text, count.tokens_dropped),
+        )
 
 
 def _figures(count: PackingCount, opened: OpenTokenizer) -> dict[str, int | float]:

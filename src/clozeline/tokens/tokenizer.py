@@ -7,7 +7,7 @@ A folder holds tokenizer.json (all of it), tokenizer_config.json and special_tok
 import hashlib
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -81,6 +81,11 @@ class OpenTokenizer:
         )
 
 
+def special_token(token: str, takes_space: bool) -> AddedToken:
+    """`takes_space`: of byte-level BPE, where a mask stands for a word and the space before it, as RoBERTa's does."""
+    return AddedToken(token, special=True, lstrip=takes_space and token == SPECIAL_TOKENS["mask_token"])
+
+
 def frame_with_special_tokens(tokenizer: Tokenizer, cls_token: str, sep_token: str) -> None:
     """A text becomes `[CLS] A [SEP]`, a pair `[CLS] A [SEP] B [SEP]`."""
     names = [(token, tokenizer.token_to_id(token)) for token in (cls_token, sep_token)]
@@ -119,13 +124,36 @@ def save_existing(name: str, folder: Path) -> None:
         raise _not_a_tokenizer(name, str(error)) from error
     if not tokenizer.is_fast:
         raise _not_a_tokenizer(name, f"{type(tokenizer).__name__}, which has no fast version")
-    missing = {role: SPECIAL_TOKENS[role] for role in _NEEDED_ROLES if getattr(tokenizer, role) is None}
+    missing = [role for role in _NEEDED_ROLES if getattr(tokenizer, role) is None]
+    if tokenizer.mask_token in _other_special_tokens(tokenizer):
+        missing.append("mask_token")
     if missing:
-        _LOG.warning("tokenizer %s has no %s: added as %s", name, ", ".join(missing), ", ".join(missing.values()))
-        tokenizer.add_special_tokens({role: AddedToken(token, special=True) for role, token in missing.items()})
+        _add(tokenizer, name, missing)
     if {"cls_token", "sep_token"} & set(missing):
         frame_with_special_tokens(tokenizer.backend_tokenizer, tokenizer.cls_token, tokenizer.sep_token)
     tokenizer.save_pretrained(folder)
+
+
+def _other_special_tokens(tokenizer: Any) -> set[str]:
+    """Those that are not the mask: text can hold an end of text or an unknown word, but nothing may hold a mask."""
+    roles = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token")
+    return {token for role in roles if (token := getattr(tokenizer, role)) is not None}
+
+
+def _add(tokenizer: Any, name: str, missing: Sequence[str]) -> None:
+    """Give each role of `missing` a token of its own, with an id of its own at the end of the vocabulary."""
+    size = len(tokenizer)
+    takes_space = '"ByteLevel"' in tokenizer.backend_tokenizer.to_str()
+    added = {role: special_token(SPECIAL_TOKENS[role], takes_space) for role in missing}
+    tokenizer.add_special_tokens(added)
+    tokens = ", ".join(token.content for token in added.values())
+    _LOG.warning("tokenizer %s has no %s of its own: added as %s", name, ", ".join(missing), tokens)
+    if len(tokenizer) > size:
+        _LOG.warning(
+            "its vocabulary grew from %d to %d tokens: a model that starts from trained weights gets %d new rows in "
+            "its embedding, which know nothing yet",
+            *(size, len(tokenizer), len(tokenizer) - size),
+        )
 
 
 def _not_a_tokenizer(name: str, given: str) -> DataError:

@@ -20,7 +20,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from clozeline.errors import DataError
 from clozeline.params import TokenizeParams
 from clozeline.tokens import unigram
-from clozeline.tokens.tokenizer import SPECIAL_TOKENS, frame_with_special_tokens
+from clozeline.tokens.tokenizer import SPECIAL_TOKENS, frame_with_special_tokens, special_token
 from clozeline.tokens.word_cache import BLANKS
 
 TextBatches = Callable[[], Iterator[Sequence[str]]]
@@ -116,7 +116,7 @@ def _train_bpe(tokenizer: Tokenizer, params: TokenizeParams, batches: TextBatche
     trainer = trainers.BpeTrainer(
         vocab_size=params.vocab_size,
         min_frequency=params.min_frequency,
-        special_tokens=_SPECIAL,
+        special_tokens=[special_token(token, takes_space=True) for token in _SPECIAL],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
