@@ -27,8 +27,9 @@ def test_plain_lines_do_not_flood_a_log(caplog: pytest.LogCaptureFixture) -> Non
 def test_what_was_done_before_does_not_make_the_eta_rosier(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter([0.0, 10.0, 10.0, 10.0])
+    clock = iter([0.0, 0.0, 10.0, 10.0, 10.0])
     monkeypatch.setattr("time.monotonic", lambda: next(clock))
-    with caplog.at_level(logging.INFO), ProgressBar("resume", 100, done=90) as bar:
+    with caplog.at_level(logging.INFO), ProgressBar("resume", 100) as bar:
+        bar.start_at(90)
         bar.advance(5)
     assert "ETA 10 s" in lines(caplog)[0]

@@ -20,17 +20,17 @@ class ProgressBar:
     Bars go to standard error, so that standard output stays clean for pipes.
     """
 
-    def __init__(self, description: str, total: int, *, done: int = 0, plain_every_seconds: float = 10.0) -> None:
+    def __init__(self, description: str, total: int, *, plain_every_seconds: float = 10.0) -> None:
         self._description = description
         self._total = total
-        self._done = done
-        self._done_at_start = done
+        self._done = 0
+        self._done_at_start = 0
         self._started = time.monotonic()
         self._last_line = self._started
         self._plain_every_seconds = plain_every_seconds
         self._bar = _terminal_bar() if sys.stderr.isatty() else None
         if self._bar:
-            self._task = self._bar.add_task(description, total=total, completed=done, note="")
+            self._task = self._bar.add_task(description, total=total, note="")
 
     def __enter__(self) -> Self:
         if self._bar:
@@ -42,6 +42,13 @@ class ProgressBar:
     ) -> None:
         if self._bar:
             self._bar.stop()
+
+    def start_at(self, done: int) -> None:
+        """Begin here: what was done before counts as done, and not for the speed."""
+        self._done = self._done_at_start = done
+        self._started = time.monotonic()
+        if self._bar:
+            self._bar.reset(self._task, completed=done)
 
     @property
     def done(self) -> int:

@@ -26,6 +26,7 @@ def run_stage(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Pat
         out=folder / "encoder",
         metrics=folder / "metrics.json",
         curve=folder / "curve.csv",
+        looks=folder / "looks.csv",
         timing=folder / "timing.csv",
         work=folder / "work",
     )
@@ -33,7 +34,7 @@ def run_stage(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Pat
 
 def outputs(folder: Path) -> dict[str, bytes]:
     """What DVC would hash: all but the clock's."""
-    files = [*(folder / "encoder").iterdir(), folder / "metrics.json", folder / "curve.csv"]
+    files = [*(folder / "encoder").iterdir(), folder / "metrics.json", folder / "curve.csv", folder / "looks.csv"]
     return {file.name: file.read_bytes() for file in files}
 
 
@@ -81,6 +82,7 @@ def start(folder: Path, tokens: Path, tokenizer: Path) -> "subprocess.Popen[byte
         "out": "encoder",
         "metrics": "metrics.json",
         "curve": "curve.csv",
+        "looks": "looks.csv",
         "timing": "timing.csv",
         "work": "work",
     }

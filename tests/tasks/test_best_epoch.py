@@ -9,8 +9,11 @@ from torch import Tensor, nn
 
 from clozeline.errors import TrainingError
 from clozeline.tasks.best_epoch import BestEpoch, EpochPoint
+from clozeline.training.callbacks import Callback
 from clozeline.training.checkpoint import Checkpoints
-from clozeline.training.loop import Batch, Loop
+from clozeline.training.hardware import Hardware
+from clozeline.training.loop import Loop
+from clozeline.training.state import Batch
 
 STEPS_PER_EPOCH = 4
 NUM_EPOCHS = 5
@@ -40,19 +43,20 @@ def training(
         optimizer=torch.optim.AdamW(model.parameters(), lr=0.1),
         batches_from=batches_from,
         loss_sum=lambda inputs_B2: loss(model(inputs_B2)).sum(),
-        learning_rate_at=lambda step: 0.1 / (step + 1),
+        fraction_at=lambda step: 1 / (step + 1),
         total_steps=NUM_EPOCHS * STEPS_PER_EPOCH,
         clip_norm=1.0,
         log_every_steps=2,
         checkpoint_every_steps=1000,
         checkpoints=Checkpoints.of(work, "run", keep=1),
+        hardware=Hardware.plain(),
     )
     return BestEpoch(loop, STEPS_PER_EPOCH, NUM_EPOCHS, lambda: score(model, next(asked))), model
 
 
 def run(work: Path, score: Callable[[nn.Module, int], float]) -> tuple[list[EpochPoint], list[Tensor]]:
     best_epoch, model = training(work, score)
-    points = best_epoch.run(lambda point: None, lambda point: None)
+    points = best_epoch.run(Callback(), lambda point: None)
     return points, [weight.detach().clone() for weight in model.state_dict().values()]
 
 
@@ -108,4 +112,4 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path) -> None:
     best_epoch, _ = training(tmp_path, weight_sum, loss=lambda outputs: outputs * float("nan"))
     with pytest.raises(TrainingError, match="diverged at step 0"):
-        best_epoch.run(lambda point: None, lambda point: None)
+        best_epoch.run(Callback(), lambda point: None)

@@ -7,9 +7,12 @@ from torch import Tensor, nn
 
 from clozeline.errors import TrainingError
 from clozeline.params import OptimizerParams
+from clozeline.training.callbacks import Callback
 from clozeline.training.checkpoint import Checkpoints
-from clozeline.training.loop import Batch, CurvePoint, Loop
+from clozeline.training.hardware import Hardware
+from clozeline.training.loop import Loop
 from clozeline.training.optimizers import build_optimizer
+from clozeline.training.state import Batch, CurvePoint
 
 OPTIMIZER = OptimizerParams(
     kind="adamw",
@@ -47,12 +50,13 @@ def loop(work: Path, total_steps: int = 20) -> Loop[Tensor]:
         optimizer=build_optimizer(model, OPTIMIZER),
         batches_from=batches_from,
         loss_sum=loss_sum,
-        learning_rate_at=lambda step: 0.1 / (1 + step),
+        fraction_at=lambda step: 1 / (1 + step),
         total_steps=total_steps,
         clip_norm=1.0,
         log_every_steps=5,
         checkpoint_every_steps=3,
         checkpoints=Checkpoints.of(work, "run", keep=2),
+        hardware=Hardware.plain(),
     )
 
 
@@ -64,8 +68,18 @@ def weights(loop: Loop[Tensor]) -> list[bytes]:
     return [tensor.numpy().tobytes() for tensor in loop.model.state_dict().values()]
 
 
-def run(loop: Loop[Tensor], on_point: object = lambda point: None) -> list[CurvePoint]:
-    return loop.run(loop.resume(), on_point).curve
+def run(loop: Loop[Tensor], callback: Callback | None = None) -> list[CurvePoint]:
+    return loop.run(loop.resume(), callback or Callback()).curve
+
+
+class Seen(Callback):
+    """Keeps the points it hears of."""
+
+    def __init__(self) -> None:
+        self.points: list[CurvePoint] = []
+
+    def on_point(self, point: CurvePoint) -> None:
+        self.points.append(point)
 
 
 @pytest.mark.parametrize("killed_after_batches", [1, 3, 4, 9, 16])
@@ -94,14 +108,14 @@ def test_a_killed_training_ends_with_the_bytes_of_one_that_was_not(tmp_path: Pat
 
 
 def test_a_batch_without_target_changes_nothing_and_is_counted(tmp_path: Path) -> None:
-    state = loop(tmp_path, total_steps=6).run(loop(tmp_path).resume(), lambda point: None)
+    state = loop(tmp_path, total_steps=6).run(loop(tmp_path).resume(), Callback())
     assert state.num_empty_batches == 1
     assert state.step == 6
     assert state.num_targets == 6 * 4
 
 
 def test_the_curve_is_the_mean_over_targets_since_the_last_point(tmp_path: Path) -> None:
-    seen: list[CurvePoint] = []
+    seen = Seen()
     training = loop(tmp_path, total_steps=12)
     losses: list[float] = []
     inner = training.loss_sum
@@ -112,10 +126,10 @@ def test_the_curve_is_the_mean_over_targets_since_the_last_point(tmp_path: Path)
         return loss
 
     object.__setattr__(training, "loss_sum", remember)
-    run(training, seen.append)
-    assert [point.step for point in seen] == [5, 10, 12]
-    assert seen[0].loss == pytest.approx(sum(losses[:5]) / 20)
-    assert seen[2].loss == pytest.approx(sum(losses[10:]) / 8)
+    run(training, seen)
+    assert [point.step for point in seen.points] == [5, 10, 12]
+    assert seen.points[0].loss == pytest.approx(sum(losses[:5]) / 20)
+    assert seen.points[2].loss == pytest.approx(sum(losses[10:]) / 8)
 
 
 def test_a_loss_that_is_no_number_stops_with_step_and_batch(tmp_path: Path) -> None:

@@ -26,6 +26,25 @@ class ClassBatch:
     """None where no row is padded: attention then takes a faster path."""
     class_B: Tensor
 
+    @property
+    def num_rows(self) -> int:
+        return self.input_ids_BL.shape[0]
+
+    @property
+    def num_slots(self) -> int:
+        """Tokens, padding among them."""
+        return self.input_ids_BL.numel()
+
+    def rows(self, first: int, last: int) -> "ClassBatch":
+        """Rows `first` … `last - 1` alone."""
+        mask_BL = self.attention_mask_BL
+        part_BL = None if mask_BL is None else mask_BL[first:last]
+        return ClassBatch(self.input_ids_BL[first:last], part_BL, self.class_B[first:last])
+
+    def to(self, device: torch.device) -> "ClassBatch":
+        mask_BL = None if self.attention_mask_BL is None else self.attention_mask_BL.to(device)
+        return ClassBatch(self.input_ids_BL.to(device), mask_BL, self.class_B.to(device))
+
 
 def build(encoder: Path, labels: Sequence[str], seed: int) -> PreTrainedModel:
     """The encoder's weights under a fresh head, which is a function of `seed`; the global random state stays.

@@ -35,6 +35,11 @@ class TargetBatch:
     def num_rows(self) -> int:
         return self.input_ids_BL.shape[0]
 
+    @property
+    def num_slots(self) -> int:
+        """Tokens, padding among them."""
+        return self.input_ids_BL.numel()
+
     def rows(self, first: int, last: int) -> "TargetBatch":
         """Rows `first` … `last - 1` alone."""
         length = self.input_ids_BL.shape[1]

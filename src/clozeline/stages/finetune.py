@@ -15,7 +15,8 @@ from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.training import prepare_training, use_threads
 from clozeline.tracking import RunLogger, run_logger
-from clozeline.training.loop import CurvePoint
+from clozeline.training.callbacks import Callback
+from clozeline.training.state import CurvePoint
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,17 +64,17 @@ def run(
 def _train(training: BestEpoch, task: str) -> list[EpochPoint]:
     with closing(run_logger()) as log, ProgressBar(f"finetune {task}", training.loop.total_steps) as bar:
         watch = _Watch(bar, log)
-        return training.run(watch.point, watch.epoch)
+        return training.run(watch, watch.epoch)
 
 
-class _Watch:
+class _Watch(Callback):
     """Shows the training while it runs: the bar, the tracker, a line for each epoch."""
 
     def __init__(self, bar: ProgressBar, log: RunLogger) -> None:
         self._bar = bar
         self._log = log
 
-    def point(self, point: CurvePoint) -> None:
+    def on_point(self, point: CurvePoint) -> None:
         self._bar.advance(point.step - self._bar.done, note=f"loss {point.loss:.3f}")
         self._log.metrics({"loss": point.loss, "learning_rate": point.learning_rate}, step=point.step)
 

@@ -1,4 +1,4 @@
-"""Pre-trains the encoder by masked language modelling."""
+"""Pre-trains the encoder by masked or causal language modelling."""
 
 import csv
 import json
@@ -9,13 +9,16 @@ from contextlib import closing
 from dataclasses import astuple, fields
 from pathlib import Path
 
-from clozeline.atomic import replacing_file, replacing_folder
-from clozeline.model import language_model
+from clozeline.atomic import replacing_file
 from clozeline.params import PretrainParams
 from clozeline.progress import ProgressBar
+from clozeline.tokens.frequencies import unigram_entropy
 from clozeline.tracking import RunLogger, run_logger
 from clozeline.training import pretraining
-from clozeline.training.loop import CurvePoint
+from clozeline.training.callbacks import Callback, PlateauWarning
+from clozeline.training.pretraining import Pretraining
+from clozeline.training.shown_examples import ShownExamples
+from clozeline.training.state import CurvePoint, Look, State
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,57 +32,76 @@ def run(
     out: Path,
     metrics: Path,
     curve: Path,
+    looks: Path,
     timing: Path,
     work: Path,
 ) -> None:
-    """Train on the shards in `tokens`; write the model to `out`, its figures to `metrics`, its loss to `curve`.
+    """Train on the shards in `tokens`; write the model to `out`, its figures to `metrics`, its loss to `curve`, and
+    its loss on held-out text to `looks`.
 
     `timing` gets tokens/s, which differs from run to run and is therefore no output of the stage;
     `work` holds the checkpoints while the training is not finished.
 
     Raises:
         ArtifactError: the shards are damaged, or a checkpoint belongs to another run.
-        TrainingError: the loss or the gradient is not finite.
+        ParamsError: the params cannot be met here: the family, the precision, the length.
+        TrainingError: the loss or the gradient is not finite, or memory ran out.
     """
-    job = pretraining.prepare(params, seed=seed, tokens=tokens, work=work)
+    job = pretraining.prepare(params, seed=seed, tokens=tokens, tokenizer=tokenizer, work=work)
     total = job.loop.total_steps
     _LOG.info("%s parameters, %s rows, %s steps", f"{job.num_parameters:,}", f"{job.num_rows:,}", f"{total:,}")
-    state = job.loop.resume()
-    if state.step:
-        _LOG.info("resumed at step %s", f"{state.step:,}")
-    with closing(run_logger()) as log, ProgressBar("pretrain", total, done=state.step) as bar:
-        watch = _Watch(bar, log, state.num_tokens)
-        state = job.loop.run(state, watch.point)
-    with replacing_folder(out) as folder:
-        language_model.save(job.model, tokenizer, folder)
+    with closing(run_logger()) as log, ProgressBar("pretrain", total) as bar:
+        watch = _Watch(bar, log)
+        state = job.run([watch, *_advisers(params, job, tokenizer)])
+    trained = job.trained(tokenizer, state)
+    if not job.is_first_process:
+        return
+    trained.save(out)
     _write_csv(curve, [field.name for field in fields(CurvePoint)], (astuple(point) for point in state.curve))
+    _write_csv(looks, [field.name for field in fields(Look)], (astuple(look) for look in state.looks))
     _write_csv(timing, ["step", "tokens_per_second"], watch.speeds)
     with replacing_file(metrics) as file:
-        facts = {
-            "parameters": job.num_parameters,
-            "steps": state.step,
-            "epochs": state.epoch,
-            "tokens": state.num_tokens,
-            "target_tokens": state.num_targets,
-            "batches_without_target": state.num_empty_batches,
-            "last_training_loss_nats_per_token": state.curve[-1].loss,
-        }
-        file.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(_figures(job, state), indent=2) + "\n", encoding="utf-8")
     job.loop.checkpoints.remove()
 
 
-class _Watch:
-    """Shows each point of the curve while the training runs: the bar, the tracker, the speed."""
+def _advisers(params: PretrainParams, job: Pretraining, tokenizer: Path) -> list[Callback]:
+    entropy = unigram_entropy(job.train.shards, job.train.vocabulary)
+    examples = ShownExamples.of(job.model, job.validation, tokenizer, params.validation.num_examples)
+    return [PlateauWarning(entropy, first_step=2 * params.schedule.warmup_steps), examples]
 
-    def __init__(self, bar: ProgressBar, log: RunLogger, num_tokens: int) -> None:
+
+def _figures(job: Pretraining, state: State) -> dict[str, int | float | None]:
+    best = state.best_look
+    return {
+        "parameters": job.num_parameters,
+        "steps": state.step,
+        "epochs": state.epoch,
+        "tokens": state.num_tokens,
+        "target_tokens": state.num_targets,
+        "batches_without_target": state.num_empty_batches,
+        "last_training_loss_nats_per_token": state.curve[-1].loss,
+        "best_validation_loss_nats_per_token": best.loss if best else None,
+        "best_validation_step": best.step if best else None,
+    }
+
+
+class _Watch(Callback):
+    """Shows the training while it runs: the bar, the tracker, the speed."""
+
+    def __init__(self, bar: ProgressBar, log: RunLogger) -> None:
         self._bar = bar
         self._log = log
-        self._seconds = time.monotonic()
-        self._num_tokens = num_tokens
+        self._seconds = 0.0
+        self._num_tokens = 0
         self.speeds: list[tuple[int, float]] = []
         """(step, real tokens per second since the point before)"""
 
-    def point(self, point: CurvePoint) -> None:
+    def on_start(self, state: State) -> None:
+        self._bar.start_at(state.step)
+        self._seconds, self._num_tokens = time.monotonic(), state.num_tokens
+
+    def on_point(self, point: CurvePoint) -> None:
         now = time.monotonic()
         speed = (point.num_tokens - self._num_tokens) / (now - self._seconds)
         self._seconds, self._num_tokens = now, point.num_tokens
@@ -87,6 +109,10 @@ class _Watch:
         self._bar.advance(point.step - self._bar.done, note=f"loss {point.loss:.3f}, {speed:,.0f} tokens/s")
         values = {"loss": point.loss, "learning_rate": point.learning_rate, "tokens_per_second": speed}
         self._log.metrics(values, step=point.step)
+
+    def on_look(self, look: Look) -> None:
+        _LOG.info("step %s: validation loss %.3f nats per target", f"{look.step:,}", look.loss)
+        self._log.metrics({"validation_loss": look.loss}, step=look.step)
 
 
 def _write_csv(path: Path, header: list[str], rows: Iterable[tuple[object, ...]]) -> None:

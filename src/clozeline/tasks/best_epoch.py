@@ -6,7 +6,9 @@ from typing import Any
 
 from torch import Tensor
 
-from clozeline.training.loop import CurvePoint, Loop, State
+from clozeline.training.callbacks import Callback
+from clozeline.training.loop import Loop
+from clozeline.training.state import State
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class BestEpoch:
     num_epochs: int
     validation_score: Callable[[], float]
 
-    def run(self, on_point: Callable[[CurvePoint], None], on_epoch: Callable[[EpochPoint], None]) -> list[EpochPoint]:
+    def run(self, callback: Callback, on_epoch: Callable[[EpochPoint], None]) -> list[EpochPoint]:
         """Train from the newest checkpoint, or from nothing; a run killed and resumed ends with the same bytes.
 
         Raises:
@@ -47,7 +49,7 @@ class BestEpoch:
             on_epoch(point)
         while len(points) < self.num_epochs:
             epoch = len(points) + 1
-            state = replace(self.loop, total_steps=epoch * self.steps_per_epoch).run(state, on_point)
+            state = replace(self.loop, total_steps=epoch * self.steps_per_epoch).run(state, callback)
             points.append(EpochPoint(epoch, state.step, self.validation_score()))
             on_epoch(points[-1])
             if best is None or points[-1].validation_score > points[best.epoch - 1].validation_score:
@@ -59,9 +61,8 @@ class BestEpoch:
         return points
 
     def _save(self, state: State, points: list[EpochPoint], best: Best) -> None:
-        everything = self.loop.everything(state)
-        own = {"points": [asdict(point) for point in points], "best_epoch": best.epoch, "best_weights": best.weights}
-        self.loop.checkpoints.save(state.step, everything | own)
+        epochs = [asdict(point) for point in points]
+        self.loop.save(state, points=epochs, best_epoch=best.epoch, best_weights=best.weights)
 
     def _resume(self) -> tuple[State, list[EpochPoint], Best | None]:
         saved = self.loop.checkpoints.load_newest()

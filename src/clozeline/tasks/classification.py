@@ -22,7 +22,7 @@ from clozeline.tasks.scores import Classes, ClassScore, score
 from clozeline.tasks.selection import Example, SelectionCount, count_seen, select
 from clozeline.tasks.task import TaskInputs, TaskReport
 from clozeline.tokens.tokenizer import OpenTokenizer
-from clozeline.training.loop import Batch
+from clozeline.training.state import Batch
 
 _MEASURED_TOGETHER = 4
 """A batch that is only measured may be so many times larger: it needs no gradients."""

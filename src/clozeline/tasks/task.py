@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from clozeline.params import FinetuneParams
-from clozeline.training.loop import Batch
+from clozeline.training.state import Batch
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import clozeline
 from clozeline.tasks.best_epoch import BestEpoch
 from clozeline.tasks.task import Task, TaskInputs
 from clozeline.training.checkpoint import Checkpoints, fingerprint
+from clozeline.training.hardware import Hardware
 from clozeline.training.loop import Loop
 from clozeline.training.optimizers import build_optimizer
 from clozeline.training.schedule import Schedule
@@ -34,13 +35,14 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestEpoch:
         optimizer=build_optimizer(task.model, params.optimizer),
         batches_from=task.batches_from,
         loss_sum=task.loss_sum,
-        learning_rate_at=lambda step: params.optimizer.learning_rate * schedule.fraction(step),
+        fraction_at=schedule.fraction,
         total_steps=total_steps,
         clip_norm=params.optimizer.clip_norm,
         log_every_steps=_LOG_EVERY_STEPS,
         # Best weights belong to a checkpoint too, so `BestEpoch` saves it, and the loop none.
         checkpoint_every_steps=total_steps + 1,
         checkpoints=Checkpoints.of(work, _fingerprint(inputs), keep=1),
+        hardware=Hardware.plain(),
     )
     return BestEpoch(loop, task.batches_per_epoch, params.epochs, task.validation_score)
 

@@ -1,29 +1,52 @@
-"""Masked language modelling as a training: which batches, which loss, which budget."""
+"""Language modelling as a training: which batches, which loss, which budget.
 
-import math
+In five lines, from Python:
+
+    from pathlib import Path
+    from clozeline import pretrain, read_params
+    params = read_params(Path("params.yaml"))
+    trained = pretrain(params.pretrain, seed=1, tokens=Path("data/tokens"), tokenizer=Path("models/tokenizer"))
+    trained.save(Path("my-encoder"))  # loads in stock AutoModelForMaskedLM and AutoTokenizer
+"""
+
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 import clozeline
+from clozeline.atomic import replacing_folder
 from clozeline.model import language_model
 from clozeline.model.batches import Split
 from clozeline.model.families import TokenIds
-from clozeline.model.objectives import OBJECTIVES, Batches, TargetBatch
+from clozeline.model.language_model import LanguageModel
+from clozeline.model.objectives import OBJECTIVES, TargetBatch
 from clozeline.params import PretrainParams
 from clozeline.tokens.masking import Masker
-from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, cursor, shuffled_plan
 from clozeline.tokens.shards import INFO_NAME, TokenShards
+from clozeline.tokens.spelling import Spelling
+from clozeline.training.callbacks import Callback, Callbacks
 from clozeline.training.checkpoint import Checkpoints, fingerprint
-from clozeline.training.loop import Batch, Loop
+from clozeline.training.compilation import compiled
+from clozeline.training.distribution import Processes
+from clozeline.training.feeding import Feed, steps_of
+from clozeline.training.hardware import Hardware
+from clozeline.training.judging import Judge
+from clozeline.training.looks import Looks
+from clozeline.training.loop import Loop
+from clozeline.training.micro_batches import MicroBatches
 from clozeline.training.optimizers import build_optimizer
-from clozeline.training.schedule import learning_rate
+from clozeline.training.precision import Precision
+from clozeline.training.schedule import Schedule
+from clozeline.training.state import State
 
+_LOG = logging.getLogger(__name__)
 _CODE = ("model", "tokens", "training")
 """Rooms whose code decides the result."""
 
@@ -32,80 +55,176 @@ _CODE = ("model", "tokens", "training")
 class Pretraining:
     """A pre-training that is ready to run."""
 
-    model: nn.Module
+    model: LanguageModel
     loop: Loop[TargetBatch]
-    num_parameters: int
     num_rows: int
+    train: Split
+    validation: Split
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    @property
+    def is_first_process(self) -> bool:
+        """The one that writes files."""
+        return self.loop.hardware.processes.is_first
+
+    def run(self, callbacks: Iterable[Callback] = ()) -> State:
+        """Train from the newest checkpoint, or from nothing.
+
+        Raises:
+            ArtifactError: a checkpoint belongs to another run.
+            TrainingError: the loss or the gradient is not finite, or memory ran out.
+        """
+        state = self.loop.resume()
+        if state.step:
+            _LOG.info("resumed at step %s", f"{state.step:,}")
+        return self.loop.run(state, Callbacks.of(callbacks))
+
+    def trained(self, tokenizer: Path, state: State) -> "Pretrained":
+        """What came of it. Every process must call it: weights that are divided among them are put together."""
+        weights = self.loop.hardware.processes.divided_weights(self.model)
+        return Pretrained(self.model.eval(), weights, state, tokenizer)
 
 
-def prepare(params: PretrainParams, *, seed: int, tokens: Path, work: Path) -> Pretraining:
+@dataclass(frozen=True)
+class Pretrained:
+    """A language model that was trained, and how that went."""
+
+    model: LanguageModel
+    weights: dict[str, Tensor] | None
+    """All of them, where `model` has a part."""
+    state: State
+    tokenizer: Path
+
+    def save(self, out: Path) -> None:
+        """Write what stock `AutoModelForMaskedLM` (`AutoModelForCausalLM`), `AutoModel` and `AutoTokenizer` load."""
+        with replacing_folder(out) as folder:
+            language_model.save(self.model, self.tokenizer, folder, weights=self.weights)
+
+
+def pretrain(
+    params: PretrainParams,
+    *,
+    seed: int,
+    tokens: Path,
+    tokenizer: Path,
+    work: Path | None = None,
+    callbacks: Iterable[Callback] = (),
+) -> Pretrained:
+    """Train a language model on token shards.
+
+    Args:
+        params: section `pretrain` of params.yaml.
+        seed: decides weights, order, masks and dropout.
+        tokens: folder of token shards, as stage `tokenize` writes it: parts `train` and `validation`.
+        tokenizer: folder of the tokenizer they were made with.
+        work: where checkpoints live until the training is done; a run that was killed goes on from there. None: no
+            run outlives its process.
+        callbacks: hear of each point of the curve (nats per target), each look at held-out text, start and end.
+
+    Raises:
+        ArtifactError: shards, tokenizer or start point are damaged, or do not belong together.
+        ParamsError: the params cannot be met here: the family, the precision, the length.
+        TrainingError: the loss or the gradient is not finite, or memory ran out.
+    """
+    with TemporaryDirectory() as nowhere:
+        job = prepare(params, seed=seed, tokens=tokens, tokenizer=tokenizer, work=work or Path(nowhere))
+        state = job.run(callbacks)
+        trained = job.trained(tokenizer, state)
+        if job.is_first_process:
+            job.loop.checkpoints.remove()
+    return trained
+
+
+def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path, work: Path) -> Pretraining:
     """Open the shards, build the model, and find the checkpoints of exactly this run.
 
     Raises:
-        ArtifactError: the shards are damaged.
-        ParamsError: the model's family is unknown.
+        ArtifactError: the shards are damaged, or do not fit the tokenizer or the start point.
+        ParamsError: the params cannot be met here.
     """
     torch.set_num_threads(params.num_threads or len(os.sched_getaffinity(0)))
     torch.manual_seed(seed)
-    split = Split.open(TokenShards.open(tokens, "train"), params.max_length)
-    boundary = split.boundary
-    ids = TokenIds(split.vocabulary.size, boundary.pad_id, boundary.cls_id, boundary.sep_id)
-    model = language_model.build(params.model, params.objective, ids, seed)
-    masker = Masker.create(params.masking, split.vocabulary, seed)
-    objective = OBJECTIVES[params.objective]
-    total_steps = params.steps or steps_of(params.tokens or 0, split, params.batch_tokens, seed)
+    processes = Processes.join()
+    precision = Precision.choose(params.precision, processes.device)
+    hardware: Hardware[TargetBatch] = Hardware(
+        processes, precision, MicroBatches(params.micro_batch_tokens, processes.device)
+    )
+    train, validation = (
+        Split.open(TokenShards.open(tokens, part), params.max_length) for part in ("train", "validation")
+    )
+    model = _model(params, train, tokenizer, seed).to(processes.device)
+    total_steps = params.steps or steps_of(params.tokens or 0, train, params.batch_tokens, seed)
+    feed = Feed(
+        objective=OBJECTIVES[params.objective],
+        split=train,
+        masker=Masker.create(params.masking, train.vocabulary, seed, Spelling.open(tokenizer)),
+        batch_tokens=params.batch_tokens,
+        seed=seed,
+        total_steps=total_steps,
+        num_workers=params.num_workers,
+        rank=processes.rank,
+        world_size=processes.world_size,
+    )
+    loss = processes.wrap(compiled(TargetLoss(model), params.compile))
+    judge = Judge(loss, feed.objective, validation, seed, params.validation.max_tokens, params.batch_tokens, hardware)
     loop = Loop(
         model=model,
         optimizer=build_optimizer(model, params.optimizer),
-        batches_from=lambda epoch, index: _batches(objective, split, masker, params.batch_tokens, seed, epoch, index),
-        loss_sum=lambda batch: loss_sum(model, batch),
-        learning_rate_at=lambda step: learning_rate(
-            step,
-            peak=params.optimizer.learning_rate,
-            warmup_steps=params.schedule.warmup_steps,
-            total_steps=total_steps,
-            final_fraction=params.schedule.final_fraction,
-            decay=params.schedule.decay,
-        ),
+        batches_from=feed.batches_from,
+        loss_sum=loss,
+        fraction_at=Schedule(params.schedule, total_steps).fraction,
         total_steps=total_steps,
         clip_norm=params.optimizer.clip_norm,
         log_every_steps=params.log_every_steps,
         checkpoint_every_steps=params.checkpoint_every_steps,
-        checkpoints=Checkpoints.of(work, _fingerprint(params, seed, tokens), params.num_checkpoints),
+        checkpoints=Checkpoints.of(work, _fingerprint(params, seed, tokens, total_steps), params.num_checkpoints),
+        hardware=hardware,
+        looks=_looks(params, judge),
     )
-    num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Pretraining(model, loop, num_parameters, len(split.rows))
+    return Pretraining(model, loop, len(train.rows), train, validation)
 
 
-def loss_sum(model: nn.Module, batch: TargetBatch) -> Tensor:
-    """Cross-entropy of the targets, nats, summed: the mean is taken once, over all targets of a step."""
-    logits_TV = language_model.target_logits(model, batch)
-    return functional.cross_entropy(logits_TV, batch.labels_T, reduction="sum")
+class TargetLoss(nn.Module):
+    """Cross-entropy of a batch's targets, nats, summed: the mean is taken once, over all targets of a step."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: TargetBatch) -> Tensor:
+        logits_TV = language_model.target_logits(self.model, batch)
+        return functional.cross_entropy(logits_TV, batch.labels_T, reduction="sum")
 
 
-def steps_of(num_tokens: int, split: Split, batch_tokens: int, seed: int) -> int:
-    """Optimizer steps that read about `num_tokens` real tokens, by the mean fill of the first epoch's batches."""
-    length_R = split.rows.length_R
-    num_batches = shuffled_plan(length_R, batch_tokens, seed, epoch=0).num_batches
-    tokens_per_epoch = int(length_R.sum()) + NUM_BOUNDARY_TOKENS * len(length_R)
-    return max(math.ceil(num_tokens * num_batches / tokens_per_epoch), 1)
+def _model(params: PretrainParams, train: Split, tokenizer: Path, seed: int) -> LanguageModel:
+    boundary = train.boundary
+    ids = TokenIds(train.vocabulary.size, boundary.pad_id, boundary.cls_id, boundary.sep_id)
+    model = language_model.build(params.model, params.objective, ids, seed)
+    if params.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    return model
 
 
-def _batches(
-    objective: Batches, split: Split, masker: Masker, batch_tokens: int, seed: int, epoch: int, index: int
-) -> Iterator[Batch[TargetBatch]]:
-    for turn in cursor(split.rows.length_R, batch_tokens, seed, epoch, index):
-        inputs = objective.training(split, masker, split.read(turn.rows_B), turn.epoch, 0.0)
-        yield Batch(turn.epoch, turn.batch, inputs, split.num_tokens(turn.rows_B), len(inputs.labels_T))
+def _looks(params: PretrainParams, judge: Judge) -> Looks | None:
+    if params.validation.every_steps is None:
+        return None
+    return Looks(params.validation.every_steps, params.validation.patience, judge.measure)
 
 
-def _fingerprint(params: PretrainParams, seed: int, tokens: Path) -> str:
+def _fingerprint(params: PretrainParams, seed: int, tokens: Path, total_steps: int) -> str:
     package = Path(clozeline.__file__).parent
-    code = [file for room in _CODE for file in sorted((package / room).glob("*.py"))]
+    code = [file for room in _CODE for file in sorted((package / room).rglob("*.py"))]
     facts = {
-        "params": params.model_dump(exclude={"checkpoint_every_steps", "num_checkpoints"}),
+        "params": params.model_dump(exclude=_NOT_OF_THE_RESULT),
         "seed": seed,
+        "total_steps": total_steps,
         "torch": torch.__version__,
         "num_threads": torch.get_num_threads(),
     }
     return fingerprint(facts, [tokens / INFO_NAME, *code])
+
+
+_NOT_OF_THE_RESULT = {"checkpoint_every_steps", "num_checkpoints", "num_workers"}

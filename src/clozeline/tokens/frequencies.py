@@ -1,0 +1,28 @@
+"""How often each token occurs: what a model knows that has learned nothing of context.
+
+Shapes: V vocabulary.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozeline.tokens.masking import Vocabulary
+from clozeline.tokens.shards import TokenShards
+
+_CHUNK_TOKENS = 1 << 22
+
+
+def token_counts(shards: TokenShards, vocabulary: Vocabulary) -> NDArray[np.int64]:
+    """`counts_V`, in memory that does not grow with the split."""
+    counts_V = np.zeros(vocabulary.size, dtype=np.int64)
+    for start in range(0, shards.num_tokens, _CHUNK_TOKENS):
+        stop = min(start + _CHUNK_TOKENS, shards.num_tokens)
+        counts_V += np.bincount(shards.tokens(start, stop), minlength=vocabulary.size)
+    return counts_V
+
+
+def unigram_entropy(shards: TokenShards, vocabulary: Vocabulary) -> float:
+    """Nats per ordinary token, under the tokens' own frequencies."""
+    counts = token_counts(shards, vocabulary)[vocabulary.ordinary_ids]
+    share = counts[counts > 0] / counts.sum()
+    return float(-(share * np.log(share)).sum())

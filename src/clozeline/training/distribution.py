@@ -1,0 +1,156 @@
+"""Training on several devices or machines: torch's own engines, started by `torchrun`.
+
+Each process takes its rows of every batch. What a batch is does not depend on how many processes there are, and
+gradients are summed over all of them, so N processes do what one does with the same params.
+"""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.checkpoint import state_dict as whole
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from clozeline.errors import ParamsError
+
+Sharding = Literal["ddp", "fsdp"]
+_WHOLE = whole.StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The processes that train together, seen from one of them."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    sharding: Sharding
+
+    @classmethod
+    def join(cls, environment: Mapping[str, str] = os.environ) -> "Processes":
+        """One process alone, or those that `torchrun` started: it has told them of each other in the environment.
+
+        `CLOZELINE_SHARDING=fsdp` there divides weights and optimizer state among them too (FSDP2), for models that
+        do not fit one device; else each has them all (DDP).
+        """
+        local_rank = int(environment.get("LOCAL_RANK", 0))
+        device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
+        world_size = int(environment.get("WORLD_SIZE", 1))
+        sharding = _sharding(environment)
+        if world_size == 1:
+            return cls(0, 1, device, sharding)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        if not distributed.is_initialized():
+            distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        return cls(int(environment["RANK"]), world_size, device, sharding)
+
+    @classmethod
+    def alone(cls) -> "Processes":
+        return cls(0, 1, torch.device("cpu"), "ddp")
+
+    @property
+    def is_first(self) -> bool:
+        """The one that writes files and talks."""
+        return self.rank == 0
+
+    def wrap(self, module: nn.Module) -> nn.Module:
+        """`module`, its gradients summed over all processes when a backward pass ends."""
+        if self.world_size == 1:
+            return module
+        if self.sharding == "fsdp":
+            for layers in [inner for inner in module.modules() if isinstance(inner, nn.ModuleList)]:
+                for layer in layers:
+                    fully_shard(layer)
+            fully_shard(module)
+            return module
+        return DistributedDataParallel(module, broadcast_buffers=False)
+
+    def one_sum(self, module: object, is_last: bool) -> AbstractContextManager[None]:
+        """Around a backward pass: gradients are summed over the processes after the last micro-batch alone."""
+        if is_last or self.world_size == 1:
+            return contextlib.nullcontext()
+        if isinstance(module, DistributedDataParallel):
+            return module.no_sync()
+        assert isinstance(module, FSDPModule)
+        return _unsynchronized(module)
+
+    @property
+    def loss_scale(self) -> int:
+        """The engines average gradients; a batch's loss is divided by all its targets, so the average is too small."""
+        return self.world_size
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Over all processes."""
+        if self.world_size > 1:
+            distributed.all_reduce(values)
+        return values
+
+    def wait(self) -> None:
+        if self.world_size > 1:
+            distributed.barrier()
+
+    def states(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The whole state of both, wherever its parts are. Every process must call it."""
+        if not _is_sharded(model):
+            return model.state_dict(), optimizer.state_dict()
+        return whole.get_state_dict(model, optimizer, options=_WHOLE)
+
+    def divided_weights(self, model: nn.Module) -> dict[str, Any] | None:
+        """All weights of a model that is divided among the processes; None: it is not. Every process must call it."""
+        return whole.get_model_state_dict(model, options=_WHOLE) if _is_sharded(model) else None
+
+    def restore(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        model_state: dict[str, Any],
+        optimizer_state: dict[str, Any],
+    ) -> None:
+        """Bring both to what `states` gave, with as many processes or with others."""
+        if not _is_sharded(model):
+            model.load_state_dict(model_state)
+            optimizer.load_state_dict(optimizer_state)
+            return
+        whole.set_state_dict(
+            model,
+            optimizer,
+            model_state_dict=model_state,
+            optim_state_dict=optimizer_state,
+            options=_WHOLE,
+        )
+
+
+def _is_sharded(model: nn.Module) -> bool:
+    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+
+@contextlib.contextmanager
+def _unsynchronized(module: FSDPModule) -> Iterator[None]:
+    module.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        module.set_requires_gradient_sync(True)
+
+
+def _sharding(environment: Mapping[str, str]) -> Sharding:
+    match environment.get("CLOZELINE_SHARDING", "ddp"):
+        case "ddp":
+            return "ddp"
+        case "fsdp":
+            return "fsdp"
+        case other:
+            raise ParamsError(
+                "the environment variable CLOZELINE_SHARDING cannot be used",
+                given=other,
+                expected="ddp: every device has the whole model, or fsdp: its parts are divided among them",
+                do="correct it, or unset it",
+            )

@@ -1,0 +1,89 @@
+"""The endless sequence of batches of one pre-training, from anywhere in it, made here or by workers beside.
+
+A batch is a pure function of its place in the sequence, so workers, processes and resuming change nothing in it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from clozeline.model.batches import Split
+from clozeline.model.objectives import Batches, TargetBatch
+from clozeline.tokens.masking import Masker
+from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, Turn, cursor, shuffled_plan
+from clozeline.training.state import Batch
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What batches are made of, and which rows of each are for this process."""
+
+    objective: Batches
+    split: Split
+    masker: Masker
+    batch_tokens: int
+    seed: int
+    total_steps: int
+    num_workers: int
+    rank: int = 0
+    world_size: int = 1
+
+    @cached_property
+    def batches_per_epoch(self) -> int:
+        """Of the first epoch; others differ by a few."""
+        return shuffled_plan(self.split.rows.length_R, self.batch_tokens, self.seed, epoch=0).num_batches
+
+    def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetBatch]]:
+        """Batches without end; the time to the first does not grow with `epoch` or `index`."""
+        turns = cursor(self.split.rows.length_R, self.batch_tokens, self.seed, epoch, index)
+        if self.num_workers == 0:
+            return map(self.batch, turns)
+        # A generator of its own: the loader draws a seed for its workers, from the global one if it is given none.
+        loader = DataLoader(
+            _Turns(self),
+            sampler=turns,
+            batch_size=None,
+            collate_fn=_as_it_is,
+            num_workers=self.num_workers,
+            generator=torch.Generator(),
+        )
+        return iter(loader)
+
+    def batch(self, turn: Turn) -> Batch[TargetBatch]:
+        """The whole batch is made, so that all its targets are counted; then this process's rows are taken."""
+        whole = self.objective.training(
+            self.split, self.masker, self.split.read(turn.rows_B), turn.epoch, self.progress(turn)
+        )
+        first, last = (whole.num_rows * (self.rank + place) // self.world_size for place in (0, 1))
+        own = whole if self.world_size == 1 else whole.rows(first, last)
+        return Batch(turn.epoch, turn.batch, own, self.split.num_tokens(turn.rows_B), len(whole.labels_T))
+
+    def progress(self, turn: Turn) -> float:
+        """Share of the budget (0-1) before this batch, by its place alone."""
+        return min((turn.epoch * self.batches_per_epoch + turn.batch) / self.total_steps, 1.0)
+
+
+def steps_of(num_tokens: int, split: Split, batch_tokens: int, seed: int) -> int:
+    """Optimizer steps that read about `num_tokens` real tokens, by the mean fill of the first epoch's batches."""
+    length_R = split.rows.length_R
+    num_batches = shuffled_plan(length_R, batch_tokens, seed, epoch=0).num_batches
+    tokens_per_epoch = int(length_R.sum()) + NUM_BOUNDARY_TOKENS * len(length_R)
+    return max(-(-num_tokens * num_batches // tokens_per_epoch), 1)
+
+
+class _Turns(Dataset[Batch[TargetBatch]]):
+    """A data set whose indices are turns."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    def __getitem__(self, turn: Turn) -> Batch[TargetBatch]:
+        return self._feed.batch(turn)
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch

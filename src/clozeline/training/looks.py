@@ -1,0 +1,47 @@
+"""Looks at held-out text while a training runs: is it still getting better, and when was it best?"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from clozeline.training.state import Look, State
+
+
+@dataclass
+class Looks:
+    """When to look, how to measure, and when to stop."""
+
+    every_steps: int
+    patience: int | None
+    """Stop after so many looks without a lower loss; None: never."""
+    measure: Callable[[], float]
+    """Loss on held-out text, nats per target, of the model as it is."""
+    best_weights: dict[str, Tensor] | None = None
+
+    @property
+    def keeps_best(self) -> bool:
+        return self.patience is not None
+
+    def is_due(self, step: int, is_last: bool) -> bool:
+        return step % self.every_steps == 0 or is_last
+
+    def take(self, model: nn.Module, state: State) -> Look:
+        """Measure, and remember the weights if they are the best so far. The training goes on as if nothing was."""
+        model.eval()
+        look = Look(state.step, self.measure())
+        model.train()
+        state.looks.append(look)
+        if self.keeps_best and state.best_look is look:
+            self.best_weights = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
+        return look
+
+    def has_lost_patience(self, state: State) -> bool:
+        best = state.best_look
+        if self.patience is None or best is None:
+            return False
+        return len(state.looks) - 1 - state.looks.index(best) >= self.patience
+
+    def restore_best(self, model: nn.Module) -> None:
+        if self.best_weights is not None:
+            model.load_state_dict(self.best_weights)

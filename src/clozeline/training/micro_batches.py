@@ -1,0 +1,59 @@
+"""A batch in parts that fit into memory; their gradients add up to that of the whole."""
+
+import itertools
+import logging
+from typing import Generic, Protocol, Self, TypeVar
+
+import torch
+
+_LOG = logging.getLogger(__name__)
+
+
+class Divisible(Protocol):
+    """Rows that can be taken apart."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    @property
+    def num_slots(self) -> int:
+        """Tokens, padding among them: what memory is needed for."""
+
+    def rows(self, first: int, last: int) -> Self: ...
+
+    def to(self, device: torch.device) -> Self: ...
+
+
+Rows = TypeVar("Rows", bound=Divisible)
+
+
+class MicroBatches(Generic[Rows]):
+    """Cuts batches into parts of at most so many slots, on their way to the device."""
+
+    def __init__(self, most_slots: int | None, device: torch.device) -> None:
+        """`most_slots`: None is no bound."""
+        self._most_slots = most_slots
+        self._device = device
+
+    def parts(self, batch: Rows) -> list[Rows]:
+        """Parts of nearly equal numbers of rows; each has one row at least."""
+        if self._most_slots is None or batch.num_slots <= self._most_slots:
+            return [batch.to(self._device)]
+        num_parts = min(-(-batch.num_slots // self._most_slots), batch.num_rows)
+        bounds = [batch.num_rows * part // num_parts for part in range(num_parts + 1)]
+        return [batch.rows(first, last).to(self._device) for first, last in itertools.pairwise(bounds)]
+
+    def halve(self, batch: Rows) -> bool:
+        """After memory ran out: parts half as large from now on. False: a part was one row already."""
+        largest = max(part.num_slots for part in self.parts(batch))
+        if all(part.num_rows == 1 for part in self.parts(batch)):
+            return False
+        self._most_slots = largest // 2
+        _LOG.warning(
+            "out of memory with %d tokens at once: going on with %d at once, in as many parts as the batch needs;"
+            " the result is that of the whole batch. Set `micro_batch_tokens: %d` to start so",
+            largest,
+            self._most_slots,
+            self._most_slots,
+        )
+        return True
