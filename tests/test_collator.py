@@ -162,7 +162,7 @@ def test_each_epoch_has_masks_of_its_own_for_any_kind_of_worker(
 ) -> None:
     """P5: the epoch is in memory that workers share, those that live on and those to come."""
     collator = MaskingCollator(wordpiece, seed=3)
-    loader: Any = DataLoader(rows, batch_size=16, collate_fn=collator, **loading)  # type: ignore[arg-type]
+    loader: Any = DataLoader(rows, batch_size=16, collate_fn=collator, **loading)
     found = []
     for epoch in (0, 1, 0):
         collator.set_epoch(epoch)
@@ -175,14 +175,14 @@ def test_each_epoch_has_masks_of_its_own_for_any_kind_of_worker(
 def in_one_process(tokenizer: PreTrainedTokenizerFast, rows: Rows, epoch: int) -> list[tuple[int, ...]]:
     collator = MaskingCollator(tokenizer, seed=3)
     collator.set_epoch(epoch)
-    loader: Any = DataLoader(rows, batch_size=16, collate_fn=collator)  # type: ignore[arg-type]
+    loader: Any = DataLoader(rows, batch_size=16, collate_fn=collator)
     return [tuple(batch["labels"].flatten().tolist()) for batch in loader]
 
 
 def test_theirs_repeats_its_masks_in_each_epoch_of_new_workers(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:
     """P5: a seeded generator that begins anew in each process of each epoch."""
     collator = theirs(wordpiece, seed=3)
-    loader: Any = DataLoader(rows, batch_size=16, collate_fn=collator, num_workers=2)  # type: ignore[arg-type]
+    loader: Any = DataLoader(rows, batch_size=16, collate_fn=collator, num_workers=2)
     one, two = ([tuple(batch["labels"].flatten().tolist()) for batch in loader] for _ in range(2))
     assert one == two
 
@@ -383,13 +383,23 @@ class Recorder(BertForMaskedLM):
         return super().forward(input_ids=input_ids, attention_mask=attention_mask, labels=labels)
 
 
+def test_rows_for_evaluation_have_the_same_masks_in_all_epochs(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:
+    collator = MaskingCollator(wordpiece, mask_rate=0.3, final_mask_rate=0.1)
+    before = collated(collator, collator.fixed(rows))
+    collator.set_epoch(1, num_epochs=2)
+    assert collated(collator, collator.fixed(rows), batch_size=7, num_workers=2) == before
+    assert collated(collator, rows) != before
+    asked, all_tokens = (sum(len(labels) - labels.count(-100) * none for _, labels in before) for none in (1, 0))
+    assert asked / (all_tokens - 2 * len(rows)) == pytest.approx(0.3, abs=0.02)
+
+
 @pytest.fixture
 def trained(wordpiece: PreTrainedTokenizerFast, rows: Rows, tmp_path: Path) -> Callable[..., list[Any]]:
     """What a real `Trainer` gives to its model, row by row, epochs back to back."""
 
     long_rows = [row for row in rows if len(row["input_ids"]) > 50][:64]
 
-    def train(resume: str | None = None, **arguments: Any) -> list[Any]:
+    def train(resume: str | None = None, evaluate: Any = None, **arguments: Any) -> list[Any]:
         shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 16}
         torch.manual_seed(0)
         model = Recorder(BertConfig(vocab_size=len(wordpiece), **shape))
@@ -398,7 +408,8 @@ def trained(wordpiece: PreTrainedTokenizerFast, rows: Rows, tmp_path: Path) -> C
         defaults = {"num_train_epochs": 2, "per_device_train_batch_size": 16, "save_strategy": "no", "use_cpu": True}
         settings = TrainingArguments(str(tmp_path), report_to=[], disable_tqdm=True, **defaults | arguments)
         callbacks = [collator.each_epoch()]
-        trainer = Trainer(model, settings, train_dataset=long_rows, data_collator=collator, callbacks=callbacks)
+        sets = {"train_dataset": long_rows, "eval_dataset": evaluate}
+        trainer = Trainer(model, settings, data_collator=collator, callbacks=callbacks, **sets)
         trainer.train(resume_from_checkpoint=None if resume is None else str(tmp_path / resume))
         return model.seen
 
@@ -416,6 +427,18 @@ def test_a_trainer_sees_the_same_masks_for_any_workers_and_new_ones_in_the_secon
     assert trained(dataloader_num_workers=2, dataloader_persistent_workers=True) == alone
     assert len(alone) == 128
     assert not set(alone[:64]) & set(alone[64:])
+
+
+@pytest.mark.slow
+def test_a_trainer_evaluates_each_epoch_on_the_same_masks(
+    trained: Callable[..., list[Any]], wordpiece: PreTrainedTokenizerFast, rows: Rows
+) -> None:
+    """P32."""
+    held_out = MaskingCollator(wordpiece).fixed(rows[:16])
+    seen = trained(evaluate={"one": held_out, "two": held_out}, eval_strategy="epoch", per_device_eval_batch_size=16)
+    evaluated = [seen[64:80], seen[80:96], seen[160:176], seen[176:192]]
+    assert len(seen) == 192
+    assert evaluated == [evaluated[0]] * 4
 
 
 @pytest.mark.slow

@@ -1,7 +1,14 @@
 """Our masks for people who train with transformers' `Trainer`: give it as `data_collator`.
 
     collator = MaskingCollator(tokenizer, unit="word", seed=1)
-    Trainer(model, args, train_dataset=rows, data_collator=collator, callbacks=[collator.each_epoch()]).train()
+    Trainer(
+        model,
+        arguments,
+        data_collator=collator,
+        train_dataset=rows,
+        eval_dataset=collator.fixed(held_out_rows),
+        callbacks=[collator.each_epoch()],
+    ).train()
 
 A mask is a function of (seed, epoch, row, position), where a row is known by its own tokens: the same for any number
 of workers, batch size and rank, other ones in each epoch, and the global random state stays as it is.
@@ -11,21 +18,24 @@ Shapes: B rows of a batch, L its longest row; N tokens of all rows, padding left
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import ValidationError
+from torch.utils.data import Dataset
 
-from clozeline.errors import DataError, ParamsError
+from clozeline.errors import ParamsError
 from clozeline.params import MaskingParams
-from clozeline.tokens.identity import Flags, Ids, mix
+from clozeline.tokens.identity import Ids
 from clozeline.tokens.masking import Masker, Vocabulary
+from clozeline.tokens.ragged import RaggedRows, unreadable
 from clozeline.tokens.spelling import Spelling
 
 NO_LOSS = -100
 """The label that cross-entropy of torch and of transformers leaves out."""
+_FIXED_EPOCH = 2**32
+"""No training gets there."""
 _DEFAULTS: Mapping[str, object] = {
     "unit": "token",
     "mask_rate": 0.15,
@@ -40,6 +50,26 @@ _DEFAULTS: Mapping[str, object] = {
 """Those of BERT (Devlin et al. 2018, section 3.1)."""
 
 
+@dataclass(frozen=True)
+class FixedRow:
+    """One row with a mask for good. Not a dict, so that `Trainer` takes no column for unused."""
+
+    features: Mapping[str, Any]
+
+
+class FixedRows(Dataset[FixedRow]):
+    """What `MaskingCollator.fixed` makes of a data set."""
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> FixedRow:
+        return FixedRow(self._rows[index])
+
+
 class MaskingCollator:
     """Pads rows and masks them.
 
@@ -51,8 +81,6 @@ class MaskingCollator:
         pad_to_multiple_of: pad rows to a multiple of so many tokens.
 
     `final_mask_rate` is reached in the last epoch, in equal steps from epoch to epoch.
-
-    Evaluate with a collator of its own, one that is told of no epoch: its masks stay the same.
 
     Raises:
         ParamsError: the tokenizer cannot mask or pad, or a setting cannot be used.
@@ -104,7 +132,11 @@ class MaskingCollator:
         callback.on_train_begin, callback.on_epoch_begin = begin_training, begin_epoch
         return callback
 
-    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+    def fixed(self, rows: Any) -> FixedRows:
+        """Rows whose masks are the same in all epochs, at `mask_rate`: for evaluation, which is to compare epochs."""
+        return FixedRows(rows)
+
+    def __call__(self, features: Sequence[Mapping[str, Any] | FixedRow]) -> dict[str, torch.Tensor]:
         """`input_ids`, `attention_mask` and `labels` (-100 where no loss), int64 [B, L], and `token_type_ids` if given.
 
         Args:
@@ -115,10 +147,11 @@ class MaskingCollator:
         Raises:
             DataError: a row has no `input_ids`, or an id that the tokenizer does not have.
         """
-        rows = _Rows.read(features)
+        is_fixed = isinstance(features[0], FixedRow)
+        rows = RaggedRows.read([row.features if isinstance(row, FixedRow) else row for row in features])
         if rows.input_ids_N.size and int(rows.input_ids_N.max()) >= len(self._masker.is_special_V):
-            raise _unreadable(f"id {int(rows.input_ids_N.max())}", f"ids below {len(self._masker.is_special_V)}")
-        shown_N, labels_N = self._mask(rows)
+            raise unreadable(f"id {int(rows.input_ids_N.max())}", f"ids below {len(self._masker.is_special_V)}")
+        shown_N, labels_N = self._mask(rows, (_FIXED_EPOCH, 0) if is_fixed else self._epoch.tolist())
         slot = rows.slots(self._pads_left, self._multiple)
         filled = {
             "input_ids": slot.filled(shown_N, self._pad_id),
@@ -129,106 +162,14 @@ class MaskingCollator:
             filled["token_type_ids"] = slot.filled(rows.token_type_ids_N, 0)
         return {name: torch.from_numpy(values_BL) for name, values_BL in filled.items()}
 
-    def _mask(self, rows: "_Rows") -> tuple[Ids, Ids]:
-        """What the model sees, and its labels."""
-        epoch, num_epochs = self._epoch.tolist()
+    def _mask(self, rows: RaggedRows, epochs: Sequence[int]) -> tuple[Ids, Ids]:
+        """What the model sees, and its labels, in the epoch and the number of epochs `epochs`."""
+        epoch, num_epochs = epochs
         progress = min(epoch / (num_epochs - 1), 1.0) if num_epochs > 1 else 0.0
         masked = self._masker.mask(epoch, rows.input_ids_N, rows.document_N, rows.position_N, progress)
         shown_N = np.where(rows.is_maskable_N, masked.input_ids_N, rows.input_ids_N)
         is_target_N = masked.is_target_N & rows.is_maskable_N
         return shown_N, np.where(is_target_N, rows.input_ids_N, NO_LOSS)
-
-
-@dataclass(frozen=True)
-class _Slots:
-    """Where each token stands in a batch of equally long rows."""
-
-    shape: tuple[int, int]
-    slot_N: Ids
-
-    def filled(self, values_N: Ids, padding: int) -> Ids:
-        values_BL = np.full(self.shape, padding, dtype=np.int64)
-        values_BL.reshape(-1)[self.slot_N] = values_N
-        return values_BL
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows back to back."""
-
-    length_B: Ids
-    input_ids_N: Ids
-    document_N: Ids
-    position_N: Ids
-    is_maskable_N: Flags
-    token_type_ids_N: Ids | None
-
-    @classmethod
-    def read(cls, features: Sequence[Mapping[str, Any]]) -> Self:
-        kept_B = [_unpadded(feature) for feature in features]
-        ids_B = [_column(feature, "input_ids")[kept] for feature, kept in zip(features, kept_B, strict=True)]
-        length_B = np.array([len(ids) for ids in ids_B], dtype=np.int64)
-        row_N = np.repeat(np.arange(len(length_B)), length_B)
-        position_N = np.arange(len(row_N)) - (np.cumsum(length_B) - length_B)[row_N]
-        input_ids_N = np.concatenate(ids_B)
-
-        def beside(name: str) -> Ids | None:
-            if name not in features[0]:
-                return None
-            return np.concatenate([_column(row, name)[kept] for row, kept in zip(features, kept_B, strict=True)])
-
-        special_N = beside("special_tokens_mask")
-        document_B = _numbers(features, _digests(input_ids_N, row_N, position_N, len(length_B)))
-        return cls(
-            length_B=length_B,
-            input_ids_N=input_ids_N,
-            document_N=document_B[row_N],
-            position_N=position_N,
-            is_maskable_N=np.ones(len(row_N), dtype=bool) if special_N is None else special_N == 0,
-            token_type_ids_N=beside("token_type_ids"),
-        )
-
-    def slots(self, pads_left: bool, multiple: int) -> _Slots:
-        longest = -(-int(self.length_B.max()) // multiple) * multiple
-        row_N = np.repeat(np.arange(len(self.length_B)), self.length_B)
-        first_B = longest - self.length_B if pads_left else np.zeros_like(self.length_B)
-        return _Slots((len(self.length_B), longest), row_N * longest + first_B[row_N] + self.position_N)
-
-
-def _column(feature: Mapping[str, Any], name: str) -> Ids:
-    if name not in feature:
-        raise _unreadable(f"keys {', '.join(feature)}", f"`{name}` in each row")
-    values = np.asarray(feature[name], dtype=np.int64)
-    if values.ndim != 1:
-        raise _unreadable(f"`{name}` of shape {values.shape}", "one row of ids")
-    return values
-
-
-def _unpadded(feature: Mapping[str, Any]) -> Flags:
-    ids = _column(feature, "input_ids")
-    if "attention_mask" not in feature:
-        return np.ones(len(ids), dtype=bool)
-    is_read: Flags = _column(feature, "attention_mask") != 0
-    return is_read
-
-
-def _unreadable(given: str, expected: str) -> DataError:
-    return DataError(
-        "rows cannot be masked", given=given, expected=expected, do="encode the texts with this collator's tokenizer"
-    )
-
-
-def _digests(input_ids_N: Ids, row_N: Ids, position_N: Ids, num_rows: int) -> NDArray[np.uint64]:
-    """64 bits of each row: a sum over its tokens, each mixed with its place."""
-    digest_B = np.zeros(num_rows, dtype=np.uint64)
-    np.add.at(digest_B, row_N, mix(mix(position_N.astype(np.uint64)) + input_ids_N.astype(np.uint64)))
-    return digest_B
-
-
-def _numbers(features: Sequence[Mapping[str, Any]], digest_B: NDArray[np.uint64]) -> Ids:
-    if "document" in features[0]:
-        return np.array([int(feature["document"]) for feature in features], dtype=np.int64)
-    return digest_B.view(np.int64)
 
 
 def _masking(settings: Mapping[str, object]) -> MaskingParams:
