@@ -12,8 +12,13 @@ import pytest
 
 FOLDER = Path(__file__).parent
 NAMES = [
+    "corpus_growth",
+    "gpu_pretrain",
     "pretrain_throughput_grouped",
     "pretrain_throughput_padded",
+    "time_to_quality",
+    "time_to_quality_same_architecture",
+    "tokenize_throughput",
 ]
 
 

@@ -60,6 +60,10 @@ def params_of(changes: Mapping[str, Any]) -> PretrainParams:
     return Params.model_validate({**tree, "recipes": {recipe: {}}}).pretrain
 
 
+def with_changes(params: PretrainParams, changes: Mapping[str, Any]) -> PretrainParams:
+    return PretrainParams.model_validate(laid_over(params.model_dump(), changes))
+
+
 @contextmanager
 def prepared(params: PretrainParams, seed: int, tokens: Path, tokenizer: Path) -> Iterator[Pretraining]:
     """A training that is ready to run; its checkpoints are thrown away."""

@@ -4,13 +4,18 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from clozeline.params import Params
+from clozeline.text.documents import Document
+from clozeline.text.sources import open_source
 from comparison.stages import KEPT, PROJECT, params_tree, run_stage
 
 _LOG = logging.getLogger(__name__)
@@ -85,6 +90,26 @@ def _clean(source: Source) -> Path:
     return folder / "clean"
 
 
+def raw_texts(source: Source, every: int) -> Path:
+    """One file of JSON Lines with every `every`-th text of `source`, as it was before any cleaning."""
+    path = KEPT / f"{source.name}-every-{every}.jsonl"
+    if not path.is_file():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_suffix(".part")
+        with beside.open("wb") as file:
+            for number, document in enumerate(_raw_documents(source)):
+                if number % every == 0:
+                    file.write(orjson.dumps({"text": document.text}) + b"\n")
+        beside.replace(path)
+    return path
+
+
+def _raw_documents(source: Source) -> Iterator[Document]:
+    settings = Params.model_validate(params_tree(source.changes)).preprocess.source
+    for unit in open_source(source.path, settings).units:
+        yield from (document for document in unit.documents() if document.dropped is None)
+
+
 def read_texts(path: Path) -> list[str]:
     texts: list[str] = pq.read_table(path, columns=["text"]).column("text").to_pylist()
     return texts
@@ -92,8 +117,6 @@ def read_texts(path: Path) -> list[str]:
 
 def write_clean(folder: Path, splits: Mapping[str, list[str]]) -> None:
     """A folder as `preprocess` writes it, of texts that were chosen here."""
-    import pyarrow as pa
-
     folder.mkdir(parents=True, exist_ok=True)
     for split, texts in splits.items():
         columns = {

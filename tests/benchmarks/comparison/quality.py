@@ -1,0 +1,253 @@
+"""Time to a validation loss: how soon ours passes what `Trainer` has after its minutes.
+
+Both learn from the same shards' text with the same tokenizer; both are judged by the project's evaluation on the same
+validation rows, every token hidden once, in masks that no seed changes. Judging is left out of both clocks.
+"""
+
+import argparse
+import json
+import logging
+import math
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import datasets
+import torch
+from scipy.stats import ttest_1samp
+from transformers import AutoModelForMaskedLM, BertConfig, PretrainedConfig, PreTrainedModel
+
+from clozeline.model.batches import Split
+from clozeline.params import PretrainParams
+from comparison import ours, run_mlm
+from comparison.alternation import Comparison, Rounds, finish, report_progress
+from comparison.machine import available_cores
+from comparison.texts import Corpus, news, prepared
+
+_LOG = logging.getLogger(__name__)
+_PROBE_STEPS = 30
+_MOST_DIFFERENT = 0.1
+"""Parameters of the two sides, relative."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One way to be theirs, and how ours is budgeted against it."""
+
+    name: str
+    goal: float
+    configure: Callable[[PretrainedConfig, int], PretrainedConfig]
+    """Our configuration, our number of parameters → theirs."""
+    arguments: Callable[[PretrainParams], Mapping[str, Any]]
+    """Of `TrainingArguments`, besides budget, batch and learning rate."""
+    mask_rate: Callable[[PretrainParams], float]
+    learning_rate: float
+    """The best of `swept`."""
+    swept: Sequence[float]
+    our_budgets: Sequence[float]
+    """Of our runs, as shares of theirs: each is a whole schedule, and the next is tried where one did not pass."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What every run of a benchmark shares."""
+
+    setup: Setup
+    corpus: Corpus
+    params: PretrainParams
+    validation: Split
+    rows: datasets.Dataset
+    config: PretrainedConfig
+    num_parameters: Mapping[str, int]
+    num_threads: int
+
+
+@dataclass(frozen=True)
+class Race:
+    """One seed: what theirs reached, and how soon ours was there."""
+
+    loss: float
+    our_loss: float
+    theirs_seconds: float
+    our_seconds: float
+    passed: bool
+
+    @property
+    def ratio(self) -> float:
+        return self.theirs_seconds / self.our_seconds
+
+
+def main(setup: Setup, description: str | None) -> None:
+    report_progress()
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=5.0, help="that theirs trains")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=min(2, available_cores()))
+    parser.add_argument("--validation-tokens", type=int, default=20_000)
+    parser.add_argument("--tune", action="store_true", help="sweep the learning rates of both sides, one seed each")
+    parser.add_argument(
+        "--steps", type=int, help="with --tune: steps of theirs, where the machine is too busy for a clock"
+    )
+    chosen = parser.parse_args()
+    job = _prepare(setup, chosen.threads, chosen.validation_tokens)
+    if chosen.tune:
+        _tune(job, chosen.minutes * 60, chosen.steps)
+        return
+    races = [_race(job, seed, chosen.minutes * 60) for seed in range(chosen.seeds)]
+    if not all(race.passed for race in races):
+        sys.exit(f"ours never passed the loss of theirs: {races}")
+    finish(
+        Comparison(
+            name=setup.name,
+            unit="s to the validation loss of theirs",
+            rounds=Rounds(tuple(race.our_seconds for race in races), tuple(race.theirs_seconds for race in races)),
+            higher_is_better=False,
+            goal=setup.goal,
+            num_threads=chosen.threads,
+            facts=_facts(job, races),
+        )
+    )
+
+
+def _facts(job: Job, races: Sequence[Race]) -> dict[str, Any]:
+    """P: one-sided t-test over seeds that the logarithm of the ratio is above zero."""
+    logs = [math.log(race.ratio) for race in races]
+    return {
+        "text": job.corpus.name,
+        "parameters": dict(job.num_parameters),
+        "learning_rate": {"ours": job.params.optimizer.learning_rate, "theirs": job.setup.learning_rate},
+        "losses_theirs": [round(race.loss, 4) for race in races],
+        "losses_ours": [round(race.our_loss, 4) for race in races],
+        "ratios": [round(race.ratio, 2) for race in races],
+        "p": float(ttest_1samp(logs, 0.0, alternative="greater").pvalue) if len(logs) > 1 else None,
+    }
+
+
+def _prepare(setup: Setup, num_threads: int, validation_tokens: int) -> Job:
+    corpus = prepared(news())
+    params = ours.params_of({"num_threads": num_threads})
+    with ours.prepared(params, 0, corpus.tokens, corpus.tokenizer) as built:
+        config, num_ours = built.model.config, built.num_parameters
+    theirs = setup.configure(config, num_ours)
+    num_theirs = parameters_of(theirs)
+    if abs(num_theirs / num_ours - 1) > _MOST_DIFFERENT:
+        sys.exit(f"theirs has {num_theirs:,} parameters, ours {num_ours:,}: more than a tenth apart")
+    tokenizer = run_mlm.open_tokenizer(corpus.tokenizer)
+    rows = run_mlm.grouped(run_mlm.as_dataset(corpus.texts("train")), tokenizer, params.max_length)
+    validation = ours.first_tokens(corpus.tokens, params.max_length, validation_tokens)
+    numbers = {"ours": num_ours, "theirs": num_theirs}
+    return Job(setup, corpus, params, validation, rows, theirs, numbers, num_threads)
+
+
+def parameters_of(config: PretrainedConfig) -> int:
+    """Without taking the memory; a tied weight counts once."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in AutoModelForMaskedLM.from_config(config).parameters())
+
+
+def bert_like(config: PretrainedConfig, num_parameters: int) -> PretrainedConfig:
+    """A BERT as deep and wide as `config`, its MLP so wide that the parameters are about as many."""
+    candidates = [
+        BertConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            num_hidden_layers=config.num_hidden_layers,
+            num_attention_heads=config.num_attention_heads,
+            intermediate_size=width,
+            pad_token_id=config.pad_token_id,
+        )
+        for width in range(config.hidden_size, 5 * config.hidden_size, 64)
+    ]
+    return min(candidates, key=lambda candidate: abs(parameters_of(candidate) - num_parameters))
+
+
+def _race(job: Job, seed: int, seconds: float) -> Race:
+    steps = round(seconds / _their_seconds_per_step(job))
+    model, meter = _train_theirs(job, seed, steps, job.setup.learning_rate)
+    loss = ours.validation_loss(model, job.validation)
+    _LOG.info("seed %d, theirs: %d steps in %.1f s, validation loss %.4f", seed, steps, meter.seconds, loss)
+    spent = 0.0
+    for share in job.setup.our_budgets:
+        passing = _run_ours(job, seed, job.params, meter.seconds * share, loss)
+        spent += passing.seconds
+        verdict = "passed" if passing.passed else "did not pass"
+        _LOG.info("seed %d, ours: %s in %.1f s, at loss %.4f", seed, verdict, passing.seconds, passing.loss)
+        if passing.passed:
+            break
+    return Race(loss, passing.loss, meter.seconds, spent, passing.passed)
+
+
+def _train_theirs(job: Job, seed: int, steps: int, learning_rate: float) -> tuple[PreTrainedModel, run_mlm.Meter]:
+    torch.manual_seed(seed)
+    torch.set_num_threads(job.num_threads)
+    model = AutoModelForMaskedLM.from_config(job.config)
+    meter = run_mlm.train(
+        model,
+        job.rows,
+        run_mlm.open_tokenizer(job.corpus.tokenizer),
+        mask_rate=job.setup.mask_rate(job.params),
+        num_warmup_steps=0,
+        per_device_train_batch_size=job.params.batch_tokens // job.params.max_length,
+        max_steps=steps,
+        learning_rate=learning_rate,
+        seed=seed,
+        use_cpu=True,
+        **job.setup.arguments(job.params),
+    )
+    return model, meter
+
+
+def _their_seconds_per_step(job: Job) -> float:
+    _, meter = _train_theirs(job, 0, _PROBE_STEPS, job.setup.learning_rate)
+    return meter.seconds / _PROBE_STEPS
+
+
+def _run_ours(job: Job, seed: int, params: PretrainParams, seconds: float, target_loss: float) -> ours.Passing:
+    """The default recipe, its schedule fitted into `seconds`; watched at each twentieth of it."""
+    steps = max(round(seconds / _our_seconds_per_step(job)), 40)
+    warmup_share = params.schedule.warmup_steps / (params.steps or steps)
+    fitted = ours.with_changes(
+        params,
+        {
+            "steps": steps,
+            "tokens": None,
+            "schedule": {"warmup_steps": round(warmup_share * steps)},
+            "log_every_steps": max(steps // 20, 1),
+        },
+    )
+    with ours.prepared(fitted, seed, job.corpus.tokens, job.corpus.tokenizer) as built:
+        return ours.train_until(built, lambda: ours.validation_loss(built.model, job.validation), target_loss)
+
+
+def _our_seconds_per_step(job: Job) -> float:
+    probe = ours.with_changes(
+        job.params,
+        {"steps": _PROBE_STEPS, "tokens": None, "schedule": {"warmup_steps": 0}, "log_every_steps": _PROBE_STEPS // 3},
+    )
+    with ours.prepared(probe, 0, job.corpus.tokens, job.corpus.tokenizer) as built:
+        return ours.train_until(built, lambda: 0.0, -1.0).seconds / _PROBE_STEPS
+
+
+def _tune(job: Job, seconds: float, steps: int | None) -> None:
+    """Write one JSON line: learning rate → validation loss of theirs, budget and learning rate → that of ours."""
+    steps = steps or round(seconds / _their_seconds_per_step(job))
+    theirs = {}
+    for rate in job.setup.swept:
+        model, meter = _train_theirs(job, 0, steps, rate)
+        theirs[f"{rate:g}"] = round(ours.validation_loss(model, job.validation), 4)
+        _LOG.info("theirs, %g: %.4f after %d steps, %.0f s", rate, theirs[f"{rate:g}"], steps, meter.seconds)
+    mine = {}
+    for share in job.setup.our_budgets[:2]:
+        for factor in (0.5, 1.0, 2.0):
+            rate = job.params.optimizer.learning_rate * factor
+            changed = ours.with_changes(job.params, {"optimizer": {"learning_rate": rate}})
+            passing = _run_ours(job, 0, changed, seconds * share, min(theirs.values()))
+            mine[f"{share:.3g} of their time, {rate:g}"] = {
+                "loss": round(passing.loss, 4),
+                "seconds": round(passing.seconds, 1),
+                "passed": passing.passed,
+            }
+            _LOG.info("ours, %.3g of their time, %g: %s", share, rate, passing)
+    line = {"name": f"{job.setup.name} --tune", "steps_theirs": steps, "theirs": theirs, "ours": mine}
+    sys.stdout.write(json.dumps(line) + "\n")

@@ -1,0 +1,111 @@
+"""What ten times the corpus costs: seconds and peak memory of preprocess, tokenize and pretrain.
+
+There is no other side here: ours is the growth of the dearest stage, theirs the bound (11 times the time, no more
+memory but for a tenth of measuring noise), and the ratio the smaller of bound over growth in time and in memory. The
+text is the built-in corpus (or what CLOZELINE_BENCHMARK_TEXT names) as raw JSON Lines: every tenth text of it, against
+all of it, so that nothing grows by repetition. Each stage is a process of its own and its worker processes are counted.
+Pre-training takes the same number of steps on both. Memory is what the processes own (anonymous and shared): mapped
+files, which the kernel drops when it needs room, are told beside it.
+"""
+
+import argparse
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from comparison.alternation import Comparison, Rounds, finish, report_progress
+from comparison.machine import available_cores
+from comparison.stages import Usage, run_stage
+from comparison.texts import TEXT_VARIABLE, built_in, news, raw_texts
+
+_LOG = logging.getLogger(__name__)
+
+GROWTH = 10
+MOST_TIME = 11.0
+MOST_MEMORY = 1.1
+STAGES = ("preprocess", "tokenize", "pretrain")
+
+
+def main() -> None:
+    report_progress()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=100, help="of pre-training, at both sizes")
+    chosen = parser.parse_args()
+    source = news() if os.environ.get(TEXT_VARIABLE) else built_in()
+    sizes = {"tenth": raw_texts(source, every=GROWTH), "whole": raw_texts(source, every=1)}
+    measured: dict[str, list[dict[str, Usage]]] = {name: [] for name in sizes}
+    for number in range(chosen.rounds):
+        for name in list(sizes)[:: 1 if number % 2 == 0 else -1]:
+            _LOG.info("round %d of %d: %s of the corpus", number + 1, chosen.rounds, name)
+            measured[name].append(costs(sizes[name], chosen.steps))
+    growth = {stage: _growth(stage, measured) for stage in STAGES}
+    worst = [max(growth[stage][kind] for stage in STAGES) for kind in ("time", "memory")]
+    margins = (MOST_TIME / worst[0], MOST_MEMORY / worst[1])
+    binding = margins.index(min(margins))
+    finish(
+        Comparison(
+            name="corpus_growth",
+            unit=("times the seconds", "times the memory")[binding],
+            rounds=Rounds((worst[binding],), ((MOST_TIME, MOST_MEMORY)[binding],)),
+            higher_is_better=False,
+            goal=1.0,
+            num_threads=available_cores(),
+            facts={
+                "text": source.name,
+                "raw_bytes": {name: path.stat().st_size for name, path in sizes.items()},
+                "growth": growth,
+                "costs": {
+                    name: {stage: asdict(usage) for stage, usage in runs[0].items()} for name, runs in measured.items()
+                },
+            },
+        )
+    )
+
+
+def _growth(stage: str, measured: Mapping[str, list[dict[str, Usage]]]) -> dict[str, float]:
+    def least(size: str, kind: str) -> float:
+        return min(getattr(costs[stage], kind) for costs in measured[size])
+
+    kinds = {"time": "seconds", "memory": "peak_own_bytes", "resident": "peak_rss_bytes"}
+    return {name: round(least("whole", kind) / least("tenth", kind), 3) for name, kind in kinds.items()}
+
+
+def costs(raw: Path, steps: int) -> dict[str, Usage]:
+    """Seconds and memory of each stage, from raw text on."""
+    changes: dict[str, Any] = {
+        "preprocess": {"source": {"kind": "files", "text_field": "text"}},
+        "pretrain": {
+            "steps": steps,
+            "tokens": None,
+            "schedule": {"warmup_steps": 0},
+            "validation": {"every_steps": None},
+        },
+    }
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        clean, tokenizer, tokens = folder / "clean", folder / "tokenizer", folder / "tokens"
+        paths = {
+            "preprocess": {"source": raw, "out": clean},
+            "tokenize": {"clean": clean, "tokenizer": tokenizer, "out": tokens},
+            "pretrain": {
+                "tokens": tokens,
+                "tokenizer": tokenizer,
+                "out": folder / "encoder",
+                "curve": folder / "curve.csv",
+                "timing": folder / "timing.csv",
+                "work": folder / "work",
+            },
+        }
+        return {
+            stage: run_stage(stage, folder, changes, metrics=folder / f"{stage}.json", **paths[stage])
+            for stage in STAGES
+        }
+
+
+if __name__ == "__main__":
+    main()

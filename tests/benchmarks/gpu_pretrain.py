@@ -1,0 +1,161 @@
+"""Pre-training on a GPU: real tokens a second and model FLOPs used, against run_mlm.py with `--bf16 --torch_compile`.
+
+Sizes mini (2 × 128), base (12 × 768) and large (24 × 1024) as BERT, vocabulary 30,522, 15 % targets, no dropout; rows
+of 512 tokens, cut from long documents (texts of the built-in corpus, joined before either side sees them), so that they
+are full on both sides; bf16, compiled, with tf32 and fused AdamW; a step holds as many real tokens on both sides.
+Rounds alternate; the first half of each, compilation in it, is left out. The ratio is that of the first size asked for
+(`mini`); the others are told beside it. MFU counts what the model must do, over the GPU's dense bf16 peak: 6 FLOPs for
+each weight and token, attention, and the vocabulary at the targets alone; padding and spare logits are not in it.
+Without a GPU the line says so, its ratio is null, and the exit status is 0.
+"""
+
+import argparse
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from transformers import AutoModelForMaskedLM
+
+from comparison import ours, run_mlm
+from comparison.alternation import Comparison, Rounds, alternate, finish, report_progress
+from comparison.pretrain_throughput import Sides, tokenized
+from comparison.texts import built_in, prepared
+
+_LOG = logging.getLogger(__name__)
+
+MAX_LENGTH = 512
+VOCAB_SIZE = 30_522
+MASK_RATE = 0.15
+_JOINED = 200
+"""Texts of the corpus in a document."""
+PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L4": 121e12, "A10": 125e12, "RTX 4090": 165e12}
+"""Dense bf16, by a part of the name the driver gives (NVIDIA's data sheets)."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A size of BERT, and how many rows of it are a step."""
+
+    num_hidden_layers: int
+    hidden_size: int
+    rows: int
+
+
+SHAPES = {"mini": Shape(2, 128, 256), "base": Shape(12, 768, 128), "large": Shape(24, 1024, 64)}
+
+
+def main() -> None:
+    report_progress()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=40, help="of a round, half of them warm-up")
+    parser.add_argument("--sizes", nargs="+", choices=sorted(SHAPES), default=list(SHAPES))
+    chosen = parser.parse_args()
+    if not torch.cuda.is_available():
+        _LOG.info("no GPU: nothing is measured")
+        finish(_comparison(Rounds((), ()), {"gpu": None, "why": "torch finds no CUDA device"}))
+        return
+    corpus = prepared(built_in(), {"algorithm": "wordpiece", "vocab_size": VOCAB_SIZE})
+    short = corpus.texts("train")[:50_000]
+    texts = ["\n".join(short[first : first + _JOINED]) for first in range(0, len(short), _JOINED)]
+    folder = corpus.tokens.parent / "long"
+    tokens = folder / "tokens" if (folder / "tokens").is_dir() else tokenized(texts, corpus.tokenizer, folder)
+    rows = run_mlm.grouped(run_mlm.as_dataset(texts), run_mlm.open_tokenizer(corpus.tokenizer), MAX_LENGTH)
+    sides = Sides(tokens, corpus.tokenizer, rows, fill=1.0)
+    measured = {name: _measure(sides, SHAPES[name], chosen.rounds, chosen.steps) for name in chosen.sizes}
+    facts = {"gpu": torch.cuda.get_device_name(), "size": chosen.sizes[0], "sizes": _table(measured)}
+    finish(_comparison(measured[chosen.sizes[0]], facts))
+
+
+def _comparison(rounds: Rounds, facts: Mapping[str, Any]) -> Comparison:
+    return Comparison(
+        name="gpu_pretrain",
+        unit="real tokens/s",
+        rounds=rounds,
+        higher_is_better=True,
+        goal=3.0,
+        num_threads=torch.get_num_threads(),
+        facts=facts,
+    )
+
+
+def _measure(sides: Sides, shape: Shape, num_rounds: int, steps: int) -> Rounds:
+    params = ours.params_of(
+        {
+            "objective": "mlm",
+            "model": _model(shape),
+            "max_length": MAX_LENGTH,
+            "batch_tokens": shape.rows * MAX_LENGTH,
+            "masking": {"unit": "token", "mask_rate": MASK_RATE, "final_mask_rate": None},
+            "optimizer": {"kind": "adamw", "matrix_learning_rate": None, "learning_rate": 1e-4},
+            "schedule": {"warmup_steps": 0},
+            "steps": steps,
+            "tokens": None,
+            "log_every_steps": steps // 2,
+            "precision": "bf16",
+            "compile": True,
+        }
+    )
+    tokenizer = run_mlm.open_tokenizer(sides.tokenizer)
+    with ours.prepared(params, 0, sides.tokens, sides.tokenizer) as job:
+        theirs = AutoModelForMaskedLM.from_config(job.model.config)
+
+        def theirs_rate(number: int) -> float:
+            meter = run_mlm.train(
+                theirs,
+                sides.rows,
+                tokenizer,
+                mask_rate=MASK_RATE,
+                num_warmup_steps=steps // 2,
+                per_device_train_batch_size=shape.rows,
+                max_steps=steps,
+                seed=number,
+                bf16=True,
+                tf32=True,
+                torch_compile=True,
+            )
+            return meter.tokens_per_second
+
+        return alternate(lambda number: ours.tokens_per_second(job, number), theirs_rate, num_rounds, "tokens/s")
+
+
+def _model(shape: Shape) -> dict[str, Any]:
+    widths = {
+        "hidden_size": shape.hidden_size,
+        "num_hidden_layers": shape.num_hidden_layers,
+        "num_attention_heads": shape.hidden_size // 64,
+        "intermediate_size": 4 * shape.hidden_size,
+    }
+    return ours.BERT_TINY | widths
+
+
+def flops_per_token(shape: Shape) -> float:
+    """Forward and backward, of a full row (Kaplan et al. 2020, section 2.1), the head at the targets alone."""
+    width, depth = shape.hidden_size, shape.num_hidden_layers
+    layer = 12 * width * width + 2 * MAX_LENGTH * width
+    head = MASK_RATE * (width * width + width * VOCAB_SIZE)
+    return 6 * (depth * layer + head)
+
+
+def _table(measured: Mapping[str, Rounds]) -> dict[str, dict[str, float | None]]:
+    name = torch.cuda.get_device_name()
+    peak = next((flops for part, flops in PEAK_FLOPS.items() if part in name), None)
+    table: dict[str, dict[str, float | None]] = {}
+    for size, rounds in measured.items():
+        mine, theirs = median(rounds.ours), median(rounds.theirs)
+        cost = flops_per_token(SHAPES[size])
+        table[size] = {
+            "ours": mine,
+            "theirs": theirs,
+            "ratio": mine / theirs,
+            "ours_mfu": mine * cost / peak if peak else None,
+            "theirs_mfu": theirs * cost / peak if peak else None,
+        }
+    return table
+
+
+if __name__ == "__main__":
+    main()
