@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from clozeline.errors import ParamsError
 from clozeline.params import OptimizerParams
-from clozeline.training.optimizers import OPTIMIZERS, build_optimizer, scale_learning_rates, set_learning_rate
+from clozeline.training.optimizers import OPTIMIZERS, build_optimizer, scale_learning_rates
 from clozeline.training.optimizers.muon import orthogonalize
 
 KINDS = sorted(OPTIMIZERS)
@@ -144,12 +144,6 @@ def test_each_group_gets_its_own_peak_times_the_fraction(fraction: float) -> Non
     assert group_of(optimizer, model.layers[0]["up"].weight)["lr"] == MATRIX_LEARNING_RATE * fraction
     assert group_of(optimizer, model.embedding.weight)["lr"] == LEARNING_RATE * fraction
     assert group_of(optimizer, model.decoder.bias)["lr"] == LEARNING_RATE * fraction
-
-
-def test_a_rate_that_is_set_keeps_the_ratio_between_groups() -> None:
-    optimizer = build_optimizer(encoder(), params_of("muon"))
-    set_learning_rate(optimizer, LEARNING_RATE / 4)
-    assert {group["lr"] for group in optimizer.param_groups} == {LEARNING_RATE / 4, MATRIX_LEARNING_RATE / 4}
 
 
 def test_an_optimizer_built_elsewhere_has_the_rate_it_was_built_with_as_its_peak() -> None:

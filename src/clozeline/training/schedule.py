@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, Self
+from typing import Self
 
 from clozeline.params import ScheduleParams
 
@@ -78,24 +78,3 @@ DECAYS: Mapping[str, Decay] = MappingProxyType(
     }
 )
 """Keyed by `decay` in params.yaml."""
-
-
-def learning_rate(
-    step: int,
-    *,
-    peak: float,
-    warmup_steps: int,
-    total_steps: int,
-    final_fraction: float,
-    decay: Literal["cosine", "linear", "polynomial", "constant", "wsd"],
-) -> float:
-    """Learning rate of `step`: a `Schedule` that warms up from zero, times `peak`."""
-    params = ScheduleParams(
-        decay=decay,
-        warmup_steps=warmup_steps,
-        initial_fraction=0.0,
-        final_fraction=final_fraction,
-        power=1.0,
-        decay_fraction=0.2,
-    )
-    return peak * Schedule(params, total_steps).fraction(step)

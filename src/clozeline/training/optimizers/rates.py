@@ -10,8 +10,3 @@ def scale_learning_rates(optimizer: torch.optim.Optimizer, fraction: float) -> N
     """
     for group in optimizer.param_groups:
         group["lr"] = group.setdefault("peak_lr", group["lr"]) * fraction
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Set the rate of all that has no rate of its own, and scale that of the others with it."""
-    scale_learning_rates(optimizer, learning_rate / optimizer.defaults["lr"])
