@@ -3,94 +3,130 @@
 Shapes: B rows, L longest row, T targets, H hidden, V vocabulary.
 """
 
+import json
+import logging
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from clozeline.errors import ArtifactError, ParamsError
-from clozeline.model.families import FAMILIES, FORMS, Objective, TokenIds
+from clozeline.model.encoders import OWN_ARCHITECTURE, OwnEncoderWithHead, load_own, project_own
+from clozeline.model.families import FAMILIES, FORMS, Family, Objective, TokenIds
+from clozeline.model.messages import errors_only
 from clozeline.model.objectives import TargetBatch
+from clozeline.model.regularization import regularize
 from clozeline.model.saving import save_weights
 from clozeline.params import ModelParams
+from clozeline.params.model import OWN_ENCODER
 
-_AUTO: Mapping[Objective, Any] = MappingProxyType({"mlm": AutoModelForMaskedLM, "clm": AutoModelForCausalLM})
+_LOG = logging.getLogger(__name__)
+
+LanguageModel: TypeAlias = PreTrainedModel | OwnEncoderWithHead
 
 
-def build(params: ModelParams, objective: Objective, ids: TokenIds, seed: int) -> PreTrainedModel:
+def build(params: ModelParams, objective: Objective, ids: TokenIds, seed: int) -> LanguageModel:
     """A model with random weights, which are a function of `seed`; the global random state stays as it was.
 
     Raises:
-        ParamsError: `params.family` is not a row of FAMILIES, or is not made for `objective`.
+        ParamsError: `params.family` is not a row of FAMILIES, or is not made for `objective`, or cannot have
+            `params.stochastic_depth`.
     """
-    forms = FAMILIES.get(params.family, {})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _fresh(params, objective, ids)
+    regularize(model, params)
+    return model
+
+
+def _fresh(params: ModelParams, objective: Objective, ids: TokenIds) -> LanguageModel:
+    if OWN_ENCODER.fullmatch(params.family) and objective == "mlm":
+        return OwnEncoderWithHead(params, ids)
+    forms = FAMILIES[params.family].forms if params.family in FAMILIES else {}
     if objective not in forms:
-        able = sorted(family for family, forms in FAMILIES.items() if objective in forms)
+        able = [name for name, family in FAMILIES.items() if objective in family.forms]
         raise ParamsError(
             f"params.yaml: `pretrain.model.family` cannot be trained with objective `{objective}`",
             given=params.family,
             expected=f"one of: {', '.join(able)}",
-            do="choose one of them, or add a row to src/clozeline/model/families.py",
+            do="choose one of them, or the other objective",
         )
-    config = forms[objective].configure(params, ids)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return _AUTO[objective].from_config(config, attn_implementation="sdpa")
+    _tell_what_is_fixed(params)
+    form = forms[objective]
+    with errors_only():
+        return form.model_class._from_config(form.configure(params, ids), attn_implementation=form.attention)
 
 
-def load(folder: Path) -> PreTrainedModel:
+def load(folder: Path) -> LanguageModel:
     """A saved model, ready to be asked.
 
     Raises:
         ArtifactError: the folder holds no language model of a known family.
     """
-    if not (folder / "config.json").is_file():
+    config = folder / "config.json"
+    if not config.is_file():
         raise ArtifactError(
             f"{folder} holds no model",
-            given=f"no {folder / 'config.json'}",
+            given=f"no {config}",
             expected="a folder that `pretrain` wrote",
             do="run `dvc repro pretrain`",
         )
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    name = (config.architectures or ["no architecture"])[0]
+    name = (json.loads(config.read_text(encoding="utf-8")).get("architectures") or ["no architecture"])[0]
+    if name == OWN_ARCHITECTURE:
+        return load_own(folder).eval()
     if name not in FORMS:
         raise ArtifactError(
             f"{folder} holds a model of another kind",
             given=name,
-            expected=f"one of: {', '.join(sorted(FORMS))}",
-            do="add a row for it to src/clozeline/model/families.py",
+            expected=f"one of: {', '.join(sorted([*FORMS, OWN_ARCHITECTURE]))}",
+            do="pre-train one of them, or add a row for it to clozeline/model/families/",
         )
-    objective, _ = FORMS[name]
-    return _AUTO[objective].from_pretrained(folder, local_files_only=True, attn_implementation="sdpa").eval()
+    _, form = FORMS[name]
+    with errors_only():
+        model: PreTrainedModel = form.model_class.from_pretrained(
+            folder, local_files_only=True, attn_implementation=form.attention
+        )
+    return model.eval()
 
 
-def objective_of(model: PreTrainedModel) -> Objective:
-    objective, _ = FORMS[type(model).__name__]
-    return objective
+def objective_of(model: LanguageModel) -> Objective:
+    return "mlm" if isinstance(model, OwnEncoderWithHead) else FORMS[type(model).__name__][0]
 
 
-def save(model: PreTrainedModel, tokenizer: Path, out: Path) -> None:
-    """Fill the folder `out` with what stock `AutoModelForMaskedLM` and `AutoTokenizer` load."""
-    save_weights(model, out)
+def save(model: LanguageModel, tokenizer: Path, out: Path, weights: dict[str, Tensor] | None = None) -> None:
+    """Fill `out` with what stock `AutoModelForMaskedLM` (of a causal model `AutoModelForCausalLM`) and
+    `AutoTokenizer` load; `AutoModel` takes the encoder out of it.
+
+    `weights`: in place of the model's own, where other processes have parts of those.
+    """
+    save_weights(model, out, weights)
+    _save_tokenizer(tokenizer, out)
+
+
+def save_encoder(model: PreTrainedModel, tokenizer: Path, out: Path) -> None:
+    """Fill `out` with the encoder alone, without its head: what stock `AutoModel` and `AutoTokenizer` load."""
+    save_weights(model.base_model, out)
+    _save_tokenizer(tokenizer, out)
+
+
+def _save_tokenizer(tokenizer: Path, out: Path) -> None:
     for file in sorted(tokenizer.iterdir()):
         shutil.copyfile(file, out / file.name)
 
 
-def target_logits(model: PreTrainedModel, batch: TargetBatch) -> Tensor:
+def target_logits(model: LanguageModel, batch: TargetBatch) -> Tensor:
     """`logits_TV`: the head sees the targets alone, so that its cost is that of the targets, not of B × L."""
-    _, form = FORMS[type(model).__name__]
-    encoded = model.base_model(batch.input_ids_BL, attention_mask=batch.attention_mask_BL, **form.arguments)
-    hidden_BLH = encoded.last_hidden_state
-    hidden_TH = hidden_BLH.reshape(-1, hidden_BLH.shape[-1])[batch.slot_T]
-    return form.project(model, hidden_TH)
+    form = None if isinstance(model, OwnEncoderWithHead) else FORMS[type(model).__name__][1]
+    arguments, project = (form.arguments, form.project) if form else ({}, project_own)
+    encoded = model.base_model(batch.input_ids_BL, attention_mask=batch.attention_mask_BL, **arguments)
+    hidden_BLH: Tensor = encoded.last_hidden_state
+    return project(model, hidden_BLH.reshape(-1, hidden_BLH.shape[-1])[batch.slot_T])
 
 
-def check_vocabulary(model: PreTrainedModel, vocab_size: int, tokens: Path) -> None:
+def check_vocabulary(model: LanguageModel, vocab_size: int, tokens: Path) -> None:
     """Raises:
     ArtifactError: the model has another vocabulary than the tokens were made with.
     """
@@ -101,3 +137,20 @@ def check_vocabulary(model: PreTrainedModel, vocab_size: int, tokens: Path) -> N
             expected=f"{model.config.vocab_size:,} kinds: the rows of the model's embedding",
             do="make both from one tokenizer: `dvc repro pretrain`",
         )
+
+
+def longest_row(model: LanguageModel) -> int:
+    """Tokens that the model's positions allow."""
+    unused = next((f.first_position(model.config) for f in FAMILIES.values() if _is_of(model, f)), 0)
+    return int(model.config.max_position_embeddings) - unused
+
+
+def _is_of(model: LanguageModel, family: Family) -> bool:
+    return any(isinstance(model, form.model_class) for form in family.forms.values())
+
+
+def _tell_what_is_fixed(params: ModelParams) -> None:
+    fixed = FAMILIES[params.family].fixed if params.family in FAMILIES else ()
+    for it in fixed:
+        if getattr(params, it.knob) != it.value:
+            _LOG.warning("%s: `%s` of %s is %s, whatever params.yaml says", params.family, it.knob, it.where, it.value)

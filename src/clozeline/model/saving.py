@@ -4,17 +4,18 @@ import re
 from pathlib import Path
 
 from safetensors import SafetensorError
+from torch import Tensor
 from transformers import PreTrainedModel
 
 
-def save_weights(model: PreTrainedModel, out: Path) -> None:
+def save_weights(model: PreTrainedModel, out: Path, weights: dict[str, Tensor] | None = None) -> None:
     """Write config.json and model.safetensors.
 
     Raises:
         OSError: the disk did not take it; safetensors tells that by an error of its own kind.
     """
     try:
-        model.save_pretrained(out, safe_serialization=True)
+        model.save_pretrained(out, state_dict=weights, safe_serialization=True)
     except SafetensorError as error:
         said = re.search(r"os error (\d+)", str(error))
         if said is None:

@@ -8,30 +8,44 @@ from clozeline.params import ModelParams
 
 
 @dataclass(frozen=True)
-class Size:
+class Shape:
     """Depth and widths of an encoder."""
 
     num_hidden_layers: int
     hidden_size: int
     num_attention_heads: int
     intermediate_size: int
-    """Of an MLP that is gated has two matrices of it, one that is not has one."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A named shape. An MLP that is gated has three matrices, a plain one two, so that it is wider by name."""
+
+    num_hidden_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    plain_intermediate_size: int
+    """4 × hidden (Vaswani et al. 2017), as in BERT and the families after it."""
+    gated_intermediate_size: int
+    """As published for ModernBERT (Warner et al. 2024) and, of the small ones, Ettin (Weller et al. 2025)."""
 
 
 SIZES: Mapping[str, Size] = MappingProxyType(
     {
-        "mini": Size(2, 128, 2, 256),
-        "tiny": Size(4, 256, 4, 768),
-        "small": Size(6, 512, 8, 1536),
-        "base": Size(12, 768, 12, 2304),
-        "large": Size(24, 1024, 16, 3072),
+        "mini": Size(2, 128, 2, 512, 256),
+        "tiny": Size(4, 256, 4, 1024, 384),
+        "small": Size(6, 512, 8, 2048, 768),
+        "base": Size(12, 768, 12, 3072, 1152),
+        "large": Size(24, 1024, 16, 4096, 2624),
     }
 )
 
 
-def size_of(params: ModelParams) -> Size:
-    """The row that `params.size` names, or the numbers that stand in its place."""
+def shape_of(params: ModelParams, *, gated: bool) -> Shape:
+    """The row that `params.size` names, for this kind of MLP, or the numbers that stand in its place."""
     if params.size is not None:
-        return SIZES[params.size]
+        size = SIZES[params.size]
+        width = size.gated_intermediate_size if gated else size.plain_intermediate_size
+        return Shape(size.num_hidden_layers, size.hidden_size, size.num_attention_heads, width)
     numbers = (params.num_hidden_layers, params.hidden_size, params.num_attention_heads, params.intermediate_size)
-    return Size(*(number for number in numbers if number is not None))
+    return Shape(*(number for number in numbers if number is not None))

@@ -1,11 +1,27 @@
 """Subsection `pretrain.model`: which encoder, how large, with which head."""
 
+import re
 from typing import Literal
 
 from clozeline.params.section import BelowOne, Count, Positive, Section
 
-FAMILY_NAMES = ("modernbert", "bert")  # the rows of clozeline/model/families.py, which takes seconds to import
+FAMILY_NAMES = (  # the rows of clozeline/model/families/, which takes seconds to import
+    "modernbert",
+    "bert",
+    "roberta",
+    "xlm-roberta",
+    "distilbert",
+    "albert",
+    "electra",
+    "deberta-v2",
+    "deberta-v3",
+    "longformer",
+    "big_bird",
+)
 SIZE_NAMES = ("mini", "tiny", "small", "base", "large")  # the rows of clozeline/model/sizes.py
+OWN_ENCODER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+"""`package.module:build`: an encoder of your own (clozeline/model/encoders.py)."""
+_FAMILY_EXPECTED = f"one of: {', '.join(FAMILY_NAMES)}; or `package.module:build` for an encoder of your own"
 _SHAPE = "hidden_size num_hidden_layers num_attention_heads intermediate_size"
 
 
@@ -13,8 +29,13 @@ def _is_one_way(size: str | None, *numbers: int | None) -> bool:
     return all((number is None) == (size is not None) for number in numbers)
 
 
+def _is_family(name: str) -> bool:
+    return name in FAMILY_NAMES or OWN_ENCODER.fullmatch(name) is not None
+
+
 class ModelParams(Section):
     family: str
+    """A row of FAMILIES, or `package.module:build`, which makes an encoder of your own."""
     size: Literal["mini", "tiny", "small", "base", "large"] | None
     """A row of SIZES, or null and the four numbers below."""
     hidden_size: Count | None
@@ -29,14 +50,19 @@ class ModelParams(Section):
     head_dropout: BelowOne
     """Of the hidden states that the head is given."""
     stochastic_depth: BelowOne
-    """Probability that a row skips a layer, in training; families with pre-norm layers alone (Huang et al. 2016)."""
+    """Probability that a row skips the last layer, in training; of the others less, on a line (Huang et al. 2016).
+    Families with pre-norm layers alone."""
     activation: Literal["gelu", "gelu_new", "relu", "silu"]
     """Of the MLP and of the head."""
     norm_epsilon: Positive
     initializer_range: Positive
     tie_word_embeddings: bool
     rules = (
-        ("family", FAMILY_NAMES.__contains__, f"one of: {', '.join(FAMILY_NAMES)}"),
+        (
+            "family",
+            _is_family,
+            _FAMILY_EXPECTED,
+        ),
         (f"size {_SHAPE}", _is_one_way, "a `size`, or null and the four numbers"),
         (
             "hidden_size num_attention_heads",
