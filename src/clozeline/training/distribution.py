@@ -105,7 +105,11 @@ class Processes:
 
     def divided_weights(self, model: nn.Module) -> dict[str, Any] | None:
         """All weights of a model that is divided among the processes; None: it is not. Every process must call it."""
-        return whole.get_model_state_dict(model, options=_WHOLE) if _is_sharded(model) else None
+        if not _is_sharded(model):
+            return None
+        weights = whole.get_model_state_dict(model, options=_WHOLE)
+        tied = dict(model.named_parameters(remove_duplicate=False)).keys() - dict(model.named_parameters()).keys()
+        return {name: weight for name, weight in weights.items() if name not in tied}
 
     def restore(
         self,

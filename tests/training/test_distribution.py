@@ -1,0 +1,81 @@
+"""Several processes on this machine's CPU, by the engines that several machines use."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from clozeline.errors import ParamsError
+from clozeline.params import PretrainParams
+from clozeline.training.distribution import Processes
+
+SCRIPT = Path(__file__).with_name("two_ranks.py")
+
+
+def train(
+    num_processes: int, params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path, sharding: str = "ddp"
+) -> tuple[dict[str, torch.Tensor], list[float]]:
+    """Weights and curve of a training by so many processes."""
+    folder.mkdir(exist_ok=True)
+    (folder / "params.json").write_text(params.model_dump_json(), encoding="utf-8")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
+    environment = {**os.environ, "CLOZELINE_SHARDING": sharding, "OMP_NUM_THREADS": "1"}
+    result = subprocess.run(
+        [*torchrun, str(SCRIPT), str(folder), str(tokens), str(tokenizer)],
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    return load_file(folder / "encoder" / "model.safetensors"), json.loads((folder / "losses.json").read_text())
+
+
+@pytest.fixture
+def small(tiny_pretraining: PretrainParams) -> PretrainParams:
+    """A learning rate at which rounding is not blown up by Adam, on few steps."""
+    optimizer = tiny_pretraining.optimizer.model_copy(update={"learning_rate": 1e-3})
+    return tiny_pretraining.model_copy(update={"steps": 12, "optimizer": optimizer, "log_every_steps": 3})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
+def test_two_processes_end_with_the_parameters_of_one(
+    small: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path, sharding: str
+) -> None:
+    """P22: each takes half of a batch's rows, so one process with the doubled half is the same params alone.
+
+    P6, P27: nor do masks or the learning rate depend on how many they are; the logged loss is that of both.
+    """
+    one, one_curve = train(1, small, tiny_tokens, tiny_tokenizer, tmp_path / "one")
+    two, two_curve = train(2, small, tiny_tokens, tiny_tokenizer, tmp_path / "two", sharding)
+    assert one.keys() == two.keys()
+    assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-5
+    assert two_curve == pytest.approx(one_curve, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_what_two_processes_began_one_can_finish(
+    small: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    """A checkpoint holds the whole state, whoever wrote it."""
+    part = small.model_copy(update={"checkpoint_every_steps": 5, "micro_batch_tokens": 100})
+    train(2, part, tiny_tokens, tiny_tokenizer, tmp_path / "both")
+    (tmp_path / "both" / "losses.json").unlink()
+    finished, _ = train(1, part, tiny_tokens, tiny_tokenizer, tmp_path / "both")
+    alone, _ = train(1, part, tiny_tokens, tiny_tokenizer, tmp_path / "alone")
+    assert max((finished[name] - alone[name]).abs().max().item() for name in alone) < 1e-5
+
+
+def test_a_process_alone_is_the_first_of_one() -> None:
+    processes = Processes.join({})
+    assert (processes.rank, processes.world_size, processes.is_first) == (0, 1, True)
+
+
+def test_an_unknown_sharding_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ParamsError, match=r"(?s)CLOZELINE_SHARDING.*zero3.*ddp.*fsdp"):
+        Processes.join({"CLOZELINE_SHARDING": "zero3"})
