@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from torch.utils.data import DataLoader
 from transformers import (
     BertConfig,
@@ -191,14 +191,15 @@ def test_no_special_token_is_hidden_drawn_or_asked_for(wordpiece: PreTrainedToke
     """P2, P3: also in mid-row, also those that were added later, also what the row itself calls special."""
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=wordpiece.backend_tokenizer, **NAMES)
     tokenizer.add_special_tokens({"additional_special_tokens": ["[NEW]"]})
-    new = tokenizer.convert_tokens_to_ids("[NEW]")
+    tokenizer.add_tokens([AddedToken("[NEWER]", special=True)])
+    special = [0, 1, 2, 3, 4, *tokenizer.convert_tokens_to_ids(["[NEW]", "[NEWER]"])]
     draw = np.random.default_rng(0)
     rows = [{"input_ids": draw.integers(0, len(tokenizer), 200).tolist()} for _ in range(100)]
     given = np.array([row["input_ids"] for row in rows])
     batch = MaskingCollator(tokenizer, mask_rate=0.9, mask_share=0.0, random_share=1.0, keep_share=0.0)(rows)
-    is_special = np.isin(given, [0, 1, 2, 3, 4, new])
+    is_special = np.isin(given, special)
     assert (labels_of(batch)[is_special] == -100).all()
-    assert (np.isin(batch["input_ids"].numpy(), [0, 1, 2, 3, 4, new]) == is_special).all()
+    assert (np.isin(batch["input_ids"].numpy(), special) == is_special).all()
     told = [{**row, "special_tokens_mask": [1, 0] * 100} for row in rows]
     batch = MaskingCollator(tokenizer, mask_rate=0.9)(told)
     assert (labels_of(batch)[:, ::2] == -100).all()
@@ -316,6 +317,13 @@ def test_rows_of_equal_tokens_have_equal_masks_unless_they_are_numbered(wordpiec
     assert one == two
     one, two = collated(collator, [{"input_ids": ids, "document": number} for number in (1, 2)])
     assert one != two
+
+
+def test_rows_of_the_same_tokens_in_another_order_have_masks_of_their_own(wordpiece: PreTrainedTokenizerFast) -> None:
+    middle = range(20, 60)
+    rows = [{"input_ids": [2, *middle[turn:], *middle[:turn], 3]} for turn in range(40)]
+    labels = labels_of(MaskingCollator(wordpiece, mask_rate=0.5)(rows))
+    assert len({tuple(row) for row in (labels != -100).tolist()}) == 40
 
 
 def test_settings_are_those_of_params_yaml(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:
