@@ -20,11 +20,8 @@ class NovoGrad(GroupwiseOptimizer):
         for parameter, gradient, square_norm in zip(parameters, gradients, square_norms, strict=True):
             state = self.state[parameter]
             # The first norm is taken whole: smoothed from zero, the first steps would be too long.
-            smoothed = (
-                torch.lerp(state["square_norm"], square_norm, 1 - beta2) if "square_norm" in state else square_norm
-            )
-            state["square_norm"] = smoothed
-            directions.append(gradient / (smoothed.sqrt() + group["eps"]))
+            state["square_norm"] = torch.lerp(state.get("square_norm", square_norm), square_norm, 1 - beta2)
+            directions.append(gradient / (state["square_norm"].sqrt() + group["eps"]))
         torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
         torch._foreach_mul_(momenta, beta1)
         torch._foreach_add_(momenta, directions)
