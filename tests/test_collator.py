@@ -252,6 +252,17 @@ def test_80_10_10_holds_for_whole_words_and_not_in_theirs(wordpiece: PreTrainedT
     assert fates(given, theirs(wordpiece, **WHOLE_WORDS, seed=1)(rows), 4) == [1.0, 0.0, 0.0]
 
 
+def test_two_ranks_share_no_stream_of_masks_as_they_do_in_theirs(wordpiece: PreTrainedTokenizerFast) -> None:
+    """P6: with one seed on all ranks, transformers hides the same places of different rows on each."""
+    rows = even_rows(wordpiece, 200, 64)
+    ranks = rows[:100], rows[100:]
+    is_target = [labels_of(theirs(wordpiece, seed=3)(part)) != -100 for part in ranks]
+    assert (is_target[0] == is_target[1]).all()
+    is_target = [labels_of(MaskingCollator(wordpiece, seed=3)(part)) != -100 for part in ranks]
+    in_both = (is_target[0] & is_target[1]).sum() / is_target[0].sum()
+    assert in_both == pytest.approx(0.15, abs=0.04)  # what chance gives
+
+
 def test_words_of_byte_level_bpe_are_masked_at_the_rate_and_rows_in_theirs(byte_level: PreTrainedTokenizerFast) -> None:
     """P9: to transformers, whose words end at a gap between offsets, a row without gaps is one word."""
     rows = even_rows(byte_level, 1000, 64)

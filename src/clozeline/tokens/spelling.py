@@ -5,7 +5,7 @@ Shapes: N tokens, V vocabulary.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -84,8 +84,7 @@ def _vocabulary(model: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _table(ends: Mapping[int, Ends[bool]], size: int) -> Ends[Flags]:
-    columns = {field.name: np.zeros(size, dtype=bool) for field in fields(Ends)}
-    for id_, of_token in ends.items():
-        for name, column in columns.items():
-            column[id_] = getattr(of_token, name)
-    return Ends(**columns)
+    table = np.zeros((len(Ends._fields), size), dtype=bool)
+    if ends:
+        table[:, list(ends)] = np.array(list(ends.values()), dtype=bool).T
+    return Ends(*table)

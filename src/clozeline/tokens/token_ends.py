@@ -9,9 +9,8 @@ import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 Flag = TypeVar("Flag")
 _SPACE_MARK = "▁"
@@ -31,8 +30,7 @@ _WITHOUT_SPACES = (
 )
 
 
-@dataclass(frozen=True)
-class Ends(Generic[Flag]):
+class Ends(NamedTuple, Generic[Flag]):
     """Of one token, or, as arrays, of a vocabulary."""
 
     can_continue: Flag
@@ -80,6 +78,8 @@ def _bytes_of_piece(piece: str) -> bytes:
 
 
 def _ends_of_bytes(raw: bytes) -> Ends[bool]:
+    if raw.isascii() and raw:
+        return Ends(_is_in_words(raw[:1]), _is_in_words(raw[-1:]), False, False)
     starts = [place for place, byte in enumerate(raw) if not _is_continuation(byte)]
     if not starts:
         return Ends(False, False, bool(raw), bool(raw))
