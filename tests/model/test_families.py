@@ -21,7 +21,6 @@ every_form = pytest.mark.parametrize(("family", "objective"), CASES, ids=["-".jo
 
 @pytest.fixture
 def model(family: str, objective: Objective, params_of, ids) -> PreTrainedModel:
-    torch.set_num_threads(1)
     return language_model.build(params_of(family), objective, ids, seed=0).eval()
 
 

@@ -41,6 +41,7 @@ from clozeline.model.families import TokenIds
 from clozeline.params import ModelParams
 
 OWN_ARCHITECTURE = "OwnEncoderWithHead"
+OWN_MODEL_TYPE = "clozeline-encoder"
 _CONFIG, _WEIGHTS = "config.json", "model.safetensors"
 _TIED = "head.decoder.weight"
 
@@ -67,7 +68,7 @@ class OwnEncoderConfig:
     def write(self, path: Path) -> None:
         facts = {
             "architectures": [OWN_ARCHITECTURE],
-            "model_type": "clozeline-encoder",
+            "model_type": OWN_MODEL_TYPE,
             "params": self.params.model_dump(),
             "ids": asdict(self.ids),
         }
@@ -124,7 +125,7 @@ class OwnEncoderWithHead(nn.Module):
         logits_BLV: Tensor = self.head(self.encoder(input_ids, attention_mask=attention_mask).last_hidden_state)
         return logits_BLV
 
-    def gradient_checkpointing_enable(self, **arguments: Any) -> None:
+    def gradient_checkpointing_enable(self, *arguments: Any) -> None:
         """Raises:
         ParamsError: your encoder has no such method.
         """
@@ -135,7 +136,7 @@ class OwnEncoderWithHead(nn.Module):
                 expected="false, or that method",
                 do="set it to false, or write the method",
             )
-        self.encoder.gradient_checkpointing_enable(**arguments)
+        self.encoder.gradient_checkpointing_enable(*arguments)
 
     def save_pretrained(self, out: Path, state_dict: Mapping[str, Tensor] | None = None, **_: Any) -> None:
         """Write config.json and model.safetensors, a tied weight once; `state_dict` in place of the weights it has."""

@@ -1,0 +1,205 @@
+"""Training that goes on from a trained model: a folder, or a name on the hub.
+
+The checkpoint brings its shape and its weights; the objective, the dropouts and the tokens are ours.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import PretrainedConfig, PreTrainedModel
+
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.model.encoders import OWN_MODEL_TYPE, load_own
+from clozeline.model.families import FAMILIES, Family, Form, Objective, TokenIds
+from clozeline.model.language_model import LanguageModel, longest_row
+from clozeline.model.messages import errors_only
+from clozeline.model.regularization import regularize
+from clozeline.model.vocabulary import check_tokens, fit_vocabulary
+from clozeline.params import ModelParams
+
+_LOG = logging.getLogger(__name__)
+_OURS = ("is_decoder", "reference_compile", "attention_type")
+"""Of a configuration: what our way of training asks for, whatever the checkpoint was saved with."""
+
+_BY_TYPE: Mapping[tuple[str, Objective], tuple[Family, Form]] = MappingProxyType(
+    {
+        (form.model_class.config_class.model_type, objective): (family, form)
+        for family in FAMILIES.values()
+        for objective, form in family.forms.items()
+    }
+)
+"""Keyed by what config.json calls `model_type`, and the objective."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where trained weights are."""
+
+    name: str
+    """A folder, or a name on the hub."""
+    revision: str | None
+
+    @property
+    def is_folder(self) -> bool:
+        return Path(self.name).is_dir()
+
+    @property
+    def where(self) -> dict[str, Any]:
+        """For transformers: a folder has no revisions, and is never looked for on the hub."""
+        if self.is_folder:
+            return {"pretrained_model_name_or_path": self.name, "local_files_only": True}
+        return {"pretrained_model_name_or_path": self.name, "revision": self.revision}
+
+
+def start_from(
+    name: str,
+    revision: str | None,
+    params: ModelParams,
+    objective: Objective,
+    ids: TokenIds,
+    *,
+    seed: int,
+    max_length: int,
+    tokenizer: Path | None = None,
+) -> LanguageModel:
+    """The model saved as `name`, ready to be trained on; the global random state stays as it was.
+
+    A head that the checkpoint has not, and rows of the vocabulary that it has not, are functions of `seed`.
+
+    Args:
+        name: a folder, or a name on the hub; `revision` is a commit there.
+        params: its rates of dropout are used; its shape and its family are not, the checkpoint has its own.
+        ids: of the tokens that will be trained on.
+        max_length: tokens of the longest row.
+        tokenizer: folder of the tokenizer that made the tokens; compared with the checkpoint's, token by token.
+
+    Raises:
+        ArtifactError: there is no such checkpoint, it is damaged or of an unknown family, or the tokens are not its.
+        ParamsError: rows of `max_length` are longer than it reads, or `params.stochastic_depth` is not for it.
+    """
+    checkpoint = Checkpoint(name, revision)
+    model_type = _facts(checkpoint).get("model_type", "none")
+    if tokenizer is not None:
+        check_tokens(checkpoint.where, tokenizer)
+    model: LanguageModel
+    if model_type == OWN_MODEL_TYPE and objective == "mlm":
+        model = load_own(Path(name))
+    else:
+        model = _stock(checkpoint, model_type, objective, params, ids, seed)
+    fit_vocabulary(model, name, ids, seed)
+    _check_length(model, name, max_length)
+    regularize(model, params)
+    return model.train()
+
+
+def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
+    if checkpoint.is_folder and not (Path(checkpoint.name) / "config.json").is_file():
+        raise ArtifactError(
+            f"{checkpoint.name} holds no model",
+            given="no config.json in it",
+            expected="a folder that `pretrain` wrote, or that was downloaded whole",
+            do="check `pretrain.start` in params.yaml",
+        )
+    try:
+        facts, _ = PretrainedConfig.get_config_dict(**checkpoint.where)
+    except OSError as error:
+        at = f" --revision {checkpoint.revision}" if checkpoint.revision else ""
+        raise ArtifactError(
+            f"params.yaml: `pretrain.start` is no folder, and cannot be had from the hub: {_first_line(error)}",
+            given=checkpoint.name,
+            expected="a folder with a model, or a name on the hub and a network",
+            do=f"where there is a network, `hf download {checkpoint.name}{at} --local-dir FOLDER`; then start: FOLDER",
+        ) from error
+    return dict(facts)
+
+
+def _stock(
+    checkpoint: Checkpoint, model_type: str, objective: Objective, params: ModelParams, ids: TokenIds, seed: int
+) -> PreTrainedModel:
+    if (model_type, objective) not in _BY_TYPE:
+        able = sorted(known for known, its_objective in _BY_TYPE if its_objective == objective)
+        raise ArtifactError(
+            f"{checkpoint.name} is of a kind that training with objective `{objective}` cannot go on from",
+            given=f"model_type {model_type}",
+            expected=f"one of: {', '.join(able)}",
+            do="start from another checkpoint, or set `pretrain.start: null`",
+        )
+    family, form = _BY_TYPE[model_type, objective]
+    config = form.model_class.config_class.from_pretrained(**checkpoint.where)
+    _make_ours(config, form.configure(params, ids), family.dropouts(params))
+    _check_padding(config, family, checkpoint.name, ids)
+    with torch.random.fork_rng(devices=[]), errors_only():
+        torch.manual_seed(seed)
+        model, report = _loaded(checkpoint, form, config)
+    _tell_what_is_fresh(model, report["missing_keys"], checkpoint.name)
+    return model
+
+
+def _make_ours(config: PretrainedConfig, fresh: PretrainedConfig, dropouts: dict[str, float]) -> None:
+    ours = {name: getattr(fresh, name) for name in _OURS if hasattr(fresh, name)}
+    for name, value in (ours | dropouts).items():
+        setattr(config, name, value)
+
+
+def _check_padding(config: PretrainedConfig, family: Family, name: str, ids: TokenIds) -> None:
+    """A padding token that the checkpoint has not yet is as good as its own, unless positions are counted by it."""
+    is_new = ids.pad_id >= config.vocab_size and family.first_position(config) == 0
+    if config.pad_token_id not in (None, ids.pad_id) and not is_new:
+        raise ArtifactError(
+            f"the tokens were not made with the tokenizer of {name}",
+            given=f"padding is token {ids.pad_id}",
+            expected=f"token {config.pad_token_id}, as in the checkpoint",
+            do=f"set `tokenize.algorithm: existing` and `tokenize.existing: {name}`",
+        )
+
+
+def _loaded(checkpoint: Checkpoint, form: Form, config: PretrainedConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
+    try:
+        model, report = form.model_class.from_pretrained(
+            **checkpoint.where,
+            config=config,
+            dtype=torch.float32,
+            attn_implementation=form.attention,
+            output_loading_info=True,
+        )
+    except (OSError, RuntimeError, SafetensorError) as error:
+        raise ArtifactError(
+            f"the weights of {checkpoint.name} cannot be read: {_first_line(error)}",
+            given=f"config.json of {config.model_type}, and weights that are missing, damaged or of another shape",
+            expected="config.json and model.safetensors of one model",
+            do="download or save it again",
+        ) from error
+    return model, report
+
+
+def _tell_what_is_fresh(model: PreTrainedModel, missing: list[str], name: str) -> None:
+    in_encoder = sorted(key for key in missing if key.startswith(f"{model.base_model_prefix}."))
+    if in_encoder:
+        raise ArtifactError(
+            f"{name} does not hold all weights of its encoder",
+            given=f"{len(in_encoder)} missing, such as {in_encoder[0]}",
+            expected="every weight (a random one would pass for a trained one)",
+            do="download or save it again",
+        )
+    if missing:
+        _LOG.warning("%s has no trained head of this kind: %s of it are fresh", name, ", ".join(sorted(missing)))
+
+
+def _check_length(model: LanguageModel, name: str, max_length: int) -> None:
+    if max_length > longest_row(model):
+        raise ParamsError(
+            "params.yaml: `pretrain.max_length` is longer than the model that training goes on from can read",
+            given=max_length,
+            expected=f"at most {longest_row(model)}, the positions of {name}",
+            do="lower it",
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,76 @@
+"""A trained model's vocabulary against the tokens it is to be trained on."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+from transformers.utils import cached_file
+
+from clozeline.errors import ArtifactError
+from clozeline.model.encoders import OwnEncoderWithHead
+from clozeline.model.families import TokenIds
+from clozeline.model.messages import errors_only
+
+_LOG = logging.getLogger(__name__)
+_TOKENIZER = "tokenizer.json"
+_MOST_NEW_TOKENS = 16
+"""Special tokens that a tokenizer gained, such as [MASK] and [PAD]; more are another vocabulary."""
+_MOST_UNUSED_ROWS = 127
+"""Published tables are padded to a multiple of 64 or 128 rows."""
+
+
+def check_tokens(where: dict[str, Any], tokenizer: Path) -> None:
+    """Every token of the checkpoint is the same token of ours; a checkpoint without a fast tokenizer is not looked at.
+
+    Raises:
+        ArtifactError: naming a token that differs.
+    """
+    places = {key: value for key, value in where.items() if key != "pretrained_model_name_or_path"}
+    name = where["pretrained_model_name_or_path"]
+    theirs = cached_file(
+        name,
+        _TOKENIZER,
+        **places,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    if theirs is None:
+        return
+    ours = Tokenizer.from_file(str(tokenizer / _TOKENIZER)).get_vocab()
+    for token, number in sorted(Tokenizer.from_file(theirs).get_vocab().items(), key=lambda item: item[1]):
+        if ours.get(token) != number:
+            raise ArtifactError(
+                f"the tokens were not made with the tokenizer of {name}",
+                given=f"{token!r} is " + (f"token {ours[token]}" if token in ours else "no token"),
+                expected=f"token {number}, as in the checkpoint",
+                do=f"set `tokenize.algorithm: existing` and `tokenize.existing: {name}`",
+            )
+
+
+def fit_vocabulary(model: Any, name: str, ids: TokenIds, seed: int) -> None:
+    """Give `model` a row for each token: new ones around the mean of the others, unused ones at the end dropped.
+
+    New rows are drawn from a normal distribution that has the mean and the covariance of the trained ones (Hewitt
+    2021, "Initializing new word embeddings"), a function of `seed`.
+
+    Raises:
+        ArtifactError: the sizes differ by more than a few special tokens or a padded end.
+    """
+    trained: int = model.config.vocab_size
+    gained = ids.vocab_size - trained
+    if gained == 0:
+        return
+    if isinstance(model, OwnEncoderWithHead) or not -_MOST_UNUSED_ROWS <= gained <= _MOST_NEW_TOKENS:
+        raise ArtifactError(
+            f"the tokens were not made with the tokenizer of {name}",
+            given=f"a vocabulary of {ids.vocab_size:,} tokens",
+            expected=f"{trained:,}, as in the checkpoint, and at most a few special tokens more",
+            do=f"set `tokenize.algorithm: existing` and `tokenize.existing: {name}`",
+        )
+    with torch.random.fork_rng(devices=[]), errors_only():
+        torch.manual_seed(seed)
+        model.resize_token_embeddings(ids.vocab_size, mean_resizing=True)
+    model.config.pad_token_id = ids.pad_id
+    _LOG.info("vocabulary of %s: %s rows became %s", name, f"{trained:,}", f"{ids.vocab_size:,}")
