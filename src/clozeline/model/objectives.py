@@ -40,6 +40,10 @@ class TargetBatch:
         """Tokens, padding among them."""
         return self.input_ids_BL.numel()
 
+    @property
+    def num_rows_without_target(self) -> int:
+        return self.num_rows - len(torch.unique(self.slot_T // self.input_ids_BL.shape[1]))
+
     def rows(self, first: int, last: int) -> "TargetBatch":
         """Rows `first` … `last - 1` alone."""
         length = self.input_ids_BL.shape[1]

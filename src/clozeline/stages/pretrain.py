@@ -48,15 +48,15 @@ def run(
         TrainingError: the loss or the gradient is not finite, or memory ran out.
     """
     job = pretraining.prepare(params, seed=seed, tokens=tokens, tokenizer=tokenizer, work=work)
+    if not job.is_first_process:
+        job.trained(tokenizer, job.run())
+        return
     total = job.loop.total_steps
     _LOG.info("%s parameters, %s rows, %s steps", f"{job.num_parameters:,}", f"{job.num_rows:,}", f"{total:,}")
     with closing(run_logger()) as log, ProgressBar("pretrain", total) as bar:
         watch = _Watch(bar, log)
         state = job.run([watch, *_advisers(params, job, tokenizer)])
-    trained = job.trained(tokenizer, state)
-    if not job.is_first_process:
-        return
-    trained.save(out)
+    job.trained(tokenizer, state).save(out)
     _write_csv(curve, [field.name for field in fields(CurvePoint)], (astuple(point) for point in state.curve))
     _write_csv(looks, [field.name for field in fields(Look)], (astuple(look) for look in state.looks))
     _write_csv(timing, ["step", "tokens_per_second"], watch.speeds)
@@ -67,8 +67,10 @@ def run(
 
 def _advisers(params: PretrainParams, job: Pretraining, tokenizer: Path) -> list[Callback]:
     entropy = unigram_entropy(job.train.shards, job.train.vocabulary)
-    examples = ShownExamples.of(job.model, job.validation, tokenizer, params.validation.num_examples)
-    return [PlateauWarning(entropy, first_step=2 * params.schedule.warmup_steps), examples]
+    plateau = PlateauWarning(entropy, first_step=2 * params.schedule.warmup_steps)
+    if job.loop.hardware.processes.divides_weights:
+        return [plateau]  # the first process alone, which has a part of the weights, cannot ask the model
+    return [plateau, ShownExamples.of(job.model, job.validation, tokenizer, params.validation.num_examples)]
 
 
 def _figures(job: Pretraining, state: State) -> dict[str, int | float | None]:
@@ -80,6 +82,7 @@ def _figures(job: Pretraining, state: State) -> dict[str, int | float | None]:
         "tokens": state.num_tokens,
         "target_tokens": state.num_targets,
         "batches_without_target": state.num_empty_batches,
+        "rows_without_target": state.num_rows_without_target,
         "last_training_loss_nats_per_token": state.curve[-1].loss,
         "best_validation_loss_nats_per_token": best.loss if best else None,
         "best_validation_step": best.step if best else None,

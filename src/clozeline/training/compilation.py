@@ -1,6 +1,8 @@
 """torch.compile, where there is a compiler for it."""
 
 import shutil
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,7 +12,7 @@ from clozeline.errors import ParamsError
 _COMPILERS = ("c++", "g++", "clang++")
 
 
-def compiled(module: nn.Module, wanted: bool) -> nn.Module:
+def compiled(module: nn.Module, wanted: bool, backend: str | Callable[..., Any] = "inductor") -> nn.Module:
     """`module` as one graph for all shapes of batches: lengths and numbers of targets are symbols in it.
 
     Raises:
@@ -18,12 +20,12 @@ def compiled(module: nn.Module, wanted: bool) -> nn.Module:
     """
     if not wanted:
         return module
-    if not torch.cuda.is_available() and not any(map(shutil.which, _COMPILERS)):
+    if backend == "inductor" and not torch.cuda.is_available() and not any(map(shutil.which, _COMPILERS)):
         raise ParamsError(
             "params.yaml: `pretrain.compile` needs a C++ compiler on a CPU",
             given=f"none of {', '.join(_COMPILERS)} is installed",
             expected="one of them",
             do="install one (Debian's package is called g++), or set `compile: false`",
         )
-    module.compile(dynamic=True)
+    module.compile(dynamic=True, backend=backend)
     return module

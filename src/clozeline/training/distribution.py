@@ -61,6 +61,11 @@ class Processes:
         """The one that writes files and talks."""
         return self.rank == 0
 
+    @property
+    def divides_weights(self) -> bool:
+        """No process has them all."""
+        return self.world_size > 1 and self.sharding == "fsdp"
+
     def wrap(self, module: nn.Module) -> nn.Module:
         """`module`, its gradients summed over all processes when a backward pass ends."""
         if self.world_size == 1:

@@ -60,7 +60,14 @@ class Feed:
         )
         first, last = (whole.num_rows * (self.rank + place) // self.world_size for place in (0, 1))
         own = whole if self.world_size == 1 else whole.rows(first, last)
-        return Batch(turn.epoch, turn.batch, own, self.split.num_tokens(turn.rows_B), len(whole.labels_T))
+        return Batch(
+            epoch=turn.epoch,
+            index=turn.batch,
+            inputs=own,
+            num_tokens=self.split.num_tokens(turn.rows_B),
+            num_targets=len(whole.labels_T),
+            num_rows_without_target=whole.num_rows_without_target,
+        )
 
     def progress(self, turn: Turn) -> float:
         """Share of the budget (0-1) before this batch, by its place alone."""

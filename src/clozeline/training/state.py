@@ -18,6 +18,8 @@ class Batch(Generic[Inputs]):
     """Real tokens of the whole batch, padding left out."""
     num_targets: int
     """Of the whole batch: the loss of every part is divided by it, so parts add up to the mean over targets."""
+    num_rows_without_target: int = 0
+    """Of the whole batch: rows that were read and taught nothing."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class State:
     num_tokens: int = 0
     num_targets: int = 0
     num_empty_batches: int = 0
+    """Batches in which no token was a target: no step was taken."""
+    num_rows_without_target: int = 0
     window_loss_sum: float = 0.0
     window_targets: int = 0
     curve: list[CurvePoint] = field(default_factory=list)
@@ -59,6 +63,7 @@ class State:
         self.step += 1
         self.num_tokens += batch.num_tokens
         self.num_targets += batch.num_targets
+        self.num_rows_without_target += batch.num_rows_without_target
         self.window_targets += batch.num_targets
 
     def close_window(self, learning_rate: float, gradient_norm: float) -> CurvePoint:

@@ -1,0 +1,112 @@
+"""Claim: what happens is told to whoever listens, and a training that is stuck says so."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from clozeline.model.batches import Split
+from clozeline.params import PretrainParams
+from clozeline.tokens.frequencies import unigram_entropy
+from clozeline.tokens.shards import TokenShards
+from clozeline.training import pretraining
+from clozeline.training.callbacks import Callback, Callbacks, PlateauWarning
+from clozeline.training.shown_examples import ShownExamples
+from clozeline.training.state import CurvePoint, Look, State
+
+
+def points(losses: list[float]) -> list[CurvePoint]:
+    return [CurvePoint(10 * place, loss, 1e-3, 1.0, 0) for place, loss in enumerate(losses, start=1)]
+
+
+def warned(losses: list[float], caplog: pytest.LogCaptureFixture) -> int:
+    """How often a training with these losses was warned of; knowing frequencies alone gives 6.1."""
+    warning = PlateauWarning(unigram_loss=6.1, first_step=50, patience_points=5)
+    with caplog.at_level(logging.WARNING):
+        for point in points(losses):
+            warning.on_point(point)
+    return len(caplog.records)
+
+
+def test_a_loss_that_stays_at_the_unigram_entropy_is_warned_of_once_with_what_to_try(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """P23."""
+    assert warned([9.0, 7.0, *[6.12] * 40], caplog) == 1
+    assert "half the learning rate" in caplog.text
+    assert "6.10" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        [9.0, 7.0, *[6.12] * 6, 5.8, 5.5, 5.2],  # passes it
+        [6.1, 6.1, 6.1, 6.1, 5.5, 5.0],  # is there in warm-up alone
+        [6.12, 5.9] * 20,  # comes and goes
+        [8.0] * 40,  # stands elsewhere
+    ],
+)
+def test_a_training_that_passes_the_plateau_is_not_warned_of(
+    losses: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert warned(losses, caplog) == 0
+
+
+def test_the_unigram_entropy_is_that_of_the_tokens(tiny_tokens: Path) -> None:
+    """In the tiny language 59 words are almost equally frequent: ln 59 = 4.08."""
+    split = Split.open(TokenShards.open(tiny_tokens, "train"), max_length=32)
+    assert unigram_entropy(split.shards, split.vocabulary) == pytest.approx(4.07, abs=0.02)
+
+
+class Heard(Callback):
+    def __init__(self) -> None:
+        self.all: list[str] = []
+
+    def on_start(self, state: State) -> None:
+        self.all.append(f"start at {state.step}")
+
+    def on_point(self, point: CurvePoint) -> None:
+        self.all.append(f"point {point.step}")
+
+    def on_look(self, look: Look) -> None:
+        self.all.append(f"look {look.step}")
+
+    def on_end(self, state: State) -> None:
+        self.all.append(f"end at {state.step}")
+
+
+def test_callbacks_hear_in_their_order_of_start_points_looks_and_end(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path
+) -> None:
+    validation = tiny_pretraining.validation.model_copy(update={"every_steps": 10})
+    params = tiny_pretraining.model_copy(update={"steps": 20, "log_every_steps": 10, "validation": validation})
+    first, second = Heard(), Heard()
+    pretraining.pretrain(params, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer, callbacks=[first, second])
+    assert first.all == ["start at 0", "point 10", "look 10", "point 20", "look 20", "end at 20"]
+    assert second.all == first.all
+
+
+def test_a_callback_that_overrides_nothing_is_silent() -> None:
+    Callbacks.of([Callback()]).on_point(points([1.0])[0])
+
+
+@pytest.mark.parametrize("objective", ["mlm", "clm"])
+def test_examples_are_shown_at_each_look(
+    objective: str,
+    tiny_pretraining: PretrainParams,
+    tiny_tokens: Path,
+    tiny_tokenizer: Path,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    params = tiny_pretraining.model_copy(update={"objective": objective})
+    job = pretraining.prepare(params, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer, work=tmp_path)
+    examples = ShownExamples.of(job.model, job.validation, tiny_tokenizer, num_examples=3)
+    with caplog.at_level(logging.INFO):
+        examples.on_look(Look(10, 2.0))
+    shown = [record.getMessage() for record in caplog.records]
+    assert len(shown) == 3
+    for line in shown:
+        before, _, rest = line.partition(" ____")
+        truth = int(rest.rpartition("it is 'w")[2].rstrip("'"))
+        assert int(before.split()[-1].lstrip("w[MASK]") or truth) in {truth, (truth - 6) % 59 + 5}
