@@ -97,6 +97,7 @@ def costs(raw: Path, steps: int) -> dict[str, Usage]:
                 "tokenizer": tokenizer,
                 "out": folder / "encoder",
                 "curve": folder / "curve.csv",
+                "looks": folder / "looks.csv",
                 "timing": folder / "timing.csv",
                 "work": folder / "work",
             },

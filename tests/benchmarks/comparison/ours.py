@@ -26,8 +26,9 @@ from clozeline.params.recipes import laid_over
 from clozeline.tokens.rows import Rows
 from clozeline.tokens.shards import TokenShards
 from clozeline.training import pretraining
-from clozeline.training.loop import CurvePoint, State
+from clozeline.training.callbacks import Callback
 from clozeline.training.pretraining import Pretraining
+from clozeline.training.state import CurvePoint, State
 from comparison.stages import params_tree
 
 _NEVER = 10**9
@@ -68,7 +69,15 @@ def with_changes(params: PretrainParams, changes: Mapping[str, Any]) -> Pretrain
 def prepared(params: PretrainParams, seed: int, tokens: Path, tokenizer: Path) -> Iterator[Pretraining]:
     """A training that is ready to run; its checkpoints are thrown away."""
     with TemporaryDirectory() as work:
-        yield pretraining.prepare(params, seed=seed, tokens=tokens, work=Path(work))
+        yield pretraining.prepare(params, seed=seed, tokens=tokens, tokenizer=tokenizer, work=Path(work))
+
+
+@dataclass(frozen=True)
+class _AtPoints(Callback):
+    do: Callable[[CurvePoint], None]
+
+    def on_point(self, point: CurvePoint) -> None:
+        self.do(point)
 
 
 def tokens_per_second(job: Pretraining, number: int) -> float:
@@ -79,7 +88,7 @@ def tokens_per_second(job: Pretraining, number: int) -> float:
         number: of the round; each trains on other rows, its epoch being its own.
     """
     points: list[tuple[float, int]] = []
-    job.loop.run(State(epoch=number), lambda point: points.append((_now(), point.num_tokens)))
+    job.loop.run(State(epoch=number), _AtPoints(lambda point: points.append((_now(), point.num_tokens))))
     (started, tokens_before), (ended, tokens_after) = points[0], points[-1]
     return (tokens_after - tokens_before) / (ended - started)
 
@@ -165,5 +174,5 @@ def train_until(job: Pretraining, look: Callable[[], float], target_loss: float)
             raise _EnoughError
 
     with suppress(_EnoughError):
-        job.loop.run(State(), at_point)
+        job.loop.run(State(), _AtPoints(at_point))
     return seen
