@@ -1,4 +1,6 @@
 import math
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,7 @@ from clozeline.tokens.masking import evaluation_folds
 from clozeline.tokens.shards import TokenShards
 
 NUM_FOLDS = 7
+TokensMaker = Callable[..., Path]
 
 
 @pytest.fixture
@@ -90,3 +93,23 @@ def test_the_unigram_baseline_is_the_cross_entropy_of_training_frequencies(make_
     assert baseline.perplexity == pytest.approx(math.exp(expected))
     assert baseline.top1 == pytest.approx(1 / 3)
     assert baseline.top5 == pytest.approx(1)  # the two that were seen, and the first of the others
+
+
+def peak_bytes(model: PreTrainedModel, tokens: Path) -> tuple[int, int]:
+    """Most memory that Python and NumPy held at once while a split was measured, and its rows."""
+    split = Split.open(TokenShards.open(tokens, "validation"), max_length=32)
+    tracemalloc.start()
+    try:
+        measure(model, split)
+        return tracemalloc.get_traced_memory()[1], len(split.rows)
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_does_not_grow_with_the_split(model: PreTrainedModel, make_tokens: TokensMaker, tmp_path: Path) -> None:
+    """P34: but for the order of rows, some bytes for each."""
+    documents = [np.full(20, 7 + place % 50) for place in range(2000)]
+    small = make_tokens(documents[:10], documents[:200])
+    small_peak, small_rows = peak_bytes(model, small.rename(tmp_path / "small"))
+    large_peak, large_rows = peak_bytes(model, make_tokens(documents[:10], documents))
+    assert large_peak - small_peak < 100 * (large_rows - small_rows)

@@ -250,3 +250,12 @@ def test_what_was_trained_loads_in_stock_transformers(prepare: Prepare, tmp_path
     for objective, auto in (("mlm", AutoModelForMaskedLM), ("clm", AutoModelForCausalLM)):
         prepare.trained(steps=5, objective=objective).save(tmp_path / objective)
         assert auto.from_pretrained(tmp_path / objective, local_files_only=True).config.vocab_size == 64
+
+
+def test_tokens_are_counted_without_padding(prepare: Prepare) -> None:
+    """P37: one epoch is every token of the corpus, and a [CLS] and a [SEP] for each row."""
+    job = prepare()
+    num_batches = job.loop.batches_from.__self__.batches_per_epoch
+    batches = job.loop.batches_from(0, 0)
+    counted = sum(next(batches).num_tokens for _ in range(num_batches))
+    assert counted == job.train.shards.num_tokens + 2 * len(job.train.rows)
