@@ -1,1 +1,34 @@
-"""Clozeline: from a team's raw text to its own encoder, served as INT8 on ordinary CPUs."""
+"""Clozeline: from a team's raw text to its own encoder, served as INT8 on ordinary CPUs.
+
+The Python API is what `__all__` names; each is imported when it is first asked for: `import clozeline` is light.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from clozeline.collator import MaskingCollator
+    from clozeline.params import Params, read_params
+    from clozeline.training.callbacks import Callback
+    from clozeline.training.pretraining import Pretrained, pretrain
+
+__all__ = ["Callback", "MaskingCollator", "Params", "Pretrained", "pretrain", "read_params"]
+
+_PLACES = {
+    "Callback": "clozeline.training.callbacks",
+    "MaskingCollator": "clozeline.collator",
+    "Params": "clozeline.params",
+    "Pretrained": "clozeline.training.pretraining",
+    "pretrain": "clozeline.training.pretraining",
+    "read_params": "clozeline.params",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_PLACES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PLACES})

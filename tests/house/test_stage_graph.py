@@ -14,7 +14,7 @@ PROJECT = Path(__file__).parents[2]
 SOURCE = PROJECT / "src"
 PACKAGE = SOURCE / "clozeline"
 NO_DEPS = {
-    "clozeline": "holds a docstring",
+    "clozeline": "names the Python API, and holds nothing of it",
     "clozeline.params": "every stage reads it; what it reads is a dep by value",
     "clozeline.errors": "changes messages, never outputs",
     "clozeline.atomic": "changes how a file is written, never what is in it",
