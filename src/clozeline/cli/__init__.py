@@ -1,6 +1,7 @@
 """The `clozeline` command: one file for each group of verbs; heavy imports happen inside the verb that needs them."""
 
 import logging
+import os
 import sys
 
 import typer
@@ -29,9 +30,14 @@ def clozeline() -> None:
 
 def main() -> None:
     """Run the command; a `ClozelineError` ends it with its message and its exit code, never with a traceback."""
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(level=_log_level(), format="%(message)s", stream=sys.stderr)
     try:
         app()
     except ClozelineError as error:
         typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
         sys.exit(error.exit_code)
+
+
+def _log_level() -> int:
+    """Of several processes that train together the first one talks; the others are heard if something is wrong."""
+    return logging.INFO if os.environ.get("RANK", "0") == "0" else logging.ERROR

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from clozeline.cli import torchrun
 from clozeline.errors import ParamsError
 from clozeline.params import Params, read_params
 
@@ -23,11 +24,17 @@ def stage(
 ) -> None:
     """Run one stage with its section of params.yaml; `dvc repro` calls this, a person rarely does.
 
+    With `CLOZELINE_TORCHRUN="--nproc-per-node 8"` in the environment, `pretrain` trains in 8 processes, one for each
+    GPU of this machine; with more of torchrun's arguments, on several machines (docs/pretraining.md).
+
     Example: `clozeline stage tokenize clean=data/clean out=data/tokens …`
     """
     # Threads that spin while they wait take the cores from those that work: on a busy machine torch is 2.5 times
     # slower for it. OpenMP reads this when torch is loaded, so before the stage is.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if torchrun.is_wanted(name):
+        torchrun.run_stage(name, arguments, os.environ[torchrun.VARIABLE])
+        return
     run = _stage_named(name)
     run(**_arguments_for(run, name, read_params(Path("params.yaml")), arguments))
 

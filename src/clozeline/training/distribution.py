@@ -56,6 +56,18 @@ class Processes:
     def alone(cls) -> "Processes":
         return cls(0, 1, torch.device("cpu"), "ddp")
 
+    def check(self, optimizer: str) -> None:
+        """Raises:
+        ParamsError: `optimizer` looks at whole matrices, and no process would have one.
+        """
+        if optimizer == "muon" and self.sharding == "fsdp" and self.world_size > 1:
+            raise ParamsError(
+                "params.yaml: `pretrain.optimizer.kind` muon needs whole matrices",
+                given="muon, with CLOZELINE_SHARDING=fsdp",
+                expected="another optimizer, or CLOZELINE_SHARDING=ddp",
+                do="choose `adamw`, or unset CLOZELINE_SHARDING",
+            )
+
     @property
     def is_first(self) -> bool:
         """The one that writes files and talks."""

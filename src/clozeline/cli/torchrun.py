@@ -1,0 +1,40 @@
+"""A stage on several devices or machines: the same command, in as many processes as the environment asks for."""
+
+import os
+import shlex
+from collections.abc import Mapping
+
+import typer
+
+VARIABLE = "CLOZELINE_TORCHRUN"
+"""Arguments of torchrun: `--nproc-per-node 8`. In the environment because devices change no result: no param."""
+_STAGES = {"pretrain"}
+_INSIDE = ("TORCHELASTIC_RUN_ID", "RANK")
+_SIGNALLED = 128
+"""What a shell adds to the number of the signal that ended a process."""
+
+
+def is_wanted(stage: str, environment: Mapping[str, str] = os.environ) -> bool:
+    """False in the processes that torchrun started: they are the ones that train."""
+    is_inside = any(name in environment for name in _INSIDE)
+    return stage in _STAGES and not is_inside and bool(environment.get(VARIABLE, "").strip())
+
+
+def run_stage(stage: str, arguments: list[str], torchrun_arguments: str) -> None:
+    """Run the stage under torchrun, which passes a signal on to its processes and waits for them.
+
+    Raises:
+        typer.Exit: with the exit code of the process that failed first, so that a caller can tell errors apart.
+    """
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    command = [*shlex.split(torchrun_arguments), "-m", "clozeline", "stage", stage, *arguments]
+    try:
+        run.main(command)
+    except ChildFailedError as error:
+        _, failure = error.get_first_failure()
+        raise typer.Exit(failure.exitcode if failure.exitcode >= 0 else _SIGNALLED - failure.exitcode) from error
+    except SignalException as error:
+        raise typer.Exit(_SIGNALLED + error.sigval) from error
