@@ -79,3 +79,11 @@ def test_a_process_alone_is_the_first_of_one() -> None:
 def test_an_unknown_sharding_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ParamsError, match=r"(?s)CLOZELINE_SHARDING.*zero3.*ddp.*fsdp"):
         Processes.join({"CLOZELINE_SHARDING": "zero3"})
+
+
+def test_muon_is_refused_where_no_process_has_a_whole_matrix() -> None:
+    sharded = Processes(0, 2, torch.device("cpu"), "fsdp")
+    with pytest.raises(ParamsError, match=r"(?s)muon.*CLOZELINE_SHARDING"):
+        sharded.check("muon")
+    sharded.check("adamw")
+    Processes.alone().check("muon")

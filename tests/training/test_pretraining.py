@@ -259,3 +259,21 @@ def test_tokens_are_counted_without_padding(prepare: Prepare) -> None:
     batches = job.loop.batches_from(0, 0)
     counted = sum(next(batches).num_tokens for _ in range(num_batches))
     assert counted == job.train.shards.num_tokens + 2 * len(job.train.rows)
+
+
+def test_training_goes_on_from_a_model_that_was_trained(prepare: Prepare, tmp_path: Path) -> None:
+    """Its loss starts where the other's ended, not at that of knowing nothing; the tokenizer is the same."""
+    before = prepare.trained(steps=250)
+    before.save(tmp_path / "first")
+    changes = {"start": str(tmp_path / "first"), "steps": 5, "log_every_steps": 1, "optimizer__learning_rate": 1e-4}
+    after = prepare.trained(**changes)
+    assert after.state.curve[0].loss < 2.5
+    assert prepare.trained(steps=5, log_every_steps=1).state.curve[0].loss > 3.5
+    assert type(after.model) is type(before.model)
+
+
+def test_a_start_point_of_another_state_is_another_run(prepare: Prepare, tmp_path: Path) -> None:
+    prepare.trained(steps=5).save(tmp_path / "first")
+    name = str(tmp_path / "first")
+    checkpoints = [prepare(start=name, start_revision=revision).loop.checkpoints for revision in ("one", "two")]
+    assert checkpoints[0].fingerprint != checkpoints[1].fingerprint

@@ -27,6 +27,7 @@ from clozeline.model.batches import Split
 from clozeline.model.families import TokenIds
 from clozeline.model.language_model import LanguageModel
 from clozeline.model.objectives import OBJECTIVES, TargetBatch
+from clozeline.model.starting import start_from
 from clozeline.params import PretrainParams
 from clozeline.tokens.masking import Masker
 from clozeline.tokens.shards import INFO_NAME, TokenShards
@@ -148,6 +149,7 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
     torch.set_num_threads(params.num_threads or len(os.sched_getaffinity(0)))
     torch.manual_seed(seed)
     processes = Processes.join()
+    processes.check(params.optimizer.kind)
     precision = Precision.choose(params.precision, processes.device)
     hardware: Hardware[TargetBatch] = Hardware(
         processes, precision, MicroBatches(params.micro_batch_tokens, processes.device)
@@ -202,7 +204,19 @@ class TargetLoss(nn.Module):
 def _model(params: PretrainParams, train: Split, tokenizer: Path, seed: int) -> LanguageModel:
     boundary = train.boundary
     ids = TokenIds(train.vocabulary.size, boundary.pad_id, boundary.cls_id, boundary.sep_id)
-    model = language_model.build(params.model, params.objective, ids, seed)
+    if params.start is None:
+        model = language_model.build(params.model, params.objective, ids, seed)
+    else:
+        model = start_from(
+            params.start,
+            params.start_revision,
+            params.model,
+            params.objective,
+            ids,
+            seed=seed,
+            max_length=params.max_length,
+            tokenizer=tokenizer,
+        )
     if params.gradient_checkpointing:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     return model
