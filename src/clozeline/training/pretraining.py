@@ -218,7 +218,7 @@ def _model(params: PretrainParams, train: Split, tokenizer: Path, seed: int) -> 
             tokenizer=tokenizer,
         )
     if params.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     return model
 
 
