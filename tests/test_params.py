@@ -71,6 +71,7 @@ def with_values(folder: Path, **values: str) -> Path:
         ("learning_rate", "-1", "greater than 0"),
         ("learning_rate", ".inf", "finite number"),
         ("max_perplexity_ratio", ".inf", "finite number"),
+        ("min_unigram_ratio", "0", "greater than 0"),
         ("max_parity_difference", ".nan", "finite number"),
         ("num_hidden_layers", "two", "valid integer"),
         ("min_characters", "99999", "not above `max_characters`"),
@@ -212,6 +213,12 @@ def test_keys_that_disagree_are_shown_without_the_section_they_are_in(edited: Ed
 
 def test_a_budget_must_be_steps_or_tokens_and_not_both(edited: Editor) -> None:
     assert "set one and leave the other null" in message(edited("  tokens: null", "  tokens: 1000"))
+
+
+def test_a_causal_model_is_not_exported_to_fill_masks(edited: Editor) -> None:
+    told = message(edited("objective: mlm ", "objective: clm "))
+    assert "given:    pretrain.objective: 'clm', export.models.encoder: 'encoder'\n" in told
+    assert "leave it out of `export.models`" in told
 
 
 def test_an_exported_model_must_be_one_that_is_made(edited: Editor) -> None:

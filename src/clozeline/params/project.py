@@ -44,6 +44,10 @@ class Params(Section):
         for key, length in {"evaluate.max_length": self.evaluate.max_length, **lengths}.items():
             if length > most:
                 raise ValueError(f"`{key}` is not above `{bound}`", {key: length, bound: most})
+        for name, folder in self.export.models.items():
+            if folder == "encoder" and self.pretrain.objective == "clm":
+                expected = "objective `mlm`: a causal model fills no masks; leave it out of `export.models` (or `{}`)"
+                raise ValueError(expected, {"pretrain.objective": "clm", f"export.models.{name}": folder})
         known = {"encoder", *(f"finetuned/{task}" for task in self.finetune)}
         for name, folder in self.export.models.items():
             if folder not in known:
