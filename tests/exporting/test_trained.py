@@ -46,6 +46,7 @@ def truncate_weights(folder: Path) -> None:
         (drop_weight, r"such as head\.dense\.weight"),
         (lambda folder: change_config(folder, architectures=["ModernBertModel"]), "architectures: ModernBertModel"),
         (lambda folder: change_config(folder, architectures=None), "architectures: none"),
+        (lambda folder: change_config(folder, model_type="clozeline-encoder"), "for an encoder of your own"),
     ],
 )
 def test_a_folder_that_is_no_whole_model_is_refused(encoder: Path, damage: Callable[[Path], Any], message: str) -> None:

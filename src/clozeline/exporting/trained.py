@@ -61,6 +61,15 @@ _KINDS: Mapping[str, tuple[TrainedTask, Any]] = MappingProxyType(
 """Keyed by how the name in config.json's `architectures` ends."""
 
 
+NOT_EXPORTED: Mapping[str, str] = MappingProxyType(
+    {
+        "longformer": "optimum's graph of it wants a mask of global attention, and keeps the windows of one length",
+        "clozeline-encoder": "optimum has no export configuration for an encoder of your own",
+    }
+)
+"""Kinds of model (`model_type` in config.json) that train here but leave by no graph, and why."""
+
+
 def open_trained(folder: Path) -> TrainedModel:
     """Open what `pretrain` or `finetune` wrote, or a model of the same kinds from elsewhere.
 
@@ -85,7 +94,7 @@ def open_trained(folder: Path) -> TrainedModel:
 def _architecture(folder: Path) -> str:
     config = folder / "config.json"
     try:
-        names = json.loads(config.read_bytes()).get("architectures") or []
+        facts = json.loads(config.read_bytes())
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ArtifactError(
             f"{folder} holds no model",
@@ -93,6 +102,15 @@ def _architecture(folder: Path) -> str:
             expected="the folder of a trained model",
             do="run `dvc repro`, which makes models/ first",
         ) from error
+    names = facts.get("architectures") or []
+    kind = facts.get("model_type")
+    if kind in NOT_EXPORTED:
+        raise ArtifactError(
+            f"{folder}: a model of this kind cannot be exported to ONNX",
+            given=f"model_type {kind}: {NOT_EXPORTED[kind]}",
+            expected="a family whose row in clozeline/model/families/ says that it exports",
+            do="train another family, or take it out of `export.models` in params.yaml",
+        )
     known = [ending for ending in _KINDS if any(name.endswith(ending) for name in names)]
     if len(known) != 1:
         raise ArtifactError(

@@ -188,7 +188,8 @@ def _tell_what_is_fresh(model: PreTrainedModel, missing: list[str], name: str) -
             do="download or save it again",
         )
     if missing:
-        _LOG.warning("%s has no trained head of this kind: %s of it are fresh", name, ", ".join(sorted(missing)))
+        given = (name, len(missing), min(missing))
+        _LOG.warning("%s has no trained head of this kind: %s of its weights are fresh, such as %s", *given)
 
 
 def _check_length(model: LanguageModel, name: str, max_length: int) -> None:

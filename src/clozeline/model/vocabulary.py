@@ -52,8 +52,8 @@ def check_tokens(where: dict[str, Any], tokenizer: Path) -> None:
 def fit_vocabulary(model: Any, name: str, ids: TokenIds, seed: int) -> None:
     """Give `model` a row for each token: new ones around the mean of the others, unused ones at the end dropped.
 
-    New rows are drawn from a normal distribution that has the mean and the covariance of the trained ones (Hewitt
-    2021, "Initializing new word embeddings"), a function of `seed`.
+    New rows are drawn, by `seed`, from a normal distribution around the mean of the trained ones (Hewitt 2021,
+    "Initializing new word embeddings"), narrow enough that what the model says of old tokens hardly changes.
 
     Raises:
         ArtifactError: the sizes differ by more than a few special tokens or a padded end.

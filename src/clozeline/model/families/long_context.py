@@ -47,7 +47,8 @@ LONGFORMER = Family(
 )
 """Beltagy et al. 2020: each token sees a window; no token is global in pre-training.
 
-It pads rows to whole windows in Python, which a traced graph keeps as it was for the traced length: no ONNX.
+No ONNX: optimum's graph asks for a mask of global attention, and rows are padded to whole windows in Python, of which a
+traced graph keeps the number.
 """
 
 BIG_BIRD = Family(
