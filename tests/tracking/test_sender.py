@@ -10,6 +10,7 @@ from mlflow.tracking import MlflowClient
 
 from clozeline.tracking import NullRunLogger, run_logger
 from clozeline.tracking.database import experiment_id, prepare
+from clozeline.tracking.machine import MachineMetrics
 from clozeline.tracking.sender import MlflowRunLogger
 
 
@@ -40,6 +41,23 @@ def test_without_a_handed_over_run_nothing_is_tracked(monkeypatch: pytest.Monkey
     monkeypatch.delenv("MLFLOW_RUN_ID", raising=False)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///nowhere.db")
     assert isinstance(run_logger(), NullRunLogger)
+
+
+def test_a_run_is_told_how_busy_the_machine_is(database: str, client: MlflowClient, run_id: str) -> None:
+    MlflowRunLogger(database, run_id).close()
+    metrics = client.get_run(run_id).data.metrics
+    assert 0 <= metrics["system/cpu_utilization_percentage"] <= 100
+    assert metrics["system/system_memory_usage_megabytes"] > 0
+
+
+def test_the_machine_is_looked_at_now_and_then_and_its_steps_rise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: 100.0)
+    machine = MachineMetrics(every_seconds=5)
+    first = machine.due()
+    assert machine.due() is None
+    monkeypatch.setattr("time.monotonic", lambda: 105.1)
+    monkeypatch.setattr("time.time", lambda: first[1] * 5 + 7.0)
+    assert machine.due()[1] == first[1] + 1
 
 
 def test_a_handed_over_run_receives_points_params_and_files(

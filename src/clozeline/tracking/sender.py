@@ -14,6 +14,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import SQLAlchemyError
 
+from clozeline.tracking.machine import PREFIX, MachineMetrics
+
 _LOG = logging.getLogger(__name__)
 SERVER_FAULTS: Final = (MlflowException, OSError, SQLAlchemyError)
 _NEVER_TAKEN: Final = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "PERMISSION_DENIED"}
@@ -41,6 +43,7 @@ class MlflowRunLogger:
         self._calls: deque[Callable[[], None]] = deque()
         self._last_steps: dict[str, int] = {}  # of the run, before this process
         self._num_lost = 0
+        self._machine = MachineMetrics()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._send_until_closed, name="mlflow-sender", daemon=True)
         self._thread.start()
@@ -63,15 +66,24 @@ class MlflowRunLogger:
     def close(self) -> None:
         self._closing.set()
         self._thread.join(self._close_seconds)
-        num_lost = self._num_lost + len(self._points) + len(self._calls)
+        said = [point for point in self._points if not point.key.startswith(PREFIX)]  # by the stage, not of the machine
+        num_lost = self._num_lost + len(said) + len(self._calls)
         if num_lost:
             _LOG.warning("MLflow did not answer: %d points, params or files are missing from its run", num_lost)
 
     def _send_until_closed(self) -> None:
         pause_seconds = 0.5
         while not self._closing.wait(pause_seconds):
+            self._watch_machine()
             pause_seconds = 0.5 if self._send() else self._retry_seconds
+        self._watch_machine()
         self._send()
+
+    def _watch_machine(self) -> None:
+        sample = self._machine.due()
+        if sample is not None:
+            values, step = sample
+            self.metrics(values, step)
 
     def _send(self) -> bool:
         """Send all that waits; False if the server did not answer, and then the rest still waits."""
