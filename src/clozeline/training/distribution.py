@@ -32,6 +32,8 @@ class Processes:
     world_size: int
     device: torch.device
     sharding: Sharding
+    on_this_machine: int = 1
+    """How many of them share its cores."""
 
     @classmethod
     def join(cls, environment: Mapping[str, str] = os.environ) -> "Processes":
@@ -50,7 +52,8 @@ class Processes:
             torch.cuda.set_device(device)
         if not distributed.is_initialized():
             distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-        return cls(int(environment["RANK"]), world_size, device, sharding)
+        on_this_machine = int(environment.get("LOCAL_WORLD_SIZE", 1))
+        return cls(int(environment["RANK"]), world_size, device, sharding, on_this_machine)
 
     @classmethod
     def alone(cls) -> "Processes":

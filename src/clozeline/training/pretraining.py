@@ -146,9 +146,9 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
         ArtifactError: the shards are damaged, or do not fit the tokenizer or the start point.
         ParamsError: the params cannot be met here.
     """
-    torch.set_num_threads(params.num_threads or len(os.sched_getaffinity(0)))
-    torch.manual_seed(seed)
     processes = Processes.join()
+    torch.set_num_threads(params.num_threads or max(len(os.sched_getaffinity(0)) // processes.on_this_machine, 1))
+    torch.manual_seed(seed)
     processes.check(params.optimizer.kind)
     precision = Precision.choose(params.precision, processes.device)
     hardware: Hardware[TargetBatch] = Hardware(
