@@ -14,6 +14,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 Flag = TypeVar("Flag")
 _SPACE_MARK = "▁"
+_CONTINUATION = bytes(range(0x80, 0xC0))
+"""Bytes of UTF-8 that no character begins with."""
 _FALLBACK_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 # Thai and Lao, Myanmar, Khmer, kana, ideographs.
@@ -78,23 +80,13 @@ def _bytes_of_piece(piece: str) -> bytes:
 
 
 def _ends_of_bytes(raw: bytes) -> Ends[bool]:
-    if raw.isascii() and raw:
-        return Ends(_is_in_words(raw[:1]), _is_in_words(raw[-1:]), False, False)
-    starts = [place for place, byte in enumerate(raw) if not _is_continuation(byte)]
-    if not starts:
+    whole = raw.lstrip(_CONTINUATION)  # from the first character that begins here
+    if not whole:
         return Ends(False, False, bool(raw), bool(raw))
-    begins_inside = starts[0] > 0
-    first_end = starts[1] if len(starts) > 1 else len(raw)
-    return Ends(
-        can_continue=not begins_inside and _is_in_words(raw[:first_end]),
-        can_be_continued=_is_in_words(raw[starts[-1] :]),
-        begins_in_character=begins_inside,
-        is_rest_of_character=False,
-    )
-
-
-def _is_continuation(byte: int) -> bool:
-    return 0x80 <= byte <= 0xBF
+    first = whole[: len(whole) - len(whole[1:].lstrip(_CONTINUATION))]
+    last = whole[len(whole.rstrip(_CONTINUATION)) - 1 :]
+    begins_inside = len(whole) < len(raw)
+    return Ends(not begins_inside and _is_in_words(first), _is_in_words(last), begins_inside, False)
 
 
 @cache
