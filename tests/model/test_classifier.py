@@ -7,8 +7,9 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from clozeline.errors import ArtifactError, ParamsError
-from clozeline.model import classifier
+from clozeline.model import classifier, language_model
 from clozeline.model.classifier import ClassBatch
+from clozeline.model.families import FAMILIES
 
 LABELS = ("x", "y", "z")
 INPUT_IDS_BL = torch.tensor([[2, 10, 11, 12, 3], [2, 20, 3, 0, 0]])
@@ -29,6 +30,28 @@ def test_the_encoders_weights_are_kept_and_the_head_follows_the_seed(small_encod
     assert torch.equal(one.classifier.weight, same.classifier.weight)
     assert not torch.equal(one.classifier.weight, other.classifier.weight)
     assert one.classifier.weight.shape == (3, 32)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_encoder_of_any_family_can_be_told_apart_with(
+    family, params_of, ids, tiny_tokenizer, tmp_path: Path
+) -> None:
+    """Shapes of the logits, and no answer changed by padding."""
+    encoder = language_model.build(params_of(family), "mlm", ids, seed=0).eval()
+    folder = tmp_path / "encoder"
+    folder.mkdir()
+    language_model.save(encoder, tiny_tokenizer, folder)
+    model = classifier.build(folder, LABELS, 1).eval()
+    weights = model.base_model.state_dict()
+    assert all(torch.equal(weights[name], weight) for name, weight in encoder.base_model.state_dict().items())
+    with torch.inference_mode():
+        together = classifier.class_logits(model, batch(slice(0, 2)))
+        second = classifier.class_logits(model, batch(slice(1, 2), length=3, masked=False))
+    assert together.shape == (2, 3)
+    torch.testing.assert_close(together[1:], second, rtol=0, atol=1e-5)
+    classifier.check_fit(model, folder, vocab_size=64, max_length=64)
+    with pytest.raises(ParamsError, match="at most 64"):
+        classifier.check_fit(model, folder, vocab_size=64, max_length=65)
 
 
 def test_the_global_random_state_is_left_alone(small_encoder: Path) -> None:

@@ -3,18 +3,18 @@
 Shapes: B rows, L longest row, C classes.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
 from clozeline.errors import ArtifactError, ParamsError
+from clozeline.model.messages import errors_only
 from clozeline.model.saving import save_weights
+from clozeline.model.stock_classes import attention_of, longest_row_of
 
 
 @dataclass(frozen=True)
@@ -65,10 +65,11 @@ def build(encoder: Path, labels: Sequence[str], seed: int) -> PreTrainedModel:
     if hasattr(config, "classifier_pooling"):
         # Masked language modelling never trains [CLS]: the mean over tokens is the better summary of a text.
         config.classifier_pooling = "mean"
-    with torch.random.fork_rng(devices=[]), _no_warning_of_a_fresh_head():
+    model_class = AutoModelForSequenceClassification._model_mapping[type(config)]
+    with torch.random.fork_rng(devices=[]), errors_only():
         torch.manual_seed(seed)
-        return AutoModelForSequenceClassification.from_pretrained(
-            encoder, config=config, local_files_only=True, attn_implementation="sdpa"
+        return model_class.from_pretrained(
+            encoder, config=config, local_files_only=True, attn_implementation=attention_of(model_class)
         )
 
 
@@ -84,11 +85,12 @@ def check_fit(model: PreTrainedModel, encoder: Path, *, vocab_size: int, max_len
             expected=f"at most {model.config.vocab_size:,}: the rows of the model's embedding",
             do="save model and tokenizer of the same training: `dvc repro pretrain`",
         )
-    if max_length > model.config.max_position_embeddings:
+    longest = longest_row_of(model.config)
+    if max_length > longest:
         raise ParamsError(
             "params.yaml: `max_length` of the task is longer than the encoder can read",
             given=max_length,
-            expected=f"at most {model.config.max_position_embeddings}",
+            expected=f"at most {longest}",
             do="lower it, or raise `pretrain.model.max_position_embeddings`",
         )
 
@@ -108,14 +110,3 @@ def save(model: PreTrainedModel, encoder: Path, max_length: int, out: Path) -> N
     tokenizer = AutoTokenizer.from_pretrained(encoder, local_files_only=True)
     tokenizer.model_max_length = max_length
     tokenizer.save_pretrained(out)
-
-
-@contextmanager
-def _no_warning_of_a_fresh_head() -> Iterator[None]:
-    """transformers warns that the head is not pre-trained, which is what is wanted here."""
-    level = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        transformers_logging.set_verbosity(level)

@@ -15,11 +15,12 @@ from transformers import PreTrainedModel
 
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.model.encoders import OWN_ARCHITECTURE, OwnEncoderWithHead, load_own, project_own
-from clozeline.model.families import FAMILIES, FORMS, Family, Objective, TokenIds
+from clozeline.model.families import FAMILIES, FORMS, Objective, TokenIds
 from clozeline.model.messages import errors_only
 from clozeline.model.objectives import TargetBatch
 from clozeline.model.regularization import regularize
 from clozeline.model.saving import save_weights
+from clozeline.model.stock_classes import longest_row_of
 from clozeline.params import ModelParams
 from clozeline.params.model import OWN_ENCODER
 
@@ -141,12 +142,9 @@ def check_vocabulary(model: LanguageModel, vocab_size: int, tokens: Path) -> Non
 
 def longest_row(model: LanguageModel) -> int:
     """Tokens that the model's positions allow."""
-    unused = next((f.first_position(model.config) for f in FAMILIES.values() if _is_of(model, f)), 0)
-    return int(model.config.max_position_embeddings) - unused
-
-
-def _is_of(model: LanguageModel, family: Family) -> bool:
-    return any(isinstance(model, form.model_class) for form in family.forms.values())
+    if isinstance(model, OwnEncoderWithHead):
+        return model.config.max_position_embeddings
+    return longest_row_of(model.config)
 
 
 def _tell_what_is_fixed(params: ModelParams) -> None:

@@ -20,6 +20,7 @@ from clozeline.model.families import FAMILIES, Family, Form, Objective, TokenIds
 from clozeline.model.language_model import LanguageModel, longest_row
 from clozeline.model.messages import errors_only
 from clozeline.model.regularization import regularize
+from clozeline.model.stock_classes import first_position
 from clozeline.model.vocabulary import check_tokens, fit_vocabulary
 from clozeline.params import ModelParams
 
@@ -133,7 +134,7 @@ def _stock(
     family, form = _BY_TYPE[model_type, objective]
     config = form.model_class.config_class.from_pretrained(**checkpoint.where)
     _make_ours(config, form.configure(params, ids), family.dropouts(params))
-    _check_padding(config, family, checkpoint.name, ids)
+    _check_padding(config, checkpoint.name, ids)
     with torch.random.fork_rng(devices=[]), errors_only():
         torch.manual_seed(seed)
         model, report = _loaded(checkpoint, form, config)
@@ -147,9 +148,9 @@ def _make_ours(config: PretrainedConfig, fresh: PretrainedConfig, dropouts: dict
         setattr(config, name, value)
 
 
-def _check_padding(config: PretrainedConfig, family: Family, name: str, ids: TokenIds) -> None:
+def _check_padding(config: PretrainedConfig, name: str, ids: TokenIds) -> None:
     """A padding token that the checkpoint has not yet is as good as its own, unless positions are counted by it."""
-    is_new = ids.pad_id >= config.vocab_size and family.first_position(config) == 0
+    is_new = ids.pad_id >= config.vocab_size and first_position(config) == 0
     if config.pad_token_id not in (None, ids.pad_id) and not is_new:
         raise ArtifactError(
             f"the tokens were not made with the tokenizer of {name}",

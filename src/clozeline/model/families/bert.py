@@ -54,11 +54,6 @@ def bert_values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
     }
 
 
-def positions_after_pad(config: PretrainedConfig) -> int:
-    """RoBERTa counts positions from `pad_token_id` + 1 on."""
-    return int(config.pad_token_id) + 1
-
-
 def roberta_values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
     """The table of positions is longer than what is read by the rows that no token has: 514 for 512 if [PAD] is 1."""
     return bert_values(params, ids) | {
@@ -118,7 +113,6 @@ ROBERTA = Family(
         "clm": Form(RobertaForCausalLM, causal(_ROBERTA), project_lm_head, NO_CACHE),
     },
     bert_dropouts,
-    first_position=positions_after_pad,
     fixed=GELU_IN_HEAD,
 )
 """Liu et al. 2019."""
@@ -129,7 +123,6 @@ XLM_ROBERTA = Family(
         "clm": Form(XLMRobertaForCausalLM, causal(_XLM_ROBERTA), project_lm_head, NO_CACHE),
     },
     bert_dropouts,
-    first_position=positions_after_pad,
     fixed=GELU_IN_HEAD,
 )
 """Conneau et al. 2019: RoBERTa's layers; what makes it multilingual is the text and the vocabulary."""

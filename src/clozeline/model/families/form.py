@@ -11,6 +11,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
+from clozeline.model.stock_classes import attention_of
 from clozeline.params import ModelParams
 
 Objective = Literal["mlm", "clm"]
@@ -43,8 +44,7 @@ class Form:
 
     @property
     def attention(self) -> str:
-        """PyTorch's fused attention where the class has it; else its own."""
-        return "sdpa" if self.model_class._supports_sdpa else "eager"
+        return attention_of(self.model_class)
 
 
 NO_CACHE: Mapping[str, Any] = MappingProxyType({"use_cache": False})
@@ -68,8 +68,6 @@ class Family:
     """What the dropout rates are called in the configuration."""
     layers: Callable[[Any], nn.ModuleList] | None = None
     """Layers that add to what they are given, so that one can be skipped; None: their outputs are normalized."""
-    first_position: Callable[[PretrainedConfig], int] = lambda config: 0
-    """Rows of the table of positions that no token ever has."""
     fixed: tuple[Fixed, ...] = ()
     exports: bool = True
     """To ONNX, with the same logits for any batch and length."""

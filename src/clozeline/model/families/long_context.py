@@ -12,7 +12,6 @@ from clozeline.model.families.bert import (
     GELU_IN_HEAD,
     bert_dropouts,
     bert_values,
-    positions_after_pad,
     project_cls,
     project_lm_head,
     roberta_values,
@@ -41,7 +40,6 @@ def _big_bird(params: ModelParams, ids: TokenIds) -> BigBirdConfig:
 LONGFORMER = Family(
     {"mlm": Form(LongformerForMaskedLM, _longformer, project_lm_head)},
     bert_dropouts,
-    first_position=positions_after_pad,
     fixed=GELU_IN_HEAD,
     exports=False,
 )
