@@ -7,8 +7,8 @@ zero at the end of its minutes (run_mlm's default, no warm-up, is worse). Ours: 
 schedule fitted into a share of those minutes; where a share turns out too short its time is counted all the same and
 the next is tried. For each seed theirs runs first, for ours needs its loss to stop; ratio: their seconds over ours.
 
-Validation loss of theirs after 5 minutes by learning rate, and of ours by share of the time and learning rate, is
-printed by `--tune`.
+`--tune` sweeps the learning rates of both sides on one seed and prints the losses. Known of theirs, BERT 2 × 128 on
+2 cores for 2 minutes, perplexity: 5e-5 without warm-up (run_mlm's default) 5,331; 1e-3 with warm-up 999.
 """
 
 from comparison.quality import Setup, bert_like

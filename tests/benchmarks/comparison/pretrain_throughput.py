@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerFast
 
+from clozeline.params import PretrainParams
 from clozeline.tokens.shards import TokenShards
 from comparison import ours, run_mlm
 from comparison.alternation import Comparison, alternate, finish, report_progress
@@ -83,26 +84,30 @@ def fill_of(rows: datasets.Dataset) -> float:
     return float(np.mean([np.sum(mask) / MAX_LENGTH for mask in masks]))
 
 
-def compare(name: str, sides: Sides, chosen: argparse.Namespace, goal: float) -> None:
-    """Check that the losses agree, measure in turn, and write the line; exit status 1 if they do not agree."""
-    real_tokens = round(chosen.rows * MAX_LENGTH * sides.fill)
-    steps = math.ceil(3 * chosen.steps / _CHUNKS) * _CHUNKS
-    params = ours.params_of(
+def our_params(batch_tokens: int, steps: int, num_threads: int) -> PretrainParams:
+    """The model, masks and optimizer that run_mlm has, in our terms."""
+    return ours.params_of(
         {
             "objective": "mlm",
             "model": ours.BERT_TINY,
             "max_length": MAX_LENGTH,
-            "batch_tokens": real_tokens,
+            "batch_tokens": batch_tokens,
             "masking": {"unit": "token", "mask_rate": MASK_RATE, "final_mask_rate": None},
             "optimizer": {"kind": "adamw", "matrix_learning_rate": None, "learning_rate": 5e-5},
             "schedule": {"warmup_steps": 0},
             "steps": steps,
             "tokens": None,
             "log_every_steps": steps // _CHUNKS,
-            "num_threads": chosen.threads,
+            "num_threads": num_threads,
             "precision": "fp32",
         }
     )
+
+
+def compare(name: str, sides: Sides, chosen: argparse.Namespace, goal: float) -> None:
+    """Check that the losses agree, measure in turn, and write the line; exit status 1 if they do not agree."""
+    real_tokens = round(chosen.rows * MAX_LENGTH * sides.fill)
+    params = our_params(real_tokens, math.ceil(3 * chosen.steps / _CHUNKS) * _CHUNKS, chosen.threads)
     with ours.prepared(params, 0, sides.tokens, sides.tokenizer) as job:
         losses = ours.losses_of_one_batch(job.model.eval(), sides.tokens, MAX_LENGTH, num_rows=8)
         _LOG.info("loss of one batch: ours %.7f, theirs %.7f", losses.ours, losses.theirs)

@@ -9,7 +9,7 @@ Shapes: B rows, L length of a row.
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -81,9 +81,12 @@ class Meter(TrainerCallback):
 
     num_warmup_steps: int
     num_tokens: int = 0
-    started: float = field(default_factory=time.perf_counter)
+    started: float = 0.0
     ended: float = 0.0
     num_steps: int = 0
+
+    def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
+        self.num_tokens, self.started = 0, time.perf_counter()
 
     def on_step_end(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
         if torch.cuda.is_available():
