@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from clozeline.cli.endings import end_orderly_when_told
 from clozeline.cli.project import project_here
 
 
@@ -28,11 +29,14 @@ def run(
     """
     workspace = project_here()
     started = time.monotonic()
+    end_orderly_when_told()
     from clozeline.cli import summary
     from flows.pipeline import pipeline
     from flows.release import Release, ReleaseRefusedError
     from flows.release import release as release_all
+    from flows.temporary_server import ensure_prefect_server
 
+    ensure_prefect_server(workspace)
     stages = pipeline(workspace.root)
     releases: Sequence[Release] = ()
     refusal: ReleaseRefusedError | None = None

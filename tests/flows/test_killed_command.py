@@ -1,0 +1,48 @@
+"""However `clozeline run` ends, nothing that it started is left: no stage, and no server of Prefect's."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from clozeline.workspace import Workspace
+from tests.flows.processes import stage_pids, start_of_long_stage, wait_for
+
+pytestmark = pytest.mark.slow
+CHECKOUT = Path(__file__).parents[2]
+
+
+def processes_in(root: Path) -> list[str]:
+    """The command lines of those that work in `root`, whoever their parent is now."""
+    found = []
+    for process in psutil.process_iter(["cwd", "status", "cmdline"]):
+        if process.info["cwd"] == str(root) and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(" ".join(process.info["cmdline"]))
+    return found
+
+
+def start_command(root: Path) -> subprocess.Popen[bytes]:
+    (root / "flows").symlink_to(CHECKOUT / "flows")
+    start_of_long_stage(root)
+    environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
+    command = subprocess.Popen(
+        [sys.executable, "-m", "clozeline", "run", "--no-release"],
+        cwd=root,
+        env=environment | {"PREFECT_HOME": Workspace(root).defaults()["PREFECT_HOME"]},
+    )
+    assert wait_for(lambda: len(stage_pids(root)) == 2, 240)
+    assert any("prefect.server" in line for line in processes_in(root))
+    return command
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_ended_leaves_no_process(toy: Path, number: signal.Signals) -> None:
+    command = start_command(toy)
+    command.send_signal(number)
+    command.wait(timeout=120)
+    assert command.returncode == (-9 if number == signal.SIGKILL else 128 + signal.SIGTERM)
+    assert wait_for(lambda: not processes_in(toy), 30), processes_in(toy)
