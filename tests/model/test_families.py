@@ -96,6 +96,18 @@ def test_padding_gives_no_nan_even_where_a_row_is_nothing_else(model, batch_of) 
     assert bool(whole.logits[:2].isfinite().all())
 
 
+@pytest.mark.parametrize("family", ["modernbert", "longformer", "big_bird"])
+@torch.inference_mode()
+def test_what_a_long_row_gives_does_not_depend_on_the_rows_before(family, params_of, ids, batch_of) -> None:
+    """transformers' block-sparse BigBird changes its attention for good when it meets a short row."""
+    model = language_model.build(params_of(family, max_position_embeddings=800), "mlm", ids, seed=0).eval()
+    torch.manual_seed(0)
+    long = batch_of([2, *torch.randint(5, 64, (798,)).tolist(), 3])
+    before_TV = language_model.target_logits(model, long)
+    language_model.target_logits(model, batch_of(ROW))
+    assert torch.equal(language_model.target_logits(model, long), before_TV)
+
+
 def trained_a_little(model: PreTrainedModel, seed: int) -> None:
     """Every weight and bias its own, so that nothing is left out unseen."""
     torch.manual_seed(seed)
