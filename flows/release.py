@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from prefect import flow, get_run_logger, runtime, task
 from prefect.artifacts import create_markdown_artifact
@@ -22,6 +22,7 @@ from clozeline.params import Params, read_params
 from clozeline.registry import CANDIDATE, CHAMPION, model_name
 from clozeline.registry.figures import Figures, MetricPaths
 from clozeline.registry.gates import Gate, gates
+from clozeline.registry.measured_on import MeasuredOn
 from clozeline.registry.publishing import LOCK, METRICS, Evidence, Publisher, example_texts
 from clozeline.registry.versions import Registered
 from clozeline.workspace import Workspace, set_defaults, tracking_uri
@@ -41,10 +42,12 @@ class Release:
     """Of the registered model."""
     version: str
     outcome: Outcome
-    """`unchanged`: it was the champion already. `held`: a person rolled it back, and a person may put it back."""
+    """`unchanged`: it was the champion already. `held`: only a person may make it the champion, for `reason`."""
     gates: tuple[Gate, ...]
     latency: latency.Latency
     """On this machine."""
+    reason: str = ""
+    """Why it is held, and what to do about it."""
 
 
 class ReleaseRefusedError(GateError):
@@ -55,8 +58,11 @@ class ReleaseRefusedError(GateError):
 
 
 @flow(name="release", validate_parameters=False)
-def release(project: Path = Path()) -> list[Release]:
+def release(project: Path = Path(), new_text: bool = False) -> list[Release]:
     """Release every package that params.yaml exports.
+
+    A candidate that was measured on other text than the champion cannot be compared with it: it is held, or with
+    `new_text` promoted on its other gates alone.
 
     Raises:
         ArtifactError: a package or a metric file is missing or damaged; what is broken gets no alias.
@@ -71,7 +77,7 @@ def release(project: Path = Path()) -> list[Release]:
         publisher = Publisher(tracking_uri(workspace))
         releases = [
             release_package.with_options(name=f"release:{package}", task_run_name=package)(
-                publisher, workspace, params, package
+                publisher, workspace, params, package, new_text
             )
             for package in params.export.models
         ]
@@ -82,7 +88,9 @@ def release(project: Path = Path()) -> list[Release]:
 
 
 @task(cache_policy=NO_CACHE, persist_result=False)
-def release_package(publisher: Publisher, workspace: Workspace, params: Params, package: str) -> Release:
+def release_package(
+    publisher: Publisher, workspace: Workspace, params: Params, package: str, new_text: bool
+) -> Release:
     """Release `dist/<package>`."""
     folder = workspace.root / "dist" / package
     manifest = read_manifest(folder)
@@ -90,13 +98,14 @@ def release_package(publisher: Publisher, workspace: Workspace, params: Params, 
     _require_locked(workspace, package)
     measured = latency.measure(folder)
     paths = MetricPaths.of(package, params.export.models[package])
-    figures = Figures.read(workspace.root / "metrics", paths)
+    candidate = _Evidenced.read(workspace.root, paths)
     version = publisher.publish(folder, model_name(package), _evidence(workspace, paths))
     publisher.check(version, example_texts(manifest))
     publisher.measured(version, {f"latency/{key}": float(value) for key, value in asdict(measured).items()})
-    outcome, passed = _decide(publisher, version, params, paths, figures)
-    get_run_logger().info("%s", "\n".join([f"{version}: {outcome}", *map(str, passed)]))
-    return Release(package, version.name, version.version, outcome, tuple(passed), measured)
+    decided = _decide(publisher, version, params, paths, candidate, new_text)
+    lines = [f"{version}: {decided.outcome}", *map(str, decided.gates), *filter(None, [decided.reason])]
+    get_run_logger().info("%s", "\n".join(lines))
+    return Release(package, version.name, version.version, decided.outcome, decided.gates, measured, decided.reason)
 
 
 def _require_locked(workspace: Workspace, package: str) -> None:
@@ -115,47 +124,89 @@ def _require_locked(workspace: Workspace, package: str) -> None:
         )
 
 
+@dataclass(frozen=True)
+class _Evidenced:
+    """Figures, and what they were measured on."""
+
+    figures: Figures
+    measured_on: MeasuredOn
+
+    @classmethod
+    def read(cls, folder: Path, paths: MetricPaths) -> Self:
+        """Of a project, or of what was stored with a version."""
+        lock = Lock.read(folder / LOCK)
+        return cls(Figures.read(folder / METRICS, paths), MeasuredOn.of(lock, paths))
+
+
+@dataclass(frozen=True)
+class _Decision:
+    outcome: Outcome
+    gates: tuple[Gate, ...] = ()
+    reason: str = ""
+
+
 def _decide(
-    publisher: Publisher, version: Registered, params: Params, paths: MetricPaths, figures: Figures
-) -> tuple[Outcome, list[Gate]]:
+    publisher: Publisher, version: Registered, params: Params, paths: MetricPaths, candidate: _Evidenced, new_text: bool
+) -> _Decision:
     registry = publisher.registry
     champion = registry.at(version.name, CHAMPION)
     if champion == version:
-        return "unchanged", []
-    against = None
+        return _Decision("unchanged")
+    against, differences = None, []
     if champion:
         with publisher.evidence(champion) as evidence:
-            against = Figures.read(evidence / METRICS, paths)
-    checked = gates(params.release, figures, against)
+            against = _Evidenced.read(evidence, paths)
+        differences = candidate.measured_on.differences(against.measured_on)
+    checked = gates(params.release, candidate.figures, against.figures if against and not differences else None)
+    reason = _reason_to_hold(version, [] if new_text else differences)
+    outcome: Outcome = "promoted"
     if version.was_rolled_back:
-        outcome: Outcome = "held"
-    elif all(gate.is_passed for gate in checked):
-        outcome = "promoted"
-    else:
-        outcome = "refused"
-    if outcome != "held":
+        outcome = "held"
+    elif not all(gate.is_passed for gate in checked):
+        outcome, reason = "refused", ""
+    elif reason:
+        outcome = "held"
+    if not version.was_rolled_back:
         registry.nominate(version)
     if outcome == "promoted":
         registry.promote(version)
-    _record(publisher, version, champion, outcome, checked)
-    return outcome, checked
+    decision = _Decision(outcome, tuple(checked), reason)
+    _record(publisher, version, champion, decision, differences)
+    return decision
+
+
+def _reason_to_hold(version: Registered, differences: Sequence[str]) -> str:
+    if version.was_rolled_back:
+        return f"a person rolled {version} back: `clozeline rollback {version.name} --undo` makes it the champion again"
+    if differences:
+        return (
+            f"{version} was measured on other text than the champion, so the two do not compare"
+            f" ({'; '.join(differences)}): `clozeline release --new-text` promotes it without the comparison"
+        )
+    return ""
 
 
 def _record(
-    publisher: Publisher, version: Registered, champion: Registered | None, outcome: Outcome, checked: Sequence[Gate]
+    publisher: Publisher,
+    version: Registered,
+    champion: Registered | None,
+    decision: _Decision,
+    differences: Sequence[str],
 ) -> None:
     """The decision with its numbers, where a person looks for it: beside the version, and on the flow's page."""
-    decision = {
-        "outcome": outcome,
+    record = {
+        "outcome": decision.outcome,
+        "reason": decision.reason,
         "model": version.name,
         "version": version.version,
         "champion_before": champion.version if champion else None,
-        "gates": [gate.as_record() for gate in checked],
+        "not_compared_with_champion": list(differences),
+        "gates": [gate.as_record() for gate in decision.gates],
         "prefect_flow_run_id": str(runtime.flow_run.id),
     }
-    publisher.record(version, decision, f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json")
-    lines = [f"# {version}: {outcome}", *(f"- {gate}" for gate in checked)]
-    create_markdown_artifact("\n".join(lines), key=f"decision-{version.name}")
+    publisher.record(version, record, f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json")
+    lines = [f"# {version}: {decision.outcome}", decision.reason, *(f"- {gate}" for gate in decision.gates)]
+    create_markdown_artifact("\n".join(filter(None, lines)), key=f"decision-{version.name}")
 
 
 def _evidence(workspace: Workspace, paths: MetricPaths) -> Evidence:

@@ -10,16 +10,24 @@ DVC_YAML = """
 stages:
   clean:
     cmd: python steps.py raw.txt data/clean
-    deps: [raw.txt]
+    deps: [raw.txt, validation.parquet]
     outs: [data/clean]
   pretrain:
     cmd: python steps.py data/clean models/encoder
     deps: [data/clean]
     outs: [models/encoder]
+  evaluate:
+    cmd: python steps.py data/clean/validation.parquet reports/examples
+    deps: [data/clean/validation.parquet]
+    params: [evaluate]
+    outs: [reports/examples]
   finetune:
-    cmd: python steps.py models/encoder models/finetuned/library
-    deps: [models/encoder]
-    outs: [models/finetuned/library]
+    foreach: [library]
+    do:
+      cmd: python steps.py models/encoder models/finetuned/${item}
+      deps: [models/encoder, data/clean/holdout.parquet]
+      params: [seed, 'finetune.${item}']
+      outs: ['models/finetuned/${item}']
   export:
     foreach: {encoder: encoder, library: finetuned/library}
     do:
@@ -36,6 +44,9 @@ if source.is_dir():
 else:
     target.mkdir(parents=True, exist_ok=True)
     (target / source.name).write_text(source.read_text() + " cleaned")
+if source.name == "raw.txt":
+    shutil.copy("validation.parquet", target)
+    shutil.copy("validation.parquet", target / "holdout.parquet")
 """
 
 ENCODER = {
@@ -61,6 +72,7 @@ def make_release_project(root: Path, params: Path, packages: dict[str, Path]) ->
     (root / "dvc.yaml").write_text(DVC_YAML)
     (root / "steps.py").write_text(STEPS)
     (root / "raw.txt").write_text("one two")
+    (root / "validation.parquet").write_text("three")
     shutil.copy(params, root / "params.yaml")
     for name, package in packages.items():
         shutil.copytree(package, root / "packages" / name)
@@ -82,9 +94,10 @@ def write_metrics(root: Path, **changes: float) -> None:
         file.write_text(json.dumps(figures | {key: changes[key] for key in changes.keys() & figures.keys()}))
 
 
-def retrain(root: Path, text: str, **changes: float) -> None:
-    """Another corpus, and with it another encoder and library package, with the figures of `changes`."""
+def retrain(root: Path, text: str, validation: str = "three", **changes: float) -> None:
+    """Another training text, and with it another encoder and library package, with the figures of `changes`."""
     (root / "raw.txt").write_text(text)
+    (root / "validation.parquet").write_text(validation)
     for file in (root / "packages").glob("*/manifest.json"):
         manifest = json.loads(file.read_text())
         manifest["versions"]["corpus"] = text

@@ -97,12 +97,41 @@ def test_a_worse_model_stays_a_candidate_and_the_error_has_the_numbers(project: 
     assert decision(project, ENCODER, "2")["outcome"] == "refused"
 
 
+@pytest.mark.parametrize(("nats_per_byte", "accuracy"), [(2.5, 0.4), (0.5, 0.99)])
+def test_figures_of_other_text_say_nothing_of_the_champion_and_a_person_decides(
+    project: Path, nats_per_byte: float, accuracy: float
+) -> None:
+    release(project)
+    retrain(project, "one", "harder or easier text", nats_per_byte=nats_per_byte, accuracy=accuracy)
+    releases = release(project)
+    assert outcomes(releases) == {"encoder": ("2", "held"), "library": ("2", "held")}
+    assert aliases(project) == aliases(project, LIBRARY) == {CHAMPION: "1", CANDIDATE: "2"}
+    encoder, library = (made.reason for made in releases)
+    assert "data/clean/validation.parquet has md5" in encoder
+    assert "data/clean/holdout.parquet has md5" in library
+    assert "`clozeline release --new-text`" in encoder
+    assert outcomes(release(project, new_text=True)) == {"encoder": ("2", "promoted"), "library": ("2", "promoted")}
+    assert aliases(project) == aliases(project, LIBRARY) == {CHAMPION: "2", PREVIOUS: "1"}
+    assert decision(project, ENCODER, "2")["not_compared_with_champion"]
+
+
+def test_other_text_opens_no_way_round_the_other_gates(project: Path) -> None:
+    release(project)
+    retrain(project, "one", "other text", unigram_perplexity=200, int8_agreement=0.5)
+    with pytest.raises(GateError) as caught:
+        release(project, new_text=True)
+    assert "clozeline-encoder version 2: unigram_ratio is 1.3477, at least 2.0000" in str(caught.value.given)
+    assert "clozeline-library version 2: int8_agreement" in str(caught.value.given)
+
+
 def test_what_a_person_rolled_back_no_release_puts_back(project: Path) -> None:
     release(project)
     retrain(project, "one two three")
     release(project)
     registry(project).roll_back(ENCODER)
-    assert outcomes(release(project))["encoder"] == ("2", "held")
+    (held, _) = release(project)
+    assert (held.version, held.outcome) == ("2", "held")
+    assert "--undo" in held.reason
     assert aliases(project) == {CHAMPION: "1", PREVIOUS: "2"}
 
 

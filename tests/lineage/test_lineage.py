@@ -54,6 +54,7 @@ def test_the_trace_leads_stage_by_stage_to_the_raw_text(traced: Trace, workspace
         "packages/encoder": None,
         "data/clean": "clean",
         "raw.txt": None,
+        "validation.parquet": None,
     }
     locked = Lock.read(workspace.root / "dvc.lock").stages["pretrain"].outs[0].md5
     assert {ancestor.path: ancestor.md5 for ancestor in traced.origin.all()}["models/encoder"] == locked
@@ -66,7 +67,7 @@ def test_the_trace_is_of_the_released_version_not_of_the_newest_files(traced: Tr
 
 
 def test_an_intact_lineage_is_verified(traced: Trace, workspace: Workspace) -> None:
-    assert verify(traced, workspace) == 5
+    assert verify(traced, workspace) == 6
 
 
 def test_an_older_lineage_is_verified_from_the_cache(traced: Trace, workspace: Workspace) -> None:
@@ -83,7 +84,7 @@ def test_what_is_gone_from_cache_and_workspace_is_named(traced: Trace, workspace
     file = workspace.root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
     file.chmod(0o644)
     file.unlink()
-    assert verify(traced, workspace) == 5, "the workspace still has it"
+    assert verify(traced, workspace) == 6, "the workspace still has it"
     shutil.rmtree(workspace.root / path)
     with pytest.raises(ArtifactError) as caught:
         verify(traced, workspace)

@@ -8,7 +8,11 @@ from clozeline.params import ReleaseParams
 from clozeline.registry.figures import EncoderMetrics, ExportMetrics, Figures, TaskMetrics
 from clozeline.registry.gates import gates, perplexity_ratio
 
-PARAMS = ReleaseParams(min_int8_agreement=0.97, max_perplexity_ratio=1.02, min_accuracy_delta=-0.01)
+PARAMS = ReleaseParams(
+    min_int8_agreement=0.97, min_unigram_ratio=2.0, max_perplexity_ratio=1.02, min_accuracy_delta=-0.01
+)
+
+UNIGRAM_PERPLEXITY = 900.0
 
 
 def encoder(loss_nats_per_token: float, bytes_per_token: float = 4.0) -> EncoderMetrics:
@@ -18,7 +22,7 @@ def encoder(loss_nats_per_token: float, bytes_per_token: float = 4.0) -> Encoder
         nats_per_byte=loss_nats_per_token / bytes_per_token,
         top1=0.3,
         top5=0.5,
-        unigram_perplexity=900,
+        unigram_perplexity=UNIGRAM_PERPLEXITY,
         unigram_top1=0.05,
         unigram_top5=0.1,
     )
@@ -36,9 +40,15 @@ def passed(candidate: Figures, champion: Figures | None) -> dict[str, bool]:
     return {gate.name: gate.is_passed for gate in gates(PARAMS, candidate, champion)}
 
 
-def test_a_first_version_needs_only_an_int8_graph_that_agrees() -> None:
-    assert passed(figures(encoder(9.0)), None) == {"int8_agreement": True}
-    assert passed(figures(encoder(9.0), agreement=0.969), None) == {"int8_agreement": False}
+def test_a_first_version_needs_an_int8_graph_that_agrees() -> None:
+    assert passed(figures(task(0.1)), None) == {"int8_agreement": True}
+    assert passed(figures(task(0.9), agreement=0.969), None) == {"int8_agreement": False}
+
+
+@pytest.mark.parametrize(("ratio", "is_passed"), [(10, True), (2.001, True), (1.999, False), (0.5, False)])
+def test_a_first_encoder_must_beat_the_unigram_baseline_by_a_factor(ratio: float, is_passed: bool) -> None:
+    untrained = figures(encoder(math.log(UNIGRAM_PERPLEXITY / ratio)))
+    assert passed(untrained, None) == {"int8_agreement": True, "unigram_ratio": is_passed}
 
 
 @pytest.mark.parametrize(("ratio", "is_passed"), [(0.5, True), (1.0, True), (1.0199, True), (1.0201, False)])

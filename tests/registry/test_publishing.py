@@ -159,9 +159,24 @@ def test_a_rollback_can_itself_be_taken_back(
     versions = publisher.registry
     assert versions.roll_back(NAME).champion == first.version
     assert versions.at(NAME, PREVIOUS) == replace(second, was_rolled_back=True)
-    assert versions.roll_back(NAME).champion == second.version
-    assert versions.at(NAME, CHAMPION) == second
-    assert versions.at(NAME, PREVIOUS) == replace(first, was_rolled_back=True)
+    assert versions.roll_back(NAME, undo=True).champion == second.version
+    assert (versions.at(NAME, CHAMPION), versions.at(NAME, PREVIOUS)) == (second, first)
+    assert versions.roll_back(NAME).champion == first.version
+
+
+def test_a_rollback_said_twice_leaves_the_version_down_that_was_taken_down(
+    publisher: Publisher, encoder_package: Path, evidence: Evidence, tmp_path: Path
+) -> None:
+    first = promoted(publisher, encoder_package, evidence)
+    promoted(publisher, other_package(encoder_package, tmp_path / "other"), evidence)
+    versions = publisher.registry
+    with pytest.raises(ArtifactError, match="no rollback to undo"):
+        versions.roll_back(NAME, undo=True)
+    versions.roll_back(NAME)
+    with pytest.raises(ArtifactError, match="rolled back already") as caught:
+        versions.roll_back(NAME)
+    assert f"`clozeline rollback {NAME} --undo`" in caught.value.do
+    assert versions.at(NAME, CHAMPION) == first
 
 
 def test_a_model_without_a_previous_version_cannot_be_rolled_back(

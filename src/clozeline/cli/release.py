@@ -14,35 +14,47 @@ def add_to(app: typer.Typer) -> None:
         app.command(rich_help_panel=_PANEL)(verb)
 
 
-def release() -> None:
+def release(
+    new_text: Annotated[
+        bool, typer.Option("--new-text", help="Promote what was measured on other text than the champion, uncompared.")
+    ] = False,
+) -> None:
     """Release the packages in `dist/`: check, register, and promote what passes the gates of params.yaml.
 
     Released twice, a package stays one version. The version that is live is the alias `champion`; one that does
-    not pass is the `candidate`; the one that was live before is `previous`.
+    not pass is the `candidate`; the one that was live before is `previous`. One that was measured on other text than
+    the champion does not compare with it: it is held until you say `--new-text`.
 
-    Example: `clozeline release`
+    Examples:
+
+    `clozeline release`
+
+    `clozeline release --new-text`   after a change of the text
     """
     workspace = project_here()
     from clozeline.cli import summary
     from flows.release import release as release_all
 
-    summary.show_releases(workspace, release_all(workspace.root))
+    summary.show_releases(workspace, release_all(workspace.root, new_text))
 
 
 def rollback(
     model: Annotated[
         str, typer.Argument(help="A registered model, as `clozeline-encoder`, or the name under dist/, as `encoder`.")
     ] = "encoder",
+    undo: Annotated[bool, typer.Option("--undo", help="Put the version up again that was taken down.")] = False,
 ) -> None:
-    """Put the version back that was live before; said twice, it changes nothing.
+    """Put the version back that was live before; said twice, the second time is refused.
 
-    No later release makes the version that was taken down live again: only a person does, with this command.
+    No later release makes the version that was taken down live again: only a person does, with `--undo`.
 
     Examples:
 
     `clozeline rollback`
 
     `clozeline rollback library`
+
+    `clozeline rollback library --undo`
     """
     workspace = project_here()
     from clozeline.registry import MODEL_PREFIX, model_name
@@ -50,5 +62,5 @@ def rollback(
     from clozeline.workspace import tracking_uri
 
     name = model if model.startswith(MODEL_PREFIX) else model_name(model)
-    done = Registry.open(tracking_uri(workspace)).roll_back(name)
+    done = Registry.open(tracking_uri(workspace)).roll_back(name, undo=undo)
     typer.echo(f"{done.name}: version {done.champion} is the champion, version {done.previous} the previous one")

@@ -38,7 +38,7 @@ def show(
     console.print(task_table(figures))
     console.print(package_table(figures, releases))
     if releases:
-        console.print(version_table(workspace, releases))
+        _show_versions(console, workspace, releases)
     console.print("Next:", style="bold")
     for verb, purpose in _NEXT_VERBS.items():
         console.print(f"  {escape(f'{_clozeline_as_typed()} {verb}')}  [dim]{purpose}[/]", soft_wrap=True)
@@ -57,7 +57,14 @@ def show_releases(workspace: Workspace, releases: "Sequence[Release]") -> None:
     console = Console()
     figures = read_figures(workspace, read_params(workspace.root / "params.yaml"))
     console.print(package_table(figures, releases))
+    _show_versions(console, workspace, releases)
+
+
+def _show_versions(console: Console, workspace: Workspace, releases: "Sequence[Release]") -> None:
     console.print(version_table(workspace, releases))
+    for made in releases:
+        if made.reason:
+            console.print(f"held: {made.reason}", markup=False, highlight=False, soft_wrap=True)
 
 
 def read_figures(workspace: Workspace, params: Params) -> dict[str, Figures]:

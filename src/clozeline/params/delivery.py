@@ -21,5 +21,7 @@ class ExportParams(Section):
 
 class ReleaseParams(Section):
     min_int8_agreement: Share
+    min_unigram_ratio: Positive
+    """The unigram baseline's perplexity over the encoder's: what a first version, too, must reach."""
     max_perplexity_ratio: Positive
     min_accuracy_delta: Annotated[float, Field(ge=-1, le=1)]

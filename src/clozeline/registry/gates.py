@@ -31,11 +31,18 @@ class Gate:
 
 
 def gates(params: ReleaseParams, candidate: Figures, champion: Figures | None) -> list[Gate]:
-    """The gates of a candidate; the first version of a model has no champion to be compared with."""
-    agreement = Gate("int8_agreement", candidate.export.int8_agreement, "at least", params.min_int8_agreement)
-    if champion is None:
-        return [agreement]
-    return [agreement, _not_worse(params, candidate.quality, champion.quality)]
+    """The gates of a candidate.
+
+    `champion` is None where there is nothing to compare with: a first version, or figures of other text.
+    """
+    checked = [Gate("int8_agreement", candidate.export.int8_agreement, "at least", params.min_int8_agreement)]
+    quality = candidate.quality
+    if isinstance(quality, EncoderMetrics):
+        ratio = quality.unigram_perplexity / quality.perplexity
+        checked.append(Gate("unigram_ratio", ratio, "at least", params.min_unigram_ratio))
+    if champion is not None:
+        checked.append(_not_worse(params, quality, champion.quality))
+    return checked
 
 
 def perplexity_ratio(candidate: EncoderMetrics, champion: EncoderMetrics) -> float:

@@ -124,11 +124,11 @@ class Registry:
             self._client.set_registered_model_alias(version.name, CHAMPION, version.version)
             self._client.delete_registered_model_alias(version.name, CANDIDATE)
 
-    def roll_back(self, name: str) -> Rollback:
-        """Let the champion and the previous version change places; doing it twice changes nothing.
+    def roll_back(self, name: str, *, undo: bool = False) -> Rollback:
+        """Let the champion and the previous version change places: down with the champion, or with `undo` up again.
 
         Raises:
-            ArtifactError: there is no previous version.
+            ArtifactError: there is no previous version; it was taken down itself, or with `undo` it was not.
         """
         champion, previous = self.at(name, CHAMPION), self.at(name, PREVIOUS)
         if not champion or not previous:
@@ -138,12 +138,31 @@ class Registry:
                 expected="a champion that took the place of another one",
                 do="release a second version first (`clozeline run` after a change)",
             )
+        if previous.was_rolled_back is not undo:
+            raise _no_second_time(champion, previous)
         with told(name, self._tracking_uri):
-            self._client.set_model_version_tag(name, champion.version, ROLLED_BACK, "true")
+            if not undo:
+                self._client.set_model_version_tag(name, champion.version, ROLLED_BACK, "true")
             self._client.delete_model_version_tag(name, previous.version, ROLLED_BACK)
             self._client.set_registered_model_alias(name, CHAMPION, previous.version)
             self._client.set_registered_model_alias(name, PREVIOUS, champion.version)
         return Rollback(name=name, champion=previous.version, previous=champion.version)
+
+
+def _no_second_time(champion: Registered, previous: Registered) -> ArtifactError:
+    if previous.was_rolled_back:
+        return ArtifactError(
+            f"{champion.name} is rolled back already",
+            given=f"champion: {champion}; previous: {previous}, which was taken down",
+            expected="a previous version that was good",
+            do=f"leave it, or put version {previous.version} back with `clozeline rollback {champion.name} --undo`",
+        )
+    return ArtifactError(
+        f"{champion.name} has no rollback to undo",
+        given=f"champion: {champion}; previous: {previous}, which nobody took down",
+        expected="a previous version that was rolled back",
+        do=f"`clozeline rollback {champion.name}` makes version {previous.version} the champion",
+    )
 
 
 def _registered(version: ModelVersion) -> Registered:

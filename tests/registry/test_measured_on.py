@@ -1,0 +1,88 @@
+"""Figures compare where the text and the rules of the measurement are the same, by the hashes of both locks."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozeline.lineage.lock import Lock
+from clozeline.registry.figures import MetricPaths
+from clozeline.registry.measured_on import MeasuredOn
+
+ENCODER = MetricPaths.of("encoder", "encoder")
+TASK = MetricPaths.of("library", "finetuned/library")
+KNOBS = {
+    "seed": 1,
+    "pretrain": {"objective": "mlm", "steps": 10},
+    "evaluate": {"num_folds": 7, "max_length": 64, "batch_tokens": 8192},
+    "finetune.library": {"data": "labels.csv", "kind": "classification", "test_fraction": 0.3, "epochs": 3},
+}
+
+
+def lock(validation: str = "aa", labels: str = "bb", **knobs: Any) -> Lock:
+    """With these md5s and, over `KNOBS`, these knobs of each section."""
+    deps = {"data/clean/validation.parquet": validation, "labels.csv": labels, "data/clean/train.parquet": "cc"}
+    params = {key: {**value, **knobs.get(key.split(".")[0], {})} for key, value in KNOBS.items() if key != "seed"}
+    seed = knobs.get("seed", KNOBS["seed"])
+    stage = {
+        "cmd": "x",
+        "deps": [{"path": path, "md5": md5} for path, md5 in deps.items()],
+        "params": {"params.yaml": {**params, "seed": seed}},
+    }
+    return Lock.model_validate({"stages": {"any": stage}})
+
+
+def differences(candidate: Lock, paths: MetricPaths) -> list[str]:
+    return MeasuredOn.of(candidate, paths).differences(MeasuredOn.of(lock(), paths))
+
+
+@pytest.mark.parametrize("paths", [ENCODER, TASK])
+def test_a_model_trained_otherwise_compares(paths: MetricPaths) -> None:
+    assert differences(lock(pretrain={"steps": 99}, finetune={"epochs": 9}), paths) == []
+
+
+def test_an_encoder_compares_on_the_same_validation_text_only() -> None:
+    assert differences(lock(validation="dd"), ENCODER) == [
+        "data/clean/validation.parquet has md5 dd, the champion's aa"
+    ]
+    assert differences(lock(labels="dd"), ENCODER) == []
+
+
+@pytest.mark.parametrize(
+    ("knobs", "told"),
+    [
+        ({"evaluate": {"num_folds": 2}}, "evaluate.num_folds is 2, the champion's 7"),
+        ({"evaluate": {"max_length": 512}}, "evaluate.max_length is 512, the champion's 64"),
+        ({"pretrain": {"objective": "clm"}}, "pretrain.objective is clm, the champion's mlm"),
+    ],
+)
+def test_an_encoder_compares_by_the_same_rules_only(knobs: dict[str, Any], told: str) -> None:
+    assert differences(lock(**knobs), ENCODER) == [told]
+
+
+def test_a_task_compares_on_the_same_test_part_only() -> None:
+    assert differences(lock(validation="dd"), TASK) == []
+    assert differences(lock(labels="dd"), TASK) == ["labels.csv has md5 dd, the champion's bb"]
+    assert differences(lock(seed=2, finetune={"test_fraction": 0.1}), TASK) == [
+        "finetune.library.test_fraction is 0.1, the champion's 0.3",
+        "seed is 2, the champion's 1",
+    ]
+
+
+def test_what_a_lock_does_not_know_does_not_compare() -> None:
+    nothing = MeasuredOn.of(Lock(stages={}), ENCODER)
+    assert nothing.differences(nothing) == ["data/clean/validation.parquet has md5 None, the champion's None"]
+
+
+def test_the_names_are_those_of_the_projects_graph_and_params() -> None:
+    project = Path(__file__).parents[2]
+    from clozeline.params import read_params
+    from clozeline.registry import measured_on
+
+    params = read_params(project / "params.yaml")
+    known = params.model_dump()
+    for name in measured_on._ENCODER_RULES:
+        section, key = name.split(".")
+        assert key in known[section]
+    assert set(measured_on._TASK_RULES) <= set(known["finetune"]["library"])
+    assert f"- {measured_on._ENCODER_TEXT}\n" in (project / "dvc.yaml").read_text(encoding="utf-8")
