@@ -21,6 +21,7 @@ from clozeline.model.objectives import TargetBatch
 from clozeline.model.regularization import regularize
 from clozeline.model.saving import save_weights
 from clozeline.model.stock_classes import longest_row_of
+from clozeline.model.targets_only import encode_targets
 from clozeline.params import ModelParams
 from clozeline.params.model import OWN_ENCODER
 
@@ -119,9 +120,13 @@ def _save_tokenizer(tokenizer: Path, out: Path) -> None:
 
 
 def target_logits(model: LanguageModel, batch: TargetBatch) -> Tensor:
-    """`logits_TV`: the head sees the targets alone, so that its cost is that of the targets, not of B × L."""
+    """`logits_TV`: the head, and the last layer where that can be, see the targets alone, so that their cost is that
+    of the targets, not of B × L."""
     form = None if isinstance(model, OwnEncoderWithHead) else FORMS[type(model).__name__][1]
     arguments, project = (form.arguments, form.project) if form else ({}, project_own)
+    hidden_TH = encode_targets(model, batch)
+    if hidden_TH is not None:
+        return project(model, hidden_TH)
     encoded = model.base_model(batch.input_ids_BL, attention_mask=batch.attention_mask_BL, **arguments)
     hidden_BLH: Tensor = encoded.last_hidden_state
     return project(model, hidden_BLH.reshape(-1, hidden_BLH.shape[-1])[batch.slot_T])
