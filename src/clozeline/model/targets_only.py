@@ -71,10 +71,11 @@ class _Queries:
         """`context_TH`: each target looks at its row."""
         query_BAMD = _heads(self.spread(query_THd), num_heads)
         key_BALD, value_BALD = _heads(key_BLH, num_heads), _heads(value_BLH, num_heads)
-        context_BAMD: Tensor = functional.scaled_dot_product_attention(
+        context_BAMD = functional.scaled_dot_product_attention(
             query_BAMD, key_BALD, value_BALD, attn_mask=mask, dropout_p=dropout
         )
-        return context_BAMD.transpose(1, 2).flatten(2)[self.row_T, self.place_T]
+        context_TH: Tensor = context_BAMD.transpose(1, 2).flatten(2)[self.row_T, self.place_T]
+        return context_TH
 
 
 def _heads(values_BXH: Tensor, num_heads: int) -> Tensor:
