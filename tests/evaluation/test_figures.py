@@ -82,6 +82,17 @@ def test_figures_equal_those_worked_out_row_by_row_with_the_stock_model(model: P
     assert measured.nats_per_byte == pytest.approx(np.sum(losses) / split.shards.text_bytes, rel=1e-5)
 
 
+def test_text_that_the_tokenizer_did_not_know_is_not_free(model: PreTrainedModel, make_tokens: TokensMaker) -> None:
+    unknown, known = 1, 7
+    documents = [np.array([5, 6, unknown, 8, unknown]), np.array([known, 9])]
+    split = Split.open(TokenShards.open(make_tokens(documents, documents), "validation"), max_length=32)
+    measured = measure(model, split)
+    assert (measured.target_tokens, measured.unknown_tokens, measured.validation_tokens) == (5, 2, 7)
+    bytes_of_two_tokens = 2 * measured.text_bytes / 7
+    expected = 5 * measured.loss_nats_per_token + bytes_of_two_tokens * math.log(256)
+    assert measured.nats_per_byte * measured.text_bytes == pytest.approx(expected)
+
+
 def test_the_unigram_baseline_is_the_cross_entropy_of_training_frequencies(make_tokens: object) -> None:
     folder = make_tokens([np.array([5, 5, 5, 6])], [np.array([5, 6, 7])])
     train, validation = TokenShards.open(folder, "train"), TokenShards.open(folder, "validation")

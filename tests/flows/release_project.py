@@ -53,6 +53,8 @@ ENCODER = {
     "loss_nats_per_token": 5.0,
     "perplexity": 148.4,
     "nats_per_byte": 1.25,
+    "text_bytes": 4000,
+    "target_tokens": 1000,
     "top1": 0.3,
     "top5": 0.5,
     "unigram_perplexity": 900.0,

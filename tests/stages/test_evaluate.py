@@ -16,7 +16,9 @@ CONTRACT = {
     "top1",
     "top5",
     "nats_per_byte",
+    "text_bytes",
     "target_tokens",
+    "unknown_tokens",
     "validation_tokens",
 }
 

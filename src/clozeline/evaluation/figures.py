@@ -3,6 +3,11 @@
 The tokens are dealt into k folds by who they are; pass k hides fold k alone. Sums are taken over tokens, so
 the figures do not depend on how rows were batched (a mean of batch means does).
 
+A token that the tokenizer did not know ([UNK]) is no target: to name it is no skill. But its bytes are text, and a
+tokenizer that leaves the hard words unknown must not look better for it. So in `nats_per_byte` each is charged as if
+its text, taken to be as long as a token of this split is on average, were spelled in bytes that are all equally
+likely: ln 256 nats for each byte. The other figures are of the targets alone.
+
 Shapes: T targets of a batch, V vocabulary.
 """
 
@@ -22,6 +27,7 @@ from clozeline.model.objectives import OBJECTIVES, TargetBatch
 from clozeline.tokens.rows import sorted_plan
 
 _TOP = 5
+_NATS_PER_UNKNOWN_BYTE = math.log(256)
 
 
 @dataclass(frozen=True)
@@ -47,10 +53,14 @@ class Figures:
     top1: float
     top5: float
     nats_per_byte: float
-    """Loss of all targets over the UTF-8 bytes of the raw text: the one to compare across tokenizers."""
+    """Loss of all targets and the charge for unknown tokens, over the UTF-8 bytes of the raw text: the one to compare
+    across tokenizers."""
+    text_bytes: int
     target_tokens: int
+    unknown_tokens: int
+    """No model could be asked to name them."""
     validation_tokens: int
-    """Targets, and the unknown tokens that no model could be asked to name."""
+    """Targets and unknown tokens."""
 
 
 def measure(
@@ -68,14 +78,18 @@ def measure(
         sums = sums + _judge(language_model.target_logits(model, batch), batch.labels_T)
         advance(num_rows)
     loss = sums.loss_nats / sums.num_targets
+    shards = split.shards
+    unknown_tokens = shards.num_tokens - sums.num_targets
     return Figures(
         loss_nats_per_token=loss,
         perplexity=math.exp(loss),
         top1=sums.num_top1 / sums.num_targets,
         top5=sums.num_top5 / sums.num_targets,
-        nats_per_byte=sums.loss_nats / split.shards.text_bytes,
+        nats_per_byte=sums.loss_nats / shards.text_bytes + _NATS_PER_UNKNOWN_BYTE * unknown_tokens / shards.num_tokens,
+        text_bytes=shards.text_bytes,
         target_tokens=sums.num_targets,
-        validation_tokens=split.shards.num_tokens,
+        unknown_tokens=unknown_tokens,
+        validation_tokens=shards.num_tokens,
     )
 
 

@@ -49,6 +49,9 @@ class EncoderMetrics(_Metrics):
     loss_nats_per_token: float
     perplexity: float
     nats_per_byte: float
+    """With a charge for the text of unknown tokens: see evaluation/figures.py."""
+    text_bytes: int
+    target_tokens: int
     top1: float
     top5: float
     unigram_perplexity: float

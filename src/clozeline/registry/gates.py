@@ -49,10 +49,10 @@ def perplexity_ratio(candidate: EncoderMetrics, champion: EncoderMetrics) -> flo
     """The candidate's perplexity over the champion's, both in the champion's tokens.
 
     A perplexity belongs to its tokenizer: the same model quality in longer tokens is a higher perplexity. The loss
-    per byte of text does not, so it is what is compared, times the champion's bytes per token. With the same tokens
-    this is the plain ratio.
+    per byte of text does not, so it is what is compared, times the champion's bytes per token; text that a tokenizer
+    leaves unknown has its price in it. With the same tokens this is the plain ratio.
     """
-    champion_bytes_per_token = champion.loss_nats_per_token / champion.nats_per_byte
+    champion_bytes_per_token = champion.text_bytes / champion.target_tokens
     return math.exp((candidate.nats_per_byte - champion.nats_per_byte) * champion_bytes_per_token)
 
 

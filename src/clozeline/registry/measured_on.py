@@ -39,7 +39,8 @@ class MeasuredOn:
     def of(cls, lock: Lock, paths: MetricPaths) -> Self:
         """Of the figures in `paths.quality` when the stages were as `lock` says."""
         knobs = {key: value for stage in lock.stages.values() for key, value in stage.flat_params().items()}
-        text, names = _ENCODER_TEXT, _ENCODER_RULES
+        text: str = _ENCODER_TEXT
+        names: tuple[str, ...] = _ENCODER_RULES
         if paths.quality.parent.name == "finetune":
             section = f"finetune.{paths.quality.stem}"
             text = knobs.get(f"{section}.data", "")
