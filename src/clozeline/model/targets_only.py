@@ -79,7 +79,8 @@ class _Queries:
 
 
 def _heads(values_BXH: Tensor, num_heads: int) -> Tensor:
-    return values_BXH.unflatten(2, (num_heads, -1)).transpose(1, 2)
+    values_BAXD: Tensor = values_BXH.unflatten(2, (num_heads, -1)).transpose(1, 2)
+    return values_BAXD
 
 
 def _at_targets(values_BLH: Tensor, batch: TargetBatch) -> Tensor:
