@@ -19,11 +19,12 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
 from clozeline.errors import ClozelineError, TransientError
 from clozeline.lineage.lock import Lock
-from clozeline.params import read_params
+from clozeline.params import Params, read_params
 from clozeline.tracking.flow_run import WORKSPACE, FlowRun, StageRecord, Status
 from clozeline.workspace import Workspace, set_defaults, tracking_uri
 from flows.dvc_output import Outcome, Said, failure_of, is_advice, outcome_of
 from flows.git_state import git_tags
+from flows.inputs import require_inputs, unlabelled_tasks
 from flows.plain_errors import tell_errors_plainly
 from flows.run_lock import run_lock
 from flows.stage_environment import stage_environment
@@ -49,8 +50,9 @@ class StageResult:
 class PipelineRun:
     """What every stage task of one run shares."""
 
-    def __init__(self, workspace: Workspace, processes: StageProcesses) -> None:
+    def __init__(self, workspace: Workspace, graph: Sequence[StageNode], processes: StageProcesses) -> None:
         self.workspace = workspace
+        self.graph = graph
         self.processes = processes
         self.logs = workspace.logs / str(runtime.flow_run.id)
         self.tags = {
@@ -61,13 +63,18 @@ class PipelineRun:
         self.tracked = FlowRun.open(tracking_uri(workspace), str(runtime.flow_run.name), self.tags)
         self.results: dict[str, StageResult] = {}
 
-    def end(self, status: Status, graph: Sequence[StageNode]) -> None:
+    def require_inputs(self) -> None:
+        """Raise `DataError` if a later stage wants of those that ended what they do not make."""
+        done = {name for name, result in self.results.items() if result.outcome != "failed"}
+        require_inputs(self.workspace.root, self.graph, done)
+
+    def end(self, status: Status) -> None:
         root = self.workspace.root
         lock = root / "dvc.lock"
         tags: dict[str, str] = {f"dvc.outcome.{result.name}": result.outcome for result in self.results.values()}
         if lock.exists():
             tags["dvc.lock_md5"] = hashlib.md5(lock.read_bytes(), usedforsecurity=False).hexdigest()
-        metrics = [path for node in graph for path in node.metrics]
+        metrics = [path for node in self.graph for path in node.metrics]
         self.tracked.end(
             status,
             tags=tags,
@@ -84,35 +91,47 @@ def pipeline(project: Path = Path()) -> list[StageResult]:
 
     Raises:
         ParamsError: params.yaml or dvc.yaml is wrong; nothing was started.
+        DataError: a file that no stage makes is missing; nothing was started.
         TransientError: another run is at work here, or MLflow does not answer.
         ClozelineError: what the first stage that failed told; stages that need it did not start.
     """
     tell_errors_plainly()
     workspace = Workspace(project.resolve())
     set_defaults(workspace)
-    read_params(workspace.root / "params.yaml")
+    params = read_params(workspace.root / "params.yaml")
     with run_lock(workspace.lock_file) as lock:
         graph = read_stage_graph(workspace.root)
-        run = PipelineRun(workspace, StageProcesses(kept_open=[lock]))
+        _warn_of_missing_labels(params)
+        require_inputs(workspace.root, graph, done={node.name for node in graph if not node.is_changed})
+        run = PipelineRun(workspace, graph, StageProcesses(kept_open=[lock]))
         try:
-            _run_stages(run, graph)
+            _run_stages(run)
         except ClozelineError:
-            run.end("FAILED", graph)
+            run.end("FAILED")
             not_started = [node.name for node in graph if node.name not in run.results]
             get_run_logger().error("not started: %s", ", ".join(not_started) or "none")
             raise
         except BaseException:
             # Cancelled or interrupted: the tasks' threads wait for their processes.
             run.processes.end_all()
-            run.end("KILLED", graph)
+            run.end("KILLED")
             raise
-        run.end("FINISHED", graph)
+        run.end("FINISHED")
         return [run.results[node.name] for node in graph]
 
 
-def _run_stages(run: PipelineRun, graph: Sequence[StageNode]) -> None:
+def _warn_of_missing_labels(params: Params) -> None:
+    for name in unlabelled_tasks(params):
+        get_run_logger().warning(
+            "finetune.%s learns which file a text is from: preprocess.source.label_field is null. If your text has no "
+            "labels, write `finetune: {}` and leave only `encoder: encoder` under export.models",
+            name,
+        )
+
+
+def _run_stages(run: PipelineRun) -> None:
     futures: dict[str, PrefectFuture[None]] = {}
-    for node in graph:
+    for node in run.graph:
         stage_task = run_stage.with_options(name=f"dvc:{node.name}", task_run_name=node.name)
         parents = [futures[parent] for parent in node.parents]
         futures[node.name] = stage_task.submit(run=run, node=node, wait_for=parents, return_state=False)
@@ -138,6 +157,7 @@ def run_stage(run: PipelineRun, node: StageNode) -> None:
     started = time.monotonic()
     outcome: Outcome = "failed"
     try:
+        run.require_inputs()
         outcome = _reproduce(run, node) if node.is_changed else "unchanged"
     finally:
         get_run_logger().info("%s: %s", node.name, outcome)

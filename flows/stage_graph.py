@@ -23,6 +23,10 @@ class StageNode:
     parents: tuple[str, ...]
     """Stages whose outputs it reads."""
     description: str
+    deps: tuple[str, ...]
+    """Files and folders that it reads on this machine, from the project's root if they are below it."""
+    outs: tuple[str, ...]
+    """What it writes, metrics and plots among it, from the project's root."""
     metrics: tuple[str, ...]
     """Paths of its metric files, from the project's root."""
     shown: tuple[str, ...]
@@ -82,6 +86,8 @@ def _node(stage: PipelineStage, parents: tuple[str, ...], is_changed: bool) -> S
         name=_name(stage),
         parents=parents,
         description=stage.desc or "",
+        deps=tuple(_from_root(dep.fs_path, stage) for dep in stage.deps if dep.protocol == "local"),
+        outs=tuple(_from_root(out.fs_path, stage) for out in stage.outs if out.protocol == "local"),
         metrics=tuple(metrics),
         shown=(*plots, *reports),
         is_changed=is_changed,
@@ -95,4 +101,5 @@ def _name(stage: Stage) -> str:
 
 
 def _from_root(path: str, stage: Stage) -> str:
-    return Path(path).relative_to(stage.repo.root_dir).as_posix()
+    root = stage.repo.root_dir
+    return (Path(path).relative_to(root) if Path(path).is_relative_to(root) else Path(path)).as_posix()
