@@ -11,7 +11,7 @@ import pytest
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "src" / "clozeline"
 SOURCES = [*sorted(PACKAGE.rglob("*.py")), *sorted((PROJECT / "flows").rglob("*.py"))]
-ROOMS = ["text", "tokens", "model", "training", "evaluation", "tasks", "exporting", "inference", "serving"]
+ROOMS = ["text", "tokens", "model", "training", "evaluation", "planning", "tasks", "exporting", "inference", "serving"]
 
 
 def imported_by(file: Path) -> Iterator[str]:

@@ -1,0 +1,135 @@
+"""`clozeline plan`: what a training will cost before it is begun, and which encoder to choose."""
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from clozeline.errors import ParamsError
+
+if TYPE_CHECKING:
+    from clozeline.params import Params, PretrainParams
+
+_TOKENS = Path("data/tokens")
+Need = StrEnum("Need", ["multilingual", "long", "fastest", "accurate", "domain"])
+"""The rows of clozeline/planning/chooser.py."""
+SizeName = Literal["mini", "tiny", "small", "base", "large"]
+OPTIONS = {
+    "family": "model.family",
+    "size": "model.size",
+    "objective": "objective",
+    "max_length": "max_length",
+}
+"""Option → key of the section `pretrain`."""
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(rich_help_panel="Make a model")(plan)
+
+
+def plan(
+    family: Annotated[str | None, typer.Option(help="Instead of params.yaml's.")] = None,
+    size: Annotated[SizeName | None, typer.Option(help="Instead of params.yaml's.")] = None,
+    objective: Annotated[Literal["mlm", "clm"] | None, typer.Option(help="Instead of params.yaml's.")] = None,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(min=64, help="Instead of that of data/tokens, or of params.yaml's.", show_default=False),
+    ] = None,
+    max_length: Annotated[int | None, typer.Option(min=8, help="Instead of params.yaml's.")] = None,
+    timing: Annotated[bool, typer.Option(help="Train a few steps on synthetic tokens, for tokens/s and ETA.")] = True,
+    every: Annotated[bool, typer.Option("--all", help="A table of every family in every size.")] = False,
+    needs: Annotated[
+        list[Need] | None, typer.Option("--for", help="What matters: which family, size, recipe, tokenizer?")
+    ] = None,
+) -> None:
+    """Say what the training of params.yaml will cost: parameters, memory, FLOPs, tokens/s, ETA; and what to do.
+
+    Examples:
+
+    - `clozeline plan`
+    - `clozeline plan --family bert --size base --max-length 512 --no-timing`
+    - `clozeline plan --all`
+    - `clozeline plan --for multilingual --for long`
+    """
+    # See stage.py: set before torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    from clozeline.cli import plan_tables
+    from clozeline.params import read_params
+
+    if needs:
+        plan_tables.show(plan_tables.chosen(needs))
+        return
+    params = read_params(Path("params.yaml"))
+    pretrain = changed(params.pretrain, family=family, size=size, objective=objective, max_length=max_length)
+    num_tokens = vocab_size or _vocab_size(params)
+    plan_tables.show(_zoo(pretrain, num_tokens) if every else _one(pretrain, num_tokens, timing))
+
+
+def changed(params: "PretrainParams", **options: object) -> "PretrainParams":
+    """`params` with what was given in their place, checked again.
+
+    Raises:
+        ParamsError: they cannot be used together.
+    """
+    from pydantic import ValidationError
+
+    from clozeline.params import PretrainParams
+
+    given = {OPTIONS[name]: value for name, value in options.items() if value is not None}
+    tree: dict[str, Any] = params.model_dump()
+    if {"family", "size"} & {name for name, value in options.items() if value is not None}:
+        given["start"] = given["start_revision"] = None
+    for key, value in given.items():
+        section, _, name = key.rpartition(".")
+        (tree[section] if section else tree)[name] = value
+    if options.get("size") is not None:
+        shape = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+        tree["model"].update(dict.fromkeys(shape))
+    length = tree["max_length"]
+    tree["model"]["max_position_embeddings"] = max(tree["model"]["max_position_embeddings"], length)
+    tree["batch_tokens"] = max(tree["batch_tokens"], length)
+    try:
+        return PretrainParams.model_validate(tree)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        expected = fault["ctx"]["error"].args[0] if fault["type"] == "value_error" else fault["msg"]
+        raise ParamsError(
+            "these options cannot be used with params.yaml",
+            given=", ".join(f"{key}: {value}" for key, value in given.items()),
+            expected=expected,
+            do="correct the options",
+        ) from error
+
+
+def _vocab_size(params: "Params") -> int:
+    """Of the tokens that are there, else the one they will have."""
+    from clozeline.tokens.shards import INFO_NAME, TokensInfo
+
+    if (_TOKENS / INFO_NAME).is_file():
+        return TokensInfo.read(_TOKENS).vocab_size
+    return params.tokenize.vocab_size
+
+
+def _zoo(params: "PretrainParams", vocab_size: int) -> Iterable[object]:
+    from clozeline.cli import plan_tables
+    from clozeline.planning.plan import zoo
+
+    # What a family does not let one choose is told where one family is chosen.
+    logging.getLogger("clozeline.model").setLevel(logging.ERROR)
+    return plan_tables.zoo_table(zoo(params.model, vocab_size), vocab_size)
+
+
+def _one(params: "PretrainParams", vocab_size: int, timing: bool) -> Sequence[object]:
+    from clozeline.cli import plan_tables
+    from clozeline.planning.advice import Situation
+    from clozeline.planning.memory import device_bytes
+    from clozeline.planning.plan import Plan
+
+    planned = Plan.of(params, vocab_size)
+    memory = device_bytes()
+    speed = planned.time() if timing and planned.memory.total < memory else None
+    return plan_tables.plan_tables(Situation(planned, speed, memory))

@@ -1,0 +1,155 @@
+"""The tables of `clozeline plan`."""
+
+import io
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+from ruamel.yaml import YAML
+
+from clozeline.planning.advice import Situation, advise
+from clozeline.planning.chooser import CHOICES, as_tree, combine
+from clozeline.planning.counting import ParameterCount
+
+_MIB, _GIB = 2**20, 2**30
+_PLAIN_WIDTH = 160
+
+
+def show(tables: Iterable[Any]) -> None:
+    """On standard output: with lines and colours in a terminal, else as plain text in columns."""
+    is_terminal = sys.stdout.isatty()
+    console = Console() if is_terminal else Console(width=_PLAIN_WIDTH)
+    for table in tables:
+        if isinstance(table, Table):
+            # Beside the table, so that a long title does not break at its width.
+            console.print(Text(str(table.title), style="bold"))
+            table.title = None
+            table.box = table.box if is_terminal else None
+        console.print(table)
+
+
+def plan_tables(situation: Situation) -> Sequence[RenderableType]:
+    lines = list(advise(situation))
+    advice = [Text(f"• {line}") for line in lines] or [Text("• Nothing speaks against it.")]
+    return [
+        _parameters(situation),
+        _memory(situation),
+        _time(situation),
+        Text("Advice", style="bold"),
+        *advice,
+    ]
+
+
+def zoo_table(zoo: Mapping[tuple[str, str], ParameterCount], vocab_size: int) -> Sequence[RenderableType]:
+    title = f"Every family in every size, a vocabulary of {vocab_size:,}"
+    table = _table(title, "family", "size", ">parameters", ">fp32", ">fp16", ">INT8")
+    last = ""
+    for (family, size), count in zoo.items():
+        if family != last and last:
+            table.add_section()
+        bytes_ = (count.fp32_bytes, count.fp16_bytes, count.int8_bytes)
+        table.add_row(family, size, f"{count.total:,}", *map(size_of, bytes_))
+        last = family
+    return [table]
+
+
+def chosen(needs: Sequence[str]) -> Sequence[RenderableType]:
+    table = _table("What to choose", "for", "family", "size", "recipe", "tokenizer")
+    for need in dict.fromkeys(needs):
+        choice = CHOICES[need]
+        table.add_row(need, choice.family, choice.size, choice.recipe, choice.tokenizer)
+    combined = combine(needs)
+    reasons = [Text(f"• {need}: {CHOICES[need].why}") for need in dict.fromkeys(needs)]
+    conflicts = [
+        Text(f"• {need} asks for another {', '.join(keys)}: what was named first stands", style="yellow")
+        for need, keys in combined.conflicts.items()
+    ]
+    text = io.StringIO()
+    yaml = YAML()
+    yaml.indent(mapping=2)
+    yaml.dump(as_tree(combined.params), text)
+    lines = Text("In params.yaml", style="bold")
+    return [table, *reasons, *conflicts, lines, Text(text.getvalue().rstrip())]
+
+
+def _parameters(situation: Situation) -> Table:
+    plan, params = situation.plan, situation.plan.params
+    what = params.start or f"{params.model.family} {params.model.size or 'of a shape of its own'}"
+    title = f"{what}, {params.objective}, a vocabulary of {plan.vocab_size:,}, rows of {params.max_length}"
+    table = _table(title, "parameters", ">number", ">share")
+    count = plan.count
+    for name, number in (("embedding", count.embedding), ("body", count.body), ("head", count.head)):
+        table.add_row(name, f"{number:,}", f"{number / count.total:.0%}")
+    table.add_section()
+    table.add_row("all", f"{count.total:,}", "")
+    return table
+
+
+def _memory(situation: Situation) -> Table:
+    count, step, params = situation.plan.count, situation.plan.memory, situation.plan.params
+    table = _table("Memory", "what", ">size")
+    for name, size_bytes in (
+        ("weights in fp32", count.fp32_bytes),
+        ("weights in fp16", count.fp16_bytes),
+        ("weights in INT8, as exported", count.int8_bytes),
+    ):
+        table.add_row(name, size_of(size_bytes))
+    table.add_section()
+    at_once = params.micro_batch_tokens or params.batch_tokens
+    for name, size_bytes in (
+        ("training: weights and gradients, fp32", step.weights + step.gradients),
+        (f"training: state of {params.optimizer.kind}", step.optimizer),
+        (f"training: activations of {at_once:,} tokens, {situation.plan.precision.name}, about", step.activations),
+        ("training: all", step.total),
+    ):
+        table.add_row(name, size_of(size_bytes))
+    table.add_row("this device has", size_of(situation.memory_bytes))
+    return table
+
+
+def _time(situation: Situation) -> Table:
+    plan, speed = situation.plan, situation.speed
+    table = _table("Work", "what", ">figure")
+    table.add_row("FLOPs a token, forward", _si(plan.compute.forward))
+    table.add_row("FLOPs a token, training", _si(plan.compute.training))
+    table.add_row("tokens of the budget, at most", f"{plan.budget_tokens:,}")
+    table.add_row("FLOPs of the budget", _si(plan.compute.training * plan.budget_tokens))
+    if speed is not None:
+        table.add_section()
+        table.add_row("tokens/s here, timed", f"{speed.tokens_per_second:,.0f}")
+        table.add_row("FLOP/s here", _si(speed.tokens_per_second * plan.compute.training))
+        table.add_row("ETA of the budget", _duration(situation.seconds))
+    return table
+
+
+def size_of(size_bytes: int) -> str:
+    return f"{size_bytes / _GIB:,.2f} GiB" if size_bytes >= _GIB else f"{size_bytes / _MIB:,.1f} MiB"
+
+
+def _si(number: float) -> str:
+    """Three digits and a prefix."""
+    for unit in ("", "k", "M", "G", "T", "P"):
+        if number < 1000:
+            return f"{number:.3g} {unit}".strip()
+        number /= 1000
+    return f"{number:.3g} E"
+
+
+def _duration(seconds: float) -> str:
+    minutes, hours, days = seconds / 60, seconds / 3600, seconds / 86_400
+    if days >= 2:
+        return f"{days:.1f} days"
+    if hours >= 2:
+        return f"{hours:.1f} hours"
+    return f"{minutes:.1f} minutes" if minutes >= 2 else f"{seconds:.0f} s"
+
+
+def _table(title: str, *columns: str) -> Table:
+    """A column whose name begins with `>` holds numbers."""
+    table = Table(title=title)
+    for column in columns:
+        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
+    return table

@@ -1,0 +1,79 @@
+"""Floating-point operations for each token, by formula."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from torch import nn
+
+from clozeline.model.language_model import LanguageModel, objective_of
+from clozeline.planning.counting import layer_matrices
+
+_BACKWARD = 2
+"""Backward passes cost twice the forward pass: a product for the inputs, one for the weights."""
+
+
+@dataclass(frozen=True)
+class Compute:
+    """FLOPs for each token of a full row; a multiplication and an addition are two.
+
+    Kaplan et al. 2020, section 2.1 and table 1: forward 2·N for the N weights that a token is multiplied with, and
+    4·layers·length·hidden where each token attends to all (2· where half of them are hidden from it); forward and
+    backward 3 times that, hence "6·N". Two differences: a layer that is used several times counts as often (ALBERT),
+    and the head, with its vocabulary, counts for the targets alone, for nothing else is projected.
+
+    A last layer that is computed for the targets alone costs less than is said here. Norms, activations and DeBERTa's
+    products with relative positions are left out, as the paper leaves them out.
+    """
+
+    body: float
+    attention: float
+    head: float
+
+    @classmethod
+    def of(cls, model: LanguageModel, *, length: int, target_share: float) -> Self:
+        """`length`: tokens of a row. `target_share`: targets over tokens, 0-1."""
+        tables = {id(module.weight) for module in model.base_model.modules() if isinstance(module, nn.Embedding)}
+        own = {id(parameter): parameter for parameter in model.base_model.parameters() if parameter.ndim == 2}
+        layers = {id(matrix) for matrix in layer_matrices(model)} - tables
+        inside = sum(own[key].numel() for key in layers)
+        outside = sum(matrix.numel() for key, matrix in own.items() if key not in layers | tables)
+        seen = 0.5 if objective_of(model) == "clm" else 1.0
+        return cls(
+            body=2.0 * (inside * _times_used(model) + outside),
+            attention=4.0 * num_layers(model) * length * hidden_size(model) * seen,
+            head=2.0 * target_share * _head_weights(model),
+        )
+
+    @property
+    def forward(self) -> float:
+        return self.body + self.attention + self.head
+
+    @property
+    def training(self) -> float:
+        return (1 + _BACKWARD) * self.forward
+
+
+def hidden_size(model: LanguageModel) -> int:
+    """Of stock models the configuration knows it, of an encoder of your own the encoder."""
+    owner: Any = model.config if hasattr(model.config, "hidden_size") else model.base_model
+    return int(owner.hidden_size)
+
+
+def num_layers(model: LanguageModel) -> int:
+    """Layers that a token passes; of an encoder of your own, the longest list of layers in it."""
+    stated = getattr(model.config, "num_hidden_layers", None)
+    lists = (len(module) for module in model.base_model.modules() if isinstance(module, nn.ModuleList))
+    return int(stated) if stated is not None else max(lists, default=1)
+
+
+def _times_used(model: LanguageModel) -> float:
+    groups = getattr(model.config, "num_hidden_groups", None)
+    return 1.0 if groups is None else num_layers(model) / groups
+
+
+def _head_weights(model: LanguageModel) -> int:
+    """Weights of all linear maps outside the encoder, the tied one to the vocabulary among them."""
+    inner = set(model.base_model.modules())
+    return sum(
+        module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear) and module not in inner
+    )

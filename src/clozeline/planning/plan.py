@@ -1,0 +1,103 @@
+"""The costs of one pre-training, together."""
+
+import os
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+
+from clozeline.model import language_model
+from clozeline.model.families import FAMILIES, TokenIds
+from clozeline.model.language_model import LanguageModel
+from clozeline.model.sizes import SIZES
+from clozeline.model.starting import start_from
+from clozeline.params import ModelParams, PretrainParams
+from clozeline.planning.compute import Compute
+from clozeline.planning.counting import ParameterCount, outline
+from clozeline.planning.memory import StepMemory
+from clozeline.planning.speed import Speed, measure
+from clozeline.training.precision import Precision
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `params` will cost, with a vocabulary of this size."""
+
+    params: PretrainParams
+    vocab_size: int
+    precision: Precision
+    count: ParameterCount
+    compute: Compute
+    memory: StepMemory
+
+    @classmethod
+    def of(cls, params: PretrainParams, vocab_size: int) -> Self:
+        """
+        Raises:
+            ArtifactError: `params.start` cannot be had.
+            ParamsError: the params cannot be met here.
+        """
+        model = _started(params, vocab_size) or outline(params.model, params.objective, vocab_size)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        precision = Precision.choose(params.precision, device)
+        share = target_share(params)
+        return cls(
+            params=params,
+            vocab_size=vocab_size,
+            precision=precision,
+            count=ParameterCount.of(model),
+            compute=Compute.of(model, length=params.max_length, target_share=share),
+            memory=StepMemory.of(model, params, precision.name, share),
+        )
+
+    def time(self) -> Speed:
+        """Train a few steps on this machine."""
+        torch.set_num_threads(self.params.num_threads or len(os.sched_getaffinity(0)))
+        model = _started(self.params, self.vocab_size) or language_model.build(
+            self.params.model, self.params.objective, _ids(self.vocab_size), seed=0
+        )
+        share = target_share(self.params)
+        return measure(model, self.params, target_share=share, flops_per_token=self.compute.training)
+
+    @property
+    def budget_tokens(self) -> int:
+        """At most: a batch is as full as its rows allow."""
+        return self.params.tokens or (self.params.steps or 0) * self.params.batch_tokens
+
+
+def target_share(params: PretrainParams) -> float:
+    """Targets over tokens, the mean over the budget; under `clm` every token is one."""
+    if params.objective == "clm":
+        return 1.0
+    masking = params.masking
+    return (masking.mask_rate + (masking.final_mask_rate or masking.mask_rate)) / 2
+
+
+def zoo(params: ModelParams, vocab_size: int) -> dict[tuple[str, str], ParameterCount]:
+    """Every family in every size, by (family, size); `params` gives all else."""
+    return {
+        (family, size): ParameterCount.of(
+            outline(params.model_copy(update={"family": family, "size": size}), "mlm", vocab_size)
+        )
+        for family in FAMILIES
+        for size in SIZES
+    }
+
+
+def _started(params: PretrainParams, vocab_size: int) -> LanguageModel | None:
+    """A checkpoint brings its own shape: it has to be looked at."""
+    if params.start is None:
+        return None
+    return start_from(
+        params.start,
+        params.start_revision,
+        params.model,
+        params.objective,
+        _ids(vocab_size),
+        seed=0,
+        max_length=params.max_length,
+    )
+
+
+def _ids(vocab_size: int) -> TokenIds:
+    return TokenIds(vocab_size, 0, 2, 3)

@@ -1,0 +1,96 @@
+"""How fast this machine trains: a few steps, timed, on synthetic tokens.
+
+Shapes: B rows, L tokens of a row, T targets.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from clozeline.model.language_model import LanguageModel
+from clozeline.model.objectives import TargetBatch
+from clozeline.params import PretrainParams
+from clozeline.training.optimizers import build_optimizer
+from clozeline.training.precision import Precision
+from clozeline.training.pretraining import TargetLoss
+
+_MOST_FLOPS = 2e11
+"""Of a timed pass: a few seconds on a slow core."""
+_ENOUGH_SECONDS = 3.0
+_MOST_STEPS = 10
+
+
+@dataclass(frozen=True)
+class Speed:
+    seconds_per_token: float
+    """Forward and backward."""
+    seconds_per_update: float
+    """Of the optimizer, once a step."""
+    batch_tokens: int
+
+    @property
+    def seconds_per_step(self) -> float:
+        return self.seconds_per_token * self.batch_tokens + self.seconds_per_update
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.batch_tokens / self.seconds_per_step
+
+
+def measure(model: LanguageModel, params: PretrainParams, *, target_share: float, flops_per_token: float) -> Speed:
+    """Train `model` a few steps, on as many threads as the training will have; it is of no use afterwards.
+
+    Raises:
+        ParamsError: the precision is not for this processor.
+    """
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    precision = Precision.choose(params.precision, device)
+    loss = TargetLoss(model.to(device).train())
+    optimizer = build_optimizer(model, params.optimizer)
+    most = min(params.batch_tokens, params.micro_batch_tokens or params.batch_tokens, _MOST_FLOPS / flops_per_token)
+    batch = _synthetic(max(int(most) // params.max_length, 1), params.max_length, target_share, model).to(device)
+
+    def forward_and_backward() -> None:
+        with precision.autocast():
+            loss_sum = loss(batch)
+        (loss_sum / len(batch.labels_T)).backward()
+
+    def update() -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), params.optimizer.clip_norm)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    forward_and_backward()
+    update()
+    passes, updates = _timed(forward_and_backward, update, device)
+    return Speed(passes / batch.num_slots, updates, params.batch_tokens)
+
+
+def _synthetic(num_rows: int, length: int, target_share: float, model: LanguageModel) -> TargetBatch:
+    random = torch.Generator().manual_seed(0)
+    vocab_size = model.config.vocab_size
+    num_targets = max(round(target_share * num_rows * length), 1)
+    slot_T = torch.randperm(num_rows * length, generator=random)[:num_targets].sort().values
+    return TargetBatch(
+        input_ids_BL=torch.randint(vocab_size, (num_rows, length), generator=random),
+        attention_mask_BL=None,
+        slot_T=slot_T,
+        labels_T=torch.randint(vocab_size, (num_targets,), generator=random),
+    )
+
+
+def _timed(first: Callable[[], None], second: Callable[[], None], device: torch.device) -> tuple[float, float]:
+    """Median seconds of each, over some turns."""
+    seconds: tuple[list[float], list[float]] = ([], [])
+    while sum(map(sum, seconds)) < _ENOUGH_SECONDS and len(seconds[0]) < _MOST_STEPS:
+        for action, taken in zip((first, second), seconds, strict=True):
+            started = time.perf_counter()
+            action()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            taken.append(time.perf_counter() - started)
+    medians = [sorted(taken)[len(taken) // 2] for taken in seconds]
+    return medians[0], medians[1]

@@ -1,0 +1,85 @@
+"""`clozeline plan`: figures of the params, of the zoo, and what to choose."""
+
+import os
+import pty
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from clozeline.cli import app
+from clozeline.cli.plan_tables import size_of
+from clozeline.errors import ParamsError
+from clozeline.params import read_params
+from clozeline.planning.counting import ParameterCount, outline
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copy(CHECKOUT / "params.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def plan(*arguments: str) -> dict[str, str]:
+    """Last column of each line, by what is before it."""
+    result = CliRunner().invoke(app, ["plan", *arguments], catch_exceptions=False)
+    rows = (line.rsplit(maxsplit=1) for line in result.stdout.splitlines() if len(line.split()) > 1)
+    return {" ".join(name.split()): last for name, last in rows}
+
+
+def test_the_figures_are_those_of_the_params(project: Path) -> None:
+    params = read_params(project / "params.yaml")
+    count = ParameterCount.of(outline(params.pretrain.model, "mlm", params.tokenize.vocab_size))
+    shown = plan("--no-timing")
+    assert shown["all"] == f"{count.total:,}"
+    assert shown[f"weights in fp32 {size_of(count.fp32_bytes).split()[0]}"] == "MiB"
+    assert not any("tokens/s" in name for name in shown)
+
+
+def test_options_stand_in_for_params(project: Path) -> None:
+    options = "--family bert --size tiny --objective clm --vocab-size 1000 --max-length 600 --no-timing"
+    result = CliRunner().invoke(app, ["plan", *options.split()], catch_exceptions=False)
+    assert result.stdout.startswith("bert tiny, clm, a vocabulary of 1,000, rows of 600\n")
+
+
+@pytest.mark.slow
+def test_a_few_steps_are_timed(project: Path) -> None:
+    shown = plan("--vocab-size", "300")
+    assert float(shown["tokens/s here, timed"].replace(",", "")) > 0
+    assert any(name.startswith("ETA of the budget") for name in shown)
+
+
+def test_the_zoo_is_a_line_for_each_family_and_size_in_plain_text(project: Path) -> None:
+    result = CliRunner().invoke(app, ["plan", "--all", "--vocab-size", "300"], catch_exceptions=False)
+    rows = [line.split() for line in result.stdout.splitlines()[2:]]
+    assert len([row for row in rows if row]) == 55
+    assert ["modernbert", "mini"] in [row[:2] for row in rows]
+    assert not set("│─┃━") & set(result.stdout)
+
+
+def test_in_a_terminal_there_are_lines(project: Path) -> None:
+    leader, follower = pty.openpty()
+    subprocess.run([sys.executable, "-m", "clozeline", "plan", "--for", "long"], stdout=follower, check=True)
+    shown = os.read(leader, 65_536).decode()
+    os.close(follower)
+    os.close(leader)
+    assert "┃" in shown
+
+
+def test_the_chooser_needs_no_project_and_ends_with_lines_for_params(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["plan", "--for", "long", "--for", "fastest"], catch_exceptions=False)
+    assert "max_position_embeddings: 8192" in result.stdout
+    assert "fastest asks for another" in result.stdout
+
+
+@pytest.mark.parametrize("options", [["--family", "bort"], ["--family", "gpt:"]])
+def test_options_that_cannot_be_used_are_told(project: Path, options: list[str]) -> None:
+    result = CliRunner().invoke(app, ["plan", "--no-timing", *options])
+    assert isinstance(result.exception, ParamsError)
+    assert "modernbert, bert, roberta" in str(result.exception)

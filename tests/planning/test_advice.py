@@ -1,0 +1,51 @@
+"""Advice follows the figures."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozeline.params import PretrainParams, read_params
+from clozeline.planning.advice import Situation, advise
+from clozeline.planning.plan import Plan, zoo
+from clozeline.planning.speed import Speed
+
+PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").pretrain
+GIB = 2**30
+
+
+def advice_on(
+    vocab_size: int = 8192, memory: int = 16 * GIB, seconds_per_token: float = 1e-4, **changes: object
+) -> str:
+    model = PARAMS.model.model_copy(update={key: changes.pop(key) for key in ("family", "size") if key in changes})
+    params: PretrainParams = PARAMS.model_copy(update={"model": model, **changes})
+    plan = Plan.of(params, vocab_size)
+    return " ".join(advise(Situation(plan, Speed(seconds_per_token, 0.0, params.batch_tokens), memory)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"memory": 2**20}, "does not fit"),
+        ({"seconds_per_token": 0.1}, "More than a day"),
+        ({"family": "bert"}, "unigram plateau"),
+        ({"size": "base"}, "Fewer than 20 tokens"),
+        ({"vocab_size": 64_000}, "`tokenize.vocab_size`"),
+        ({"max_length": 4096}, "Attention costs more"),
+        ({"family": "deberta-v3"}, "no fused attention"),
+        ({"family": "longformer"}, "not exported"),
+        ({"objective": "clm"}, "not exported"),
+    ],
+)
+def test_advice_is_given_where_it_holds_and_not_elsewhere(changes: dict[str, Any], told: str) -> None:
+    assert told in advice_on(**changes)
+    assert told not in advice_on(vocab_size=512)
+
+
+def test_the_zoo_has_every_family_in_every_size_and_larger_sizes_are_larger() -> None:
+    table = zoo(PARAMS.model, 512)
+    families = {family for family, _ in table}
+    assert len(table) == 5 * len(families) == 55
+    for family in families:
+        totals = [table[family, size].total for size in ("mini", "tiny", "small", "base", "large")]
+        assert totals == sorted(totals)

@@ -1,0 +1,47 @@
+"""What is advised can be put into params.yaml as it stands."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from clozeline.cli.plan import Need
+from clozeline.params import FAMILY_NAMES, SIZE_NAMES, Params
+from clozeline.planning.chooser import CHOICES, as_tree, combine
+
+PARAMS = Path(__file__).parents[2] / "params.yaml"
+
+
+def laid_over(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    result = dict(base)
+    for key, value in change.items():
+        result[key] = laid_over(base[key], value) if isinstance(value, dict) else value
+    return result
+
+
+@pytest.mark.parametrize("needs", [*[[need] for need in CHOICES], ["long", "multilingual"], ["accurate", "long"]])
+def test_the_lines_make_a_params_file_that_is_accepted(needs: list[str]) -> None:
+    tree = YAML(typ="safe").load(PARAMS.read_text(encoding="utf-8"))
+    params = Params.model_validate(laid_over(tree, as_tree(combine(needs).params)))
+    choice = CHOICES[needs[0]]
+    assert params.pretrain.recipe == choice.recipe
+    if params.pretrain.start is None:
+        assert (params.pretrain.model.family, params.pretrain.model.size) == (choice.family, choice.size)
+
+
+def test_each_choice_names_rows_of_the_tables() -> None:
+    assert set(CHOICES) == set(Need)
+    started = CHOICES["domain"]
+    for choice in (choice for choice in CHOICES.values() if choice is not started):
+        assert choice.family in FAMILY_NAMES
+        assert choice.size in SIZE_NAMES
+
+
+def test_what_is_named_first_wins_and_the_loser_is_told() -> None:
+    combined = combine(["fastest", "accurate"])
+    assert combined.params["pretrain.model.size"] == "mini"
+    assert combined.params["pretrain.steps"] == 100_000
+    assert "pretrain.model.size" in combined.conflicts["accurate"]
+    assert "pretrain.model.family" not in combined.conflicts["accurate"]
+    assert combine(["accurate", "fastest"]).params["pretrain.model.size"] == "base"

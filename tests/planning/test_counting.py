@@ -1,0 +1,143 @@
+"""What is counted on the outline of a model is what the model has."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from clozeline.model import language_model
+from clozeline.model.families import FAMILIES, TokenIds
+from clozeline.model.objectives import TargetBatch
+from clozeline.params import ModelParams, PretrainParams, read_params
+from clozeline.planning.compute import Compute
+from clozeline.planning.counting import ParameterCount, outline
+from clozeline.planning.memory import OPTIMIZER_NUMBERS, StepMemory
+from clozeline.planning.plan import target_share
+from clozeline.training.optimizers import OPTIMIZERS, build_optimizer
+
+VOCAB_SIZE = 300
+IDS = TokenIds(VOCAB_SIZE, 0, 2, 3)
+NAMES = ["modernbert", "bert", "albert", "electra", "deberta-v2"]
+
+
+@pytest.fixture(scope="module")
+def params() -> PretrainParams:
+    params = read_params(Path(__file__).parents[2] / "params.yaml").pretrain
+    model = params.model.model_copy(
+        update={
+            "size": None,
+            "num_hidden_layers": 3,
+            "hidden_size": 64,
+            "num_attention_heads": 2,
+            "intermediate_size": 96,
+            "max_position_embeddings": 64,
+        }
+    )
+    return params.model_copy(update={"model": model, "max_length": 32, "batch_tokens": 128})
+
+
+def of_family(params: PretrainParams, family: str) -> ModelParams:
+    return params.model.model_copy(update={"family": family})
+
+
+def batch_of(num_rows: int, length: int, num_targets: int) -> TargetBatch:
+    slot_T = torch.arange(num_targets)
+    return TargetBatch(torch.full((num_rows, length), 7), None, slot_T, torch.full((num_targets,), 7))
+
+
+@pytest.mark.parametrize("family", NAMES)
+def test_an_outline_has_no_memory_and_as_many_parameters_as_the_model(params: PretrainParams, family: str) -> None:
+    drawn = outline(of_family(params, family), "mlm", VOCAB_SIZE)
+    assert {parameter.device.type for parameter in drawn.parameters()} == {"meta"}
+    real = language_model.build(of_family(params, family), "mlm", IDS, seed=0)
+    count = ParameterCount.of(drawn)
+    assert count == ParameterCount.of(real)
+    assert count.total == sum(parameter.numel() for parameter in real.parameters())
+    assert count.embedding >= VOCAB_SIZE * 64
+    assert min(count.body, count.head) > 0
+
+
+def test_int8_is_a_byte_for_each_weight_of_a_matrix_and_fp32_for_the_rest(params: PretrainParams) -> None:
+    model = language_model.build(of_family(params, "bert"), "mlm", IDS, seed=0)
+    count = ParameterCount.of(model)
+    expected = sum(
+        weight.numel() + 4 * len(weight) if weight.ndim == 2 else 4 * weight.numel() for weight in model.parameters()
+    )
+    assert count.int8_bytes == expected < count.fp16_bytes < count.fp32_bytes
+
+
+@pytest.mark.parametrize("family", ["modernbert", "bert", "albert", "electra"])
+def test_the_formula_counts_what_torch_counts(params: PretrainParams, family: str) -> None:
+    """With attention that is written out: torch's counter does not know the fused one of CPUs."""
+    form: Any = FAMILIES[family].forms["mlm"]
+    configuration = form.configure(of_family(params, family), IDS)
+    model = form.model_class._from_config(configuration, attn_implementation="eager")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        hidden_BLH = model.base_model(torch.full((4, 32), 7), attention_mask=None).last_hidden_state
+        form.project(model, hidden_BLH.reshape(-1, hidden_BLH.shape[-1])[:32])
+    compute = Compute.of(model, length=32, target_share=0.25)
+    assert compute.forward * 4 * 32 == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+def test_a_causal_model_attends_to_half(params: PretrainParams) -> None:
+    both = [
+        Compute.of(outline(params.model, objective, 300), length=32, target_share=1) for objective in ("mlm", "clm")
+    ]
+    assert both[1].attention == both[0].attention / 2
+    assert both[1].training == 3 * both[1].forward
+
+
+def test_the_mean_mask_rate_is_the_share_of_targets(params: PretrainParams) -> None:
+    masking = params.masking.model_copy(update={"mask_rate": 0.3, "final_mask_rate": 0.1})
+    assert target_share(params.model_copy(update={"masking": masking})) == pytest.approx(0.2)
+    assert target_share(params.model_copy(update={"objective": "clm"})) == 1
+
+
+@pytest.mark.parametrize("kind", list(OPTIMIZERS))
+def test_an_optimizer_keeps_as_many_numbers_as_planned(params: PretrainParams, kind: str) -> None:
+    rate = 1e-3 if kind == "muon" else None
+    chosen = params.optimizer.model_copy(update={"kind": kind, "matrix_learning_rate": rate})
+    model = language_model.build(of_family(params, "bert"), "mlm", IDS, seed=0)
+    optimizer = build_optimizer(model, chosen)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    kept = sum(
+        value.numel()
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor) and value.ndim
+    )
+    assert kept == OPTIMIZER_NUMBERS[kind](ParameterCount.of(model))
+
+
+@pytest.mark.parametrize("family", ["modernbert", "bert"])
+def test_activations_are_estimated_within_a_factor_of_two(params: PretrainParams, family: str) -> None:
+    model = language_model.build(of_family(params, family), "mlm", IDS, seed=0).train()
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    saved: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in own:
+            saved[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    share = target_share(params)
+    batch = batch_of(4, 32, num_targets=round(4 * 32 * share))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = torch.nn.functional.cross_entropy(language_model.target_logits(model, batch), batch.labels_T)
+    assert loss.requires_grad
+    measured = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
+    assert 0.5 < StepMemory.of(model, params, "fp32", share).activations / measured < 2
+
+
+def test_checkpointing_and_micro_batches_need_less(params: PretrainParams) -> None:
+    model = outline(params.model, "mlm", VOCAB_SIZE)
+    whole, parts, recomputed = (
+        StepMemory.of(model, params.model_copy(update=change), "fp32", 0.2).activations
+        for change in ({}, {"micro_batch_tokens": 32}, {"gradient_checkpointing": True})
+    )
+    assert parts == pytest.approx(whole / 4, rel=0.01)
+    assert recomputed < whole / 2
