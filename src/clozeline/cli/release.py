@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from clozeline.cli.endings import end_orderly_when_told
 from clozeline.cli.project import project_here
 
 _PANEL = "Make a model"
@@ -32,9 +33,12 @@ def release(
     `clozeline release --new-text`   after a change of the text
     """
     workspace = project_here()
+    end_orderly_when_told()
     from clozeline.cli import summary
     from flows.release import release as release_all
+    from flows.temporary_server import ensure_prefect_server
 
+    ensure_prefect_server(workspace)
     summary.show_releases(workspace, release_all(workspace.root, new_text))
 
 
