@@ -12,7 +12,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from clozeline.cli import app
-from clozeline.cli.lineage import as_tree
+from clozeline.cli.lineage import as_tree, wide_enough
 from clozeline.cli.project import project_here
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.lineage.trace import Ancestor, Trace
@@ -84,6 +84,25 @@ def test_a_lineage_is_drawn_from_the_model_to_the_source() -> None:
         "raw.txt  md5 aa, a source",
         "raw.txt (see above)",
     ]
+
+
+def test_no_hash_of_a_lineage_is_cut_short_where_lines_are_narrow(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    paths = [f"models/finetuned/a-task-with-a-long-name-{number}" for number in range(9)]
+    origin = None
+    for number, path in enumerate(paths):
+        origin = Ancestor(path, f"{number:032x}.dir", "a-stage-with-a-long-name", (origin,) if origin else ())
+    assert origin
+    version = Registered("clozeline-encoder", "3", "f" * 32, "0123456789abcdef", was_rolled_back=False)
+    tree = as_tree(Trace("models:/x@champion", version, FetchedPackage(Path(), "x", "3"), "e" * 40, origin))
+    wide_enough(tree).print(tree)
+    shown = capsys.readouterr().out
+    assert [f"{number:032x}.dir" in shown for number in range(9)] == [True] * 9
+    assert "f" * 32 in shown
+    assert "e" * 40 in shown
+    assert "…" not in shown
 
 
 def test_a_port_that_is_taken_is_named_before_anything_starts(project: Path) -> None:

@@ -1,5 +1,6 @@
 """`clozeline lineage`: what a model was made from."""
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -7,6 +8,7 @@ import typer
 from clozeline.cli.project import project_here
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.tree import Tree
 
     from clozeline.lineage.trace import Ancestor, Trace
@@ -27,17 +29,24 @@ def lineage(
     Example: `clozeline lineage models:/clozeline-encoder@champion --verify`
     """
     workspace = project_here()
-    from rich.console import Console
-
     from clozeline.lineage import verification
     from clozeline.lineage.trace import trace
 
     traced = trace(uri, workspace)
-    console = Console()
-    console.print(as_tree(traced), soft_wrap=True)
+    tree = as_tree(traced)
+    wide_enough(tree).print(tree)
     if verify:
         num_checked = verification.verify(traced, workspace)
-        console.print(f"verified: {num_checked} files and folders are there, and every hash is right")
+        typer.echo(f"verified: {num_checked} files and folders are there, and every hash is right")
+
+
+def wide_enough(tree: "Tree") -> "Console":
+    """Standard output with the width of the longest line: a hash that is cut short is none."""
+    from rich.console import Console
+
+    console = Console()
+    unlimited = console.options.update(max_width=sys.maxsize)
+    return Console(width=max(console.width, console.measure(tree, options=unlimited).maximum))
 
 
 def as_tree(traced: "Trace") -> "Tree":
