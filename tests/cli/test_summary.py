@@ -2,6 +2,8 @@
 
 import io
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,8 @@ from flows.pipeline import StageResult
 from flows.release import Release
 from tests.flows.release_project import write_metrics
 
-PARAMS = read_params(Path(__file__).parents[2] / "params.yaml")
+PROJECT = Path(__file__).parents[2]
+PARAMS = read_params(PROJECT / "params.yaml")
 LATENCY = Latency(2.0, 1.0, 40.0, 20.0, 32, 1)
 RELEASES = [Release("encoder", "clozeline-encoder", "3", "promoted", (), LATENCY)]
 
@@ -56,7 +59,9 @@ def test_the_encoder_stands_beside_the_unigram_baseline(project: Workspace) -> N
 
 
 def test_a_task_stands_beside_its_baselines(project: Workspace) -> None:
-    assert rows(summary.task_table(summary.read_figures(project, PARAMS))) == [["library", "80.0%", "70.0%", "10.0%"]]
+    assert rows(summary.task_table(summary.read_figures(project, PARAMS))) == [
+        ["library", "80.0%, 0.710", "70.0%, 0.720", "10.0%"]
+    ]
 
 
 def test_a_package_has_sizes_agreement_and_latency(project: Workspace) -> None:
@@ -64,6 +69,23 @@ def test_a_package_has_sizes_agreement_and_latency(project: Workspace) -> None:
     encoder, library = rows(summary.package_table(figures, RELEASES))
     assert encoder == ["dist/encoder", "0.0 → 0.0", "99.0%", "2.0 → 1.0", "40.0 → 20.0"]
     assert library == ["dist/library", "0.0 → 0.0", "99.0%", "", ""]
+
+
+def test_a_version_that_is_held_says_why_and_what_to_do(
+    project: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(PROJECT / "params.yaml", project.root)
+    monkeypatch.setattr(summary, "version_table", lambda workspace, releases: "versions")
+    reason = "measured on other text: `clozeline release --new-text` promotes it"
+    summary.show_releases(project, [replace(RELEASES[0], outcome="held", reason=reason), *RELEASES])
+    assert capsys.readouterr().out.endswith(f"versions\nheld: {reason}\n")
+
+
+def test_what_to_ask_next_is_of_the_text_that_was_learned() -> None:
+    source = PARAMS.preprocess.source.model_copy(update={"kind": "files"})
+    own = PARAMS.model_copy(update={"preprocess": PARAMS.preprocess.model_copy(update={"source": source})})
+    assert "new array" in summary._question(PARAMS)
+    assert "new array" not in summary._question(own)
 
 
 def test_a_metric_file_that_is_missing_is_named(project: Workspace) -> None:

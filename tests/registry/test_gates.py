@@ -31,7 +31,13 @@ def encoder(loss_nats_per_token: float, bytes_per_token: float = 4.0) -> Encoder
 
 
 def task(accuracy: float) -> TaskMetrics:
-    return TaskMetrics(accuracy=accuracy, baseline_tfidf_accuracy=0.6, majority_accuracy=0.1)
+    return TaskMetrics(
+        accuracy=accuracy,
+        macro_f1=0.5,
+        baseline_tfidf_accuracy=0.6,
+        baseline_tfidf_macro_f1=0.5,
+        majority_accuracy=0.1,
+    )
 
 
 def figures(quality: EncoderMetrics | TaskMetrics, agreement: float = 0.99) -> Figures:

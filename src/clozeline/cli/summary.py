@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from flows.release import Release
 
 _NEXT_VERBS = {
-    'fill "Return a new array of given shape and [MASK]."': "ask the encoder",
     "serve": "serve every champion over HTTP",
     "ui": "see the runs and the registry in MLflow, the flow runs in Prefect",
 }
@@ -40,8 +39,15 @@ def show(
     if releases:
         _show_versions(console, workspace, releases)
     console.print("Next:", style="bold")
-    for verb, purpose in _NEXT_VERBS.items():
+    for verb, purpose in {_question(params): "ask the encoder", **_NEXT_VERBS}.items():
         console.print(f"  {escape(f'{_clozeline_as_typed()} {verb}')}  [dim]{purpose}[/]", soft_wrap=True)
+
+
+def _question(params: Params) -> str:
+    """Of the built-in text, a sentence that it answers well; of other text, its owner knows one."""
+    if params.preprocess.source.kind == "python-docs":
+        return 'fill "Return a new array of given shape and [MASK]."'
+    return 'fill "A sentence of yours with a [MASK] in it."'
 
 
 def _clozeline_as_typed() -> str:
@@ -95,14 +101,14 @@ def encoder_table(figures: dict[str, Figures]) -> Table:
 
 
 def task_table(figures: dict[str, Figures]) -> Table:
-    table = _table(
-        "Tasks, accuracy on the test set", "task", ">fine-tuned", ">TF-IDF + logistic regression", ">largest class"
-    )
+    title = "Tasks, accuracy and macro-F1 on the test set"
+    table = _table(title, "task", ">fine-tuned", ">TF-IDF + logistic regression", ">largest class")
     for package, found in figures.items():
         quality = found.quality
         if isinstance(quality, TaskMetrics):
-            baselines = (quality.baseline_tfidf_accuracy, quality.majority_accuracy)
-            table.add_row(package, f"{quality.accuracy:.1%}", *(f"{accuracy:.1%}" for accuracy in baselines))
+            ours = f"{quality.accuracy:.1%}, {quality.macro_f1:.3f}"
+            counting = f"{quality.baseline_tfidf_accuracy:.1%}, {quality.baseline_tfidf_macro_f1:.3f}"
+            table.add_row(package, ours, counting, f"{quality.majority_accuracy:.1%}")
     return table
 
 

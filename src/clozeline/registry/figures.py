@@ -63,7 +63,9 @@ class TaskMetrics(_Metrics):
     """metrics/finetune/<task>.json"""
 
     accuracy: float
+    macro_f1: float
     baseline_tfidf_accuracy: float
+    baseline_tfidf_macro_f1: float
     majority_accuracy: float
 
 
