@@ -32,9 +32,12 @@ def run(
     out: Path,
     metrics: Path,
     confusion: Path,
+    classes: Path,
     work: Path,
 ) -> None:
-    """Train `task` on `data`; write the model to `out`, its figures to `metrics`, every test answer to `confusion`.
+    """Train `task` on `data`; write the model to `out`, its figures to `metrics`.
+
+    Every test answer goes to `confusion`, and the figures of each class to `classes`, both as CSV.
 
     `pretraining_text` is only read to count test texts that the encoder has seen; `work` holds the checkpoints
     while the training is not finished.
@@ -54,6 +57,9 @@ def run(
     with replacing_folder(out) as folder:
         prepared.save(folder)
     _write_csv(confusion, ("actual", "predicted"), report.confusion)
+    columns = tuple(next(iter(report.per_class.values())))
+    rows = ((label, *(repr(of_class[name]) for name in columns)) for label, of_class in report.per_class.items())
+    _write_csv(classes, ("class", *columns), rows)
     best = max(points, key=lambda point: point.validation_score)
     chosen = {"best_epoch": best.epoch, "validation_score": best.validation_score}
     with replacing_file(metrics) as file:

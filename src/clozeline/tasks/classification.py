@@ -18,7 +18,7 @@ from clozeline.model.classifier import ClassBatch
 from clozeline.tasks.baselines import LabelledTexts, largest_class, tfidf_logistic_regression
 from clozeline.tasks.labelled import read_labelled
 from clozeline.tasks.rows import Ids, TextRows, batches_from, sorted_batches
-from clozeline.tasks.scores import Classes, ClassScore, score
+from clozeline.tasks.scores import Classes, score
 from clozeline.tasks.selection import Example, SelectionCount, count_seen, select
 from clozeline.tasks.task import TaskInputs, TaskReport
 from clozeline.tokens.tokenizer import OpenTokenizer
@@ -78,7 +78,6 @@ class Figures:
     num_test_seen_in_pretraining: int
     """Test texts that the encoder was pre-trained on, up to case and white space."""
     records: SelectionCount
-    per_class: dict[str, ClassScore]
 
 
 class Classification:
@@ -142,10 +141,13 @@ class Classification:
             num_truncated_test=self._test.rows.num_truncated,
             num_test_seen_in_pretraining=count_seen(self._selection.test, self._inputs.pretraining_text),
             records=self._selection.count,
-            per_class=ours.per_class,
         )
         pairs = zip(actual_T.tolist(), predicted_T.tolist(), strict=True)
-        return TaskReport(asdict(figures), [(self._labels[actual], self._labels[said]) for actual, said in pairs])
+        return TaskReport(
+            figures=asdict(figures),
+            confusion=[(self._labels[actual], self._labels[said]) for actual, said in pairs],
+            per_class={label: asdict(of_class) for label, of_class in ours.per_class.items()},
+        )
 
     def save(self, out: Path) -> None:
         classifier.save(self.model, self._inputs.encoder, self._inputs.params.max_length, out)

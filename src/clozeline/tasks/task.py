@@ -1,6 +1,6 @@
 """What every kind of task is to the training and to the stage: the table of kinds is in kinds.py."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -30,6 +30,8 @@ class TaskReport:
     """For metrics/finetune/<task>.json."""
     confusion: Sequence[tuple[str, str]]
     """(actual, predicted) of each test item."""
+    per_class: Mapping[str, Mapping[str, float]]
+    """Figures of each class, the same ones of all. Beside the metrics, which stay a table that a person can read."""
 
 
 class Task(Protocol):
