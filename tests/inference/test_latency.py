@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from clozeline.inference.latency import _medians, measure
+from clozeline.inference.latency import Latency, _medians, measure
 
 
 def test_every_figure_is_a_time(encoder_package: Path, classifier_package: Path) -> None:
@@ -12,6 +12,11 @@ def test_every_figure_is_a_time(encoder_package: Path, classifier_package: Path)
         assert latency.fp32_text_milliseconds > 0
         assert latency.int8_batch_milliseconds > 0
         assert latency.fp32_batch_milliseconds > 0
+
+
+def test_a_log_line_reads_as_a_sentence() -> None:
+    latency = Latency(2.04, 1.0, 40.0, 20.0, batch_texts=32, num_threads=1)
+    assert str(latency) == ("one text in 2.0 ms (fp32), 1.0 ms (INT8); 32 texts in 40.0 ms, 20.0 ms; threads: 1")
 
 
 def test_the_two_graphs_take_turns_and_the_middle_time_counts() -> None:

@@ -39,7 +39,9 @@ def test_one_changed_bit_of_any_file_is_refused_with_both_hashes(package: Path, 
 
 def test_a_missing_file_is_named(package: Path) -> None:
     (package / FILES.int8).unlink()
-    assert "no such file" in refusal(package)
+    told = refusal(package)
+    assert "no such file" in told
+    assert "`dvc repro export@NAME`" in told, "`dvc checkout` refuses to overwrite a changed file"
 
 
 def test_only_the_named_files_are_looked_at(package: Path) -> None:

@@ -83,7 +83,7 @@ def open_trained(folder: Path) -> TrainedModel:
                 f"{folder} is not a whole model",
                 given=f"no {folder / name}",
                 expected="config.json, model.safetensors and tokenizer.json",
-                do="make it again: `dvc repro`, or `dvc checkout` if it was made before",
+                do="run `dvc repro`, which restores it from the cache or makes it again",
             )
     tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     trained = TrainedModel(folder, task, _weights(folder, auto_class), tokenizer)
@@ -130,7 +130,7 @@ def _weights(folder: Path, auto_class: Any) -> PreTrainedModel:
             f"{folder / 'model.safetensors'} is damaged",
             given=str(error),
             expected="a whole safetensors file",
-            do="restore it (`dvc checkout`), or make it again (`dvc repro`)",
+            do="run `dvc repro`, which restores it from the cache or makes it again",
         ) from error
     if report["missing_keys"] or report["mismatched_keys"]:
         names = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))

@@ -28,6 +28,13 @@ class Latency:
     batch_texts: int
     num_threads: int
 
+    def __str__(self) -> str:
+        return (
+            f"one text in {self.fp32_text_milliseconds:.1f} ms (fp32), {self.int8_text_milliseconds:.1f} ms (INT8); "
+            f"{self.batch_texts} texts in {self.fp32_batch_milliseconds:.1f} ms, "
+            f"{self.int8_batch_milliseconds:.1f} ms; threads: {self.num_threads}"
+        )
+
 
 def measure(folder: Path, *, num_threads: int = 1, batch_texts: int = 32, repeats: int = 15) -> Latency:
     """Time the package in `folder`: medians of `repeats` calls, after one that does not count.

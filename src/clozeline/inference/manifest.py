@@ -135,7 +135,7 @@ def verify(folder: Path, manifest: Manifest, names: Iterable[str] | None = None)
                 f"{folder / name} is not the file that was exported",
                 given=f"sha256 {given.sha256}, {given.size_bytes:,} bytes" if given else "no such file",
                 expected=f"sha256 {expected.sha256}, {expected.size_bytes:,} bytes",
-                do="restore it (`dvc checkout`, or download the model version again)",
+                do="restore it: of dist/NAME with `dvc repro export@NAME`, of a model version by a new download",
             )
 
 

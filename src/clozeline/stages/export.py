@@ -82,7 +82,7 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
         manifest = _manifest(folder, trained, inputs, quantized, params, lock)
         (folder / FILES.manifest).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
         record = _measured(folder, sample, difference, quantized)
-        _LOG.info("%s answers in (milliseconds): %s", out, measure(folder, repeats=5))
+        _LOG.info("%s answers %s", out, measure(folder, repeats=5))
     with atomic.replacing_file(metrics) as file:
         file.write_text(record.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
 
