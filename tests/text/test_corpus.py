@@ -168,6 +168,14 @@ def test_one_file_that_is_one_document_is_too_little(tmp_path, params_of, words)
     assert "one_document_per" in caught.value.do
 
 
+def test_an_empty_file_is_called_empty(tmp_path, params_of) -> None:
+    path = write_lines(tmp_path, [])
+    path.write_bytes(b"")
+    with pytest.raises(DataError, match="there is no text in it") as caught:
+        build(path, tmp_path / "out", params_of())
+    assert "an empty file" in str(caught.value.given)
+
+
 def test_a_source_without_usable_text_says_what_it_held(tmp_path, params_of) -> None:
     path = write_lines(tmp_path, ["short", "", "also short"])
     with pytest.raises(DataError, match="no text is left") as caught:

@@ -154,6 +154,22 @@ def test_a_broken_csv_is_named_with_its_line(tmp_path, params_of, body: str, mes
         read(path, params_of())
 
 
+@pytest.mark.parametrize(
+    ("name", "header", "message"),
+    [
+        ("x.csv", "id;text", "separated by a semicolon"),
+        ("x.csv", "id\ttext", "separated by a tab"),
+        ("x.tsv", "id,text", "separated by a comma"),
+    ],
+)
+def test_another_separator_is_told_for_what_it_is(tmp_path, params_of, name: str, header: str, message: str) -> None:
+    path = tmp_path / name
+    path.write_text(f"{header}\n")
+    with pytest.raises(DataError, match=message) as caught:
+        read(path, params_of())
+    assert "text_field" not in caught.value.do
+
+
 def test_a_csv_field_may_be_longer_than_the_readers_default(tmp_path, params_of) -> None:
     path = tmp_path / "x.csv"
     path.write_text('text\n"' + "long " * 50_000 + '"\n')

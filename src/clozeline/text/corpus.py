@@ -65,6 +65,13 @@ def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Pa
     spool.mkdir()
     counts = _Counts()
     _read(source, params, spool, counts, workers)
+    if not counts.read:
+        raise DataError(
+            f"{params.source.path}: there is no text in it",
+            given="an empty file (0 bytes)" if source.total_bytes == 0 else "0 texts",
+            expected="text to learn from",
+            do="fill the file, or correct preprocess.source in params.yaml",
+        )
     if not bucket_files(spool):
         raise DataError(
             f"{params.source.path}: no text is left to learn from",

@@ -16,6 +16,7 @@ from clozeline.text.documents import Document
 from clozeline.text.records import Fields, check_fields, document_of
 
 _MAX_DOCUMENT_CHARACTERS = 32_000_000
+_SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
 _WIKIEXTRACTOR_HEAD = re.compile(r'<doc id="[^"]*".*?title="([^"]*)".*>\s*$')
 
 
@@ -52,6 +53,7 @@ def read_separated(lines: Iterable[str], settings: LineSettings, *, delimiter: s
     try:
         header = next(rows, [])
         if header:
+            _check_separator(header, delimiter, settings)
             check_fields(header, settings.fields, f"{settings.file}, line 1")
         for row in rows:
             if row:
@@ -190,6 +192,19 @@ def _not_an_object(place: str, given: str) -> DataError:
         expected='one JSON object on each line, like {"text": "…"}',
         do="write one object per line (an array becomes lines with `jq -c '.[]' OLD > NEW`)",
     )
+
+
+def _check_separator(header: list[str], delimiter: str, settings: LineSettings) -> None:
+    if len(header) != 1 or header[0] == settings.fields.text:
+        return
+    found = next((sign for sign in _SEPARATORS if sign != delimiter and sign in header[0]), None)
+    if found:
+        raise DataError(
+            f"{settings.file}, line 1: the fields are separated by {_SEPARATORS[found]}",
+            given=header[0][:160],
+            expected=f"fields with {_SEPARATORS[delimiter]} between",
+            do=f"write the file again with {_SEPARATORS[delimiter]}, or name it .csv for commas, .tsv for tabs",
+        )
 
 
 def _csv_record(header: list[str], row: list[str], place: str) -> dict[str, object]:
