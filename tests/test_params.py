@@ -49,7 +49,16 @@ def test_a_misspelt_key_of_a_task_is_named_too(edited: Editor) -> None:
 
 
 def test_a_missing_key_is_named(edited: Editor) -> None:
-    assert "`evaluate.num_folds` cannot be used" in message(edited("  num_folds:", "  # num_folds:"))
+    told = message(edited("  num_folds:", "  # num_folds:"))
+    assert "`evaluate.num_folds` cannot be used" in told
+    assert "expected: a value for this key\n" in told
+
+
+def test_a_value_in_place_of_a_section_is_told_as_one(tmp_path: Path) -> None:
+    text = (PROJECT / "params.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "params.yaml"
+    path.write_text(re.sub(r"(?ms)^evaluate:\n.*?^\n", "evaluate: yes\n\n", text), encoding="utf-8")
+    assert "expected: a section: indented lines of `key: value`\n" in message(path)
 
 
 def with_values(folder: Path, **values: str) -> Path:
@@ -66,14 +75,14 @@ def with_values(folder: Path, **values: str) -> Path:
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [
-        ("mask_rate", "20", "less than 1"),
+        ("mask_rate", "20", "expected: less than 1\n"),
         ("vocab_size", "10", "greater than or equal to 64"),
         ("learning_rate", "-1", "greater than 0"),
         ("learning_rate", ".inf", "finite number"),
         ("max_perplexity_ratio", ".inf", "finite number"),
         ("min_unigram_ratio", "0", "greater than 0"),
         ("max_parity_difference", ".nan", "finite number"),
-        ("num_hidden_layers", "two", "valid integer"),
+        ("num_hidden_layers", "two", "expected: a whole number\n"),
         ("min_characters", "99999", "not above `max_characters`"),
         ("same_side_similarity", "0.9", "`same_side_similarity` is not above"),
         ("holdout_fraction", "0.99", "a sum below 1"),
@@ -98,6 +107,7 @@ def test_a_value_that_cannot_be_used_is_told_with_its_key_and_what_is_expected(
     told = message(path)
     assert expected in told
     assert f"{key}: " in told.partition("given:")[2]
+    assert "Input should" not in told
     assert str(path) in told
 
 

@@ -2,7 +2,7 @@
 
 import difflib
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any, Final, get_args, get_origin
 
 from pydantic import ValidationError
 from ruamel.yaml import YAML
@@ -12,6 +12,21 @@ from ruamel.yaml.reader import ReaderError
 from clozeline.errors import ParamsError
 from clozeline.params.project import Params
 from clozeline.params.recipes import where_written
+
+_EXPECTED: Final = {
+    "missing": "a value for this key",
+    "dict_type": "a section: indented lines of `key: value`",
+    "model_type": "a section: indented lines of `key: value`",
+    "int_parsing": "a whole number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_parsing": "a number",
+    "float_type": "a number",
+    "bool_parsing": "true or false",
+    "bool_type": "true or false",
+    "string_type": "text",
+}
+"""Instead of pydantic's words, where they speak of its own workings."""
 
 
 def read_params(path: Path) -> Params:
@@ -70,7 +85,7 @@ def _first_fault(path: Path, tree: Any, error: ValidationError) -> ParamsError:
             expected=f"one of: {', '.join(known)}",
             do=f"rename it to `{near[0]}`" if near else "remove it, or correct its name",
         )
-    expected, given = fault["msg"], {key: fault["input"]}
+    expected, given = _expected(fault), {key: fault["input"]}
     if fault["type"] == "value_error":  # raised above, with the values of some keys of the section
         expected, values = fault["ctx"]["error"].args
         given = {".".join([*map(str, fault["loc"]), inner]): value for inner, value in values.items()}
@@ -82,6 +97,12 @@ def _first_fault(path: Path, tree: Any, error: ValidationError) -> ParamsError:
         expected=expected,
         do=f"set {' or '.join(names)} in {path}",
     )
+
+
+def _expected(fault: Any) -> str:
+    """What pydantic says, without its own manner of saying it."""
+    expected: str = _EXPECTED.get(fault["type"], fault["msg"])
+    return expected.removeprefix("Input should be ")
 
 
 def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
