@@ -2,9 +2,12 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
+
+from clozeline.params import Params
 
 PROJECT = Path(__file__).parents[2]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
@@ -34,6 +37,27 @@ def place_of(command: str) -> str:
 def test_the_stage_table_is_that_of_the_stage_graph() -> None:
     table = README.partition(BEGIN)[2].partition(END)[0].strip()
     assert table == stage_table(), f"put this between the two markers:\n{stage_table()}"
+
+
+def laid_over(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`tree` with the lines of `changes`; a key that is not there already is a fault of the README."""
+    assert set(changes) <= set(tree)
+    changed = {
+        key: laid_over(tree[key], value) if isinstance(value, dict) and value else value
+        for key, value in changes.items()
+    }
+    return tree | changed
+
+
+@pytest.mark.parametrize("without_labels", [False, True])
+def test_the_lines_for_own_text_are_those_of_params(without_labels: bool) -> None:
+    (lines,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    read = YAML(typ="safe").load
+    changed = laid_over(read((PROJECT / "params.yaml").read_text(encoding="utf-8")), read(lines))
+    if without_labels:
+        assert "write `finetune: {}`, and leave only `encoder: encoder` under\n`export.models`" in README
+        changed |= {"finetune": {}, "export": changed["export"] | {"models": {"encoder": "encoder"}}}
+    assert Params.model_validate(changed).preprocess.source.kind == "files"
 
 
 @pytest.mark.parametrize("command", commands())
