@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from clozeline.cli import lineage, plan, predict, release, run, serve, stage, ui
+from clozeline.cli import demo, lineage, plan, predict, release, run, serve, stage, ui
 from clozeline.errors import ClozelineError
 
 app = typer.Typer(
@@ -16,6 +16,7 @@ app = typer.Typer(
 )
 run.add_to(app)
 plan.add_to(app)
+demo.add_to(app)
 release.add_to(app)
 predict.add_to(app)
 serve.add_to(app)

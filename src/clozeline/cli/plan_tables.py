@@ -25,7 +25,8 @@ def show(tables: Iterable[Any]) -> None:
     for table in tables:
         if isinstance(table, Table):
             # Beside the table, so that a long title does not break at its width.
-            console.print(Text(str(table.title), style="bold"))
+            if table.title is not None:
+                console.print(Text(str(table.title), style="bold"))
             table.title = None
             table.box = table.box if is_terminal else None
         console.print(table)

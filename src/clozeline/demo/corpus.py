@@ -1,0 +1,45 @@
+"""What the demo trains on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from clozeline.params import Params
+from clozeline.stages import preprocess, tokenize
+
+_VOCAB_SIZE = 4096
+
+
+@dataclass(frozen=True)
+class DemoCorpus:
+    tokens: Path
+    tokenizer: Path
+
+    @property
+    def is_there(self) -> bool:
+        return self.tokens.is_dir() and self.tokenizer.is_dir()
+
+
+PROJECTS_OWN = DemoCorpus(Path("data/tokens"), Path("models/tokenizer"))
+
+
+def standard_library(params: Params, folder: Path) -> DemoCorpus:
+    """The docstrings of the standard library, through our own preprocess and tokenize; they take some seconds."""
+    lock = folder / "no-packages.txt"
+    lock.write_text("# The standard library alone.\n", encoding="utf-8")
+    source = params.preprocess.source.model_copy(update={"kind": "python-docs"})
+    text = params.preprocess.model_copy(
+        update={"source": source, "validation_fraction": 0.05, "holdout_fraction": 0.0, "min_characters": 60}
+    )
+    preprocess.run(text, seed=params.seed, source=lock, out=folder / "clean", metrics=folder / "preprocess.json")
+    corpus = DemoCorpus(folder / "tokens", folder / "tokenizer")
+    vocabulary = params.tokenize.model_copy(
+        update={"algorithm": "wordpiece", "existing": None, "vocab_size": _VOCAB_SIZE, "lowercase": True}
+    )
+    tokenize.run(
+        vocabulary,
+        clean=folder / "clean",
+        tokenizer=corpus.tokenizer,
+        out=corpus.tokens,
+        metrics=folder / "tokenize.json",
+    )
+    return corpus

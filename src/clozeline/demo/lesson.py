@@ -1,0 +1,88 @@
+"""One short training, and what it changed."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from clozeline.demo.corpus import DemoCorpus
+from clozeline.demo.questions import Answer, Examiner, Question
+from clozeline.model.families import Objective
+from clozeline.params import PretrainParams
+from clozeline.tokens.frequencies import token_counts, unigram_entropy
+from clozeline.tokens.spelling import Spelling
+from clozeline.training import pretraining
+from clozeline.training.callbacks import Callback
+
+_NUM_QUESTIONS = 4
+_LEAST_SHARE = 1 / 2500
+"""Of all tokens."""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    questions: tuple[Question, ...]
+    before: tuple[Answer, ...]
+    after: tuple[Answer, ...]
+    loss_before: float
+    """On held-out text, nats per target."""
+    loss_after: float
+    unigram_entropy: float
+    """What the loss would be if only frequencies of tokens were known, nats."""
+    num_parameters: int
+    num_tokens: int
+
+
+def short(params: PretrainParams, objective: Objective, steps: int) -> PretrainParams:
+    """The smallest of the default family with `steps` as its budget, whatever else `params` were made for."""
+    shape = dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"))
+    optimizer = {"kind": "adamw", "learning_rate": 3e-3, "matrix_learning_rate": None}
+    validation = {"every_steps": steps, "num_examples": 0, "patience": None, "max_tokens": 10_000}
+    changes = {
+        "objective": objective,
+        "start": None,
+        "start_revision": None,
+        "model": params.model.model_copy(update={"family": "modernbert", "size": "mini", **shape}),
+        "max_length": 64,
+        "batch_tokens": 2048,
+        "micro_batch_tokens": None,
+        "optimizer": params.optimizer.model_copy(update=optimizer),
+        "schedule": params.schedule.model_copy(update={"decay": "cosine", "warmup_steps": steps // 10}),
+        "steps": steps,
+        "tokens": None,
+        "compile": False,
+        "validation": params.validation.model_copy(update=validation),
+        "log_every_steps": 5,
+    }
+    return params.model_copy(update=changes)
+
+
+def teach(params: PretrainParams, corpus: DemoCorpus, seed: int, work: Path, callbacks: Iterable[Callback]) -> Lesson:
+    """Train, and ask the same before and after.
+
+    Raises:
+        ArtifactError: the tokens are damaged.
+    """
+    job = pretraining.prepare(params, seed=seed, tokens=corpus.tokens, tokenizer=corpus.tokenizer, work=work)
+    tokenizer = Tokenizer.from_file(str(corpus.tokenizer / "tokenizer.json"))
+    counts_V = token_counts(job.train.shards, job.train.vocabulary)
+    is_frequent_V = counts_V > _LEAST_SHARE * counts_V.sum()
+    examiner = Examiner(job.validation, tokenizer, Spelling.open(corpus.tokenizer), params.objective, is_frequent_V)
+    questions = tuple(examiner.questions(_NUM_QUESTIONS))
+    looks = job.loop.looks
+    assert looks is not None, "short() asks for one"
+    job.model.eval()
+    loss_before = looks.measure()
+    before = tuple(examiner.ask(job.model, question) for question in questions)
+    state = job.run(callbacks)
+    return Lesson(
+        questions=questions,
+        before=before,
+        after=tuple(examiner.ask(job.model, question) for question in questions),
+        loss_before=loss_before,
+        loss_after=state.looks[-1].loss,
+        unigram_entropy=unigram_entropy(job.train.shards, job.train.vocabulary),
+        num_parameters=job.num_parameters,
+        num_tokens=state.num_tokens,
+    )

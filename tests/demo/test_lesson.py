@@ -1,0 +1,99 @@
+"""A lesson teaches: what is asked is real text, and the answers after it are better than those before."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from clozeline.demo.corpus import DemoCorpus
+from clozeline.demo.lesson import short, teach
+from clozeline.demo.questions import Examiner
+from clozeline.model import language_model
+from clozeline.model.batches import Split
+from clozeline.model.families import Objective, TokenIds
+from clozeline.params import PretrainParams
+from clozeline.tokens.shards import TokenShards
+from clozeline.tokens.spelling import Spelling
+
+WORDS = [f"{first}{second}{last}" for first in "bdfg" for second in "aeiou" for last in ("lden", "rden", "sten")]
+"""60 words of letters alone, where the tiny language has numbers."""
+
+
+@pytest.fixture
+def corpus(tiny_tokens: Path, tiny_tokenizer: Path) -> DemoCorpus:
+    """The tiny language, in which each word is followed by the same one, in words that can be asked for."""
+    file = tiny_tokenizer / "tokenizer.json"
+    text = file.read_text(encoding="utf-8")
+    for number in range(5, 64):
+        text = text.replace(f'"w{number}":', f'"{WORDS[number - 5]}":')
+    file.write_text(text, encoding="utf-8")
+    return DemoCorpus(tiny_tokens, tiny_tokenizer)
+
+
+def examiner(corpus: DemoCorpus, objective: Objective) -> Examiner:
+    split = Split.open(TokenShards.open(corpus.tokens, "validation"), 64)
+    tokenizer = Tokenizer.from_file(str(corpus.tokenizer / "tokenizer.json"))
+    is_frequent_V = np.ones(split.vocabulary.size, dtype=bool)
+    return Examiner(split, tokenizer, Spelling.open(corpus.tokenizer), objective, is_frequent_V)
+
+
+def test_a_question_is_held_out_text_with_its_truth_taken_out(corpus: DemoCorpus) -> None:
+    asked = examiner(corpus, "mlm").questions(3)
+    assert len(asked) == 3
+    for question in asked:
+        words = question.text.split()
+        place = words.index("[MASK]")
+        assert WORDS[(WORDS.index(words[place - 1]) + 1) % 59] == question.truth
+        assert question.input_ids[question.slot] == 4
+        assert (question.input_ids[0], question.input_ids[-1]) == (2, 3)
+
+
+def test_a_causal_question_ends_before_its_truth(corpus: DemoCorpus) -> None:
+    for question in examiner(corpus, "clm").questions(3):
+        *_, last, ellipsis = question.text.split()
+        assert ellipsis == "…"
+        assert WORDS[(WORDS.index(last) + 1) % 59] == question.truth
+        assert question.slot == len(question.input_ids) - 1
+
+
+def test_rare_words_are_not_asked_for(corpus: DemoCorpus) -> None:
+    asking = examiner(corpus, "mlm")
+    asking.is_frequent_V[:] = False
+    assert asking.questions(3) == []
+
+
+def test_asking_leaves_a_model_as_it_was(corpus: DemoCorpus, tiny_pretraining: PretrainParams) -> None:
+    model = language_model.build(tiny_pretraining.model, "clm", TokenIds(64, 0, 2, 3), seed=1).train()
+    asking = examiner(corpus, "clm")
+    answer = asking.ask(model, asking.questions(1)[0])
+    assert model.training
+    assert [share for _, share in answer.guesses] == sorted((share for _, share in answer.guesses), reverse=True)
+    assert len(answer.continuation.split()) <= 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("objective", "steps"), [("mlm", 200), ("clm", 60)])
+def test_a_lesson_teaches_the_same_each_time(
+    corpus: DemoCorpus, tiny_pretraining: PretrainParams, tmp_path: Path, objective: Objective, steps: int
+) -> None:
+    params = short(tiny_pretraining, objective, steps).model_copy(update={"batch_tokens": 512})
+    lessons = [teach(params, corpus, 1, tmp_path / str(turn), []) for turn in range(2)]
+    assert lessons[0] == lessons[1]
+    learned = lessons[0]
+    assert learned.loss_before == pytest.approx(np.log(64), abs=0.1)
+    assert learned.loss_after < learned.unigram_entropy / 2
+    for question, answer in zip(learned.questions, learned.after, strict=True):
+        assert answer.guesses[0][0] == question.truth
+
+
+def test_a_short_lesson_is_small_whatever_the_project_is_made_for(tiny_pretraining: PretrainParams) -> None:
+    params = short(tiny_pretraining.model_copy(update={"start": "somewhere", "tokens": 10**9}), "clm", steps=20)
+    again = PretrainParams.model_validate(params.model_dump())
+    assert (again.model.size, again.start, again.steps, again.tokens, again.objective) == (
+        "mini",
+        None,
+        20,
+        None,
+        "clm",
+    )
