@@ -65,3 +65,16 @@ def test_every_command_in_the_readme_is_run_by_a_test_or_by_ci(command: str) -> 
     script = (PROJECT / place_of(command)).read_text(encoding="utf-8")
     run = [line.split(" #")[0].partition("|")[0].replace("2>&1", "").strip() for line in script.splitlines()]
     assert any(line == command or line.endswith(f" {command}") for line in run), f"add it to {place_of(command)}"
+
+
+def test_the_five_lines_of_python_are_those_that_a_test_runs() -> None:
+    """tests/test_api.py runs those of the docstring."""
+    told = (PROJECT / "src/clozeline/training/pretraining.py").read_text(encoding="utf-8")
+    block = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "read_params" in block)
+    assert all(f"    {line}\n" in told for line in block.splitlines())
+    assert block in (PROJECT / "docs/pretraining.md").read_text(encoding="utf-8")
+
+
+def test_what_the_readme_links_to_is_there() -> None:
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
+        assert (PROJECT / target).is_file(), target
