@@ -10,6 +10,8 @@ from clozeline.errors import ArtifactError, TransientError
 
 # A missing alias is INVALID_PARAMETER_VALUE, a missing model or version RESOURCE_DOES_NOT_EXIST.
 _ABSENT: Final = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
+# A version whose files were removed is RESOURCE_DOES_NOT_EXIST, too.
+_NO_FILES: Final = "No such artifact"
 
 
 def is_absent(error: MlflowException) -> bool:
@@ -22,12 +24,19 @@ def told(what: str, tracking_uri: str) -> Iterator[None]:
     """Turn MLflow's faults about `what` into ours.
 
     Raises:
-        ArtifactError: the registry has no such thing.
+        ArtifactError: the registry has no such thing, or its files are gone.
         TransientError: it does not answer.
     """
     try:
         yield
     except MlflowException as error:
+        if is_absent(error) and _NO_FILES in str(error):
+            raise ArtifactError(
+                f"the files of {what} are gone",
+                given=f"{tracking_uri}: {error}",
+                expected="the files that were stored when it was registered, beside MLflow's database",
+                do="put them back, or delete that version (`clozeline ui`) and release the model again",
+            ) from error
         if is_absent(error):
             raise ArtifactError(
                 f"the registry has no {what}",

@@ -1,6 +1,8 @@
 """MLflow's database: made, or brought to the installed MLflow's schema, once and before anything parallel."""
 
+import contextlib
 import fcntl
+import sqlite3
 from pathlib import Path
 from typing import Final
 
@@ -11,13 +13,21 @@ from clozeline.errors import TransientError
 
 _SQLITE: Final = "sqlite:///"
 EXPERIMENT: Final = "clozeline"
+# Where MLflow writes down where files lie, each as an absolute address.
+_ADDRESSES: Final = {
+    "experiments": ("artifact_location",),
+    "runs": ("artifact_uri",),
+    "logged_models": ("artifact_location",),
+    "model_versions": ("source", "storage_location"),
+}
 
 
 def prepare(tracking_uri: str) -> MlflowClient:
     """A client of `tracking_uri` whose first call cannot meet a half-made or outdated SQLite database.
 
-    Of four processes that open a new SQLite file at once, three fail in its migrations: hence the lock.
-    A server's database is its administrator's.
+    Of four processes that open a new SQLite file at once, three fail in its migrations: hence the lock. A database
+    that was moved or copied with its files beside it is told where they lie now: MLflow would look for them, and
+    write new ones, where they were. A server's database is its administrator's.
     """
     client = MlflowClient(tracking_uri, registry_uri=tracking_uri)
     if tracking_uri.startswith(_SQLITE):
@@ -26,6 +36,7 @@ def prepare(tracking_uri: str) -> MlflowClient:
         with file.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             _upgrade(client, tracking_uri)
+            _follow_files(file)
     return client
 
 
@@ -41,7 +52,7 @@ def experiment_id(client: MlflowClient, tracking_uri: str) -> str:
             return str(known.experiment_id)
         location = None
         if tracking_uri.startswith(_SQLITE):
-            location = (Path(tracking_uri.removeprefix(_SQLITE)).parent / "artifacts").resolve().as_uri()
+            location = _files_beside(Path(tracking_uri.removeprefix(_SQLITE))).as_uri()
         return client.create_experiment(EXPERIMENT, artifact_location=location)
     except MlflowException as error:
         raise TransientError(
@@ -61,3 +72,27 @@ def _upgrade(client: MlflowClient, tracking_uri: str) -> None:
         from mlflow.db import commands
 
         commands.main(["upgrade", tracking_uri], standalone_mode=False)
+
+
+def _files_beside(database: Path) -> Path:
+    return (database.parent / "artifacts").resolve()
+
+
+def _follow_files(database: Path) -> None:
+    """Replace the address of the folder that files were in when the experiment was made, wherever it is the start."""
+    folder = _files_beside(database)
+    with contextlib.closing(sqlite3.connect(database, timeout=60)) as connection:
+        query = "SELECT artifact_location FROM experiments WHERE name = ?"
+        known = connection.execute(query, [EXPERIMENT]).fetchone()
+        # Another kind of address was given by a person, who keeps the files elsewhere.
+        if not known or not known[0].startswith("file://") or known[0] == folder.as_uri() or not folder.is_dir():
+            return
+        old, new = known[0], folder.as_uri()
+        with connection:
+            for table, columns in _ADDRESSES.items():
+                for column in columns:
+                    connection.execute(
+                        f"UPDATE {table} SET {column} = ?1 || substr({column}, length(?2) + 1) "
+                        f"WHERE {column} = ?2 OR substr({column}, 1, length(?2) + 1) = ?2 || '/'",
+                        (new, old),
+                    )

@@ -1,0 +1,90 @@
+"""A project folder can be moved or copied: its database finds its own files, and no other project's."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+
+from clozeline.errors import ArtifactError
+from clozeline.inference.manifest import read_manifest
+from clozeline.registry import fetch
+from clozeline.registry.publishing import Evidence, Publisher, example_texts
+from clozeline.tracking.database import EXPERIMENT, experiment_id, prepare
+from clozeline.workspace import Workspace
+
+NAME = "clozeline-encoder"
+URI = f"models:/{NAME}@champion"
+
+
+def address(root: Path) -> str:
+    return Workspace(root).defaults()["MLFLOW_TRACKING_URI"]
+
+
+@pytest.fixture(autouse=True)
+def own_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Publisher.check` sets the address for the process: not for the next test, too."""
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+
+
+@pytest.fixture
+def project(tmp_path: Path, encoder_package: Path) -> Path:
+    """A folder whose registry has one champion."""
+    root = tmp_path / "here [1] & 100%"
+    publisher = Publisher(address(root))
+    version = publisher.publish(encoder_package, NAME, Evidence(files={"dvc.lock": Path(__file__)}, tags={}))
+    publisher.registry.promote(version)
+    return root
+
+
+def test_a_moved_project_finds_its_files(project: Path) -> None:
+    there = project.rename(project.parent / "there")
+    package = fetch(URI, Workspace(there))
+    assert package.folder.is_relative_to(there)
+    publisher = Publisher(address(there))
+    version = publisher.registry.version(NAME, "1")
+    publisher.check(version, example_texts(read_manifest(package.folder)))
+    with publisher.evidence(version) as evidence:
+        assert (evidence / "dvc.lock").exists()
+
+
+def test_a_copied_project_writes_nothing_into_the_original(project: Path) -> None:
+    copy = shutil.copytree(project, project.parent / "copy")
+    before = sorted(project.rglob("*"))
+    client = prepare(address(copy))
+    new = client.create_run(experiment_id(client, address(copy)))
+    client.log_text(new.info.run_id, "text", "file.txt")
+    assert len(list(copy.rglob("file.txt"))) == 1
+    released = client.get_run(Publisher(address(copy)).registry.version(NAME, "1").run_id)
+    assert released.info.artifact_uri.startswith(f"{copy.as_uri()}/")
+    assert sorted(project.rglob("*")) == before
+    assert fetch(URI, Workspace(project)).folder.is_relative_to(project)
+
+
+def test_files_that_a_person_keeps_elsewhere_stay_there(tmp_path: Path) -> None:
+    client = prepare(address(tmp_path))
+    client.create_experiment(EXPERIMENT, artifact_location="s3://bucket/files")
+    (tmp_path / "work/mlflow/artifacts").mkdir()
+    experiment = prepare(address(tmp_path)).get_experiment_by_name(EXPERIMENT)
+    assert experiment
+    assert experiment.artifact_location == "s3://bucket/files"
+
+
+def test_files_that_are_gone_are_not_called_a_version_that_is_not_there(project: Path) -> None:
+    publisher = Publisher(address(project))
+    version = publisher.registry.version(NAME, "1")
+    for folder in (project / "work/mlflow/artifacts").iterdir():
+        shutil.rmtree(folder)
+    with pytest.raises(ArtifactError, match=f"the files of {NAME} version 1 are gone") as caught:
+        publisher.check(version, ["text"])
+    assert "clozeline release" not in caught.value.do
+
+
+def test_preparing_again_changes_nothing(project: Path) -> None:
+    database = project / "work/mlflow/mlflow.db"
+    prepare(address(project))
+    before = database.read_bytes()
+    prepare(address(project))
+    assert database.read_bytes() == before
+    assert isinstance(prepare(address(project)), MlflowClient)
