@@ -1,4 +1,7 @@
 import logging
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -33,3 +36,29 @@ def test_what_was_done_before_does_not_make_the_eta_rosier(
         bar.start_at(90)
         bar.advance(5)
     assert "ETA 10 s" in lines(caplog)[0]
+
+
+LOGS_BESIDE_A_BAR = """
+import logging, sys
+from clozeline.progress import ProgressBar
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+with ProgressBar("train", 10) as bar:
+    bar.advance(5)
+    bar._bar.refresh()
+    logging.info("epoch 1: score 0.5")
+logging.info("the end")
+"""
+
+
+def test_a_line_that_is_logged_beside_a_bar_stands_above_it() -> None:
+    ours, theirs = os.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    subprocess.run([sys.executable, "-c", LOGS_BESIDE_A_BAR], stderr=theirs, env=environment, check=True)
+    os.close(theirs)
+    shown = os.read(ours, 65_536).decode()
+    os.close(ours)
+    before, line, after = shown.partition("epoch 1: score 0.5")
+    assert line
+    assert before.endswith("\r\x1b[2K"), "the bar was wiped first"
+    assert after.startswith("\r\n")
+    assert after.endswith("the end\r\n")

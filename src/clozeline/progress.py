@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Self, TextIO, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -34,13 +34,20 @@ class ProgressBar:
 
     def __enter__(self) -> Self:
         if self._bar:
+            self._redirected = [(handler, handler.stream) for handler in _handlers_on_standard_error()]
             self._bar.start()
+            # The bar puts itself in the place of sys.stderr; what is logged has to go through it as well, or it is
+            # written onto the bar's line.
+            for handler, _ in self._redirected:
+                handler.setStream(sys.stderr)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._bar:
+            for handler, stream in self._redirected:
+                handler.setStream(stream)
             self._bar.stop()
 
     def start_at(self, done: int) -> None:
@@ -83,6 +90,11 @@ def track(items: Iterable[Item], description: str, total: int) -> Iterator[Item]
         for item in items:
             yield item
             bar.advance()
+
+
+def _handlers_on_standard_error() -> "list[logging.StreamHandler[TextIO]]":
+    handlers = logging.getLogger().handlers
+    return [known for known in handlers if isinstance(known, logging.StreamHandler) and known.stream is sys.stderr]
 
 
 def _terminal_bar() -> Progress:
