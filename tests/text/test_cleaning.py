@@ -1,10 +1,43 @@
+import re
 import unicodedata
+from collections.abc import Mapping
 
+import ftfy
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.text.cleaning import clean, split_long
+
+INVISIBLE = "[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]"
+STEPS: Mapping[str, str] = {
+    r"\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]": "\n",
+    INVISIBLE: "",
+    "[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]": " ",
+    r"(?<=\S)[ \t]+": " ",
+    r"(?m)[ \t]+$": "",
+    r"\n{3,}": "\n\n",
+}
+DIRT = [
+    *("\t", " ", "  ", "\n", "\r\n", "\v", "\x1f", "\x85", "\u2028", "\u00a0", "\u3000", "\u200b", "\x1b[31m", "\x7f"),
+    *("&", "&amp;", "&amp;lt;", "&copy", "&#8364;", "é", "e\u0301", "Ã¶", "â€™", "”", "ﬁ", "\udc80"),
+    *("a", "B", "1", "."),
+]
+
+
+def cleaned_without_shortcuts(text: str, decode_entities: bool) -> str:
+    """Every step for every character."""
+    text = ftfy.fix_text(
+        text,
+        unescape_html=decode_entities,
+        uncurl_quotes=False,
+        fix_latin_ligatures=False,
+        fix_character_width=False,
+        explain=False,
+    )
+    for pattern, replacement in STEPS.items():
+        text = re.sub(pattern, replacement, text)
+    return text.strip()
 
 
 @pytest.mark.parametrize(
@@ -32,6 +65,19 @@ def test_dirt_is_mended_and_the_rest_stays(dirty: str, expected: str) -> None:
 
 def test_text_about_entities_keeps_them() -> None:
     assert clean("escape < as &lt; — always", decode_entities=False) == "escape < as &lt; — always"
+
+
+@given(st.lists(st.sampled_from(DIRT), max_size=60).map("".join), st.booleans())
+@settings(max_examples=1_000, deadline=None)
+def test_shortcuts_for_plain_text_change_no_character(text: str, decode_entities: bool) -> None:
+    expected = cleaned_without_shortcuts(text, decode_entities)
+    assert clean(text, decode_entities=decode_entities) == expected
+
+
+@given(st.text(alphabet="ab \t\n", max_size=60))
+@settings(max_examples=1_000, deadline=None)
+def test_shortcuts_for_white_space_change_no_character(text: str) -> None:
+    assert clean(text, decode_entities=True) == cleaned_without_shortcuts(text, True)
 
 
 @given(st.text(alphabet=st.characters(codec=None), max_size=200))

@@ -2,7 +2,10 @@ import itertools
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from clozeline.text import shingles
 from clozeline.text.shingles import Banding, shingle_sets
 
 BANDING = Banding.finding(0.5)
@@ -37,6 +40,22 @@ def test_texts_shorter_than_a_shingle_have_one_of_their_own(text: str) -> None:
 def test_without_spaces_a_character_stands_for_a_word() -> None:
     one, other = sets_of(["我喜欢吃苹果和香蕉", "我喜欢吃苹果和橘子"])
     assert len(one & other) == 5
+
+
+@given(st.text(alphabet=[chr(code) for code in range(128)], min_size=1))
+def test_ascii_text_has_the_words_that_the_expression_for_all_scripts_finds(text: str) -> None:
+    words = shingles._WORD.findall(text.casefold())
+    assert shingles._words(text)[: len(words)] == words
+    assert set(shingles._words(text)[len(words) :]) <= {"", text}
+
+
+def test_forgetting_words_changes_no_sketch(words, monkeypatch) -> None:
+    texts = [words(seed, 40) for seed in range(20)]
+    expected = shingle_sets(texts, BANDING)
+    monkeypatch.setattr(shingles, "_MAX_CACHED_WORDS", 10)
+    parts = [shingle_sets([text], BANDING) for text in texts]
+    np.testing.assert_array_equal(np.concatenate([part.hashes_S for part in parts]), expected.hashes_S)
+    assert len(shingles._WORD_HASHES) <= 50
 
 
 def test_a_text_is_sketched_alike_alone_and_in_a_batch(words) -> None:

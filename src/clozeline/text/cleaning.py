@@ -4,14 +4,18 @@ import re
 
 import ftfy
 
-_PLAIN = re.compile(r"[\n\x20-\x25\x27-\x7e]*")
-"""ASCII without `&`, tabs and control characters: nothing for ftfy to do."""
+_PLAIN = re.compile(r"[\t\n\x20-\x25\x27-\x7e]*")
+"""ASCII without `&` and control characters: nothing for ftfy to do."""
+_ODD_LINE = re.compile(r"^.*[^\t\n\x20-\x25\x27-\x7e].*\n?", re.MULTILINE)
+"""ftfy looks at each line for itself, and slowly."""
 _NEWLINES = re.compile(r"\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]"
 )
 _WIDE_SPACES = re.compile("[\u00a0\u1680\u2000-\u200a\u202f\u205f\u3000]")
-_INNER_SPACES = re.compile(r"(?<=\S)[ \t]+")
+_INNER_BLANKS = re.compile(r"(?<=\S)[ \t]+")
+_INNER_SPACES = re.compile(r"  (?<=\S  ) *")
+"""Ten times as fast, for text without tabs: it stops at two spaces, not at each."""
 _LINE_ENDS = re.compile(r"[ \t]+$", re.MULTILINE)
 _BLANK_LINES = re.compile(r"\n{3,}")
 _BREAKS = ("\n\n", "\n", ". ", " ")
@@ -33,13 +37,22 @@ def clean(text: str, *, decode_entities: bool) -> str:
     Indentation and single blank lines stay (code and lists need them); other runs of spaces become one space.
     """
     if not _PLAIN.fullmatch(text):
-        text = ftfy.fix_text(text, _WITH_ENTITIES if decode_entities else _WITHOUT_ENTITIES)
+        config = _WITH_ENTITIES if decode_entities else _WITHOUT_ENTITIES
+        text = _ODD_LINE.sub(lambda line: ftfy.fix_text(line[0], config), text)
         text = _NEWLINES.sub("\n", text)
         text = _INVISIBLE.sub("", text)
         text = _WIDE_SPACES.sub(" ", text)
-    text = _INNER_SPACES.sub(" ", text)
-    text = _LINE_ENDS.sub("", text)
-    return _BLANK_LINES.sub("\n\n", text).strip()
+    return _with_plain_blanks(text)
+
+
+def _with_plain_blanks(text: str) -> str:
+    """Most texts need only some of this, and to see that is much cheaper than to do it."""
+    text = (_INNER_BLANKS if "\t" in text else _INNER_SPACES).sub(" ", text)
+    if " \n" in text or "\t\n" in text:
+        text = _LINE_ENDS.sub("", text)
+    if "\n\n\n" in text:
+        text = _BLANK_LINES.sub("\n\n", text)
+    return text.strip()
 
 
 def split_long(text: str, max_characters: int) -> list[str]:

@@ -5,8 +5,8 @@ Names end in their shape: N texts, W words of all texts, S shingles of all texts
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from hashlib import blake2b
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ _SHINGLE_WORDS = 3
 """Short texts need short shingles: one changed word spoils three of them, of five-word ones five."""
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|\w+")
 """Chinese and Japanese put no spaces between words; there a character stands for a word."""
+_ASCII_WORDS = {code: chr(code).lower() if chr(code).isalnum() or chr(code) == "_" else " " for code in range(128)}
+"""To translate by: what remains between spaces are the words of ASCII text, found in half the time."""
 _MIN_RECALL = 0.97
 _MAX_CACHED_WORDS = 50_000
 _SIGNATURE_SEED = 1
@@ -53,25 +55,34 @@ class Banding:
         return cls(NUM_PERMUTATIONS, 1)
 
 
-@lru_cache(maxsize=_MAX_CACHED_WORDS)
-def _word_hash(word: str) -> int:
-    return int.from_bytes(blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+class _WordHashes(dict[str, int]):
+    """Hashes of the words met so far: text repeats its words."""
+
+    def __missing__(self, word: str) -> int:
+        value = int.from_bytes(blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+        self[word] = value
+        return value
+
+
+_WORD_HASHES = _WordHashes()
 
 
 def shingle_sets(texts: list[str], banding: Banding) -> ShingleSets:
     """Shingle, sketch and band a batch of texts; the result of a text does not depend on its batch."""
     words_N = [_words(text) for text in texts]
     num_words_N = np.array([len(words) for words in words_N], dtype=np.int64)
-    words_W = np.fromiter(
-        (_word_hash(word) for words in words_N for word in words), dtype=np.uint64, count=int(num_words_N.sum())
-    )
+    if len(_WORD_HASHES) > _MAX_CACHED_WORDS:
+        _WORD_HASHES.clear()
+    hashes = map(_WORD_HASHES.__getitem__, chain.from_iterable(words_N))
+    words_W = np.fromiter(hashes, dtype=np.uint64, count=int(num_words_N.sum()))
     shingles_S, num_shingles_N = _shingles(words_W, num_words_N)
     hashes_S, counts_N = _unique_within_text(shingles_S, num_shingles_N)
     return ShingleSets(hashes_S, counts_N, _bands(shingles_S, num_shingles_N, banding))
 
 
 def _words(text: str) -> list[str]:
-    words = _WORD.findall(text.casefold()) or [text]
+    words = text.translate(_ASCII_WORDS).split() if text.isascii() else _WORD.findall(text.casefold())
+    words = words or [text]
     return words + [""] * (_SHINGLE_WORDS - len(words))
 
 
