@@ -17,7 +17,7 @@ from clozeline.cli.project import project_here
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.lineage.trace import Ancestor, Trace
 from clozeline.registry import FetchedPackage
-from clozeline.registry.versions import Registered
+from clozeline.registry.versions import Registered, Registry
 from clozeline.workspace import Workspace
 
 CHECKOUT = Path(__file__).parents[2]
@@ -58,6 +58,21 @@ def test_a_rollback_without_a_previous_version_says_so(project: Path, model: str
     result = CliRunner().invoke(app, ["rollback", model])
     assert isinstance(result.exception, ArtifactError)
     assert "clozeline-library has no version to go back to" in str(result.exception)
+
+
+def test_a_rollback_of_a_model_that_is_not_there_names_those_that_are(project: Path) -> None:
+    registry = Registry.open(Workspace(project).defaults()["MLFLOW_TRACKING_URI"])
+    registry.promote(
+        registry.register("clozeline-encoder", source=str(project), run_id="", package_sha256="aa", description="")
+    )
+    result = CliRunner().invoke(app, ["rollback", "nosuch"])
+    assert isinstance(result.exception, ArtifactError)
+    assert result.exception.given == "nosuch"
+    assert result.exception.expected == "one of: clozeline-encoder"
+
+
+def test_the_help_shows_no_options_of_the_shell() -> None:
+    assert "completion" not in CliRunner().invoke(app, ["--help"]).output
 
 
 def test_a_lineage_of_nothing_says_what_to_do(project: Path) -> None:

@@ -101,3 +101,14 @@ def test_a_metric_file_that_lacks_a_figure_is_named_with_it(project: Workspace) 
         summary.read_figures(project, PARAMS)
     assert "evaluate.json" in caught.value.problem
     assert "loss_nats_per_token" in str(caught.value.given)
+
+
+def test_without_tasks_there_is_no_empty_table(project: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "params.yaml").read_text()
+    before, _, rest = text.partition("\nfinetune:\n")
+    after = rest[rest.index("\nexport:\n") :].replace("    library: finetuned/library\n", "")
+    (project.root / "params.yaml").write_text(f"{before}\nfinetune: {{}}\n{after}")
+    summary.show(project, [], [], seconds=1.0)
+    shown = capsys.readouterr().out
+    assert "Encoder, on the whole validation set" in shown
+    assert "Tasks" not in shown

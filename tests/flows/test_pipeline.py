@@ -169,10 +169,13 @@ def replace(file: Path, old: str, new: str) -> None:
     file.write_text(file.read_text().replace(old, new))
 
 
-def test_bad_input_is_tried_once_and_its_error_is_the_stage_s_own(toy: Path) -> None:
+def test_bad_input_is_tried_once_and_its_error_is_the_stage_s_own(toy: Path, caplog: pytest.LogCaptureFixture) -> None:
     (toy / "raw.txt").write_text("bad")
     with pytest.raises(DataError, match="is bad") as caught:
         pipeline(toy)
+    assert caplog.text.count("raw.txt is bad") == 2, "once by the stage, once by the flow"
+    assert "NotReady" not in caplog.text
+    assert "not started: count, sign@ada, sign@alan" in caplog.text
     assert caught.value.do == "write good"
     (log,) = (toy / "work/logs").glob("*/upper.log")
     assert log.read_text().count("upper reads raw.txt") == 1

@@ -11,6 +11,7 @@ from clozeline.errors import ClozelineError
 
 app = typer.Typer(
     no_args_is_help=True,
+    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )

@@ -6,6 +6,7 @@ import typer
 
 from clozeline.cli.endings import end_orderly_when_told
 from clozeline.cli.project import project_here
+from clozeline.errors import ArtifactError
 
 _PANEL = "Make a model"
 
@@ -61,10 +62,19 @@ def rollback(
     `clozeline rollback library --undo`
     """
     workspace = project_here()
-    from clozeline.registry import MODEL_PREFIX, model_name
+    from clozeline.registry import CHAMPION, MODEL_PREFIX, model_name
     from clozeline.registry.versions import Registry
     from clozeline.workspace import tracking_uri
 
     name = model if model.startswith(MODEL_PREFIX) else model_name(model)
-    done = Registry.open(tracking_uri(workspace)).roll_back(name, undo=undo)
+    registry = Registry.open(tracking_uri(workspace))
+    known = registry.names_with(CHAMPION)
+    if known and name not in known:
+        raise ArtifactError(
+            "there is no such registered model",
+            given=model,
+            expected=f"one of: {', '.join(sorted(known))}",
+            do="correct the name, or release that model first (`clozeline release`)",
+        )
+    done = registry.roll_back(name, undo=undo)
     typer.echo(f"{done.name}: version {done.champion} is the champion, version {done.previous} the previous one")

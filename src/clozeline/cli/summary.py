@@ -33,8 +33,9 @@ def show(
     params = read_params(workspace.root / "params.yaml")
     figures = read_figures(workspace, params)
     console.print(stage_table(stages, seconds))
-    console.print(encoder_table(figures))
-    console.print(task_table(figures))
+    for table in (encoder_table(figures), task_table(figures)):
+        if table.row_count:
+            console.print(table)
     console.print(package_table(figures, releases))
     if releases:
         _show_versions(console, workspace, releases)
