@@ -107,6 +107,7 @@ def tiny_pretraining() -> PretrainParams:
             "model": model,
             "max_length": 32,
             "batch_tokens": 256,
+            "masking": params.masking.model_copy(update={"mask_rate": 0.2, "final_mask_rate": None}),
             "optimizer": params.optimizer.model_copy(update={"learning_rate": 0.02}),
             "schedule": params.schedule.model_copy(update={"warmup_steps": 5}),
             "steps": 40,

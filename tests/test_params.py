@@ -37,7 +37,7 @@ def test_the_projects_own_params_are_read() -> None:
 
 
 def test_a_misspelt_key_is_named_with_the_right_spelling(edited: Editor) -> None:
-    told = message(edited("    mask_rate: 0.2             # share", "    mask_rat: 0.2             # share"))
+    told = message(edited("    mask_rate: 0.3             # share", "    mask_rat: 0.3             # share"))
     assert "params.yaml: unknown key `pretrain.masking.mask_rat`" in told
     assert "rename it to `mask_rate`" in told
 
