@@ -74,17 +74,21 @@ def test_asking_leaves_a_model_as_it_was(corpus: DemoCorpus, tiny_pretraining: P
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("objective", "steps"), [("mlm", 200), ("clm", 60)])
-def test_a_lesson_teaches_the_same_each_time(
+def test_a_lesson_teaches(
     corpus: DemoCorpus, tiny_pretraining: PretrainParams, tmp_path: Path, objective: Objective, steps: int
 ) -> None:
     params = short(tiny_pretraining, objective, steps).model_copy(update={"batch_tokens": 512})
-    lessons = [teach(params, corpus, 1, tmp_path / str(turn), []) for turn in range(2)]
-    assert lessons[0] == lessons[1]
-    learned = lessons[0]
+    learned = teach(params, corpus, 1, tmp_path / "work", [])
     assert learned.loss_before == pytest.approx(np.log(64), abs=0.1)
     assert learned.loss_after < learned.unigram_entropy / 2
     for question, answer in zip(learned.questions, learned.after, strict=True):
         assert answer.guesses[0][0] == question.truth
+
+
+def test_a_lesson_is_the_same_each_time(corpus: DemoCorpus, tiny_pretraining: PretrainParams, tmp_path: Path) -> None:
+    params = short(tiny_pretraining, "clm", 10).model_copy(update={"batch_tokens": 256})
+    lessons = [teach(params, corpus, 1, tmp_path / str(turn), []) for turn in range(2)]
+    assert lessons[0] == lessons[1]
 
 
 def test_a_short_lesson_is_small_whatever_the_project_is_made_for(tiny_pretraining: PretrainParams) -> None:
