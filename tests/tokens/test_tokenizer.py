@@ -2,6 +2,9 @@
 
 import json
 import logging
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -144,6 +147,28 @@ def test_a_length_limit_or_padding_of_the_given_tokenizer_touches_no_text(tmp_pa
     tokenizer = OpenTokenizer.open(saved(word_level(unk_token="<unk>"), tmp_path)).tokenizer
     for text, length in (("one two three four five", 5), ("one", 1)):
         assert len(tokenizer.encode(text, add_special_tokens=False).ids) == length
+
+
+def test_a_tokenizer_trained_here_is_taken_as_it_is_without_transformers(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    program = (
+        "import sys; from pathlib import Path; from clozeline.tokens.tokenizer import save_existing; "
+        "save_existing(sys.argv[1], Path(sys.argv[2])); assert 'transformers' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program, str(folder), str(tmp_path / "taken")], check=True)
+    taken = {file.name: file.read_bytes() for file in (tmp_path / "taken").iterdir()}
+    assert taken == {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_a_tokenizer_trained_here_and_changed_by_hand_is_mended(folder: Path, tmp_path: Path) -> None:
+    given = Path(shutil.copytree(folder, tmp_path / "given"))
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        names = json.loads((given / name).read_text())
+        del names["mask_token"]
+        (given / name).write_text(json.dumps(names))
+    (tmp_path / "taken").mkdir()
+    save_existing(str(given), tmp_path / "taken")
+    assert OpenTokenizer.open(tmp_path / "taken").special_ids.mask == 4
 
 
 @pytest.mark.parametrize("content", [None, "{}", '{"model_type": "bert"}'])

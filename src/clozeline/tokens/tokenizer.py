@@ -7,6 +7,7 @@ A folder holds tokenizer.json (all of it), tokenizer_config.json and special_tok
 import hashlib
 import json
 import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,19 @@ SPECIAL_TOKENS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Role, as transformers names it, to token; a tokenizer trained here has them as ids 0 to 4 in this order."""
+_DESCRIPTIONS: Mapping[str, Mapping[str, object]] = MappingProxyType(
+    {
+        _CONFIG_FILE: {
+            **SPECIAL_TOKENS,
+            "clean_up_tokenization_spaces": False,
+            # Token types say nothing about a single text, and ModernBERT's forward takes none.
+            "model_input_names": ["input_ids", "attention_mask"],
+            "tokenizer_class": "PreTrainedTokenizerFast",
+        },
+        _MAP_FILE: SPECIAL_TOKENS,
+    }
+)
+"""What stands beside the tokenizer.json of every tokenizer trained here."""
 _NEEDED_ROLES = ("pad_token", "cls_token", "sep_token", "mask_token")
 
 
@@ -99,15 +113,8 @@ def frame_with_special_tokens(tokenizer: Tokenizer, cls_token: str, sep_token: s
 def save(tokenizer: Tokenizer, folder: Path) -> None:
     """Fill `folder` with a tokenizer trained here."""
     tokenizer.save(str(folder / TOKENIZER_FILE))
-    config = {
-        **SPECIAL_TOKENS,
-        "clean_up_tokenization_spaces": False,
-        # Token types say nothing about a single text, and ModernBERT's forward takes none.
-        "model_input_names": ["input_ids", "attention_mask"],
-        "tokenizer_class": "PreTrainedTokenizerFast",
-    }
-    _write_json(folder / _CONFIG_FILE, config)
-    _write_json(folder / _MAP_FILE, dict(SPECIAL_TOKENS))
+    for name, content in _DESCRIPTIONS.items():
+        (folder / name).write_text(_as_json(content), encoding="utf-8")
 
 
 def save_existing(name: str, folder: Path) -> None:
@@ -116,6 +123,10 @@ def save_existing(name: str, folder: Path) -> None:
     Raises:
         DataError: there is no such tokenizer, or it has no fast version.
     """
+    if _is_made_here(Path(name)):
+        for file in (TOKENIZER_FILE, *_DESCRIPTIONS):
+            shutil.copyfile(Path(name) / file, folder / file)
+        return
     from transformers import AutoTokenizer
 
     try:
@@ -132,6 +143,16 @@ def save_existing(name: str, folder: Path) -> None:
     if {"cls_token", "sep_token"} & set(missing):
         frame_with_special_tokens(tokenizer.backend_tokenizer, tokenizer.cls_token, tokenizer.sep_token)
     tokenizer.save_pretrained(folder)
+
+
+def _is_made_here(folder: Path) -> bool:
+    """Whether `save` filled it: nothing is missing then, and transformers (seconds, and 300 MB) is not needed."""
+    try:
+        described = {name: (folder / name).read_text(encoding="utf-8") for name in _DESCRIPTIONS}
+        OpenTokenizer.open(folder)
+    except (OSError, ValueError, ArtifactError):
+        return False
+    return described == {name: _as_json(content) for name, content in _DESCRIPTIONS.items()}
 
 
 def _other_special_tokens(tokenizer: Any) -> set[str]:
@@ -192,5 +213,5 @@ def _id_of(tokenizer: Tokenizer, name: Any) -> int | None:
     return None if text is None else tokenizer.token_to_id(text)
 
 
-def _write_json(path: Path, content: Mapping[str, object]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+def _as_json(content: Mapping[str, object]) -> str:
+    return json.dumps(dict(content), indent=2) + "\n"
