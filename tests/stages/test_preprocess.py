@@ -71,8 +71,8 @@ def test_two_runs_write_the_same_bytes(tmp_path: Path, good: Path) -> None:
 
 BAD = {
     "missing source": (None, "there is no such file"),
-    "empty file": (b"", "no text is left"),
-    "blank file": (b" \n\n \n", "no text is left"),
+    "empty file": (b"", "there is no text in it"),
+    "blank file": (b" \n\n \n", "there is no text in it"),
     "UTF-16": (paragraphs(50).encode("utf-16"), "line 1: not UTF-8"),
     "Latin-1": ((paragraphs(50) + "\n\ncafé").encode("latin-1"), "line 101, byte .*: not UTF-8"),
     "truncated gzip": (gzip.compress(paragraphs(50).encode())[:-20], "truncated or damaged"),

@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -77,3 +78,11 @@ def test_workers_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
 
 def test_there_is_a_core_to_work_on() -> None:
     assert available_cores() >= 1
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_released_workers_are_gone_before_the_block_ends(num_workers: int) -> None:
+    with worker_processes(num_workers) as workers:
+        assert list(workers.map(abs, [-1, -2, -3])) == [1, 2, 3]
+        workers.release()
+        assert not multiprocessing.active_children()

@@ -56,7 +56,8 @@ class _Decision:
 def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Path, workers: Workers) -> CorpusReport:
     """Clean, deduplicate and split all texts of `source` into the empty folder `out`.
 
-    The texts wait in a spool inside `out`, which is gone at the end. The result does not depend on `workers`.
+    The texts wait in a spool inside `out`, which is gone at the end. The result does not depend on `workers`, which are
+    released before the writing.
 
     Raises:
         DataError: the source holds no text, or too little to split.
@@ -81,6 +82,7 @@ def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Pa
         )
     sketches = _sketch(spool, params, seed, counts, workers)
     decision = _decide(sketches, params, counts, workers)
+    workers.release()
     with CleanWriter(out) as clean:
         _write(spool, decision, clean)
     shutil.rmtree(spool)

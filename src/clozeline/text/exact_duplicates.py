@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from clozeline.text.shingles import Banding, ShingleSets, shingle_sets
 from clozeline.text.spool import read_bucket, write_bucket
 
-_SKETCH_ROWS = 500
+_SKETCH_ROWS = 100
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,9 @@ from clozeline.text.workers import Workers
 
 _NUM_NEIGHBOURS = 4
 """In a band, a text is compared with so many before it and with the first, not with all: boilerplate stays cheap."""
-_CHUNK_SHINGLES = 500_000
+_CHUNK_SHINGLES = 150_000
+_UNPACKED_PAIRS = 50_000
+"""Pairs are kept as one number each; so many at a time are taken apart."""
 _HASH_BYTES = 4
 _EARLIER_BITS = np.uint64(32)
 
@@ -47,15 +49,14 @@ def similar_pairs(sketches: Sketches, minimum: float, workers: Workers) -> Edges
     Every candidate is checked. A pair that the bands miss stays unseen: at most 3 % at `minimum`, fewer above.
     """
     pairs_P = _candidates(sketches)
-    earlier_P = (pairs_P >> _EARLIER_BITS).astype(np.int64)
-    later_P = (pairs_P & np.uint64(0xFFFFFFFF)).astype(np.int64)
     similarity_P = np.empty(len(pairs_P))
     done = 0
-    for part in workers.map(_jaccard, _chunks(sketches, np.stack([earlier_P, later_P]))):
+    for part in workers.map(_jaccard, _chunks(sketches, pairs_P)):
         similarity_P[done : done + len(part)] = part
         done += len(part)
     similar_P = similarity_P >= minimum
-    return Edges(earlier_P[similar_P], later_P[similar_P], similarity_P[similar_P], len(pairs_P))
+    earlier_E, later_E = _unpacked(pairs_P[similar_P])
+    return Edges(earlier_E, later_E, similarity_P[similar_P], len(pairs_P))
 
 
 def _candidates(sketches: Sketches) -> NDArray[np.uint64]:
@@ -91,14 +92,21 @@ def _packed(earlier_P: NDArray[np.int64], later_P: NDArray[np.int64]) -> NDArray
     return (earlier_P.astype(np.uint64) << _EARLIER_BITS) | later_P.astype(np.uint64)
 
 
-def _chunks(sketches: Sketches, texts_2P: NDArray[np.int64]) -> Iterator[_Chunk]:
+def _unpacked(pairs_P: NDArray[np.uint64]) -> NDArray[np.int64]:
+    return np.stack([pairs_P >> _EARLIER_BITS, pairs_P & np.uint64(0xFFFFFFFF)]).astype(np.int64)
+
+
+def _chunks(sketches: Sketches, pairs_P: NDArray[np.uint64]) -> Iterator[_Chunk]:
     """Cut the pairs where about `_CHUNK_SHINGLES` have come together."""
-    counts_2P = sketches.num_shingles_N[texts_2P]
-    number_P = np.cumsum(counts_2P.sum(axis=0)) // _CHUNK_SHINGLES
-    cuts = np.flatnonzero(np.diff(number_P)) + 1
-    for start, end in zip([0, *cuts], [*cuts, texts_2P.shape[1]], strict=True):
-        chosen = np.s_[:, start:end]
-        yield _Chunk(sketches.shingles, texts_2P[chosen], sketches.shingle_start_N[texts_2P[chosen]], counts_2P[chosen])
+    for start in range(0, max(len(pairs_P), 1), _UNPACKED_PAIRS):
+        texts_2P = _unpacked(pairs_P[start : start + _UNPACKED_PAIRS])
+        counts_2P = sketches.num_shingles_N[texts_2P]
+        number_P = np.cumsum(counts_2P.sum(axis=0)) // _CHUNK_SHINGLES
+        cuts = np.flatnonzero(np.diff(number_P)) + 1
+        for first, end in zip([0, *cuts], [*cuts, texts_2P.shape[1]], strict=True):
+            texts_2C = texts_2P[:, first:end]
+            starts_2C = sketches.shingle_start_N[texts_2C]
+            yield _Chunk(sketches.shingles, texts_2C, starts_2C, counts_2P[:, first:end])
 
 
 def _jaccard(chunk: _Chunk) -> NDArray[np.float64]:

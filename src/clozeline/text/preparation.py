@@ -13,7 +13,7 @@ from clozeline.text.documents import Document, DropReason, RawUnit
 NUM_BUCKETS = 128
 """Texts with the same content meet in the same bucket, and a bucket fits in memory."""
 KEY_BYTES = 16
-_BATCH_BYTES = 2_000_000
+_BATCH_BYTES = 1_000_000
 _MAX_BATCH_UNITS = 2_000
 
 PREPARED = pa.schema(

@@ -20,7 +20,7 @@ _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|\w+")
 _ASCII_WORDS = {code: chr(code).lower() if chr(code).isalnum() or chr(code) == "_" else " " for code in range(128)}
 """To translate by: what remains between spaces are the words of ASCII text, found in half the time."""
 _MIN_RECALL = 0.97
-_MAX_CACHED_WORDS = 50_000
+_MAX_CACHED_WORDS = 15_000
 _SIGNATURE_SEED = 1
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], dtype=np.uint64)
 

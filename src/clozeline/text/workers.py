@@ -42,6 +42,11 @@ class Workers:
         while waiting:
             yield waiting.popleft().result()
 
+    def release(self) -> None:
+        """End the processes, and with them what memory they hold; nothing can be mapped afterwards."""
+        if self._executor is not None:
+            self._executor.shutdown()
+
 
 @contextmanager
 def worker_processes(num_workers: int) -> Iterator[Workers]:
