@@ -23,7 +23,7 @@ from clozeline.tokens.tokenizer import OpenTokenizer
 from clozeline.tokens.word_cache import Encoded, WordCache
 
 _TEXT = "text"
-_BATCH_DOCUMENTS = 2048
+_BATCH_DOCUMENTS = 1024
 """Large enough to spread the cost of a batch, small enough to hold one; it changes no byte."""
 
 
@@ -123,8 +123,12 @@ def _num_rows(path: Path) -> int:
 def _columns(path: Path) -> Iterator[Any]:
     with _opened(path) as file:
         try:
-            for batch in file.iter_batches(_BATCH_DOCUMENTS, columns=[_TEXT]):
-                yield batch.column(0)
+            # One reader for all row groups would hold what it has read of each to the end.
+            for group in range(file.num_row_groups):
+                for batch in file.iter_batches(
+                    _BATCH_DOCUMENTS, row_groups=[group], columns=[_TEXT], use_threads=False
+                ):
+                    yield batch.column(0)
         except (OSError, pa.ArrowInvalid) as error:
             raise _damaged(path, str(error)) from error
 

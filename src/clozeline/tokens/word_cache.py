@@ -24,8 +24,10 @@ Cut = Callable[[str], list[str]]
 BLANKS = r"\s+"
 """What the Unigram tokenizer makes one space of."""
 
-_MOST_WORDS = 2**20
-"""Words kept between batches (some 200 MiB); when there are more, the cache starts anew."""
+_MOST_WORDS = 2**17
+"""Words kept between batches (some 25 MiB); when there are more, the cache starts anew."""
+_WORDS_AT_A_TIME = 4096
+"""The encoding of a word weighs a hundred times its ids."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,13 @@ class WordCache:
         self._lengths = np.zeros(0, np.int64)
 
     def _learn(self, words: list[str]) -> None:
-        ids = [encoding.ids for encoding in self._tokenizer.encode_batch_fast(words, add_special_tokens=False)]
+        ids = [
+            encoding.ids
+            for start in range(0, len(words), _WORDS_AT_A_TIME)
+            for encoding in self._tokenizer.encode_batch_fast(
+                words[start : start + _WORDS_AT_A_TIME], add_special_tokens=False
+            )
+        ]
         lengths = np.array([len(word_ids) for word_ids in ids], dtype=np.int64)
         starts = len(self._tokens) + np.cumsum(lengths) - lengths
         flat = np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum()))
