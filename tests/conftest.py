@@ -1,7 +1,8 @@
 """What several rooms' tests need: token shards and params small enough to train on in a second."""
 
+import logging
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,31 @@ TokensMaker = Callable[[Documents, Documents], Path]
 
 
 def pytest_configure() -> None:
-    """Let the processes that tests start hear Ctrl-C: a shell that runs us in the background has switched it off."""
+    """Let the processes that tests start hear Ctrl-C and SIGHUP: a shell that runs us in the background, or `nohup`,
+    has switched them off.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Prefect's threads outlive the flow that began them, and what is forked from their process ends in an error: the
+    tests that run flows in this process come last.
+    """
+    items.sort(key=lambda item: item.path.parts[-2] in {"flows", "infra"})
+
+
+@pytest.fixture(autouse=True)
+def _own_log_levels() -> Iterator[None]:
+    """A command sets levels for as long as its process lives; here the process lives on."""
+    loggers = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
+    levels = [(logger, logger.level) for logger in [logging.root, *loggers]]
+    yield
+    for logger, level in levels:
+        logger.setLevel(level)
+    for name, later in logging.root.manager.loggerDict.items():
+        if isinstance(later, logging.Logger) and later not in loggers and name.startswith("clozeline"):
+            later.setLevel(logging.NOTSET)
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ SHRUNK: Mapping[str, Any] = {
     "tokenize": {"vocab_size": 200},
     "pretrain": {
         "model": {
+            "size": None,
             "hidden_size": 32,
             "num_hidden_layers": 1,
             "num_attention_heads": 2,
