@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,8 +20,8 @@ SCRIPT = Path(__file__).with_name("two_ranks.py")
 
 def train(
     num_processes: int, params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path, sharding: str = "ddp"
-) -> tuple[dict[str, torch.Tensor], list[float]]:
-    """Weights and curve of a training by so many processes."""
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    """Weights of a training by so many processes, and what the first of them told: where it began, and its losses."""
     folder.mkdir(exist_ok=True)
     (folder / "params.json").write_text(params.model_dump_json(), encoding="utf-8")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
@@ -32,7 +33,7 @@ def train(
         text=True,
     )
     assert result.returncode == 0, result.stderr
-    return load_file(folder / "encoder" / "model.safetensors"), json.loads((folder / "losses.json").read_text())
+    return load_file(folder / "encoder" / "model.safetensors"), json.loads((folder / "told.json").read_text())
 
 
 @pytest.fixture
@@ -51,11 +52,11 @@ def test_two_processes_end_with_the_parameters_of_one(
 
     P6, P27: nor do masks or the learning rate depend on how many they are; the logged loss is that of both.
     """
-    one, one_curve = train(1, small, tiny_tokens, tiny_tokenizer, tmp_path / "one")
-    two, two_curve = train(2, small, tiny_tokens, tiny_tokenizer, tmp_path / "two", sharding)
+    one, one_told = train(1, small, tiny_tokens, tiny_tokenizer, tmp_path / "one")
+    two, two_told = train(2, small, tiny_tokens, tiny_tokenizer, tmp_path / "two", sharding)
     assert one.keys() == two.keys()
     assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-5
-    assert two_curve == pytest.approx(one_curve, abs=1e-5)
+    assert two_told["losses"] == pytest.approx(one_told["losses"], abs=1e-5)
 
 
 @pytest.mark.slow
@@ -65,8 +66,8 @@ def test_what_two_processes_began_one_can_finish(
     """A checkpoint holds the whole state, whoever wrote it."""
     part = small.model_copy(update={"checkpoint_every_steps": 5, "micro_batch_tokens": 100})
     train(2, part, tiny_tokens, tiny_tokenizer, tmp_path / "both")
-    (tmp_path / "both" / "losses.json").unlink()
-    finished, _ = train(1, part, tiny_tokens, tiny_tokenizer, tmp_path / "both")
+    finished, told = train(1, part, tiny_tokens, tiny_tokenizer, tmp_path / "both")
+    assert told["started_at"] == 10, "it goes on from the checkpoint of the two"
     alone, _ = train(1, part, tiny_tokens, tiny_tokenizer, tmp_path / "alone")
     assert max((finished[name] - alone[name]).abs().max().item() for name in alone) < 1e-5
 

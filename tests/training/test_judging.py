@@ -1,9 +1,12 @@
 """Claim: looks during a training ask the same of every model, in any batches."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from clozeline.errors import DataError
 from clozeline.params import PretrainParams
 from clozeline.training import pretraining
 from clozeline.training.judging import Judge
@@ -52,3 +55,22 @@ def test_a_look_reads_no_more_than_it_is_allowed_spread_over_the_split(
     assert 1 < len(rows_R) < len(job.validation.rows) / 2
     assert rows_R[0] == 0
     assert rows_R[-1] == len(job.validation.rows) - 1
+
+
+@pytest.mark.parametrize(("words", "is_askable"), [([9, 9], True), ([1, 1], False)])
+def test_a_validation_part_of_two_tokens_is_asked_for_or_refused(
+    words: list[int],
+    is_askable: bool,
+    tiny_pretraining: PretrainParams,
+    make_tokens: Callable[..., Path],
+    tiny_tokenizer: Path,
+    tmp_path: Path,
+) -> None:
+    """Two tokens may both be in a fold that is not the first; unknown ones are in none."""
+    tokens = make_tokens([np.full(20, 7)] * 20, [np.array(words)])
+    looking = judge(tiny_pretraining, tokens, tiny_tokenizer, tmp_path)
+    if is_askable:
+        assert looking.measure() > 0
+    else:
+        with pytest.raises(DataError, match=r"(?s)2 tokens.*every_steps: null"):
+            looking.measure()

@@ -198,9 +198,7 @@ def test_a_training_that_gets_no_better_stops_and_keeps_its_best_weights(prepare
     assert best is not None
     assert losses.index(min(losses)) == len(losses) - 4
     assert stopped.state.step == best.step + 15 < 200
-    until_best = prepare.trained(**changes | {"validation__patience": None}, schedule__decay="constant")
-    assert until_best.state.step == 200
-    assert largest_difference(weights_of(stopped.model), weights_of(until_best.model)) > 0
+    assert prepare.trained(**changes | {"validation__patience": None}).state.step == 200
 
 
 def test_the_weights_kept_are_those_of_the_best_look(prepare: Prepare) -> None:

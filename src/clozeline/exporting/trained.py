@@ -17,11 +17,9 @@ from transformers import (
 )
 
 from clozeline.errors import ArtifactError
+from clozeline.model.stock_classes import longest_row_of
 
 TrainedTask = Literal["fill-mask", "text-classification"]
-
-_POSITIONS_AFTER_PAD = frozenset({"camembert", "roberta", "xlm-roberta"})
-"""Families that count positions from pad_token_id + 1 on, so that many rows of their table are never used."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +37,7 @@ class TrainedModel:
     @property
     def max_length(self) -> int:
         """Longest input in tokens: what the positions allow, or the tokenizer's own limit if that is lower."""
-        config = self.model.config
-        unused = config.pad_token_id + 1 if self.family in _POSITIONS_AFTER_PAD else 0
-        return int(min(config.max_position_embeddings - unused, self.tokenizer.model_max_length))
+        return int(min(longest_row_of(self.model.config), self.tokenizer.model_max_length))
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -95,7 +95,7 @@ def _padding_mask(batch: TargetBatch) -> Tensor | None:
 
 def _modernbert(encoder: Any, batch: TargetBatch) -> Tensor:
     position_1L = torch.arange(batch.input_ids_BL.shape[1])[None]
-    masks = {"global": _padding_mask(batch), "local": _window_mask(encoder, batch, position_1L[0])}
+    masks = {"global": _padding_mask(batch), "local": _window_mask(encoder, batch)}
     hidden_BLH = encoder.embeddings(input_ids=batch.input_ids_BL)
     *body, last = encoder.layers
     for layer in body:
@@ -110,15 +110,15 @@ def _modernbert(encoder: Any, batch: TargetBatch) -> Tensor:
     return out_TH
 
 
-def _window_mask(encoder: Any, batch: TargetBatch, from_X: Tensor) -> Tensor | None:
-    """True where local attention may look from positions `from_X`; None where rows are shorter than its window."""
+def _window_mask(encoder: Any, batch: TargetBatch) -> Tensor | None:
+    """True where local attention may look; None where rows are shorter than its window."""
     reach = encoder.config.local_attention // 2
     length = batch.input_ids_BL.shape[1]
     padding = _padding_mask(batch)
     if length <= reach + 1:
         return padding
-    window_XL = (from_X[..., None] - torch.arange(length)).abs() <= reach
-    window: Tensor = window_XL[None, None]
+    position_L = torch.arange(length)
+    window: Tensor = ((position_L[:, None] - position_L).abs() <= reach)[None, None]
     return window if padding is None else window & padding
 
 

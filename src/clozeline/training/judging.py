@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from clozeline.errors import DataError
 from clozeline.model.batches import Split
 from clozeline.model.objectives import Batches, TargetBatch
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, sorted_plan
@@ -46,11 +47,17 @@ class Judge:
     def _batches(self) -> list[TargetBatch]:
         chosen_R = self._rows()
         plan = sorted_plan(self.split.rows.length_R[chosen_R], self.batch_tokens)
-        rows = [chosen_R[plan.rows_of(index)] for index in range(plan.num_batches)]
-        batches = [
-            self.objective.judging(self.split, self.split.read(rows_B), self.seed, 0, _NUM_FOLDS) for rows_B in rows
-        ]
-        return [batch for batch in batches if len(batch.labels_T)]
+        tokens = [self.split.read(chosen_R[plan.rows_of(index)]) for index in range(plan.num_batches)]
+        for fold in range(_NUM_FOLDS):  # the first; of a few tokens, none may be in it
+            asked = [self.objective.judging(self.split, part, self.seed, fold, _NUM_FOLDS) for part in tokens]
+            if any(len(batch.labels_T) for batch in asked):
+                return [batch for batch in asked if len(batch.labels_T)]
+        raise DataError(
+            "the validation part has no token that a model can be asked for",
+            given=f"{self.split.shards.num_tokens} tokens, every one of them special or unknown",
+            expected="ordinary tokens",
+            do="raise `preprocess.validation_fraction`, or set `pretrain.validation.every_steps: null`",
+        )
 
     def _rows(self) -> NDArray[np.int64]:
         """Rows spread evenly over the split, of `max_tokens` in all."""

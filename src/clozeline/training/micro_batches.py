@@ -37,16 +37,20 @@ class MicroBatches(Generic[Rows]):
 
     def parts(self, batch: Rows) -> list[Rows]:
         """Parts of nearly equal numbers of rows; each has one row at least."""
+        return [part.to(self._device) for part in self._cut(batch)]
+
+    def _cut(self, batch: Rows) -> list[Rows]:
         if self._most_slots is None or batch.num_slots <= self._most_slots:
-            return [batch.to(self._device)]
+            return [batch]
         num_parts = min(-(-batch.num_slots // self._most_slots), batch.num_rows)
         bounds = [batch.num_rows * part // num_parts for part in range(num_parts + 1)]
-        return [batch.rows(first, last).to(self._device) for first, last in itertools.pairwise(bounds)]
+        return [batch.rows(first, last) for first, last in itertools.pairwise(bounds)]
 
     def halve(self, batch: Rows) -> bool:
         """After memory ran out: parts half as large from now on. False: a part was one row already."""
-        largest = max(part.num_slots for part in self.parts(batch))
-        if all(part.num_rows == 1 for part in self.parts(batch)):
+        parts = self._cut(batch)
+        largest = max(part.num_slots for part in parts)
+        if all(part.num_rows == 1 for part in parts):
             return False
         self._most_slots = largest // 2
         _LOG.warning(

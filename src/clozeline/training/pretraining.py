@@ -158,11 +158,12 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
         Split.open(TokenShards.open(tokens, part), params.max_length) for part in ("train", "validation")
     )
     model = _model(params, train, tokenizer, seed).to(processes.device)
+    spelling = Spelling.open(tokenizer) if Masker.needs_spelling(params.masking) else None
     total_steps = params.steps or steps_of(params.tokens or 0, train, params.batch_tokens, seed)
     feed = Feed(
         objective=OBJECTIVES[params.objective],
         split=train,
-        masker=Masker.create(params.masking, train.vocabulary, seed, Spelling.open(tokenizer)),
+        masker=Masker.create(params.masking, train.vocabulary, seed, spelling),
         batch_tokens=params.batch_tokens,
         seed=seed,
         total_steps=total_steps,
