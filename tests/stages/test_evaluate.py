@@ -68,6 +68,28 @@ def test_the_page_shows_original_masked_predicted_and_probability(
     assert "http" not in html  # nothing from outside
 
 
+def test_each_hidden_word_is_told_with_its_own_probability_and_the_five_likeliest(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")
+    run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
+    examples = json.loads((tmp_path / "examples" / "examples.json").read_text())
+    assert len(examples) == PARAMS.num_examples
+    for example in examples:
+        hidden = [
+            word
+            for word, shown in zip(example["original"].split(), example["masked"].split(), strict=True)
+            if shown == example["mask_token"] == "[MASK]"
+        ]
+        assert [guess["original"] for guess in example["guesses"]] == hidden
+        for guess in example["guesses"]:
+            likely = {candidate["token"]: candidate["probability"] for candidate in guess["candidates"]}
+            assert len(likely) == 5
+            assert list(likely.values()) == sorted(likely.values(), reverse=True)
+            assert guess["original_probability"] == likely.get(guess["original"], guess["original_probability"])
+            assert guess["original"] in likely or guess["original_probability"] <= min(likely.values())
+
+
 def test_a_model_of_another_vocabulary_is_refused_before_any_work(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:

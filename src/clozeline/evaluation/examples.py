@@ -1,6 +1,7 @@
 """A page of predictions one can look at: original, masked, predicted, and how sure the model was."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 from html import escape
 
 import numpy as np
@@ -15,6 +16,15 @@ from clozeline.tokens.rows import RowTokens
 
 _MIN_CONTENT_TOKENS = 12
 """Shorter rows give too little context to be worth a look."""
+_TOP = 5
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token that the model would put in, and how sure it is of it."""
+
+    token: str
+    probability: float
 
 
 @dataclass(frozen=True)
@@ -22,8 +32,17 @@ class Guess:
     """One hidden token, and what the model said."""
 
     original: str
-    predicted: str
-    probability: float
+    original_probability: float
+    candidates: tuple[Candidate, ...]
+    """The likeliest, the first of them first."""
+
+    @property
+    def predicted(self) -> str:
+        return self.candidates[0].token
+
+    @property
+    def probability(self) -> float:
+        return self.candidates[0].probability
 
 
 @dataclass(frozen=True)
@@ -32,7 +51,10 @@ class Example:
 
     original: str
     masked: str
+    mask_token: str
+    """What stands for a hidden token in `masked`, and nothing in a causal model's, which hides none."""
     guesses: tuple[Guess, ...]
+    """In the order of the text."""
 
 
 def make_examples(
@@ -51,19 +73,32 @@ def _example(
 ) -> Example:
     batch = OBJECTIVES[language_model.objective_of(model)].judging(split, tokens, seed, 0, num_folds)
     probabilities_TV = language_model.target_logits(model, batch).softmax(dim=1)
-    best_T = probabilities_TV.max(dim=1)
+    best_TK = probabilities_TV.topk(min(_TOP, probabilities_TV.shape[1]), dim=1)
+    original_T = probabilities_TV.gather(1, batch.labels_T[:, None])[:, 0]
     guesses = [
-        Guess(tokenizer.decode([label]), tokenizer.decode([predicted]), probability)
-        for label, predicted, probability in zip(
-            batch.labels_T.tolist(), best_T.indices.tolist(), best_T.values.tolist(), strict=True
+        Guess(
+            original=tokenizer.decode([label]),
+            original_probability=probability,
+            candidates=tuple(
+                Candidate(tokenizer.decode([token]), likely) for token, likely in zip(tokens_K, likely_K, strict=True)
+            ),
+        )
+        for label, probability, tokens_K, likely_K in zip(
+            *(values.tolist() for values in (batch.labels_T, original_T, best_TK.indices, best_TK.values)), strict=True
         )
     ]
     shown_ids = batch.input_ids_BL[0, 1:-1].tolist()
     return Example(
         original=tokenizer.decode(tokens.input_ids_N.tolist()),
         masked=tokenizer.decode(shown_ids, skip_special_tokens=False),
+        mask_token=tokenizer.decode([split.vocabulary.mask_id], skip_special_tokens=False),
         guesses=tuple(guesses),
     )
+
+
+def as_json(examples: list[Example]) -> str:
+    """For programs: the report of a run is one."""
+    return json.dumps([asdict(example) for example in examples], indent=1, ensure_ascii=False) + "\n"
 
 
 def as_text(examples: list[Example]) -> str:

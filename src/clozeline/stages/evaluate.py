@@ -51,6 +51,7 @@ def run(
         num_examples=params.num_examples,
     )
     with replacing_folder(examples) as folder:
+        (folder / "examples.json").write_text(example_page.as_json(page), encoding="utf-8")
         (folder / "examples.txt").write_text(example_page.as_text(page), encoding="utf-8")
         (folder / "examples.html").write_text(example_page.as_html(page), encoding="utf-8")
     report = asdict(measured) | {f"unigram_{name}": value for name, value in asdict(baseline).items()}
