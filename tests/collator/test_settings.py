@@ -1,0 +1,54 @@
+"""Claim: settings are those of params.yaml; one that cannot be meant, and rows that are none, are refused by name."""
+
+from typing import Any
+
+import pytest
+from transformers import PreTrainedTokenizerFast
+
+from clozeline.collator import MaskingCollator
+from clozeline.errors import DataError, ParamsError
+from clozeline.params import MaskingParams
+from tests.collator.rows import Rows, collated
+
+
+def test_settings_are_those_of_params_yaml(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:
+    settings: dict[str, Any] = {"unit": "word", "mask_rate": 0.4, "protected_tokens": ("to",)}
+    defaults = {"final_mask_rate": None, "mask_share": 0.8, "random_share": 0.1, "keep_share": 0.1}
+    params = MaskingParams(**defaults, **settings, mean_span_tokens=None, word_dropout=0.0)
+    assert collated(MaskingCollator(wordpiece, params), rows) == collated(MaskingCollator(wordpiece, **settings), rows)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"mask_rate": 15}, "mask_rate: Input should be less than 1"),
+        ({"mask_rat": 0.1}, "mask_rat: Extra inputs are not permitted"),
+        ({"unit": "span"}, "set `mean_span_tokens`"),
+        ({"protected_tokens": ("kato!",)}, "kato!"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_is_named(
+    wordpiece: PreTrainedTokenizerFast, settings: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ParamsError) as caught:
+        MaskingCollator(wordpiece, **settings)
+    assert told in str(caught.value)
+
+
+def test_a_tokenizer_without_a_mask_is_refused_with_what_to_do(wordpiece: PreTrainedTokenizerFast) -> None:
+    """P10."""
+    maskless = PreTrainedTokenizerFast(tokenizer_object=wordpiece.backend_tokenizer, pad_token="[PAD]")
+    with pytest.raises(ParamsError) as caught:
+        MaskingCollator(maskless)
+    assert caught.value.given == "no mask_token"
+    assert "resize_token_embeddings" in caught.value.do
+
+
+@pytest.mark.parametrize(
+    ("row", "given"),
+    [({"ids": [2, 3]}, "keys ids"), ({"input_ids": [[2, 3]]}, "of shape (1, 2)"), ({"input_ids": [2, 999]}, "id 999")],
+)
+def test_rows_that_are_none_are_refused(wordpiece: PreTrainedTokenizerFast, row: dict[str, Any], given: str) -> None:
+    with pytest.raises(DataError) as caught:
+        MaskingCollator(wordpiece)([row])
+    assert given in caught.value.given
