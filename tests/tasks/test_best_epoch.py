@@ -50,6 +50,7 @@ def training(
         checkpoint_every_steps=1000,
         checkpoints=Checkpoints.of(work, "run", keep=1),
         hardware=Hardware.plain(),
+        seed=0,
     )
     return BestEpoch(loop, STEPS_PER_EPOCH, NUM_EPOCHS, lambda: score(model, next(asked))), model
 

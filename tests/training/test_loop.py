@@ -57,6 +57,7 @@ def loop(work: Path, total_steps: int = 20) -> Loop[Tensor]:
         checkpoint_every_steps=3,
         checkpoints=Checkpoints.of(work, "run", keep=2),
         hardware=Hardware.plain(),
+        seed=0,
     )
 
 

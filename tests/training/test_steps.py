@@ -13,7 +13,7 @@ from clozeline.training.steps import Steps
 def ahead(model: nn.Module) -> Steps[Tensor]:
     """Steps as on a GPU, where reading a loss would wait for all that was asked before."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
-    steps: Steps[Tensor] = Steps(model, optimizer, lambda x_B1: (model(x_B1) ** 2).sum(), 1.0, Hardware.plain())
+    steps: Steps[Tensor] = Steps(model, optimizer, lambda x_B1: (model(x_B1) ** 2).sum(), 1.0, Hardware.plain(), 0)
     steps.must_read = False
     return steps
 

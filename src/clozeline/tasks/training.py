@@ -29,7 +29,6 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestEpoch:
     params = inputs.params
     total_steps = params.epochs * task.batches_per_epoch
     schedule = Schedule.linear_to_zero(round(params.warmup_fraction * total_steps), total_steps)
-    torch.manual_seed(inputs.seed)
     loop = Loop(
         model=task.model,
         optimizer=build_optimizer(task.model, params.optimizer),
@@ -43,6 +42,7 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestEpoch:
         checkpoint_every_steps=total_steps + 1,
         checkpoints=Checkpoints.of(work, _fingerprint(inputs), keep=1),
         hardware=Hardware.plain(),
+        seed=inputs.seed,
     )
     return BestEpoch(loop, task.batches_per_epoch, params.epochs, task.validation_score)
 

@@ -37,6 +37,8 @@ class Loop(Generic[Inputs]):
     checkpoint_every_steps: int
     checkpoints: Checkpoints
     hardware: Hardware[Inputs]
+    seed: int
+    """Decides what is random in a step: dropout."""
     looks: Looks | None = None
 
     def run(self, state: State, callback: Callback) -> State:
@@ -47,7 +49,7 @@ class Loop(Generic[Inputs]):
         """
         self.model.train()
         callback.on_start(state)
-        steps = Steps(self.model, self.optimizer, self.loss_sum, self.clip_norm, self.hardware)
+        steps = Steps(self.model, self.optimizer, self.loss_sum, self.clip_norm, self.hardware, self.seed)
         batches = self.batches_from(state.epoch, state.index)
         while state.step < self.total_steps and not self._is_done(state):
             self._take(next(batches), steps, state, callback)
@@ -93,13 +95,12 @@ class Loop(Generic[Inputs]):
             "model": model,
             "optimizer": optimizer,
             "scaler": self.hardware.precision.scaler.state_dict(),
-            "random": torch.get_rng_state(),
             "best_weights": self.looks.best_weights if self.looks is not None else None,
             "state": asdict(state),
         }
 
     def resume(self) -> State:
-        """Bring model, optimizer and random state to the newest checkpoint; the start, if there is none.
+        """Bring model and optimizer to the newest checkpoint; the start, if there is none.
 
         Raises:
             ArtifactError: a checkpoint belongs to another run.
@@ -108,10 +109,9 @@ class Loop(Generic[Inputs]):
         return State() if saved is None else self.restore(saved)
 
     def restore(self, saved: Mapping[str, Any]) -> State:
-        """Bring model, optimizer and random state to where `everything` was told."""
+        """Bring model and optimizer to where `everything` was told."""
         self.hardware.processes.restore(self.model, self.optimizer, saved["model"], saved["optimizer"])
         self.hardware.precision.scaler.load_state_dict(saved["scaler"])
-        torch.set_rng_state(saved["random"])
         if self.looks is not None:
             self.looks.best_weights = saved["best_weights"]
         return State.of(saved["state"])

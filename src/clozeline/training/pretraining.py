@@ -148,7 +148,6 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
     """
     processes = Processes.join()
     torch.set_num_threads(params.num_threads or max(len(os.sched_getaffinity(0)) // processes.on_this_machine, 1))
-    torch.manual_seed(seed)
     processes.check(params.optimizer.kind)
     precision = Precision.choose(params.precision, processes.device)
     hardware: Hardware[TargetBatch] = Hardware(
@@ -185,6 +184,7 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
         checkpoint_every_steps=params.checkpoint_every_steps,
         checkpoints=Checkpoints.of(work, _fingerprint(params, seed, tokens, total_steps), params.num_checkpoints),
         hardware=hardware,
+        seed=seed,
         looks=_looks(params, judge),
     )
     return Pretraining(model, loop, len(train.rows), train, validation)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from clozeline.errors import TrainingError
 from clozeline.training.hardware import Hardware
+from clozeline.training.randomness import begin_step
 from clozeline.training.state import Batch, Inputs
 
 
@@ -26,12 +27,14 @@ class Steps(Generic[Inputs]):
         loss_sum: Callable[[Inputs], Tensor],
         clip_norm: float,
         hardware: Hardware[Inputs],
+        seed: int,
     ) -> None:
         self._model = model
         self._optimizer = optimizer
         self._loss_sum = loss_sum
         self._clip_norm = clip_norm
         self._hardware = hardware
+        self._seed = seed
         self._unread: list[tuple[int, Batch[Any], Tensor, Tensor]] = []
         self.must_read = hardware.precision.device.type == "cpu"
         self.last_norm = 0.0
@@ -42,7 +45,7 @@ class Steps(Generic[Inputs]):
         Raises:
             TrainingError: memory ran out, and the batch cannot be taken apart further.
         """
-        loss_sum = self._sum_gradients(batch)
+        loss_sum = self._sum_gradients(batch, step)
         scaler = self._hardware.precision.scaler
         scaler.unscale_(self._optimizer)
         norm = nn.utils.clip_grad_norm_(self._model.parameters(), self._clip_norm)
@@ -67,18 +70,19 @@ class Steps(Generic[Inputs]):
         self._unread.clear()
         return math.fsum(losses)
 
-    def _sum_gradients(self, batch: Batch[Inputs]) -> Tensor:
+    def _sum_gradients(self, batch: Batch[Inputs], step: int) -> Tensor:
         while True:
             try:
-                return self._attempt(batch)
+                return self._attempt(batch, step)
             except torch.OutOfMemoryError as error:
                 self._optimizer.zero_grad()
                 if self._hardware.processes.world_size > 1 or not self._hardware.micro_batches.halve(batch.inputs):
                     raise _out_of_memory(batch) from error
 
-    def _attempt(self, batch: Batch[Inputs]) -> Tensor:
+    def _attempt(self, batch: Batch[Inputs], step: int) -> Tensor:
         """Gradient of the mean over the batch's targets; returns the sum over this process's."""
         processes, precision = self._hardware.processes, self._hardware.precision
+        begin_step(self._seed, step, processes.rank, precision.device)
         scale = processes.loss_scale / batch.num_targets
         parts = self._hardware.micro_batches.parts(batch.inputs)
         total = torch.zeros((), device=precision.device)

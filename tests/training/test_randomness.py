@@ -1,0 +1,83 @@
+"""Claim: what a step draws follows from seed, step and process, whatever was drawn before; nothing of it is kept."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from clozeline.training.hardware import Hardware
+from clozeline.training.randomness import begin_step
+from clozeline.training.state import Batch
+from clozeline.training.steps import Steps
+
+CPU = torch.device("cpu")
+
+
+def drawn(seed: int, step: int, rank: int) -> list[float]:
+    begin_step(seed, step, rank, CPU)
+    numbers: list[float] = torch.rand(4).tolist()
+    return numbers
+
+
+def test_a_step_draws_the_same_whatever_was_drawn_before() -> None:
+    first = drawn(1, 2, 3)
+    torch.rand(1000)
+    assert drawn(1, 2, 3) == first
+
+
+def test_another_seed_step_or_process_draws_otherwise() -> None:
+    every = [(seed, step, rank) for seed in (0, 1, 2**40) for step in (0, 1, 1000) for rank in (0, 1, 7)]
+    assert len({tuple(drawn(*who)) for who in every}) == len(every)
+
+
+def test_a_gpu_is_begun_anew_with_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed", given.append)
+    begin_step(1, 2, 3, CPU)
+    assert given == []
+    begin_step(1, 2, 3, torch.device("cuda", 0))
+    assert given == [torch.initial_seed()]
+
+
+class Thinned(nn.Module):
+    """A line through dropout; `failures`: so often memory runs out, when the draw is made already."""
+
+    def __init__(self, failures: int = 0) -> None:
+        super().__init__()
+        self.line, self.thin, self.failures = nn.Linear(64, 1), nn.Dropout(0.5), failures
+
+    def forward(self, x_BH: Tensor) -> Tensor:
+        y_B1 = self.line(self.thin(x_BH))
+        if self.failures:
+            self.failures -= 1
+            raise torch.OutOfMemoryError("no memory")
+        return (y_B1**2).sum()
+
+
+def losses(rank: int = 0, failures: int = 0, monkeypatch: pytest.MonkeyPatch | None = None) -> list[float]:
+    """Of three steps of process `rank`, whose random state before them is that of no other call."""
+    torch.manual_seed(0)
+    model = Thinned(failures)
+    torch.seed()
+    plain: Hardware[Any] = Hardware.plain()
+    hardware = replace(plain, processes=replace(plain.processes, rank=rank))
+    if monkeypatch is not None:
+        monkeypatch.setattr(hardware.micro_batches, "halve", lambda batch: True)
+    steps: Steps[Tensor] = Steps(model, torch.optim.SGD(model.parameters(), lr=0.1), model, 1.0, hardware, seed=5)
+    found = []
+    for step in range(3):
+        steps.take(Batch(0, step, torch.ones(4, 64), num_tokens=4, num_targets=4), step)
+        found.append(steps.read())
+    return found
+
+
+def test_processes_drop_each_its_own_and_the_same_when_they_come_again() -> None:
+    assert losses(rank=0) == losses(rank=0)
+    assert losses(rank=1) == losses(rank=1)
+    assert losses(rank=0)[0] != losses(rank=1)[0]
+
+
+def test_an_attempt_for_which_memory_ran_out_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert losses(failures=2, monkeypatch=monkeypatch) == losses()
