@@ -11,7 +11,13 @@ import pytest
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "src" / "clozeline"
 SOURCES = [*sorted(PACKAGE.rglob("*.py")), *sorted((PROJECT / "flows").rglob("*.py"))]
-ROOMS = ["text", "tokens", "model", "training", "evaluation", "planning", "tasks", "exporting", "inference", "serving"]
+CALLERS = {
+    "cli": "what a person types: it calls rooms, stages and flows",
+    "demo": "what `clozeline demo` does: two stages and a training, in a folder of its own",
+    "stages": "what DVC runs: each calls rooms",
+}
+"""Folders that put rooms together. Every other folder is a room."""
+ROOMS = [folder.parent.name for folder in sorted(PACKAGE.glob("*/__init__.py")) if folder.parent.name not in CALLERS]
 
 
 def imported_by(file: Path) -> Iterator[str]:
@@ -37,13 +43,17 @@ def only_in(*places: str, importers: set[str]) -> bool:
 
 
 @pytest.mark.parametrize("room", ROOMS)
-def test_a_room_imports_no_stage_and_no_flow(room: str) -> None:
-    importers = importers_of("clozeline.stages", "clozeline.cli", "flows")
+def test_a_room_imports_no_stage_no_flow_and_nothing_else_that_calls_rooms(room: str) -> None:
+    importers = importers_of("flows", *(f"clozeline.{caller}" for caller in CALLERS))
     assert not any(file.startswith(f"src/clozeline/{room}/") for file in importers)
 
 
 def test_stages_do_not_import_each_other() -> None:
     assert not any(file.startswith("src/clozeline/stages/") for file in importers_of("clozeline.stages"))
+
+
+def test_only_the_command_line_calls_the_demo() -> None:
+    assert only_in("src/clozeline/cli/", "src/clozeline/demo/", importers=importers_of("clozeline.demo"))
 
 
 def test_only_flows_import_prefect() -> None:
