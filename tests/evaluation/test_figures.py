@@ -9,13 +9,15 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from clozeline.evaluation import figures, unigram
-from clozeline.evaluation.figures import Figures
-from clozeline.model import language_model
+from clozeline.errors import DataError
+from clozeline.evaluation import asking, unigram
+from clozeline.evaluation.answers import Sums
+from clozeline.evaluation.figures import DocumentSums, Figures, expected_calibration_error
+from clozeline.evaluation.figures import measure as sums_of
+from clozeline.evaluation.groupings import ByConfidence, ByDocument
 from clozeline.model.batches import Split
-from clozeline.model.families import TokenIds
 from clozeline.model.objectives import OBJECTIVES
-from clozeline.params import PretrainParams
+from clozeline.tokens.frequencies import token_counts
 from clozeline.tokens.masking import evaluation_folds
 from clozeline.tokens.shards import TokenShards
 
@@ -23,23 +25,13 @@ NUM_FOLDS = 7
 TokensMaker = Callable[..., Path]
 
 
-@pytest.fixture
-def model(tiny_pretraining: PretrainParams) -> PreTrainedModel:
-    return language_model.build(
-        tiny_pretraining.model, "mlm", TokenIds(64, pad_id=0, cls_id=2, sep_id=3), seed=3
-    ).eval()
-
-
-@pytest.fixture
-def split(tiny_tokens: Path) -> Split:
-    return Split.open(TokenShards.open(tiny_tokens, "validation"), max_length=32)
-
-
-def measure(model: PreTrainedModel, split: Split, batch_tokens: int = 512) -> Figures:
+def measure(model: PreTrainedModel, split: Split, batch_tokens: int = 512, num_groups: int = 4096) -> Figures:
+    questions = asking.in_folds("mlm", split, seed=5, num_folds=NUM_FOLDS, batch_tokens=batch_tokens)
+    by_document = ByDocument(min(num_groups, split.shards.num_documents))
     with torch.inference_mode():
-        return figures.measure(
-            model, split, seed=5, num_folds=NUM_FOLDS, batch_tokens=batch_tokens, advance=lambda rows: None
-        )
+        sums = sums_of(model, questions, {"document": by_document}, lambda rows: None)["document"]
+    documents = DocumentSums.of(split.shards, sums)
+    return Figures.of(documents, split.shards.num_documents, seed=5, num_samples=200)
 
 
 def test_every_token_is_a_target_exactly_once(model: PreTrainedModel, split: Split) -> None:
@@ -93,11 +85,48 @@ def test_text_that_the_tokenizer_did_not_know_is_not_free(model: PreTrainedModel
     assert measured.nats_per_byte * measured.text_bytes == pytest.approx(expected)
 
 
+def test_text_of_unknown_tokens_alone_is_told_of(model: PreTrainedModel, make_tokens: TokensMaker) -> None:
+    nothing_known = [np.array([1, 1, 1])]
+    split = Split.open(TokenShards.open(make_tokens(nothing_known, nothing_known), "validation"), max_length=32)
+    with pytest.raises(DataError, match="no token that a model can be asked for") as raised:
+        measure(model, split)
+    assert "3 tokens" in str(raised.value)
+
+
+def test_intervals_hold_their_figure_and_change_no_other(model: PreTrainedModel, split: Split) -> None:
+    measured, in_blocks = measure(model, split), measure(model, split, num_groups=10)
+    for name in ("loss_nats_per_token", "perplexity", "top1", "nats_per_byte"):
+        low, figure, high = (getattr(measured, f"{name}{end}") for end in ("_low", "", "_high"))
+        assert low < figure < high
+        assert getattr(in_blocks, name) == pytest.approx(figure, rel=1e-12)
+    assert measured.validation_documents == in_blocks.validation_documents == split.shards.num_documents
+
+
+def test_calibration_error_is_the_mean_gap_between_confidence_and_accuracy() -> None:
+    sums = Sums.zero(15)
+    sums.num_targets_G[[3, 14]] = 30, 10
+    sums.confidence_G[[3, 14]] = 30 * 0.25, 10 * 0.95
+    sums.num_top1_G[[3, 14]] = 12, 6  # accuracy 0.4 and 0.6
+    assert expected_calibration_error(sums) == pytest.approx(0.75 * 0.15 + 0.25 * 0.35)
+
+
+def test_one_pass_gives_every_target_to_every_grouping(model: PreTrainedModel, split: Split) -> None:
+    questions = asking.in_folds("mlm", split, seed=5, num_folds=NUM_FOLDS, batch_tokens=512)
+    groupings = {"document": ByDocument(10), "confidence": ByConfidence()}
+    rows_done: list[int] = []
+    with torch.inference_mode():
+        sums = sums_of(model, questions, groupings, rows_done.append)
+    assert sum(rows_done) == NUM_FOLDS * len(split.rows)
+    for name in groupings:
+        assert sums[name].num_targets == split.shards.num_tokens
+    assert sums["document"].loss_nats_G.sum() == pytest.approx(sums["confidence"].loss_nats_G.sum())
+
+
 def test_the_unigram_baseline_is_the_cross_entropy_of_training_frequencies(make_tokens: object) -> None:
     folder = make_tokens([np.array([5, 5, 5, 6])], [np.array([5, 6, 7])])
     train, validation = TokenShards.open(folder, "train"), TokenShards.open(folder, "validation")
     vocabulary = Split.open(train, max_length=32).vocabulary
-    baseline = unigram.measure(train, validation, vocabulary)
+    baseline = unigram.measure(token_counts(train, vocabulary), validation, vocabulary)
     total = 4 + 59  # four tokens seen, and one added for each of the 59 ordinary kinds
     expected = -np.log(np.array([4, 2, 1]) / total).mean()
     assert baseline.loss_nats_per_token == pytest.approx(expected)
@@ -111,14 +140,14 @@ def peak_bytes(model: PreTrainedModel, tokens: Path) -> tuple[int, int]:
     split = Split.open(TokenShards.open(tokens, "validation"), max_length=32)
     tracemalloc.start()
     try:
-        measure(model, split)
+        measure(model, split, num_groups=100)
         return tracemalloc.get_traced_memory()[1], len(split.rows)
     finally:
         tracemalloc.stop()
 
 
 def test_memory_does_not_grow_with_the_split(model: PreTrainedModel, make_tokens: TokensMaker, tmp_path: Path) -> None:
-    """P34: but for the order of rows, some bytes for each."""
+    """P34: but for the order of rows, some bytes for each, and for the sums of as many blocks of documents at most."""
     documents = [np.full(20, 7 + place % 50) for place in range(2000)]
     small = make_tokens(documents[:10], documents[:200])
     small_peak, small_rows = peak_bytes(model, small.rename(tmp_path / "small"))

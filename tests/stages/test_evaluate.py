@@ -1,3 +1,4 @@
+import csv
 import json
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from clozeline.model.families import TokenIds
 from clozeline.params import EvaluateParams, PretrainParams
 from clozeline.stages import evaluate
 
-PARAMS = EvaluateParams(num_folds=5, max_length=32, batch_tokens=512, num_examples=3)
+PARAMS = EvaluateParams(num_folds=5, max_length=32, batch_tokens=512, num_examples=3, num_bootstrap_samples=100)
 CONTRACT = {
     "loss_nats_per_token",
     "perplexity",
@@ -38,9 +39,15 @@ def run_stage(encoder: Path, tokens: Path, tokenizer: Path, folder: Path) -> dic
         tokens=tokens,
         tokenizer=tokenizer,
         metrics=folder / "metrics.json",
+        plots=folder / "plots",
         examples=folder / "examples",
     )
     return json.loads((folder / "metrics.json").read_text())
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def test_metrics_hold_what_others_build_on_beside_the_unigram_baseline(
@@ -88,6 +95,35 @@ def test_each_hidden_word_is_told_with_its_own_probability_and_the_five_likelies
             assert list(likely.values()) == sorted(likely.values(), reverse=True)
             assert guess["original_probability"] == likely.get(guess["original"], guess["original_probability"])
             assert guess["original"] in likely or guess["original_probability"] <= min(likely.values())
+
+
+def test_each_plot_tells_apart_the_same_targets(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")
+    metrics = run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
+    assert 0 <= metrics["expected_calibration_error"] <= 1
+    for name in ("calibration", "frequency", "place", "word_class"):
+        rows = read_rows(tmp_path / "plots" / f"{name}.csv")
+        targets = [int(row["targets"]) for row in rows]
+        assert sum(targets) == metrics["target_tokens"]
+        if name != "calibration":
+            loss = sum(int(row["targets"]) * float(row["loss_nats_per_token"]) for row in rows)
+            assert loss / sum(targets) == pytest.approx(metrics["loss_nats_per_token"])
+    (of_words,) = read_rows(tmp_path / "plots" / "word_class.csv")
+    assert of_words["word_class"] == "whole word"  # its words are never cut
+
+
+def test_two_runs_write_the_same_bytes(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")
+    written = []
+    for name in ("one", "other"):
+        run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path / name)
+        files = sorted(file for file in (tmp_path / name).rglob("*") if file.is_file())
+        written.append({file.relative_to(tmp_path / name): file.read_bytes() for file in files})
+    assert written[0] == written[1]
 
 
 def test_a_model_of_another_vocabulary_is_refused_before_any_work(

@@ -1,126 +1,160 @@
-"""How well masked tokens are named, over a whole split: every token a target exactly once.
+"""How well tokens are named, over a whole split: every token a target exactly once.
 
-The tokens are dealt into k folds by who they are; pass k hides fold k alone. Sums are taken over tokens, so
-the figures do not depend on how rows were batched (a mean of batch means does).
+The figures are sums over tokens, so they do not depend on how rows were batched (a mean of batch means does). One pass
+over the split gathers all of them.
 
 A token that the tokenizer did not know ([UNK]) is no target: to name it is no skill. But its bytes are text, and a
 tokenizer that leaves the hard words unknown must not look better for it. So in `nats_per_byte` each is charged as if
 its text, taken to be as long as a token of this split is on average, were spelled in bytes that are all equally
 likely: ln 256 nats for each byte. The other figures are of the targets alone.
 
-Shapes: T targets of a batch, V vocabulary.
+Shapes: D documents or blocks of them, K figures.
 """
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Self
 
-import torch
-from torch import Tensor
-from torch.nn import functional
-from transformers import PreTrainedModel
+import numpy as np
+from numpy.typing import NDArray
 
+from clozeline.errors import DataError
+from clozeline.evaluation.answers import Sums, judge
+from clozeline.evaluation.asking import Asked
+from clozeline.evaluation.bootstrap import ratio_intervals
+from clozeline.evaluation.groupings import Grouping
 from clozeline.model import language_model
-from clozeline.model.batches import Split
-from clozeline.model.objectives import OBJECTIVES, TargetBatch
-from clozeline.tokens.rows import sorted_plan
+from clozeline.model.language_model import LanguageModel
+from clozeline.tokens.shards import TokenShards
 
-_TOP = 5
 _NATS_PER_UNKNOWN_BYTE = math.log(256)
+MOST_BLOCKS = 4096
+"""Of more documents, those whose numbers differ by a multiple of this are drawn together: memory stays flat."""
+
+
+def measure(
+    model: LanguageModel,
+    questions: Iterable[Asked],
+    groupings: Mapping[str, Grouping],
+    advance: Callable[[int], None],
+) -> dict[str, Sums]:
+    """Ask `questions` and add up the answers in each way of `groupings`; `advance` is told of each row done."""
+    sums = {name: Sums.zero(grouping.num_groups) for name, grouping in groupings.items()}
+    for asked in questions:
+        if len(asked.target_T):
+            answers = judge(language_model.target_logits(model, asked.batch), asked.batch.labels_T)
+            for name, grouping in groupings.items():
+                sums[name].add(grouping.groups(asked, answers), answers)
+        advance(asked.num_rows)
+    return sums
 
 
 @dataclass(frozen=True)
-class Sums:
-    """What is added up over targets."""
+class DocumentSums:
+    """What the figures are made of, by document or block of documents."""
 
-    loss_nats: float = 0.0
-    num_targets: int = 0
-    num_top1: int = 0
-    num_top5: int = 0
+    sums: Sums
+    num_tokens_D: NDArray[np.int64]
+    text_bytes_D: NDArray[np.int64]
 
-    def __add__(self, other: Self) -> "Sums":
-        return Sums(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Sums)))
+    @classmethod
+    def of(cls, shards: TokenShards, sums: Sums) -> Self:
+        """`sums` are those of `ByDocument`."""
+        num_groups = len(sums.num_targets_G)
+        group_D = np.arange(shards.num_documents) % num_groups
+
+        def grouped(values_D: NDArray[np.int64]) -> NDArray[np.int64]:
+            return np.bincount(group_D, values_D, minlength=num_groups).astype(np.int64)
+
+        offsets = shards.offsets.astype(np.int64)
+        lengths_D = offsets[1:] - offsets[:-1]
+        return cls(sums, grouped(lengths_D), grouped(shards.document_bytes.astype(np.int64)))
+
+    @property
+    def unknown_D(self) -> NDArray[np.int64]:
+        return self.num_tokens_D - self.sums.num_targets_G
+
+    @property
+    def nats_D(self) -> NDArray[np.float64]:
+        """Of all the text: the loss of its targets, and the charge for its unknown tokens."""
+        bytes_per_token = self.text_bytes_D.sum() / max(self.num_tokens_D.sum(), 1)
+        nats_D: NDArray[np.float64] = self.sums.loss_nats_G + _NATS_PER_UNKNOWN_BYTE * bytes_per_token * self.unknown_D
+        return nats_D
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of one model on one split; a nat is log base e."""
+    """Figures of one model on one split; a nat is log base e. `_low` and `_high` are the ends of a 95 % interval."""
 
     loss_nats_per_token: float
+    loss_nats_per_token_low: float
+    loss_nats_per_token_high: float
     perplexity: float
     """exp of the summed loss over the number of targets; not the mean of batch means."""
+    perplexity_low: float
+    perplexity_high: float
     top1: float
+    top1_low: float
+    top1_high: float
     top5: float
     nats_per_byte: float
     """Loss of all targets and the charge for unknown tokens, over the UTF-8 bytes of the raw text: the one to compare
     across tokenizers."""
+    nats_per_byte_low: float
+    nats_per_byte_high: float
     text_bytes: int
     target_tokens: int
     unknown_tokens: int
     """No model could be asked to name them."""
     validation_tokens: int
     """Targets and unknown tokens."""
+    validation_documents: int
+
+    @classmethod
+    def of(cls, documents: DocumentSums, num_documents: int, *, seed: int, num_samples: int) -> Self:
+        """Raises:
+        DataError: there is no target.
+        """
+        sums = documents.sums
+        text_bytes = int(documents.text_bytes_D.sum())
+        if not sums.num_targets:
+            raise DataError(
+                "there is no token that a model can be asked for",
+                given=f"{text_bytes:,} bytes of text, {int(documents.num_tokens_D.sum()):,} tokens, none of them known",
+                expected="text in the language of the tokenizer",
+                do="give more text, or text of the kind that the tokenizer was trained on",
+            )
+        numerators_DK = np.stack([sums.loss_nats_G, sums.num_top1_G, documents.nats_D], axis=1)
+        denominators_DK = np.stack([sums.num_targets_G, sums.num_targets_G, documents.text_bytes_D], axis=1)
+        low_K, high_K = ratio_intervals(
+            numerators_DK, denominators_DK.astype(np.float64), seed=seed, num_samples=num_samples
+        ).tolist()
+        loss_nats = float(sums.loss_nats_G.sum())
+        loss = loss_nats / sums.num_targets
+        return cls(
+            loss_nats_per_token=loss,
+            loss_nats_per_token_low=low_K[0],
+            loss_nats_per_token_high=high_K[0],
+            perplexity=math.exp(loss),
+            perplexity_low=math.exp(low_K[0]),
+            perplexity_high=math.exp(high_K[0]),
+            top1=int(sums.num_top1_G.sum()) / sums.num_targets,
+            top1_low=low_K[1],
+            top1_high=high_K[1],
+            top5=int(sums.num_top5_G.sum()) / sums.num_targets,
+            nats_per_byte=float(documents.nats_D.sum()) / text_bytes,
+            nats_per_byte_low=low_K[2],
+            nats_per_byte_high=high_K[2],
+            text_bytes=text_bytes,
+            target_tokens=sums.num_targets,
+            unknown_tokens=int(documents.unknown_D.sum()),
+            validation_tokens=int(documents.num_tokens_D.sum()),
+            validation_documents=num_documents,
+        )
 
 
-def measure(
-    model: PreTrainedModel,
-    split: Split,
-    *,
-    seed: int,
-    num_folds: int,
-    batch_tokens: int,
-    advance: Callable[[int], None],
-) -> Figures:
-    """Judge `model` on every token of `split`; `advance` is told of each row done."""
-    sums = Sums()
-    for batch, num_rows in _all_batches(model, split, seed, num_folds, batch_tokens):
-        sums = sums + _judge(language_model.target_logits(model, batch), batch.labels_T)
-        advance(num_rows)
-    loss = sums.loss_nats / sums.num_targets
-    shards = split.shards
-    unknown_tokens = shards.num_tokens - sums.num_targets
-    return Figures(
-        loss_nats_per_token=loss,
-        perplexity=math.exp(loss),
-        top1=sums.num_top1 / sums.num_targets,
-        top5=sums.num_top5 / sums.num_targets,
-        nats_per_byte=sums.loss_nats / shards.text_bytes + _NATS_PER_UNKNOWN_BYTE * unknown_tokens / shards.num_tokens,
-        text_bytes=shards.text_bytes,
-        target_tokens=sums.num_targets,
-        unknown_tokens=unknown_tokens,
-        validation_tokens=shards.num_tokens,
-    )
-
-
-def num_passes(model: PreTrainedModel, num_folds: int) -> int:
-    """A causal model sees nothing of what it is asked, so one pass asks for everything."""
-    return 1 if language_model.objective_of(model) == "clm" else num_folds
-
-
-def _all_batches(
-    model: PreTrainedModel, split: Split, seed: int, num_folds: int, batch_tokens: int
-) -> Iterator[tuple[TargetBatch, int]]:
-    judging = OBJECTIVES[language_model.objective_of(model)].judging
-    folds = num_passes(model, num_folds)
-    plan = sorted_plan(split.rows.length_R, batch_tokens)
-    for index in range(plan.num_batches):
-        tokens = split.read(plan.rows_of(index))
-        for fold in range(folds):
-            batch = judging(split, tokens, seed, fold, folds)
-            if len(batch.labels_T):
-                yield batch, len(tokens.length_B)
-
-
-@torch.inference_mode()
-def _judge(logits_TV: Tensor, labels_T: Tensor) -> Sums:
-    """Sums in float64: a million float32 addends would lose the last digits, and with them repeatability."""
-    loss_T = functional.cross_entropy(logits_TV, labels_T, reduction="none")
-    top_TK = logits_TV.topk(min(_TOP, logits_TV.shape[1]), dim=1).indices
-    hit_TK = top_TK == labels_T[:, None]
-    return Sums(
-        loss_nats=loss_T.double().sum().item(),
-        num_targets=len(labels_T),
-        num_top1=int(hit_TK[:, 0].sum()),
-        num_top5=int(hit_TK.any(dim=1).sum()),
-    )
+def expected_calibration_error(by_confidence: Sums) -> float:
+    """How far confidence is from accuracy, over bins of equal width (Guo et al. 2017, equation 3)."""
+    gap = np.abs(by_confidence.num_top1_G - by_confidence.confidence_G).sum()
+    return float(gap / by_confidence.num_targets)

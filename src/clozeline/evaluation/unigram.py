@@ -1,6 +1,8 @@
 """The baseline that knows only how frequent each token is.
 
 A masked language model that has learned nothing of context stops exactly here, so its figures stand beside.
+
+Shapes: V vocabulary.
 """
 
 from dataclasses import dataclass
@@ -8,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clozeline.tokens.frequencies import token_counts
-from clozeline.tokens.masking import Vocabulary
+from clozeline.tokens.masking import Ids, Vocabulary
 from clozeline.tokens.shards import TokenShards
 
 
@@ -22,9 +24,8 @@ class UnigramFigures:
     top5: float
 
 
-def measure(train: TokenShards, validation: TokenShards, vocabulary: Vocabulary) -> UnigramFigures:
-    """Cross-entropy of the validation tokens under the training part's frequencies, add-one smoothed."""
-    train_V = token_counts(train, vocabulary)
+def measure(train_V: Ids, validation: TokenShards, vocabulary: Vocabulary) -> UnigramFigures:
+    """Cross-entropy of the validation tokens under `train_V`, the training part's counts, add-one smoothed."""
     validation_V = token_counts(validation, vocabulary)
     ordinary = vocabulary.ordinary_ids
     log_probability = np.log((train_V[ordinary] + 1) / (train_V[ordinary] + 1).sum())

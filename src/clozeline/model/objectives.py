@@ -117,20 +117,21 @@ def _next_for_training(split: Split, masker: Masker, tokens: RowTokens, epoch: i
     return next_token_batch(split, tokens, ~masker.is_special_V[tokens.input_ids_N], with_end=True)
 
 
-def _in_fold(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> NDArray[np.bool_]:
+def in_fold(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> NDArray[np.bool_]:
+    """Which of `tokens` the judging batch of this fold asks for, in the order of its targets."""
     fold_N: Ids = evaluation_folds(seed, num_folds, tokens.document_N, tokens.position_N)
     in_fold_N: NDArray[np.bool_] = (fold_N == fold) & ~split.vocabulary.is_special_V[tokens.input_ids_N]
     return in_fold_N
 
 
 def _masked_for_judging(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> TargetBatch:
-    is_target_N = _in_fold(split, tokens, seed, fold, num_folds)
+    is_target_N = in_fold(split, tokens, seed, fold, num_folds)
     shown_N = np.where(is_target_N, split.vocabulary.mask_id, tokens.input_ids_N)
     return hidden_batch(split, tokens, Masked(shown_N, is_target_N))
 
 
 def _next_for_judging(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> TargetBatch:
-    return next_token_batch(split, tokens, _in_fold(split, tokens, seed, fold, num_folds), with_end=False)
+    return next_token_batch(split, tokens, in_fold(split, tokens, seed, fold, num_folds), with_end=False)
 
 
 @dataclass(frozen=True)

@@ -108,4 +108,6 @@ class EvaluateParams(Section):
     max_length: Annotated[int, Field(ge=8)]
     batch_tokens: Count
     num_examples: Annotated[int, Field(ge=0)]
+    num_bootstrap_samples: Annotated[int, Field(ge=100)]
+    """Of the documents, for the 95 % intervals."""
     rules = (("batch_tokens max_length", ge, "`batch_tokens` is not below `max_length`: a row must fit"),)

@@ -8,40 +8,89 @@ import torch
 from tokenizers import Tokenizer
 
 from clozeline.atomic import replacing_file, replacing_folder
+from clozeline.evaluation import asking, tables, unigram
 from clozeline.evaluation import examples as example_page
-from clozeline.evaluation import figures, unigram
+from clozeline.evaluation.answers import Sums
+from clozeline.evaluation.figures import MOST_BLOCKS, DocumentSums, Figures, expected_calibration_error, measure
+from clozeline.evaluation.groupings import ByConfidence, ByDocument, ByFrequency, ByPlace, ByWordClass, Grouping
 from clozeline.model import language_model
 from clozeline.model.batches import Split
+from clozeline.model.language_model import LanguageModel
 from clozeline.params import EvaluateParams
 from clozeline.progress import ProgressBar
+from clozeline.tokens.frequencies import token_counts
 from clozeline.tokens.shards import TokenShards
+from clozeline.tokens.spelling import Spelling
 
 
 def run(
-    params: EvaluateParams, *, seed: int, encoder: Path, tokens: Path, tokenizer: Path, metrics: Path, examples: Path
+    params: EvaluateParams,
+    *,
+    seed: int,
+    encoder: Path,
+    tokens: Path,
+    tokenizer: Path,
+    metrics: Path,
+    plots: Path,
+    examples: Path,
 ) -> None:
     """Write the encoder's figures beside the unigram baseline's to `metrics`, and a page of predictions to `examples`.
 
+    Calibration, and loss by frequency, place and word class, go to `plots`, a folder, as CSV.
+
     Raises:
         ArtifactError: the encoder or the shards are damaged, or their vocabularies differ.
+        DataError: the validation part has no token that the tokenizer knows.
     """
     model = language_model.load(encoder)
     shards = TokenShards.open(tokens, "validation")
     language_model.check_vocabulary(model, shards.vocab_size, tokens)
     split = Split.open(shards, params.max_length)
-    with (
-        ProgressBar("evaluate", len(split.rows) * figures.num_passes(model, params.num_folds)) as bar,
-        torch.inference_mode(),
-    ):
-        measured = figures.measure(
-            model,
-            split,
-            seed=seed,
-            num_folds=params.num_folds,
-            batch_tokens=params.batch_tokens,
-            advance=bar.advance,
-        )
-    baseline = unigram.measure(TokenShards.open(tokens, "train"), shards, split.vocabulary)
+    train_V = token_counts(TokenShards.open(tokens, "train"), split.vocabulary)
+    by_document = ByDocument(min(shards.num_documents, MOST_BLOCKS))
+    by_frequency, by_place = ByFrequency.of(train_V, split), ByPlace.of(params.max_length)
+    by_word_class = ByWordClass(Spelling.open(tokenizer))
+    groupings: dict[str, Grouping] = {
+        "document": by_document,
+        "confidence": ByConfidence(),
+        "frequency": by_frequency,
+        "place": by_place,
+        "word_class": by_word_class,
+    }
+    sums = _measured(model, split, params, seed, groupings)
+    documents = DocumentSums.of(shards, sums["document"])
+    figures = Figures.of(documents, shards.num_documents, seed=seed, num_samples=params.num_bootstrap_samples)
+    tables.write_calibration(plots / "calibration.csv", sums["confidence"])
+    tables.write_frequency(plots / "frequency.csv", sums["frequency"], by_frequency)
+    tables.write_place(plots / "place.csv", sums["place"], by_place)
+    marks_words = by_word_class.spelling.marks_words
+    tables.write_word_class(plots / "word_class.csv", sums["word_class"], marks_words=marks_words)
+    _write_examples(model, split, tokenizer, params, seed, examples)
+    baseline = unigram.measure(train_V, shards, split.vocabulary)
+    report = {
+        **asdict(figures),
+        "expected_calibration_error": expected_calibration_error(sums["confidence"]),
+        **{f"unigram_{name}": value for name, value in asdict(baseline).items()},
+    }
+    with replacing_file(metrics) as file:
+        file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def _measured(
+    model: LanguageModel, split: Split, params: EvaluateParams, seed: int, groupings: dict[str, Grouping]
+) -> dict[str, Sums]:
+    objective = language_model.objective_of(model)
+    questions = asking.in_folds(
+        objective, split, seed=seed, num_folds=params.num_folds, batch_tokens=params.batch_tokens
+    )
+    num_rows = len(split.rows) * asking.num_passes(objective, params.num_folds)
+    with ProgressBar("evaluate", num_rows) as bar, torch.inference_mode():
+        return measure(model, questions, groupings, bar.advance)
+
+
+def _write_examples(
+    model: LanguageModel, split: Split, tokenizer: Path, params: EvaluateParams, seed: int, out: Path
+) -> None:
     page = example_page.make_examples(
         model,
         split,
@@ -50,10 +99,7 @@ def run(
         num_folds=params.num_folds,
         num_examples=params.num_examples,
     )
-    with replacing_folder(examples) as folder:
-        (folder / "examples.json").write_text(example_page.as_json(page), encoding="utf-8")
+    with replacing_folder(out) as folder:
         (folder / "examples.txt").write_text(example_page.as_text(page), encoding="utf-8")
         (folder / "examples.html").write_text(example_page.as_html(page), encoding="utf-8")
-    report = asdict(measured) | {f"unigram_{name}": value for name, value in asdict(baseline).items()}
-    with replacing_file(metrics) as file:
-        file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+        (folder / "examples.json").write_text(example_page.as_json(page), encoding="utf-8")

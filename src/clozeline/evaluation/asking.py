@@ -1,0 +1,80 @@
+"""What a model is asked to judge it: every token of a split exactly once, many at a time or each alone.
+
+Shapes: R rows of a split, sorted by length; C copies of rows; N content tokens of a batch, T targets among them.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clozeline.model.batches import Split
+from clozeline.model.families import Objective
+from clozeline.model.objectives import OBJECTIVES, TargetBatch, hidden_batch, in_fold
+from clozeline.tokens.masking import Ids, Masked
+from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, RowTokens, sorted_plan
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A batch, and which tokens its targets are."""
+
+    batch: TargetBatch
+    tokens: RowTokens
+    target_T: Ids
+    """Indices into `tokens`, in the order of the batch's targets."""
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.tokens.length_B)
+
+
+def num_passes(objective: Objective, num_folds: int) -> int:
+    """A causal model sees nothing of what it is asked, so one pass asks for everything."""
+    return 1 if objective == "clm" else num_folds
+
+
+def in_folds(objective: Objective, split: Split, *, seed: int, num_folds: int, batch_tokens: int) -> Iterator[Asked]:
+    """Tokens are dealt into folds by who they are; pass k hides fold k alone."""
+    folds = num_passes(objective, num_folds)
+    plan = sorted_plan(split.rows.length_R, batch_tokens)
+    for index in range(plan.num_batches):
+        tokens = split.read(plan.rows_of(index))
+        for fold in range(folds):
+            batch = OBJECTIVES[objective].judging(split, tokens, seed, fold, folds)
+            yield Asked(batch, tokens, np.flatnonzero(in_fold(split, tokens, seed, fold, folds)))
+
+
+def one_by_one(split: Split, *, batch_tokens: int) -> Iterator[Asked]:
+    """A copy of its row for each token, which alone is hidden there (Salazar et al. 2020, section 2).
+
+    The order is that of rows by length, so that copies in a batch need almost no padding.
+    """
+    order_R = np.argsort(split.rows.length_R, kind="stable")
+    length_R = split.rows.length_R[order_R]
+    end_R = np.cumsum(length_R)
+    start, num_copies = 0, int(end_R[-1]) if len(end_R) else 0
+    while start < num_copies:
+        first = int(np.searchsorted(end_R, start, side="right"))
+        most = max(batch_tokens // int(length_R[first] + NUM_BOUNDARY_TOKENS), 1)
+        copy_C = np.arange(start, min(start + most, num_copies))
+        row_C = np.searchsorted(end_R, copy_C, side="right")
+        fits_C = np.arange(1, len(copy_C) + 1) * (length_R[row_C] + NUM_BOUNDARY_TOKENS) <= batch_tokens
+        num_fitting = max(int(fits_C.sum()), 1)
+        copy_C, row_C = copy_C[:num_fitting], row_C[:num_fitting]
+        place_C = copy_C - (end_R - length_R)[row_C]
+        yield _each_alone(split, split.read(order_R[row_C]), place_C)
+        start += num_fitting
+
+
+def num_copies(split: Split) -> int:
+    """Rows that `one_by_one` asks, in all."""
+    return int(split.rows.length_R.sum())
+
+
+def _each_alone(split: Split, tokens: RowTokens, place_C: Ids) -> Asked:
+    is_target_N = tokens.place_N == place_C[tokens.row_N]
+    is_target_N &= ~split.vocabulary.is_special_V[tokens.input_ids_N]
+    shown_N = np.where(is_target_N, split.vocabulary.mask_id, tokens.input_ids_N)
+    batch = hidden_batch(split, tokens, Masked(shown_N, is_target_N))
+    return Asked(batch, tokens, np.flatnonzero(is_target_N))

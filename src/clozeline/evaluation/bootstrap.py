@@ -1,0 +1,42 @@
+"""How far a figure of some documents can be from that of other documents like them: percentiles of a bootstrap.
+
+Documents are drawn, not tokens: those of one document are no independent trials.
+
+Shapes: D documents or blocks of them, K figures, S samples.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+_AT_A_TIME = 1 << 15
+"""Draws held in memory at once."""
+_TAILS = (0.025, 0.975)
+Floats = NDArray[np.float64]
+
+
+def ratio_intervals(numerators_DK: Floats, denominators_DK: Floats, *, seed: int, num_samples: int) -> Floats:
+    """Low and high ends, `[2, K]`, of 95 % intervals of each sum of numerators over its sum of denominators.
+
+    The percentile method of Efron and Tibshirani (1993, "An Introduction to the Bootstrap", section 13.3): documents
+    are drawn with replacement, a numerator and its denominator together.
+    """
+    num_figures = numerators_DK.shape[1]
+    both_DK = np.concatenate([numerators_DK, denominators_DK], axis=1)
+    drawn_SK = np.concatenate([times_SD @ both_DK for times_SD in _draws(len(both_DK), seed, num_samples)])
+    below_SK = drawn_SK[:, num_figures:]
+    # A sample of documents without any target says nothing.
+    ratio_SK = np.divide(drawn_SK[:, :num_figures], below_SK, out=np.full_like(below_SK, np.nan), where=below_SK > 0)
+    ends_2K: Floats = np.nanquantile(ratio_SK, _TAILS, axis=0)
+    return ends_2K
+
+
+def _draws(num_documents: int, seed: int, num_samples: int) -> Iterator[Floats]:
+    """How often each document is in each sample, some samples at a time; the same for any memory."""
+    random = np.random.Generator(np.random.Philox(key=[seed, num_documents]))
+    at_a_time = max(_AT_A_TIME // num_documents, 1)
+    for start in range(0, num_samples, at_a_time):
+        shape = (min(at_a_time, num_samples - start), num_documents)
+        drawn_SD = random.integers(num_documents, size=shape) + np.arange(shape[0])[:, None] * num_documents
+        yield np.bincount(drawn_SD.ravel(), minlength=drawn_SD.size).reshape(shape).astype(np.float64)

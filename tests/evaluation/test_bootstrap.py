@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from clozeline.evaluation import bootstrap
+from clozeline.evaluation.bootstrap import ratio_intervals
+
+
+def documents(num_documents: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Sums of loss and of targets: documents differ in how hard they are."""
+    random = np.random.default_rng(seed)
+    targets_D = random.integers(10, 200, num_documents).astype(np.float64)
+    loss_D = targets_D * random.normal(3.0, 0.5, num_documents)
+    return loss_D[:, None], targets_D[:, None]
+
+
+def interval(seed: int = 1, num_samples: int = 500, num_documents: int = 60) -> list[float]:
+    return ratio_intervals(*documents(num_documents, seed=0), seed=seed, num_samples=num_samples)[:, 0].tolist()
+
+
+def test_the_same_seed_gives_the_same_interval_and_another_nearly_the_same() -> None:
+    assert interval(seed=1) == interval(seed=1)
+    assert interval(seed=2) != interval(seed=1)
+    assert interval(seed=2, num_samples=4000) == pytest.approx(interval(seed=1, num_samples=4000), rel=0.01)
+
+
+def test_the_interval_does_not_depend_on_how_many_samples_are_drawn_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = interval()
+    monkeypatch.setattr(bootstrap, "_AT_A_TIME", 100)
+    assert interval() == pytest.approx(whole, rel=1e-12)
+
+
+def test_intervals_of_many_samples_hold_the_truth_as_often_as_they_say() -> None:
+    held = 0
+    for trial in range(200):
+        low, high = ratio_intervals(*documents(80, seed=trial), seed=trial, num_samples=300)[:, 0]
+        held += low <= 3.0 <= high
+    assert 0.88 * 200 <= held <= 0.99 * 200
+
+
+def test_documents_are_drawn_whole_so_that_many_tokens_of_one_are_no_more_certain() -> None:
+    loss_D1, targets_D1 = documents(60, seed=0)
+    longer = ratio_intervals(100 * loss_D1, 100 * targets_D1, seed=1, num_samples=500)[:, 0]
+    assert longer.tolist() == pytest.approx(interval(), rel=1e-9)
+
+
+def test_samples_without_any_target_are_left_out() -> None:
+    low, high = ratio_intervals(np.array([[4.0], [0.0]]), np.array([[2.0], [0.0]]), seed=1, num_samples=200)[:, 0]
+    assert low == high == 2.0
