@@ -60,7 +60,7 @@ def test_the_encoder_stands_beside_the_unigram_baseline(project: Workspace) -> N
 
 def test_a_task_stands_beside_its_baselines(project: Workspace) -> None:
     assert rows(summary.task_table(summary.read_figures(project, PARAMS))) == [
-        ["library", "80.0%, 0.710", "70.0%, 0.720", "10.0%"]
+        ["library", "accuracy", "80.0%", "78.0%-82.0%", "70.0%", "10.0%"]
     ]
 
 

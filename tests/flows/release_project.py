@@ -62,11 +62,17 @@ ENCODER = {
     "unigram_top5": 0.1,
 }
 TASK = {
-    "accuracy": 0.8,
+    "headline": {
+        "metric": "accuracy",
+        "value": 0.8,
+        "low": 0.78,
+        "high": 0.82,
+        "baseline": "TF-IDF + logistic regression",
+        "baseline_value": 0.7,
+        "trivial": "largest class",
+        "trivial_value": 0.1,
+    },
     "macro_f1": 0.71,
-    "baseline_tfidf_accuracy": 0.7,
-    "baseline_tfidf_macro_f1": 0.72,
-    "majority_accuracy": 0.1,
 }
 EXPORT = {"fp32_size_bytes": 4, "int8_size_bytes": 1, "int8_agreement": 0.99}
 
@@ -94,8 +100,12 @@ def reproduce(root: Path) -> None:
 
 
 def write_metrics(root: Path, **changes: float) -> None:
-    """Every metric file, with the figures of `changes` in the one that has a figure of that name."""
-    files = {"evaluate": ENCODER, "finetune/library": TASK, "export/encoder": EXPORT, "export/library": EXPORT}
+    """Every metric file, with the figures of `changes` in the one that has a figure of that name; `accuracy` is the
+    headline of a task.
+    """
+    headline = TASK["headline"] | {"value": changes.get("accuracy", TASK["headline"]["value"])}
+    task = TASK | {"headline": headline}
+    files = {"evaluate": ENCODER, "finetune/library": task, "export/encoder": EXPORT, "export/library": EXPORT}
     for name, figures in files.items():
         file = root / "metrics" / f"{name}.json"
         file.parent.mkdir(parents=True, exist_ok=True)

@@ -8,10 +8,12 @@ import pytest
 from ruamel.yaml import YAML
 
 from clozeline.params import Params
+from clozeline.tasks.kinds import KINDS
 
 PROJECT = Path(__file__).parents[2]
 README = (PROJECT / "README.md").read_text(encoding="utf-8")
 BEGIN, END = "<!-- stages: generated from `desc:` in dvc.yaml -->", "<!-- /stages -->"
+TASKS = ("<!-- tasks: generated from KINDS in clozeline/tasks/kinds.py -->", "<!-- /tasks -->")
 
 
 def stage_table() -> str:
@@ -37,6 +39,19 @@ def place_of(command: str) -> str:
 def test_the_stage_table_is_that_of_the_stage_graph() -> None:
     table = README.partition(BEGIN)[2].partition(END)[0].strip()
     assert table == stage_table(), f"put this between the two markers:\n{stage_table()}"
+
+
+def task_table() -> str:
+    columns = ("answers", "data", "metric", "reference", "baseline")
+    lines = ["| kind | answers | data | metrics | as computed by | beside it |", "|---|---|---|---|---|---|"]
+    for kind, row in KINDS.items():
+        lines.append(f"| `{kind}` | {' | '.join(getattr(row, column) for column in columns)} |")
+    return "\n".join(lines)
+
+
+def test_the_table_of_tasks_is_that_of_the_kinds() -> None:
+    table = README.partition(TASKS[0])[2].partition(TASKS[1])[0].strip()
+    assert table == task_table(), f"put this between the two markers:\n{task_table()}"
 
 
 def laid_over(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

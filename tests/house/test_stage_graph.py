@@ -96,7 +96,7 @@ def test_a_stage_depends_on_its_own_params_and_has_a_description(name: str) -> N
 
 
 def test_params_have_a_section_for_each_stage_and_for_the_release() -> None:
-    assert set(Params.model_fields) == {*stages(), "seed", "recipes", "release"}
+    assert set(Params.model_fields) == {*stages(), "seed", "recipes", "finetune_defaults", "release"}
 
 
 @pytest.mark.parametrize("name", list(stages()))

@@ -7,8 +7,8 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from clozeline.errors import ArtifactError, ParamsError
-from clozeline.model import classifier, language_model
-from clozeline.model.classifier import ClassBatch
+from clozeline.model import classifier, heads, language_model
+from clozeline.model.encoded import EncodedBatch
 from clozeline.model.families import FAMILIES
 
 LABELS = ("x", "y", "z")
@@ -16,10 +16,10 @@ INPUT_IDS_BL = torch.tensor([[2, 10, 11, 12, 3], [2, 20, 3, 0, 0]])
 MASK_BL = (INPUT_IDS_BL != 0).long()
 
 
-def batch(rows: slice, length: int = 5, *, masked: bool = True) -> ClassBatch:
+def batch(rows: slice, length: int = 5, *, masked: bool = True) -> EncodedBatch:
     input_ids_BL = INPUT_IDS_BL[rows, :length]
     mask_BL = MASK_BL[rows, :length] if masked else None
-    return ClassBatch(input_ids_BL, mask_BL, torch.zeros(len(input_ids_BL), dtype=torch.long))
+    return EncodedBatch(input_ids_BL, mask_BL)
 
 
 def test_the_encoders_weights_are_kept_and_the_head_follows_the_seed(small_encoder: Path) -> None:
@@ -49,9 +49,9 @@ def test_an_encoder_of_any_family_can_be_told_apart_with(
         second = classifier.class_logits(model, batch(slice(1, 2), length=3, masked=False))
     assert together.shape == (2, 3)
     torch.testing.assert_close(together[1:], second, rtol=0, atol=1e-5)
-    classifier.check_fit(model, folder, vocab_size=64, max_length=64)
+    heads.check_fit(model, folder, vocab_size=64, max_length=64)
     with pytest.raises(ParamsError, match="at most 64"):
-        classifier.check_fit(model, folder, vocab_size=64, max_length=65)
+        heads.check_fit(model, folder, vocab_size=64, max_length=65)
 
 
 def test_the_global_random_state_is_left_alone(small_encoder: Path) -> None:
@@ -71,7 +71,7 @@ def test_padding_and_company_change_no_answer(small_encoder: Path) -> None:
 
 def test_stock_classes_load_what_is_saved_and_answer_the_same(small_encoder: Path, tmp_path: Path) -> None:
     model = classifier.build(small_encoder, LABELS, 1).eval()
-    classifier.save(model, small_encoder, 48, tmp_path)
+    heads.save(model, small_encoder, 48, tmp_path)
     stock = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     assert stock.config.id2label == {0: "x", 1: "y", 2: "z"}
@@ -79,22 +79,22 @@ def test_stock_classes_load_what_is_saved_and_answer_the_same(small_encoder: Pat
     assert tokenizer.model_max_length == 48
     with torch.inference_mode():
         inputs = tokenizer(["the model reads a file"], return_tensors="pt")
-        ours = classifier.class_logits(model, ClassBatch(inputs["input_ids"], None, torch.zeros(1)))
+        ours = classifier.class_logits(model, EncodedBatch(inputs["input_ids"], None))
         torch.testing.assert_close(stock(**inputs).logits, ours, rtol=0, atol=1e-6)
 
 
 def test_rows_longer_than_the_encoder_reads_are_refused(small_encoder: Path) -> None:
     model = classifier.build(small_encoder, LABELS, 1)
-    classifier.check_fit(model, small_encoder, vocab_size=90, max_length=64)
+    heads.check_fit(model, small_encoder, vocab_size=90, max_length=64)
     with pytest.raises(ParamsError, match="longer than the encoder can read") as caught:
-        classifier.check_fit(model, small_encoder, vocab_size=90, max_length=65)
+        heads.check_fit(model, small_encoder, vocab_size=90, max_length=65)
     assert (caught.value.given, caught.value.expected) == (65, "at most 64")
 
 
 def test_the_tokenizer_of_a_larger_model_is_refused(small_encoder: Path) -> None:
     model = classifier.build(small_encoder, LABELS, 1)
     with pytest.raises(ArtifactError, match="tokenizer of another model"):
-        classifier.check_fit(model, small_encoder, vocab_size=91, max_length=64)
+        heads.check_fit(model, small_encoder, vocab_size=91, max_length=64)
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:

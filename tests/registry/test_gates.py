@@ -1,11 +1,13 @@
 """The gates say yes and no at the right places, with the numbers."""
 
+import json
 import math
+from pathlib import Path
 
 import pytest
 
 from clozeline.params import ReleaseParams
-from clozeline.registry.figures import EncoderMetrics, ExportMetrics, Figures, TaskMetrics
+from clozeline.registry.figures import EncoderMetrics, ExportMetrics, Figures, HeadlineMetrics, TaskMetrics
 from clozeline.registry.gates import gates, perplexity_ratio
 
 PARAMS = ReleaseParams(
@@ -31,13 +33,17 @@ def encoder(loss_nats_per_token: float, bytes_per_token: float = 4.0) -> Encoder
 
 
 def task(accuracy: float) -> TaskMetrics:
-    return TaskMetrics(
-        accuracy=accuracy,
-        macro_f1=0.5,
-        baseline_tfidf_accuracy=0.6,
-        baseline_tfidf_macro_f1=0.5,
-        majority_accuracy=0.1,
+    headline = HeadlineMetrics(
+        metric="accuracy",
+        value=accuracy,
+        low=accuracy - 0.01,
+        high=accuracy + 0.01,
+        baseline="TF-IDF + logistic regression",
+        baseline_value=0.6,
+        trivial="largest class",
+        trivial_value=0.1,
     )
+    return TaskMetrics(headline=headline)
 
 
 def figures(quality: EncoderMetrics | TaskMetrics, agreement: float = 0.99) -> Figures:
@@ -78,6 +84,15 @@ def test_encoders_with_different_tokenizers_are_compared_by_what_they_say_of_the
 def test_a_classifier_may_lose_accuracy_by_the_limit_and_no_more(delta: float, is_passed: bool) -> None:
     checked = passed(figures(task(0.8 + delta)), figures(task(0.8)))
     assert checked == {"int8_agreement": True, "accuracy_delta": is_passed}
+
+
+def test_a_task_without_a_headline_is_compared_by_its_accuracy(tmp_path: Path) -> None:
+    told = {"accuracy": 0.75, "macro_f1": 0.7, "baseline_tfidf_accuracy": 0.6, "majority_accuracy": 0.2}
+    (tmp_path / "old.json").write_text(json.dumps(told))
+    champion = TaskMetrics.read(tmp_path / "old.json")
+    headline = champion.headline
+    assert (headline.value, headline.baseline_value, headline.trivial_value) == (0.75, 0.6, 0.2)
+    assert passed(figures(task(0.745)), figures(champion))["accuracy_delta"]
 
 
 def test_a_gate_tells_its_numbers() -> None:

@@ -69,6 +69,17 @@ def test_a_task_compares_on_the_same_test_part_only() -> None:
     ]
 
 
+def test_a_knob_may_move_from_the_task_to_the_defaults_under_it() -> None:
+    moved = lock(finetune={"test_fraction": 0.3, "text_field": "body"})
+    params = moved.stages["any"].params["params.yaml"]
+    task = {key: value for key, value in params["finetune.library"].items() if key not in {"test_fraction"}}
+    defaults = {"shared": {"test_fraction": 0.3, "hub": None}, "classification": {"text_field": "text"}}
+    stage = moved.stages["any"].model_copy(
+        update={"params": {"params.yaml": {**params, "finetune.library": task, "finetune_defaults": defaults}}}
+    )
+    assert MeasuredOn.of(Lock(stages={"any": stage}), TASK).differences(MeasuredOn.of(moved, TASK)) == []
+
+
 def test_what_a_lock_does_not_know_does_not_compare() -> None:
     nothing = MeasuredOn.of(Lock(stages={}), ENCODER)
     assert nothing.differences(nothing) == ["data/clean/validation.parquet has md5 None, the champion's None"]
@@ -77,6 +88,7 @@ def test_what_a_lock_does_not_know_does_not_compare() -> None:
 def test_the_names_are_those_of_the_projects_graph_and_params() -> None:
     project = Path(__file__).parents[2]
     from clozeline.params import read_params
+    from clozeline.params.finetuning import SECTIONS
     from clozeline.registry import measured_on
 
     params = read_params(project / "params.yaml")
@@ -84,5 +96,6 @@ def test_the_names_are_those_of_the_projects_graph_and_params() -> None:
     for name in measured_on._ENCODER_RULES:
         section, key = name.split(".")
         assert key in known[section]
-    assert set(measured_on._TASK_RULES) <= set(known["finetune"]["library"])
+    for section in SECTIONS.values():
+        assert set(section.measured_by) <= set(section.model_fields)
     assert f"- {measured_on._ENCODER_TEXT}\n" in (project / "dvc.yaml").read_text(encoding="utf-8")

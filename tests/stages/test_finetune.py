@@ -15,11 +15,10 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from clozeline.errors import DataError, TrainingError
-from clozeline.params import FinetuneParams, read_params
+from clozeline.params import ClassificationParams, read_params
 from clozeline.stages import finetune
-from clozeline.tasks.classification import Classification
-from clozeline.tasks.labelled import Labelled
-from clozeline.tasks.selection import select
+from clozeline.tasks.classification.selection import Labelled, select
+from clozeline.tasks.classification.task import Classification
 
 PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").finetune["library"]
 TOPICS = {"cooking": "salt oven butter flour", "sailing": "mast keel tide rudder", "gardens": "soil seed root weed"}
@@ -40,7 +39,7 @@ def topic_records(num_per_topic: int) -> list[dict[str, str]]:
     ]
 
 
-def params(**changes: object) -> FinetuneParams:
+def params(**changes: object) -> ClassificationParams:
     values = PARAMS.model_dump() | {
         "text_field": "text",
         "label_field": "topic",
@@ -50,7 +49,7 @@ def params(**changes: object) -> FinetuneParams:
         "optimizer": PARAMS.optimizer.model_dump() | {"learning_rate": 0.01},
         "num_threads": 1,
     }
-    return FinetuneParams.model_validate(values | changes)
+    return ClassificationParams.model_validate(values | changes)
 
 
 Finetune = Callable[..., Path]
@@ -76,6 +75,7 @@ def run(small_encoder: Path, tmp_path: Path) -> Finetune:
             metrics=out / "metrics.json",
             confusion=out / "confusion.csv",
             classes=out / "classes.csv",
+            examples=out / "examples",
             work=tmp_path / "work",
         )
         return out
@@ -117,6 +117,25 @@ def test_figures_of_each_class_stand_in_a_table_of_their_own(run: Finetune) -> N
     shown = [float(of_class["f1"]) for of_class in classes.values()]
     assert np.mean(shown) == pytest.approx(metrics_of(out)["macro_f1"])
     assert not any(topic in key for topic in TOPICS for key in metrics_of(out)), "a column of `dvc metrics show` each"
+
+
+def test_the_headline_is_the_accuracy_beside_its_baselines(run: Finetune) -> None:
+    metrics = metrics_of(run("out", epochs=1))
+    headline = metrics["headline"]
+    assert (headline["metric"], headline["value"]) == ("accuracy", metrics["accuracy"])
+    assert headline["low"] < headline["value"] < headline["high"]
+    assert headline["baseline_value"] == metrics["baseline_tfidf_accuracy"]
+    assert headline["trivial_value"] == metrics["majority_accuracy"]
+
+
+def test_some_test_texts_are_shown_with_what_was_right_and_what_was_said(run: Finetune) -> None:
+    out = run("out", epochs=1, num_examples=6)
+    shown = json.loads((out / "examples" / "examples.json").read_text())
+    told = {record["text"]: record["topic"] for record in topic_records(150)}
+    assert len(shown) == 6
+    assert all(item["actual"] == told[item["given"]["text"]] for item in shown)
+    assert all(item["is_right"] == (item["actual"] == item["predicted"]) for item in shown)
+    assert {item["is_right"] for item in shown} == {True, False}
 
 
 def test_the_counts_add_up(run: Finetune) -> None:

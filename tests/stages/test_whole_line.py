@@ -52,7 +52,8 @@ SHRUNK: Mapping[str, Any] = {
         "num_threads": 1,
     },
     "evaluate": {"num_folds": 3, "max_length": 32, "num_examples": 3},
-    "finetune": {"library": {"max_length": 32, "epochs": 1, "num_threads": 1}},
+    "finetune_defaults": {"shared": {"epochs": 1, "num_threads": 1}},
+    "finetune": {"library": {"max_length": 32}},
     "export": {"num_agreement_texts": 8},
 }
 

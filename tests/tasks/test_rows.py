@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozeline.tasks.rows import TextRows, batches_from, shuffled_batches, sorted_batches
+from clozeline.tasks.rows import TextRows, batches_from, padded, shuffled_batches, sorted_batches
 from clozeline.tokens.tokenizer import OpenTokenizer
 
 LENGTHS = np.random.default_rng(0).integers(3, 120, size=1000)
@@ -59,11 +59,32 @@ def test_long_texts_are_cut_and_counted_and_framed_like_short_ones(small_encoder
 
 
 def test_rows_are_padded_to_the_longest_of_the_batch(small_encoder: Path) -> None:
-    rows = TextRows.encode(["the model", "the", "the the the the"], OpenTokenizer.open(small_encoder), max_length=16)
-    padded = rows.padded(np.array([1, 0]), pad_id=77)
-    assert padded.shape == (2, int(rows.length_T[0]))
-    assert padded[0].tolist() == [*rows.ids_T[1].tolist(), *[77] * (padded.shape[1] - int(rows.length_T[1]))]
-    assert padded[1].tolist() == rows.ids_T[0].tolist()
+    opened = OpenTokenizer.open(small_encoder)
+    rows = TextRows.encode(["the model", "the", "the the the the"], opened, max_length=16)
+    batch = rows.encoded(np.array([1, 0]))
+    length, short = int(rows.length_T[0]), int(rows.length_T[1])
+    assert batch.input_ids_BL.tolist() == [
+        [*rows.ids_T[1].tolist(), *[opened.special_ids.pad] * (length - short)],
+        rows.ids_T[0].tolist(),
+    ]
+    assert batch.attention_mask_BL is not None
+    assert batch.attention_mask_BL.sum(dim=1).tolist() == [short, length]
+    assert rows.encoded(np.array([2])).attention_mask_BL is None
+    assert padded([np.array([7])], 0).tolist() == [[7]]
+
+
+def test_pairs_are_framed_as_one_row_and_the_longer_text_is_cut(small_encoder: Path) -> None:
+    opened = OpenTokenizer.open(small_encoder)
+    rows = TextRows.encode(["the", "the"], opened, max_length=12, seconds=["model", "the " * 30])
+    sep_id = opened.special_ids.sep
+    assert rows.num_truncated == 1
+    assert [ids.tolist().count(sep_id) for ids in rows.ids_T] == [2, 2]
+    assert rows.length_T[1] == 12
+    types_BL = rows.encoded(np.array([0, 1]), with_types=True).token_type_ids_BL
+    assert types_BL is not None
+    first_sep = rows.ids_T[1].tolist().index(sep_id)
+    assert types_BL[1].tolist() == [0] * (first_sep + 1) + [1] * (11 - first_sep)
+    assert rows.encoded(np.array([0, 1])).token_type_ids_BL is None
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 5000])

@@ -2,7 +2,7 @@
 
 from clozeline.params.data import PreprocessParams, SourceParams, TokenizeParams
 from clozeline.params.delivery import ExportParams, ReleaseParams
-from clozeline.params.finetuning import FinetuneParams
+from clozeline.params.finetuning import ClassificationParams, FinetuneParams
 from clozeline.params.model import FAMILY_NAMES, SIZE_NAMES, ModelParams
 from clozeline.params.optimization import OptimizerParams, ScheduleParams
 from clozeline.params.pretraining import EvaluateParams, MaskingParams, PretrainParams, ValidationParams
@@ -12,6 +12,7 @@ from clozeline.params.reading import read_params
 __all__ = [
     "FAMILY_NAMES",
     "SIZE_NAMES",
+    "ClassificationParams",
     "EvaluateParams",
     "ExportParams",
     "FinetuneParams",

@@ -25,3 +25,4 @@ class ReleaseParams(Section):
     """The unigram baseline's perplexity over the encoder's: what a first version, too, must reach."""
     max_perplexity_ratio: Positive
     min_accuracy_delta: Annotated[float, Field(ge=-1, le=1)]
+    """Of the headline figure of a task: accuracy, or what its kind has in its place."""

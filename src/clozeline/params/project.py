@@ -7,14 +7,15 @@ from pydantic import Field, model_validator
 
 from clozeline.params.data import PreprocessParams, TokenizeParams
 from clozeline.params.delivery import ExportParams, ReleaseParams
-from clozeline.params.finetuning import FinetuneParams
+from clozeline.params.finetuning import AnyTask
+from clozeline.params.finetuning.layers import check_defaults, whole_task
 from clozeline.params.pretraining import EvaluateParams, PretrainParams
 from clozeline.params.recipes import check_recipes, laid_over
 from clozeline.params.section import Section
 
 
 class Params(Section):
-    """The whole of params.yaml: one section for each stage, the recipes for `pretrain`, one for the release flow."""
+    """The whole of params.yaml: a section for each stage, what is laid over or under two of them, one for releases."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     preprocess: PreprocessParams
@@ -23,7 +24,9 @@ class Params(Section):
     """Name → what it sets in `pretrain`."""
     pretrain: PretrainParams
     evaluate: EvaluateParams
-    finetune: dict[str, FinetuneParams]
+    finetune_defaults: dict[str, dict[str, Any]]
+    """`shared`, or a kind of task → what its tasks have that say nothing else."""
+    finetune: dict[str, AnyTask]
     export: ExportParams
     release: ReleaseParams
 
@@ -35,6 +38,20 @@ class Params(Section):
             case {"recipes": Mapping() as recipes, "pretrain": Mapping() as pretrain}:
                 check_recipes(recipes, pretrain.get("recipe"))
                 return {**tree, "pretrain": laid_over(pretrain, recipes[pretrain["recipe"]])}
+        return tree
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tasks_are_whole(cls, tree: Any) -> Any:
+        """Each task becomes what its defaults and its preset make of it, so that nobody else needs to know of them."""
+        match tree:
+            case {"finetune_defaults": defaults, "finetune": Mapping() as tasks}:
+                check_defaults(defaults)
+                whole = {
+                    name: whole_task(name, task, defaults) if isinstance(task, Mapping) else task
+                    for name, task in tasks.items()
+                }
+                return {**tree, "finetune": whole}
         return tree
 
     @model_validator(mode="after")

@@ -10,13 +10,19 @@ from ruamel.yaml.error import YAMLError
 from ruamel.yaml.reader import ReaderError
 
 from clozeline.errors import ParamsError
+from clozeline.params.finetuning import SECTIONS, FinetuneParams
+from clozeline.params.finetuning.layers import where_laid
 from clozeline.params.project import Params
 from clozeline.params.recipes import where_written
+from clozeline.params.section import section_in
 
 _EXPECTED: Final = {
     "missing": "a value for this key",
     "dict_type": "a section: indented lines of `key: value`",
     "model_type": "a section: indented lines of `key: value`",
+    "model_attributes_type": "a section: indented lines of `key: value`",
+    "union_tag_not_found": f"a kind of task: {', '.join(SECTIONS)}",
+    "union_tag_invalid": f"a kind of task: {', '.join(SECTIONS)}",
     "int_parsing": "a whole number",
     "int_type": "a whole number",
     "int_from_float": "a whole number",
@@ -27,6 +33,7 @@ _EXPECTED: Final = {
     "string_type": "text",
 }
 """Instead of pydantic's words, where they speak of its own workings."""
+_NOTHING: Final = ("missing", "union_tag_not_found")
 
 
 def read_params(path: Path) -> Params:
@@ -74,29 +81,42 @@ def _place_and_reason(path: Path, content: bytes, error: Exception) -> str:
 def _first_fault(path: Path, tree: Any, error: ValidationError) -> ParamsError:
     faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
     fault = faults[0]
-    key = ".".join(str(part) for part in fault["loc"]) or "(whole file)"
+    location = _location(fault)
+    key = ".".join(map(str, location)) or "(whole file)"
     more = f" (1 of {len(faults)} faults)" if len(faults) > 1 else ""
     if fault["type"] == "extra_forbidden":
         known = _keys_beside(fault["loc"])
-        near = difflib.get_close_matches(str(fault["loc"][-1]), known, n=1)
+        near = difflib.get_close_matches(str(location[-1]), known, n=1)
         return ParamsError(
-            f"{path}: unknown key `{key}`{more}",
-            given=f"{fault['loc'][-1]}: {_short(fault['input'])}",
+            f"{path}: unknown key `{where_laid(key, tree)}`{more}",
+            given=f"{location[-1]}: {_short(fault['input'])}",
             expected=f"one of: {', '.join(known)}",
             do=f"rename it to `{near[0]}`" if near else "remove it, or correct its name",
         )
-    expected, given = _expected(fault), {key: fault["input"]}
+    expected, given = _expected(fault), {key: _given(fault)}
     if fault["type"] == "value_error":  # raised above, with the values of some keys of the section
         expected, values = fault["ctx"]["error"].args
-        given = {".".join([*map(str, fault["loc"]), inner]): value for inner, value in values.items()}
-    given = {where_written(name, tree): value for name, value in given.items()}
+        given = {".".join([*map(str, location), inner]): value for inner, value in values.items()}
+    given = {where_laid(where_written(name, tree), tree): value for name, value in given.items()}
     names = [f"`{name}`" for name in given]
     return ParamsError(
         f"{path}: {' and '.join(names)} cannot be used{' together' if len(names) > 1 else ''}{more}",
-        given="nothing" if fault["type"] == "missing" else ", ".join(f"{k}: {_short(v)}" for k, v in given.items()),
+        given="nothing" if fault["type"] in _NOTHING else ", ".join(f"{k}: {_short(v)}" for k, v in given.items()),
         expected=expected,
         do=f"set {' or '.join(names)} in {path}",
     )
+
+
+def _location(fault: Any) -> tuple[int | str, ...]:
+    """Keys as they stand in the file: pydantic puts a task's kind behind its name, and names no key without one."""
+    keys: tuple[int | str, ...] = fault["loc"]
+    if fault["type"].startswith("union_tag"):
+        return (*keys, "kind")
+    return keys[:2] + keys[3:] if keys[:1] == ("finetune",) and len(keys) > 2 else keys
+
+
+def _given(fault: Any) -> object:
+    return fault["ctx"]["tag"] if fault["type"] == "union_tag_invalid" else fault["input"]
 
 
 def _expected(fault: Any) -> str:
@@ -109,7 +129,13 @@ def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
     """Names of the keys that may stand where `location` stands."""
     kind: Any = Params
     for part in location[:-1]:
-        kind = get_args(kind)[1] if get_origin(kind) is dict else kind.model_fields[part].annotation
+        if kind is FinetuneParams:
+            kind = SECTIONS[str(part)]
+        elif get_origin(kind) is dict:
+            kind = section_in(get_args(kind)[1])
+        else:
+            inner = kind.model_fields[part].annotation
+            kind = section_in(inner) or inner
     return sorted(kind.model_fields)
 
 

@@ -1,11 +1,12 @@
 """Recipes: named sets of values that are laid over the section `pretrain`."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
 from clozeline.params.pretraining import PretrainParams
+from clozeline.params.section import section_in
 
 
 def laid_over(base: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,19 +25,22 @@ def check_recipes(recipes: Mapping[str, Any], chosen: Any) -> None:
     if chosen not in recipes:
         raise ValueError(f"a key of `recipes`: {', '.join(recipes)}", {"pretrain.recipe": chosen})
     for name, recipe in recipes.items():
-        _check_keys(f"recipes.{name}", recipe, PretrainParams)
+        check_keys(f"recipes.{name}", recipe, PretrainParams, without={"recipe"})
 
 
-def _check_keys(place: str, recipe: Any, section: type[BaseModel]) -> None:
-    if not isinstance(recipe, Mapping):
-        raise ValueError("keys of `pretrain`, with their values", {place: recipe})
-    known = {key: field.annotation for key, field in section.model_fields.items() if key != "recipe"}
-    for key, value in recipe.items():
+def check_keys(place: str, values: Any, section: type[BaseModel], without: Collection[str] = ()) -> None:
+    """Raises:
+    ValueError: `values`, which are to be laid over or under `section`, have a key that it has not.
+    """
+    if not isinstance(values, Mapping):
+        raise ValueError("keys of the section, with their values", {place: values})
+    known = {key: field.annotation for key, field in section.model_fields.items() if key not in without}
+    for key, value in values.items():
         if key not in known:
             raise ValueError(f"one of: {', '.join(sorted(known))}", {f"{place}.{key}": value})
-        inner = known[key]
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            _check_keys(f"{place}.{key}", value, inner)
+        inner = section_in(known[key])
+        if inner is not None and value is not None:
+            check_keys(f"{place}.{key}", value, inner)
 
 
 def where_written(key: str, tree: Any) -> str:

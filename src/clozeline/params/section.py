@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -31,3 +31,11 @@ class Section(BaseModel):
 
 def set_for(kind: str) -> Callable[..., bool]:
     return lambda given, name: (given == kind) == (name is not None)
+
+
+def section_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that a field of this type is, or may be."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            return kind
+    return None

@@ -5,9 +5,9 @@ They are DVC's, or copies that were stored with a registered version: gates neve
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from clozeline.errors import ArtifactError
 
@@ -59,14 +59,37 @@ class EncoderMetrics(_Metrics):
     unigram_top5: float
 
 
-class TaskMetrics(_Metrics):
-    """metrics/finetune/<task>.json"""
+class HeadlineMetrics(_Metrics):
+    """Higher is better, and 1 is perfect."""
 
-    accuracy: float
-    macro_f1: float
-    baseline_tfidf_accuracy: float
-    baseline_tfidf_macro_f1: float
-    majority_accuracy: float
+    metric: str
+    value: float
+    low: float
+    high: float
+    baseline: str
+    baseline_value: float
+    trivial: str
+    trivial_value: float
+
+
+class TaskMetrics(_Metrics):
+    """metrics/finetune/<task>.json: the figure that a task of any kind is compared by."""
+
+    headline: HeadlineMetrics
+
+    @model_validator(mode="before")
+    @classmethod
+    def _told_without_a_headline(cls, tree: Any) -> Any:
+        """Registered versions keep the files they came with: the first ones were classifiers, and named no headline."""
+        match tree:
+            case {"headline": _}:
+                return tree
+            case {"accuracy": value, "baseline_tfidf_accuracy": baseline_value, "majority_accuracy": trivial_value}:
+                share = {"low": tree.get("accuracy_low", value), "high": tree.get("accuracy_high", value)}
+                values = {"value": value, "baseline_value": baseline_value, "trivial_value": trivial_value}
+                names = {"metric": "accuracy", "baseline": "TF-IDF + logistic regression", "trivial": "largest class"}
+                return {"headline": {**names, **values, **share}}
+        return tree
 
 
 class ExportMetrics(_Metrics):

@@ -63,4 +63,5 @@ def _not_worse(
         return Gate("perplexity_ratio", perplexity_ratio(candidate, champion), "at most", params.max_perplexity_ratio)
     assert isinstance(candidate, TaskMetrics), "a name is registered for one kind of model"
     assert isinstance(champion, TaskMetrics), "a name is registered for one kind of model"
-    return Gate("accuracy_delta", candidate.accuracy - champion.accuracy, "at least", params.min_accuracy_delta)
+    ours, theirs = candidate.headline, champion.headline
+    return Gate(f"{ours.metric}_delta", ours.value - theirs.value, "at least", params.min_accuracy_delta)

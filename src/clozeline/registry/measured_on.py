@@ -8,20 +8,11 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from clozeline.lineage.lock import Lock
+from clozeline.params.finetuning import SECTIONS, FinetuneParams
 from clozeline.registry.figures import MetricPaths
 
 _ENCODER_TEXT: Final = "data/clean/validation.parquet"
 _ENCODER_RULES: Final = ("pretrain.objective", "evaluate.num_folds", "evaluate.max_length")
-_TASK_RULES: Final = (
-    "kind",
-    "text_field",
-    "label_field",
-    "max_classes",
-    "max_per_class",
-    "validation_fraction",
-    "test_fraction",
-)
-"""With the seed, they decide which texts of a task's data are its test part."""
 
 
 @dataclass(frozen=True)
@@ -42,9 +33,9 @@ class MeasuredOn:
         text: str = _ENCODER_TEXT
         names: tuple[str, ...] = _ENCODER_RULES
         if paths.quality.parent.name == "finetune":
-            section = f"finetune.{paths.quality.stem}"
-            text = knobs.get(f"{section}.data", "")
-            names = ("seed", *(f"{section}.{name}" for name in _TASK_RULES))
+            knobs = _of_task(f"finetune.{paths.quality.stem}", knobs)
+            text = knobs.get("data", "")
+            names = tuple(name for name in knobs if name != "data")
         md5 = next((dep.md5 for stage in lock.stages.values() for dep in stage.deps if dep.path == text), None)
         return cls(text=text, md5=md5, rules={name: knobs[name] for name in names if name in knobs})
 
@@ -58,3 +49,20 @@ class MeasuredOn:
             if ours != theirs:
                 found.append(f"{name} is {ours}, the champion's {theirs}")
         return found
+
+
+def _of_task(section: str, knobs: Mapping[str, str]) -> dict[str, str]:
+    """What decides a task's figures, wherever it is written: in the task, or in the defaults under it; and its `data`.
+
+    A knob that is null says as little as one that is not there.
+    """
+    kind = knobs.get(f"{section}.kind", "")
+    measured_by = SECTIONS.get(kind, FinetuneParams).measured_by
+    found = {"seed": knobs["seed"]} if "seed" in knobs else {}
+    for place in ("finetune_defaults.shared", f"finetune_defaults.{kind}", section):
+        inner = {key.removeprefix(f"{place}."): value for key, value in knobs.items() if key.startswith(f"{place}.")}
+        rules = {key: value for key, value in inner.items() if key.split(".")[0] in measured_by}
+        found |= {f"{section}.{key}": value for key, value in rules.items()}
+    return {name: value for name, value in found.items() if value != "None"} | {
+        "data": knobs.get(f"{section}.data", "")
+    }

@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
 
 from clozeline.atomic import replacing_file, replacing_folder
@@ -19,6 +20,8 @@ from clozeline.training.callbacks import Callback
 from clozeline.training.state import CurvePoint
 
 _LOG = logging.getLogger(__name__)
+_NO_COLUMNS = ("f1",)
+"""Of a table without a row: what dvc.yaml draws a bar of."""
 
 
 def run(
@@ -33,11 +36,13 @@ def run(
     metrics: Path,
     confusion: Path,
     classes: Path,
+    examples: Path,
     work: Path,
 ) -> None:
     """Train `task` on `data`; write the model to `out`, its figures to `metrics`.
 
-    Every test answer goes to `confusion`, and the figures of each class to `classes`, both as CSV.
+    Every test answer goes to `confusion`, and the figures of each class to `classes`, both as CSV (of a kind that has
+    none, without a row); some test items, as a person reads them, to `examples`.
 
     `pretraining_text` is only read to count test texts that the encoder has seen; `work` holds the checkpoints
     while the training is not finished.
@@ -57,13 +62,16 @@ def run(
     with replacing_folder(out) as folder:
         prepared.save(folder)
     _write_csv(confusion, ("actual", "predicted"), report.confusion)
-    columns = tuple(next(iter(report.per_class.values())))
+    columns = tuple(next(iter(report.per_class.values()), _NO_COLUMNS))
     rows = ((label, *(repr(of_class[name]) for name in columns)) for label, of_class in report.per_class.items())
     _write_csv(classes, ("class", *columns), rows)
     best = max(points, key=lambda point: point.validation_score)
     chosen = {"best_epoch": best.epoch, "validation_score": best.validation_score}
     with replacing_file(metrics) as file:
-        file.write_text(json.dumps(chosen | report.figures, indent=2) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(chosen | report.metrics, indent=2) + "\n", encoding="utf-8")
+    with replacing_folder(examples) as folder:
+        told = json.dumps([asdict(item) for item in report.examples], indent=2, ensure_ascii=False)
+        (folder / "examples.json").write_text(told + "\n", encoding="utf-8")
     training.loop.checkpoints.remove()
 
 

@@ -1,21 +1,27 @@
-"""What an encoder can be fine-tuned for: a row for each kind. A new kind is a new row and a file beside this one."""
+"""What an encoder can be fine-tuned for: a row for each kind. A new kind is a new row and a folder beside this file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from clozeline.tasks.classification import Classification
+from clozeline.tasks.classification.task import Classification
 from clozeline.tasks.task import Task, TaskInputs
 
 
 @dataclass(frozen=True)
 class TaskKind:
-    """How a kind of task is set up, and what people are told of it."""
+    """How a kind of task is set up, and what people are told of it (the README's table of tasks is made of this)."""
 
     prepare: Callable[[TaskInputs], Task]
     answers: str
+    data: str
+    """What a record is."""
     metric: str
+    """The headline first."""
+    reference: str
+    """The implementation that the metrics agree with, in tests."""
     baseline: str
+    """The simple method, then the trivial answer."""
 
 
 KINDS: Mapping[str, TaskKind] = MappingProxyType(
@@ -23,9 +29,11 @@ KINDS: Mapping[str, TaskKind] = MappingProxyType(
         "classification": TaskKind(
             prepare=Classification,
             answers="one label for each text",
+            data="a text and its label: Parquet, JSON Lines, CSV, TSV",
             metric="accuracy, macro-F1",
+            reference="scikit-learn",
             baseline="TF-IDF + logistic regression, largest class",
         ),
     }
 )
-"""Keyed by `kind` in params.yaml."""
+"""Keyed by `kind` in params.yaml; the knobs of each are a row of clozeline.params.finetuning.SECTIONS."""

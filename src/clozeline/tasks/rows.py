@@ -3,16 +3,20 @@
 Shapes: T texts; B rows of a batch, L its longest row.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from clozeline.model.encoded import EncodedBatch
 from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.training.state import Batch
 
 Ids = npt.NDArray[np.int64]
+Inputs = TypeVar("Inputs")
 
 _POOL_BATCHES = 32
 """Texts are sorted by length inside pools of so many batches: enough for hardly any padding, few enough for chance."""
@@ -20,21 +24,33 @@ _POOL_BATCHES = 32
 
 @dataclass(frozen=True)
 class TextRows:
-    """Tokenized texts, framed by their special tokens and cut to one length."""
+    """Tokenized texts, or pairs of them, framed by their special tokens and cut to one length."""
 
     ids_T: tuple[Ids, ...]
+    pad_id: int
     num_truncated: int
     """Texts that were longer; their end is not read."""
+    types_T: tuple[Ids, ...] | None = None
+    """Of pairs: 0 for a token of the first text, 1 for one of the second."""
 
     @classmethod
-    def encode(cls, texts: Sequence[str], opened: OpenTokenizer, max_length: int) -> Self:
-        """Tokenize; a special token that a text spells out is read as text."""
+    def encode(
+        cls, texts: Sequence[str], opened: OpenTokenizer, max_length: int, *, seconds: Sequence[str] | None = None
+    ) -> Self:
+        """Tokenize; a special token that a text spells out is read as text.
+
+        Args:
+            seconds: the second text of each pair; of a pair that is too long, the longer text is cut first.
+        """
         tokenizer = opened.tokenizer
+        items = list(texts) if seconds is None else list(zip(texts, seconds, strict=True))
         tokenizer.no_truncation()
-        num_truncated = sum(len(encoding) > max_length for encoding in tokenizer.encode_batch_fast(list(texts)))
+        num_truncated = sum(len(encoding) > max_length for encoding in tokenizer.encode_batch_fast(items))
         tokenizer.enable_truncation(max_length)
-        encodings = tokenizer.encode_batch_fast(list(texts))
-        return cls(tuple(np.array(encoding.ids, dtype=np.int64) for encoding in encodings), num_truncated)
+        encodings = tokenizer.encode_batch_fast(items)
+        ids_T = tuple(np.array(encoding.ids, dtype=np.int64) for encoding in encodings)
+        types_T = None if seconds is None else tuple(np.array(e.type_ids, dtype=np.int64) for e in encodings)
+        return cls(ids_T, opened.special_ids.pad, num_truncated, types_T)
 
     def __len__(self) -> int:
         return len(self.ids_T)
@@ -43,13 +59,26 @@ class TextRows:
     def length_T(self) -> Ids:
         return np.array([len(ids) for ids in self.ids_T], dtype=np.int64)
 
-    def padded(self, rows_B: Ids, pad_id: int) -> Ids:
-        """`input_ids_BL` of these rows, as long as the longest."""
-        chosen = [self.ids_T[row] for row in rows_B.tolist()]
-        input_ids_BL = np.full((len(chosen), max(map(len, chosen))), pad_id, dtype=np.int64)
-        for row, ids in zip(input_ids_BL, chosen, strict=True):
-            row[: len(ids)] = ids
-        return input_ids_BL
+    def encoded(self, rows_B: Ids, *, with_types: bool = False) -> EncodedBatch:
+        """These rows, as long as the longest; `with_types` for a family that tells the texts of a pair apart."""
+        input_ids_BL = padded([self.ids_T[row] for row in rows_B.tolist()], self.pad_id)
+        is_token_BL = np.arange(input_ids_BL.shape[1]) < self.length_T[rows_B][:, None]
+        types_BL = None
+        if with_types and self.types_T is not None:
+            types_BL = torch.from_numpy(padded([self.types_T[row] for row in rows_B.tolist()], 0))
+        return EncodedBatch(
+            input_ids_BL=torch.from_numpy(input_ids_BL),
+            attention_mask_BL=None if is_token_BL.all() else torch.from_numpy(is_token_BL.astype(np.int64)),
+            token_type_ids_BL=types_BL,
+        )
+
+
+def padded(values: Sequence[Ids], filler: int) -> Ids:
+    """`values_BL`: a row for each, as long as the longest, filled up at its end."""
+    values_BL = np.full((len(values), max(map(len, values))), filler, dtype=np.int64)
+    for row, given in zip(values_BL, values, strict=True):
+        row[: len(given)] = given
+    return values_BL
 
 
 def shuffled_batches(length_T: Ids, batch_size: int, seed: int, epoch: int) -> list[Ids]:
@@ -83,6 +112,14 @@ def batches_from(length_T: Ids, batch_size: int, seed: int, epoch: int, index: i
         for place in range(index, len(batches)):
             yield Turn(epoch, place, batches[place])
         epoch, index = epoch + 1, 0
+
+
+def training_batches(
+    length_T: Ids, batch_size: int, seed: int, epoch: int, index: int, make: Callable[[Ids], Inputs]
+) -> Iterator[Batch[Inputs]]:
+    """What a task's `batches_from` gives, with one target for each row: `make` turns rows into inputs."""
+    for turn in batches_from(length_T, batch_size, seed, epoch, index):
+        yield Batch(turn.epoch, turn.batch, make(turn.rows_B), int(length_T[turn.rows_B].sum()), len(turn.rows_B))
 
 
 def _cut(order_T: Ids, batch_size: int) -> list[Ids]:

@@ -1,7 +1,7 @@
 """What every kind of task is to the training and to the stage: the table of kinds is in kinds.py."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +16,7 @@ class TaskInputs:
     """What a task is made of."""
 
     params: FinetuneParams
+    """Of the class that the task's kind has."""
     seed: int
     encoder: Path
     data: Path
@@ -23,15 +24,63 @@ class TaskInputs:
 
 
 @dataclass(frozen=True)
+class Headline:
+    """The one figure by which a task is compared: with what is simple, and with the version before. Higher is better,
+    and 1 is perfect.
+    """
+
+    metric: str
+    value: float
+    low: float
+    high: float
+    """Ends of a 95 % interval, on other items like those of the test part."""
+    baseline: str
+    """The simple method of this kind of task, named as people know it."""
+    baseline_value: float
+    trivial: str
+    """What needs no method at all."""
+    trivial_value: float
+
+
+@dataclass(frozen=True)
 class TaskReport:
     """What the stage writes of a finished task."""
 
-    figures: dict[str, object]
-    """For metrics/finetune/<task>.json."""
-    confusion: Sequence[tuple[str, str]]
-    """(actual, predicted) of each test item."""
-    per_class: Mapping[str, Mapping[str, float]]
-    """Figures of each class, the same ones of all. Beside the metrics, which stay a table that a person can read."""
+    headline: Headline
+    figures: Mapping[str, object]
+    """All others, for metrics/finetune/<task>.json."""
+    confusion: Sequence[tuple[str, str]] = ()
+    """(actual, predicted) of each test item that has a category, in the kind's own sense of it."""
+    per_class: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """Figures of each class (entity type, group of items), the same ones of all, `f1` among them. Beside the metrics,
+    which stay a table that a person can read.
+    """
+    examples: Sequence["ShownItem"] = ()
+
+    @property
+    def metrics(self) -> dict[str, object]:
+        """metrics/finetune/<task>.json, as far as the task says it."""
+        return {"headline": asdict(self.headline), **self.figures}
+
+
+@dataclass(frozen=True)
+class ShownItem:
+    """A test item as a person reads it."""
+
+    given: Mapping[str, str]
+    """What the model was given, by name: `text`, or `question` and `context`, …"""
+    actual: str
+    predicted: str
+    is_right: bool
+
+
+def shown(items: Sequence[ShownItem], num_examples: int) -> list[ShownItem]:
+    """At most so many, in their order: as many wrong ones as right ones, where there are enough of both."""
+    wrong = [place for place, item in enumerate(items) if not item.is_right]
+    right = [place for place, item in enumerate(items) if item.is_right]
+    num_wrong = min(len(wrong), max(num_examples // 2, num_examples - len(right)))
+    chosen = sorted(wrong[:num_wrong] + right[: num_examples - num_wrong])
+    return [items[place] for place in chosen]
 
 
 class Task(Protocol):
@@ -44,7 +93,7 @@ class Task(Protocol):
         """Training batches without end, from batch `index` of epoch `epoch` on."""
 
     def loss_sum(self, inputs: Any) -> Tensor:
-        """Summed over the items of a batch, nats."""
+        """Summed over the targets of a batch, of which `Batch.num_targets` says how many there are."""
 
     def validation_score(self) -> float:
         """How good the model is on the validation part; higher is better."""

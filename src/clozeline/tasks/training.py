@@ -57,4 +57,8 @@ def _fingerprint(inputs: TaskInputs) -> str:
         "torch": torch.__version__,
         "num_threads": torch.get_num_threads(),
     }
-    return fingerprint(facts, [inputs.data, *encoder, *code])
+    return fingerprint(facts, [*_files_of(inputs.data), *encoder, *code])
+
+
+def _files_of(data: Path) -> list[Path]:
+    return sorted(file for file in data.rglob("*") if file.is_file()) if data.is_dir() else [data]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from clozeline.tasks.baselines import LabelledTexts, largest_class, tfidf_logistic_regression
+from clozeline.tasks.classification.baselines import LabelledTexts, largest_class, tfidf_logistic_regression
 
 DRAW = np.random.default_rng(0)
 WORDS = (["oven", "salt", "flour"], ["mast", "keel", "tide"], ["soil", "seed", "root"])

@@ -3,17 +3,15 @@
 Shapes: T texts, C classes.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-Classes = npt.NDArray[np.int64]
+from clozeline.tasks.intervals import wilson_interval
 
-_NORMAL_QUANTILE_95 = 1.959963984540054
-"""Of 0.975: a two-sided interval of 95 %."""
+Classes = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -54,16 +52,6 @@ def score(actual_T: Classes, predicted_T: Classes, labels: Sequence[str]) -> Sco
         macro_f1=float(f1_C[(actual_C > 0) | (predicted_C > 0)].mean()),
         per_class={label: ClassScore(*values) for label, *values in zip(labels, *columns, strict=True)},
     )
-
-
-def wilson_interval(num_hits: int, num_trials: int) -> tuple[float, float]:
-    """95 % interval of a share (Wilson 1927); unlike ±1.96 standard errors it holds near 0 and 1."""
-    z2 = _NORMAL_QUANTILE_95**2
-    share = num_hits / num_trials
-    middle = (share + z2 / (2 * num_trials)) / (1 + z2 / num_trials)
-    half = math.sqrt(share * (1 - share) / num_trials + z2 / (4 * num_trials**2)) / (1 + z2 / num_trials)
-    half *= _NORMAL_QUANTILE_95
-    return max(middle - half, 0.0), min(middle + half, 1.0)
 
 
 def _ratio(part_C: npt.NDArray[np.int64], whole_C: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

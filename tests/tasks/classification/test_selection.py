@@ -3,19 +3,17 @@
 from dataclasses import asdict
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from clozeline.errors import DataError
-from clozeline.params import FinetuneParams, read_params
-from clozeline.tasks.labelled import Labelled
-from clozeline.tasks.selection import Selection, count_seen, identity_of, select
+from clozeline.params import ClassificationParams, read_params
+from clozeline.params.finetuning import SplitsParams
+from clozeline.tasks.classification.selection import Labelled, Selection, select
 
-PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").finetune["library"]
+PARAMS = read_params(Path(__file__).parents[3] / "params.yaml").finetune["library"]
 
 
-def params(**changes: object) -> FinetuneParams:
+def params(**changes: object) -> ClassificationParams:
     usual = {"max_classes": 10, "max_per_class": 1000, "validation_fraction": 0.1, "test_fraction": 0.3}
     return PARAMS.model_copy(update=usual | changes)
 
@@ -114,13 +112,38 @@ def test_too_few_labelled_texts_are_told_with_their_number(given: list[Labelled]
     assert str(caught.value.given).startswith(f"{len(given)} records")
 
 
-def test_test_texts_seen_in_pretraining_are_counted(tmp_path: Path) -> None:
-    selection = select(records(a=60, b=60), params())
-    seen = [selection.test[0].text.upper(), selection.test[1].text + "\n", "another text", selection.train[0].text]
-    pq.write_table(pa.table({"text": seen}), tmp_path / "train.parquet")
-    assert count_seen(selection.test, tmp_path / "train.parquet") == 2
+def given_parts() -> list[Labelled]:
+    """Two hundred texts for training, fifty for validation, fifty for the test."""
+    sizes = {"train": 200, "validation": 50, "test": 50}
+    return [
+        Labelled(f"{label} {part} {number}", label, part)
+        for part, size in sizes.items()
+        for label in "ab"
+        for number in range(size // 2)
+    ]
 
 
-def test_identity_ignores_case_and_white_space_and_nothing_else() -> None:
-    assert identity_of("A  b\nC") == identity_of("a b c ")
-    assert identity_of("a b c") != identity_of("a b, c")
+def test_parts_that_were_given_stay_what_they_are() -> None:
+    selection = select(given_parts(), params(splits=SplitsParams(train="t", validation="v", test="s")))
+    assert [len(part) for part in (selection.train, selection.validation, selection.test)] == [200, 50, 50]
+    assert {text.split()[1]: part for text, part in part_of_each(selection).items()} == {
+        part: part for part in ("train", "validation", "test")
+    }
+
+
+def test_a_part_that_was_not_given_is_taken_out_of_the_training_part() -> None:
+    records = [record for record in given_parts() if record.given != "validation"]
+    selection = select(records, params(splits=SplitsParams(train="t", test="s")))
+    assert len(selection.test) == 50
+    assert len(selection.validation) == pytest.approx(20, abs=12)
+    assert len(selection.train) + len(selection.validation) == 200
+
+
+def test_a_text_of_the_test_part_is_not_trained_on_and_not_chosen_by() -> None:
+    leaks = [Labelled("A Test 3", "a", "train"), Labelled("b test  4", "a", "validation"), Labelled("b test 4", "b")]
+    selection = select(given_parts() + leaks, params(splits=SplitsParams(train="t", validation="v", test="s")))
+    assert selection.count.in_several_parts == 3
+    assert selection.count.contradictions == 0
+    assert part_of_each(selection)["a test 3"] == part_of_each(selection)["b test 4"] == "test"
+    assert [len(part) for part in (selection.train, selection.validation, selection.test)] == [200, 50, 50]
+    assert_adds_up(selection)

@@ -1,19 +1,27 @@
-"""Which labelled texts a task uses, and which of them it trains on, chooses by, and is judged on.
+"""Which labelled texts a task uses, and which of them it trains on, chooses by, and is judged on."""
 
-A text goes where its own hash sends it: it stays there when others come or go, and all copies of it go together.
-"""
-
-import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-
-import pyarrow.parquet as pq
 
 from clozeline.errors import DataError
-from clozeline.params import FinetuneParams
-from clozeline.tasks.labelled import Labelled
+from clozeline.params import ClassificationParams
+from clozeline.tasks.records import Record
+from clozeline.tasks.sources import Part
+from clozeline.tasks.splitting import identity_of, num_of_each, part_of, strictest
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """One record; a text or a label that it does not have is empty."""
+
+    text: str
+    label: str
+    given: Part = "train"
+
+    @classmethod
+    def of(cls, record: Record, given: Part, params: ClassificationParams) -> "Labelled":
+        return cls(record.text(params.text_field), record.category(params.label_field), given)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +31,7 @@ class Example:
     text: str
     label: str
     identity: str
+    part: Part
 
 
 @dataclass
@@ -37,6 +46,8 @@ class SelectionCount:
     """Same text, same label: one is kept."""
     contradictions: int = 0
     """Same text, several labels: none is kept."""
+    in_several_parts: int = 0
+    """Copies of a text that was given for a part that judges: there it stays, and these are not trained on."""
     of_rarer_classes: int = 0
     above_max_per_class: int = 0
     of_classes_without_training_text: int = 0
@@ -53,33 +64,18 @@ class Selection:
     count: SelectionCount = field(default_factory=SelectionCount)
 
 
-def identity_of(text: str) -> str:
-    """128 bits of BLAKE2b over the text without case and white space."""
-    return hashlib.blake2b(" ".join(text.casefold().split()).encode(), digest_size=16).hexdigest()
-
-
-def count_seen(examples: Iterable[Example], pretraining_text: Path) -> int:
-    """How many of `examples` are, up to case and white space, among the texts of a Parquet file."""
-    identities = {example.identity for example in examples}
-    seen: set[str] = set()
-    with pq.ParquetFile(pretraining_text) as file:
-        for batch in file.iter_batches(columns=["text"]):
-            seen.update(identities.intersection(map(identity_of, batch.column(0).to_pylist())))
-    return len(seen)
-
-
-def select(records: Iterable[Labelled], params: FinetuneParams) -> Selection:
+def select(records: Iterable[Labelled], params: ClassificationParams) -> Selection:
     """Choose and split.
 
     Raises:
         DataError: fewer than two classes are left, or a part is empty.
     """
     count = SelectionCount()
-    examples = _of_frequent_classes(_distinct(records, count), params.max_classes, count)
+    examples = _of_frequent_classes(_distinct(records, params, count), params.max_classes, count)
     examples = _capped(examples, params.max_per_class, count)
-    parts: dict[str, list[Example]] = {"train": [], "validation": [], "test": []}
+    parts: dict[Part, list[Example]] = {"train": [], "validation": [], "test": []}
     for example in examples:
-        parts[_part_of(example, params)].append(example)
+        parts[example.part].append(example)
     labels = {example.label for example in parts["train"]}
     for part, content in parts.items():
         known = [example for example in content if example.label in labels]
@@ -90,7 +86,7 @@ def select(records: Iterable[Labelled], params: FinetuneParams) -> Selection:
     return Selection(tuple(sorted(labels)), parts["train"], parts["validation"], parts["test"], count)
 
 
-def _distinct(records: Iterable[Labelled], count: SelectionCount) -> list[Example]:
+def _distinct(records: Iterable[Labelled], params: ClassificationParams, count: SelectionCount) -> list[Example]:
     """Each text once, in the order of identities; none of those that are labelled in two ways."""
     found: dict[str, list[Example]] = {}
     for record in records:
@@ -102,9 +98,13 @@ def _distinct(records: Iterable[Labelled], count: SelectionCount) -> list[Exampl
             count.without_label += 1
         else:
             identity = identity_of(text)
-            found.setdefault(identity, []).append(Example(text, label, identity))
+            part = part_of(identity, record.given, params)
+            found.setdefault(identity, []).append(Example(text, label, identity, part))
     examples = []
-    for copies in found.values():
+    for all_copies in found.values():
+        part = strictest(copy.part for copy in all_copies)
+        copies = [copy for copy in all_copies if copy.part == part]
+        count.in_several_parts += len(all_copies) - len(copies)
         if len({copy.label for copy in copies}) > 1:
             count.contradictions += len(copies)
         else:
@@ -113,7 +113,7 @@ def _distinct(records: Iterable[Labelled], count: SelectionCount) -> list[Exampl
     return sorted(examples, key=lambda example: example.identity)
 
 
-def _of_frequent_classes(examples: list[Example], max_classes: int, count: SelectionCount) -> list[Example]:
+def _of_frequent_classes(examples: list[Example], max_classes: int | None, count: SelectionCount) -> list[Example]:
     sizes = Counter(example.label for example in examples)
     frequent = set(sorted(sizes, key=lambda label: (-sizes[label], label))[:max_classes])
     kept = [example for example in examples if example.label in frequent]
@@ -121,39 +121,26 @@ def _of_frequent_classes(examples: list[Example], max_classes: int, count: Selec
     return kept
 
 
-def _capped(examples: list[Example], max_per_class: int, count: SelectionCount) -> list[Example]:
+def _capped(examples: list[Example], max_per_class: int | None, count: SelectionCount) -> list[Example]:
     """At most `max_per_class` of each class: those of the lowest identity, which is as good as drawn."""
     sizes: Counter[str] = Counter()
     kept = []
     for example in examples:
         sizes[example.label] += 1
-        if sizes[example.label] <= max_per_class:
+        if max_per_class is None or sizes[example.label] <= max_per_class:
             kept.append(example)
     count.above_max_per_class += len(examples) - len(kept)
     return kept
 
 
-def _part_of(example: Example, params: FinetuneParams) -> str:
-    place = _draw(example)
-    if place < params.test_fraction:
-        return "test"
-    return "validation" if place < params.test_fraction + params.validation_fraction else "train"
-
-
-def _draw(example: Example) -> float:
-    """Uniform in [0, 1), independent of the order of identities. No seed: two seeds are judged on the same texts."""
-    digest = hashlib.blake2b(example.identity.encode(), digest_size=8, person=b"part").digest()
-    return (int.from_bytes(digest, "little") >> 11) * 2.0**-53
-
-
-def _check_enough(parts: Mapping[str, list[Example]], labels: set[str], count: SelectionCount) -> None:
+def _check_enough(parts: Mapping[Part, list[Example]], labels: set[str], count: SelectionCount) -> None:
     empty = [part for part, content in parts.items() if not content]
     if len(labels) >= 2 and not empty:
         return
     raise DataError(
         "there are too few labelled texts for this task",
         given=f"{count.num_read} records, of which {count.num_used} could be used: "
-        f"{', '.join(f'{len(content)} for {part}' for part, content in parts.items())}; classes: {len(labels)}",
+        f"{num_of_each(parts)}; classes: {len(labels)}",
         expected="two classes or more, and texts for each part",
         do="add labelled texts, or check `label_field`, `validation_fraction` and `test_fraction` of this task",
     )

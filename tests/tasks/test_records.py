@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.errors import DataError
-from clozeline.tasks.labelled import Labelled, read_labelled
+from clozeline.tasks.classification.selection import Labelled
+from clozeline.tasks.records import Record, lines_of, read_records
 
 RECORDS = [
     Labelled('a "quoted", text\nof two lines', "x"),
@@ -48,7 +49,8 @@ WRITERS = {
 
 
 def read(path: Path) -> list[Labelled]:
-    return list(read_labelled(path, text_field="body", label_field="topic"))
+    records = read_records(path, {"text_field": "body", "label_field": "topic"})
+    return [Labelled(record.text("body"), record.category("topic")) for record in records]
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
@@ -107,3 +109,25 @@ def test_the_nearest_field_is_proposed(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read(tmp_path / "data.csv")
     assert caught.value.do == "set `text_field` to boddy in params.yaml"
+
+
+def test_a_kind_of_task_may_bring_a_format_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "data.words"
+    path.write_text("one two\nthree\n")
+
+    def words(file, fields):
+        assert dict(fields) == {"text_field": "body"}
+        return (Record({"body": line.split()}, f"{file}, line {n}") for n, line in enumerate(lines_of(file), start=1))
+
+    records = list(read_records(path, {"text_field": "body"}, {".words": words}))
+    assert [record.strings("body") for record in records] == [["one", "two"], ["three"]]
+    assert records[1].place == f"{path}, line 2"
+
+
+def test_values_are_read_as_what_they_should_be_or_refused() -> None:
+    record = Record({"score": "4.5", "none": "", "words": ["a", "b"], "mixed": ["a", 1], "odd": "four"}, "here")
+    assert (record.number("score"), record.number("none")) == (4.5, None)
+    assert record.strings("words") == ["a", "b"]
+    for refused in (lambda: record.number("odd"), lambda: record.strings("mixed"), lambda: record.strings("score")):
+        with pytest.raises(DataError, match="here: field"):
+            refused()

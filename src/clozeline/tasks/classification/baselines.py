@@ -11,7 +11,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.multiclass import OneVsRestClassifier
 
-from clozeline.tasks.scores import Classes
+from clozeline.tasks.classification.scores import Classes
 
 _INVERSE_REGULARIZATIONS = (1.0, 10.0, 100.0)
 

@@ -13,14 +13,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clozeline.model import classifier
-from clozeline.model.classifier import ClassBatch
-from clozeline.tasks.baselines import LabelledTexts, largest_class, tfidf_logistic_regression
-from clozeline.tasks.labelled import read_labelled
-from clozeline.tasks.rows import Ids, TextRows, batches_from, sorted_batches
-from clozeline.tasks.scores import Classes, score
-from clozeline.tasks.selection import Example, SelectionCount, count_seen, select
-from clozeline.tasks.task import TaskInputs, TaskReport
+from clozeline.model import classifier, heads
+from clozeline.model.encoded import TargetedBatch
+from clozeline.params import ClassificationParams
+from clozeline.tasks.classification.baselines import LabelledTexts, largest_class, tfidf_logistic_regression
+from clozeline.tasks.classification.scores import Classes, score
+from clozeline.tasks.classification.selection import Example, Labelled, SelectionCount, select
+from clozeline.tasks.rows import Ids, TextRows, sorted_batches, training_batches
+from clozeline.tasks.sources import records_of
+from clozeline.tasks.splitting import count_seen
+from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, shown
 from clozeline.tokens.tokenizer import OpenTokenizer
 from clozeline.training.state import Batch
 
@@ -43,15 +45,8 @@ class ClassifiedRows:
         class_T = np.array([place[example.label] for example in examples], dtype=np.int64)
         return cls(texts, TextRows.encode(texts, opened, max_length), class_T)
 
-    def batch(self, rows_B: Ids, pad_id: int) -> ClassBatch:
-        input_ids_BL = self.rows.padded(rows_B, pad_id)
-        length_B = self.rows.length_T[rows_B]
-        is_token_BL = np.arange(input_ids_BL.shape[1]) < length_B[:, None]
-        return ClassBatch(
-            input_ids_BL=torch.from_numpy(input_ids_BL),
-            attention_mask_BL=None if is_token_BL.all() else torch.from_numpy(is_token_BL.astype(np.int64)),
-            class_B=torch.from_numpy(self.class_T[rows_B]),
-        )
+    def batch(self, rows_B: Ids) -> TargetedBatch:
+        return TargetedBatch(self.rows.encoded(rows_B), torch.from_numpy(self.class_T[rows_B]))
 
     @property
     def as_texts(self) -> LabelledTexts:
@@ -92,29 +87,28 @@ class Classification:
             ParamsError: `max_length` is longer than the encoder can read.
         """
         params = inputs.params
+        assert isinstance(params, ClassificationParams)
         self._inputs = inputs
-        records = read_labelled(inputs.data, text_field=params.text_field, label_field=params.label_field)
-        self._selection = select(records, params)
+        fields = {"text_field": params.text_field, "label_field": params.label_field}
+        records = records_of(params, inputs.data, fields)
+        self._selection = select((Labelled.of(record, part, params) for part, record in records), params)
         self._labels = self._selection.labels
         self.model = classifier.build(inputs.encoder, self._labels, inputs.seed)
         opened = OpenTokenizer.open(inputs.encoder)
-        classifier.check_fit(self.model, inputs.encoder, vocab_size=opened.vocab_size, max_length=params.max_length)
-        self._pad_id = opened.special_ids.pad
+        heads.check_fit(self.model, inputs.encoder, vocab_size=opened.vocab_size, max_length=params.max_length)
         self._train, self._validation, self._test = (
             ClassifiedRows.encode(part, self._labels, opened, params.max_length)
             for part in (self._selection.train, self._selection.validation, self._selection.test)
         )
         self.batches_per_epoch = -(-len(self._train.rows) // params.batch_size)
 
-    def batches_from(self, epoch: int, index: int) -> Iterator[Batch[ClassBatch]]:
-        length_T = self._train.rows.length_T
-        turns = batches_from(length_T, self._inputs.params.batch_size, self._inputs.seed, epoch, index)
-        for turn in turns:
-            batch = self._train.batch(turn.rows_B, self._pad_id)
-            yield Batch(turn.epoch, turn.batch, batch, int(length_T[turn.rows_B].sum()), len(turn.rows_B))
+    def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetedBatch]]:
+        length_T, batch_size = self._train.rows.length_T, self._inputs.params.batch_size
+        return training_batches(length_T, batch_size, self._inputs.seed, epoch, index, self._train.batch)
 
-    def loss_sum(self, inputs: ClassBatch) -> Tensor:
-        return functional.cross_entropy(classifier.class_logits(self.model, inputs), inputs.class_B, reduction="sum")
+    def loss_sum(self, inputs: TargetedBatch) -> Tensor:
+        logits_BC = classifier.class_logits(self.model, inputs.encoded)
+        return functional.cross_entropy(logits_BC, inputs.targets_B, reduction="sum")
 
     def validation_score(self) -> float:
         """Accuracy."""
@@ -139,18 +133,30 @@ class Classification:
             num_test=len(actual_T),
             num_truncated_train=self._train.rows.num_truncated,
             num_truncated_test=self._test.rows.num_truncated,
-            num_test_seen_in_pretraining=count_seen(self._selection.test, self._inputs.pretraining_text),
+            num_test_seen_in_pretraining=count_seen(
+                (example.identity for example in self._selection.test), self._inputs.pretraining_text
+            ),
             records=self._selection.count,
         )
         pairs = zip(actual_T.tolist(), predicted_T.tolist(), strict=True)
+        answers = [(self._labels[actual], self._labels[said]) for actual, said in pairs]
         return TaskReport(
+            headline=_headline(figures),
             figures=asdict(figures),
-            confusion=[(self._labels[actual], self._labels[said]) for actual, said in pairs],
+            confusion=answers,
             per_class={label: asdict(of_class) for label, of_class in ours.per_class.items()},
+            examples=self._examples(answers),
         )
 
+    def _examples(self, answers: Sequence[tuple[str, str]]) -> list[ShownItem]:
+        items = [
+            ShownItem({"text": text}, actual, said, actual == said)
+            for text, (actual, said) in zip(self._test.texts, answers, strict=True)
+        ]
+        return shown(items, self._inputs.params.num_examples)
+
     def save(self, out: Path) -> None:
-        classifier.save(self.model, self._inputs.encoder, self._inputs.params.max_length, out)
+        heads.save(self.model, self._inputs.encoder, self._inputs.params.max_length, out)
 
     def _predict(self, part: ClassifiedRows) -> Classes:
         predicted_T = np.zeros(len(part.texts), dtype=np.int64)
@@ -158,6 +164,19 @@ class Classification:
         batch_size = _MEASURED_TOGETHER * self._inputs.params.batch_size
         with torch.inference_mode():
             for rows_B in sorted_batches(part.rows.length_T, batch_size):
-                logits_BC = classifier.class_logits(self.model, part.batch(rows_B, self._pad_id))
+                logits_BC = classifier.class_logits(self.model, part.rows.encoded(rows_B))
                 predicted_T[rows_B] = logits_BC.argmax(dim=1).numpy()
         return predicted_T
+
+
+def _headline(figures: Figures) -> Headline:
+    return Headline(
+        metric="accuracy",
+        value=figures.accuracy,
+        low=figures.accuracy_low,
+        high=figures.accuracy_high,
+        baseline="TF-IDF + logistic regression",
+        baseline_value=figures.baseline_tfidf_accuracy,
+        trivial="largest class",
+        trivial_value=figures.majority_accuracy,
+    )

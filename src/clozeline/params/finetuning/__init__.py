@@ -1,0 +1,7 @@
+"""Sections `finetune` and `finetune_defaults`: one entry for each task, and what tasks have that say nothing else."""
+
+from clozeline.params.finetuning.classification import ClassificationParams
+from clozeline.params.finetuning.kinds import SECTIONS, AnyTask
+from clozeline.params.finetuning.shared import FinetuneParams, HubParams, SplitsParams
+
+__all__ = ["SECTIONS", "AnyTask", "ClassificationParams", "FinetuneParams", "HubParams", "SplitsParams"]

@@ -1,0 +1,29 @@
+"""The kinds of tasks, as params.yaml knows them: a row each. What they do is in clozeline/tasks/kinds.py."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from clozeline.params.finetuning.classification import ClassificationParams
+from clozeline.params.finetuning.shared import FinetuneParams
+
+SECTIONS: Mapping[str, type[FinetuneParams]] = MappingProxyType(
+    {
+        "classification": ClassificationParams,
+    }
+)
+"""Keyed by `kind`."""
+
+
+class _ByKind:
+    """Reads a task as the class that its `kind` names: pydantic's discriminated union, of any number of classes."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        choices = {kind: handler.generate_schema(section) for kind, section in SECTIONS.items()}
+        return core_schema.tagged_union_schema(choices, discriminator="kind")
+
+
+AnyTask = Annotated[FinetuneParams, _ByKind()]

@@ -1,0 +1,74 @@
+"""What a task is made of: shared defaults, under those of its kind, under its preset, under what it says itself."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from clozeline.params.finetuning.kinds import SECTIONS
+from clozeline.params.finetuning.presets import PRESETS
+from clozeline.params.finetuning.shared import FinetuneParams
+from clozeline.params.recipes import check_keys, laid_over
+
+SHARED = "shared"
+_SAID_BY_THE_TASK = frozenset({"kind", "data"})
+"""DVC reads them where the task is, before anything is laid over anything."""
+
+
+def whole_task(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """`task` with all that it leaves unsaid.
+
+    Raises:
+        ValueError: it names a preset that there is not, or one of another kind.
+    """
+    whole: dict[str, Any] = {}
+    for layer in (*_layers_under(name, task, defaults), task):
+        whole = laid_over(whole, layer)
+    return whole
+
+
+def _layers_under(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    keys = (SHARED, str(task.get("kind")))
+    layers = [section for key in keys if isinstance(section := defaults.get(key), Mapping)]
+    preset = task.get("preset")
+    if preset is None:
+        return layers
+    of_kind = [known for known, row in PRESETS.items() if row.kind == task.get("kind")]
+    if preset not in of_kind:
+        expected = f"a preset of kind `{task.get('kind')}`: {', '.join(of_kind) or 'there is none'}"
+        raise ValueError(expected, {f"finetune.{name}.preset": preset})
+    return [*layers, PRESETS[preset].values]
+
+
+def check_defaults(defaults: Any) -> None:
+    """Raises:
+    ValueError: a section of `finetune_defaults` is of no kind, or sets what a task of its kind does not have.
+    """
+    if not isinstance(defaults, Mapping):
+        raise ValueError("sections: `shared`, and one for each kind", {"finetune_defaults": defaults})
+    known: Mapping[str, type[BaseModel]] = {SHARED: FinetuneParams, **SECTIONS}
+    for kind, section in defaults.items():
+        if kind not in known:
+            raise ValueError(f"one of: {', '.join(known)}", {f"finetune_defaults.{kind}": section})
+        check_keys(f"finetune_defaults.{kind}", section, known[kind], without=_SAID_BY_THE_TASK)
+
+
+def where_laid(key: str, tree: Any) -> str:
+    """`finetune.TASK.a.b`, or `finetune_defaults.….a.b` if that is where it was written."""
+    section, _, rest = key.partition(".")
+    name, _, inner = rest.partition(".")
+    if section != "finetune" or not inner:
+        return key
+    task = tree["finetune"][name]
+    for place in (f"finetune.{name}", f"finetune_defaults.{task.get('kind')}", f"finetune_defaults.{SHARED}"):
+        if _is_written(f"{place}.{inner}", tree):
+            return f"{place}.{inner}"
+    return key
+
+
+def _is_written(key: str, tree: Any) -> bool:
+    for part in key.split("."):
+        if not isinstance(tree, Mapping) or part not in tree:
+            return False
+        tree = tree[part]
+    return True

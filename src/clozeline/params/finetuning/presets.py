@@ -1,0 +1,41 @@
+"""Well-known hub datasets: one word in params.yaml for where they are, how they are split, and what their fields are.
+
+The test parts of GLUE have no labels that anyone may see. So its validation part is the test part here, and the
+part to choose by is taken out of the training part.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+_GLUE = "nyu-mll/glue"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """What a task of this name is laid over."""
+
+    kind: str
+    hub: Mapping[str, str]
+    splits: Mapping[str, str | None]
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    """Of its kind."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        return {"hub": dict(self.hub), "splits": dict(self.splits), **self.knobs}
+
+
+def _glue(subset: str, *fields: str, test: str = "validation") -> Preset:
+    knobs = {"text_field": fields[0], "label_field": "label"}
+    return Preset(
+        "classification",
+        {"dataset": _GLUE, "subset": subset},
+        {"train": "train", "validation": None, "test": test},
+        knobs,
+    )
+
+
+PRESETS: Mapping[str, Preset] = MappingProxyType({"sst2": _glue("sst2", "sentence"), "cola": _glue("cola", "sentence")})
+"""Keyed by `preset`."""

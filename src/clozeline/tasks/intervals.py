@@ -1,0 +1,41 @@
+"""How far a figure would be off on other items like these.
+
+Shapes: N items, S samples.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+_NORMAL_QUANTILE_95 = 1.959963984540054
+"""Of 0.975: a two-sided interval of 95 %."""
+_NUM_SAMPLES = 1000
+_SEED = 0
+
+
+def wilson_interval(num_hits: int, num_trials: int) -> tuple[float, float]:
+    """95 % interval of a share (Wilson 1927); unlike ±1.96 standard errors it holds near 0 and 1."""
+    z2 = _NORMAL_QUANTILE_95**2
+    share = num_hits / num_trials
+    middle = (share + z2 / (2 * num_trials)) / (1 + z2 / num_trials)
+    half = math.sqrt(share * (1 - share) / num_trials + z2 / (4 * num_trials**2)) / (1 + z2 / num_trials)
+    half *= _NORMAL_QUANTILE_95
+    return max(middle - half, 0.0), min(middle + half, 1.0)
+
+
+def bootstrap_interval(figure: Callable[[npt.NDArray[np.int64]], float], num_items: int) -> tuple[float, float]:
+    """95 % interval by the percentile bootstrap (Efron 1979) for a figure that is no plain share, such as an F1.
+
+    Args:
+        figure: places of items, drawn with replacement → the figure on them. A figure that is not a number there
+            (the correlation of items that are all alike) is left out.
+    """
+    random = np.random.default_rng(_SEED)
+    values_S = np.array([figure(random.integers(num_items, size=num_items)) for _ in range(_NUM_SAMPLES)])
+    values_S = values_S[np.isfinite(values_S)]
+    if len(values_S) == 0:
+        return math.nan, math.nan
+    low, high = np.quantile(values_S, (0.025, 0.975))
+    return float(low), float(high)

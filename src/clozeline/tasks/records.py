@@ -1,0 +1,213 @@
+"""Records of a task as they are on disk: Parquet, JSON Lines, CSV, TSV, by the file's name; or a format of a kind."""
+
+import csv
+import difflib
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clozeline.errors import DataError
+
+_MOST_FIELD_CHARACTERS = 32_000_000
+
+Fields = Mapping[str, str]
+"""Knob of the task → the field that it names: messages speak of both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One item, as its file has it, and where that is."""
+
+    values: Mapping[str, Any]
+    place: str
+
+    def text(self, field: str) -> str:
+        """Empty if the record has none."""
+        value = self.values[field]
+        if not isinstance(value, str | None):
+            raise self.refuse(field, "a string")
+        return value or ""
+
+    def category(self, field: str) -> str:
+        """A string, a whole number or true/false, as a string; empty if the record has none."""
+        value = self.values[field]
+        if not isinstance(value, str | int | None):
+            raise self.refuse(field, "one label: a string, a whole number or true/false")
+        return "" if value is None else str(value)
+
+    def number(self, field: str) -> float | None:
+        """A number, or a string that is one; None if the record has none."""
+        value = self.values[field]
+        if value is None or value == "":
+            return None
+        try:
+            return float(value)
+        except (TypeError, ValueError) as error:
+            raise self.refuse(field, "a number") from error
+
+    def strings(self, field: str) -> list[str]:
+        """A list of strings; empty if the record has none."""
+        value = self.values[field]
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(isinstance(part, str) for part in value):
+            raise self.refuse(field, "a list of strings")
+        return value
+
+    def refuse(self, field: str, expected: str) -> DataError:
+        """To be raised: the field's value is not what it should be."""
+        given = self.values[field]
+        return DataError(
+            f"{self.place}: field `{field}` cannot be used",
+            given=f"{type(given).__name__}: {str(given)[:80]}",
+            expected=expected,
+            do="correct the record, or name another field in params.yaml",
+        )
+
+
+Reader = Callable[[Path, Fields], Iterator[Record]]
+
+
+def read_records(path: Path, fields: Fields, readers: Mapping[str, Reader] | None = None) -> Iterator[Record]:
+    """Read the records of `path` in order; each has all of `fields`.
+
+    Args:
+        readers: formats of a kind of task, by the file's suffix; beside or in place of `TABLES`.
+
+    Raises:
+        DataError: the file is missing, of an unknown kind or damaged, or a record has other fields; with its line.
+    """
+    known = {**TABLES, **(readers or {})}
+    reader = known.get(path.suffix.lower())
+    if reader is None:
+        raise DataError(
+            f"{path} is of a kind that cannot be read",
+            given=path.suffix or "no suffix",
+            expected=f"one of: {', '.join(known)}",
+            do="name the file for what it holds, or convert it",
+        )
+    if not path.is_file():
+        raise DataError(
+            f"there is no file {path}",
+            given=str(path),
+            expected="a file with this task's records",
+            do="correct `data` of this task in params.yaml",
+        )
+    yield from reader(path, fields)
+
+
+def check_fields(present: Collection[str], fields: Fields, place: object) -> None:
+    """Raises:
+    DataError: a field that the task names is not among those present.
+    """
+    for knob, name in fields.items():
+        if name not in present:
+            near = difflib.get_close_matches(name, present, n=1)
+            raise DataError(
+                f"{place}: there is no field `{name}`",
+                given=f"fields: {', '.join(present) or 'none'}",
+                expected=f"a field `{name}` (`{knob}` of this task)",
+                do=f"set `{knob}` to {near[0] if near else 'one of these fields'} in params.yaml",
+            )
+
+
+def _read_parquet(path: Path, fields: Fields) -> Iterator[Record]:
+    try:
+        with pq.ParquetFile(path) as file:
+            check_fields(file.schema_arrow.names, fields, path)
+            row = 0
+            for batch in file.iter_batches(columns=[*fields.values()]):
+                for values in batch.to_pylist():
+                    row += 1
+                    yield Record(values, f"{path}, row {row}")
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(
+            f"{path} cannot be read", given=str(error), expected="a Parquet file", do="write it again"
+        ) from error
+
+
+def _read_json_lines(path: Path, fields: Fields) -> Iterator[Record]:
+    for number, line in enumerate(lines_of(path), start=1):
+        if not line.strip():
+            continue
+        place = f"{path}, line {number}"
+        try:
+            values = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise _not_an_object(place, f"{error}: {line.strip()[:80]}") from error
+        if not isinstance(values, dict):
+            raise _not_an_object(place, line.strip()[:80])
+        check_fields(values, fields, place)
+        yield Record(values, place)
+
+
+def _read_separated(path: Path, fields: Fields, *, delimiter: str) -> Iterator[Record]:
+    csv.field_size_limit(_MOST_FIELD_CHARACTERS)
+    rows = csv.reader(lines_of(path), delimiter=delimiter, strict=True)
+    try:
+        header = next(rows, [])
+        check_fields(header, fields, f"{path}, line 1")
+        for row in rows:
+            if not row:
+                continue
+            place = f"{path}, line {rows.line_num}"
+            if len(row) != len(header):
+                raise _not_separated(place, f"{len(row)} columns under a header of {len(header)}")
+            yield Record(dict(zip(header, row, strict=True)), place)
+    except csv.Error as error:
+        raise _not_separated(f"{path}, line {rows.line_num}", str(error)) from error
+
+
+TABLES: Mapping[str, Reader] = MappingProxyType(
+    {
+        ".parquet": _read_parquet,
+        ".jsonl": _read_json_lines,
+        ".ndjson": _read_json_lines,
+        ".csv": partial(_read_separated, delimiter=","),
+        ".tsv": partial(_read_separated, delimiter="\t"),
+    }
+)
+"""Formats of one record after the other, by the file's suffix."""
+
+
+def lines_of(path: Path) -> Iterator[str]:
+    """Lines with their ends as they are.
+
+    Raises:
+        DataError: the file is not UTF-8.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            yield from file
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path} is not UTF-8",
+            given=f"bytes {error.object[error.start : error.start + 4].hex(' ')} near byte {error.start}",
+            expected="UTF-8 text",
+            do=f"convert it: `iconv -f LATIN1 -t UTF-8 {path.name} > NEW` (or -f UTF-16)",
+        ) from error
+
+
+def _not_an_object(place: str, given: str) -> DataError:
+    return DataError(
+        f"{place}: not a JSON object",
+        given=given,
+        expected='one JSON object on each line, like {"text": "…", "label": "…"}',
+        do="write one object per line (an array becomes lines with `jq -c '.[]' OLD > NEW`)",
+    )
+
+
+def _not_separated(place: str, given: str) -> DataError:
+    return DataError(
+        f"{place}: the columns do not fit",
+        given=given,
+        expected="a header, and as many columns in each row; double quotes round a field with a separator in it",
+        do="mend the quotes or the separators near that line",
+    )

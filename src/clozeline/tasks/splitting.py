@@ -1,0 +1,62 @@
+"""Which part of a task an item belongs to: by its own hash, and never to two.
+
+An item goes where its own hash sends it: it stays there when others come or go, and all copies of it go together.
+"""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from clozeline.params import FinetuneParams
+from clozeline.tasks.sources import Part, given_parts
+
+STRICTEST_FIRST: tuple[Part, ...] = ("test", "validation", "train")
+"""An item that was given for several parts stays in the first of these: what is judged by is not trained on."""
+
+
+def identity_of(*texts: str) -> str:
+    """128 bits of BLAKE2b over the texts of an item without case and white space."""
+    told = "\x1f".join(" ".join(text.casefold().split()) for text in texts)
+    return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+
+
+def part_of(identity: str, given: Part, params: FinetuneParams) -> Part:
+    """Where an item belongs that was given for `given`: parts that were not given are taken out of `train`."""
+    parts = given_parts(params)
+    if given != "train":
+        return given
+    place = _draw(identity)
+    test_fraction = 0.0 if "test" in parts else params.test_fraction
+    if place < test_fraction:
+        return "test"
+    if "validation" not in parts and place < test_fraction + params.validation_fraction:
+        return "validation"
+    return "train"
+
+
+def count_seen(identities: Iterable[str], pretraining_text: Path) -> int:
+    """How many are, up to case and white space, among the texts of a Parquet file."""
+    wanted = set(identities)
+    seen: set[str] = set()
+    with pq.ParquetFile(pretraining_text) as file:
+        for batch in file.iter_batches(columns=["text"]):
+            seen.update(wanted.intersection(map(identity_of, batch.column(0).to_pylist())))
+    return len(seen)
+
+
+def strictest(parts: Iterable[Part]) -> Part:
+    """Of the parts that copies of one item were given for, the one that it stays in."""
+    return min(parts, key=STRICTEST_FIRST.index)
+
+
+def num_of_each(parts: Mapping[Part, Iterable[object]]) -> str:
+    """For messages: `3 for train, 0 for validation, 1 for test`."""
+    return ", ".join(f"{len(list(items))} for {part}" for part, items in parts.items())
+
+
+def _draw(identity: str) -> float:
+    """Uniform in [0, 1), independent of the order of identities. No seed: two seeds are judged on the same items."""
+    digest = hashlib.blake2b(identity.encode(), digest_size=8, person=b"part").digest()
+    return (int.from_bytes(digest, "little") >> 11) * 2.0**-53

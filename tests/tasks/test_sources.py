@@ -1,0 +1,74 @@
+"""Claim: records come from one file, from a file for each part, or from a dataset in the hub's own shape."""
+
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.params import FinetuneParams, read_params
+from clozeline.params.finetuning import HubParams, SplitsParams
+from clozeline.tasks.sources import records_of
+
+PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").finetune["library"]
+FIELDS = {"text_field": "body", "label_field": "topic"}
+
+
+def read(data: Path, **changes: object) -> list[tuple[str, str, str]]:
+    """Part, text and label of each record."""
+    params: FinetuneParams = PARAMS.model_copy(update=changes)
+    records = records_of(params, data, FIELDS)
+    return [(part, record.text("body"), record.category("topic")) for part, record in records]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "a.csv").write_text("body,topic\none,x\n")
+    (tmp_path / "b.jsonl").write_text('{"body": "two", "topic": "y"}\n')
+    return tmp_path
+
+
+def test_of_one_file_all_is_training_until_it_is_split(folder: Path) -> None:
+    assert read(folder / "a.csv") == [("train", "one", "x")]
+
+
+def test_each_file_is_the_part_that_it_is_named_for(folder: Path) -> None:
+    splits = SplitsParams(train="a.csv", test="b.jsonl")
+    assert read(folder, splits=splits) == [("train", "one", "x"), ("test", "two", "y")]
+
+
+def test_a_file_of_a_part_that_is_missing_is_named(folder: Path) -> None:
+    with pytest.raises(DataError, match=r"there is no file .*c\.csv"):
+        read(folder, splits=SplitsParams(train="a.csv", test="c.csv"))
+    with pytest.raises(DataError, match="is not a folder, and `splits` names files in it"):
+        read(folder / "a.csv", splits=SplitsParams(train="a.csv"))
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> HubParams:
+    """A dataset as the hub keeps it: Parquet files by split, whose features say what the numbers stand for."""
+    import datasets
+
+    folder = tmp_path_factory.mktemp("hub")
+    features = datasets.Features({"body": datasets.Value("string"), "topic": datasets.ClassLabel(names=["no", "yes"])})
+    for split, labels in {"train": [0, 1], "validation": [1, -1]}.items():
+        rows = {"body": [f"{split} {label}" for label in labels], "topic": labels}
+        datasets.Dataset.from_dict(rows, features=features).to_parquet(folder / f"{split}-00000-of-00001.parquet")
+    return HubParams(dataset=str(folder))
+
+
+def test_a_hub_dataset_gives_the_names_of_its_classes(hub: HubParams, tmp_path: Path) -> None:
+    told = read(tmp_path, hub=hub, splits=SplitsParams(train="train", test="validation"))
+    assert told[:2] == [("train", "train 0", "no"), ("train", "train 1", "yes")]
+    assert told[2:] == [("test", "validation 1", "yes"), ("test", "validation -1", "")]
+
+
+def test_without_splits_the_training_split_of_the_hub_is_all_there_is(hub: HubParams, tmp_path: Path) -> None:
+    assert {part for part, *_ in read(tmp_path, hub=hub)} == {"train"}
+
+
+def test_what_a_hub_dataset_does_not_have_is_named(hub: HubParams, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="this dataset cannot be read") as caught:
+        read(tmp_path, hub=hub, splits=SplitsParams(train="trian"))
+    assert "split trian" in str(caught.value.given)
+    with pytest.raises(DataError, match="there is no field `nowhere`"):
+        list(records_of(PARAMS.model_copy(update={"hub": hub}), tmp_path, {"text_field": "body", "x": "nowhere"}))
