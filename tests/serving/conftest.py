@@ -14,9 +14,8 @@ from starlette.types import ASGIApp
 from clozeline.serving.app import create_app
 from clozeline.serving.catalogue import Catalogue
 from clozeline.serving.loading import open_source
-from clozeline.serving.service import Service
+from clozeline.serving.service import Capacity, Service
 from clozeline.serving.sources import parse_sources
-from clozeline.serving.workers import Workers
 from tests.tiny_packages import write_classifier, write_encoder
 
 
@@ -38,7 +37,7 @@ def catalogue(dist: Path) -> Catalogue:
 @pytest.fixture(scope="session")
 def client(catalogue: Catalogue) -> Iterator[httpx.Client]:
     """A client of the whole application, over a socket."""
-    service = Service(Workers(num_threads=2))
+    service = Service(Capacity(num_workers=2))
     service.open(catalogue)
     with run_app(create_app(service)) as client:
         yield client

@@ -40,7 +40,8 @@ def test_vectors_are_those_of_the_encoder_in_the_order_of_the_texts(client: http
     served = catalogue.encoder(None).model
     assert isinstance(served, Encoder)
     vectors = np.array(client.post("/embed", json={"inputs": texts}).json(), dtype=np.float32)
-    np.testing.assert_array_equal(vectors, served.embed(texts))
+    # Neighbours in a micro-batch show in the last bits.
+    np.testing.assert_allclose(vectors, served.embed(texts), atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
 
 

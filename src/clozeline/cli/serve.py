@@ -3,14 +3,31 @@
 import json
 import logging
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from clozeline.cli.predict import PrecisionOption
+from clozeline.serving import KEYS_VARIABLE
 
 if TYPE_CHECKING:
     from clozeline.serving.catalogue import Catalogue
+
+QueueTokensOption = Annotated[
+    int, typer.Option(min=1, help="Most tokens that wait for a worker; a request beyond them is told to come back.")
+]
+TimeoutOption = Annotated[
+    float, typer.Option(min=0.001, help="Seconds that a request may take, if it does not say itself.")
+]
+WatchOption = Annotated[
+    float, typer.Option(min=0, help="Seconds between two looks whether an alias has moved; 0: never.")
+]
+CacheOption = Annotated[int, typer.Option(min=0, help="Megabytes of answers to keep for bodies that come again.")]
+KeysFileOption = Annotated[
+    Path | None,
+    typer.Option(help=f"Answer only who has a key of this file, one on each line; or set {KEYS_VARIABLE}."),
+]
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,13 +49,19 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other machines in.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Requests that run at once, on one core each. [default: every core]")
+        int | None, typer.Option(min=1, help="Micro-batches that run at once, on one core each. [default: every core]")
     ] = None,
     precision: PrecisionOption = "int8",
+    queue_tokens: QueueTokensOption = 65_536,
+    timeout: TimeoutOption = 30.0,
+    watch: WatchOption = 10.0,
+    cache_megabytes: CacheOption = 0,
+    api_keys_file: KeysFileOption = None,
 ) -> None:
     """Serve models over HTTP, on this machine only unless --host says otherwise.
 
-    Routes: /fill-mask and /embed (encoders), /classify (classifiers), /models, /health/live, /health/ready, /docs.
+    Routes: /fill-mask and /embed (encoders), /classify (classifiers), /models, /metrics, /docs, /health/live,
+    /health/ready.
 
     Examples:
 
@@ -50,14 +73,24 @@ def serve(
 
     Ctrl+C, or SIGTERM, stops it after the requests that it has accepted are answered.
     """
+    from clozeline.serving.access import ApiKeys
+    from clozeline.serving.cores import available_cores
+    from clozeline.serving.scheduling.admission import Admission
     from clozeline.serving.server import Settings, run
+    from clozeline.serving.service import Capacity
     from clozeline.serving.sources import default_sources, parse_sources
-    from clozeline.serving.workers import available_cores
 
     sources = parse_sources(models) if models else default_sources()
-    if not _is_loopback(host):
-        _LOG.warning("Whoever can reach %s can use the models: there is no password.", host)
-    run(sources, Settings(host, port, threads or available_cores(), precision), announce)
+    keys = ApiKeys.read(api_keys_file)
+    if not keys.digests and not _is_loopback(host):
+        _LOG.warning("Whoever can reach %s can use the models: there are no API keys.", host)
+    capacity = Capacity(
+        threads or available_cores(),
+        Admission(max_waiting_tokens=queue_tokens),
+        timeout_seconds=timeout,
+        cache_bytes=cache_megabytes * 2**20,
+    )
+    run(sources, Settings(host, port, capacity, precision, keys, watch), announce)
 
 
 def announce(url: str, catalogue: "Catalogue") -> None:

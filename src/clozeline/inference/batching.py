@@ -35,14 +35,15 @@ def batches(texts: Sequence[TokenizedText], *, pad_id: int, batch_tokens: int) -
     members: list[int] = []
     for position in order:
         if members and len(texts[position]) * (len(members) + 1) > batch_tokens:
-            yield _padded(texts, members, pad_id)
+            yield padded(texts, members, pad_id)
             members = []
         members.append(position)
     if members:
-        yield _padded(texts, members, pad_id)
+        yield padded(texts, members, pad_id)
 
 
-def _padded(texts: Sequence[TokenizedText], members: list[int], pad_id: int) -> Batch:
+def padded(texts: Sequence[TokenizedText], members: Sequence[int], pad_id: int) -> Batch:
+    """The texts at the positions `members` as one batch, whatever its size."""
     lengths_B = np.array([len(texts[position]) for position in members])
     attention_mask_BL = (np.arange(lengths_B.max()) < lengths_B[:, None]).astype(np.int64)
     input_ids_BL = np.full(attention_mask_BL.shape, pad_id, dtype=np.int64)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.inference.open_model import OpenModel
+from clozeline.inference.question import Question, Rows
 from clozeline.inference.scores import check_top_k, likeliest
 from clozeline.inference.tokenization import TokenizedText
 
@@ -33,13 +34,18 @@ class Classifier(OpenModel):
             TextTooLongError: a text is longer than `manifest.max_length` tokens and `truncate` is not set.
             DataError: `top_k` is below 1.
         """
+        return self.answers(self.classifying(texts, top_k=top_k, truncate=truncate))
+
+    def classifying(
+        self, texts: Sequence[str], *, top_k: int = 1, truncate: bool = False
+    ) -> Question[list[LabelScore]]:
+        """As `classify`, to be run elsewhere; raises the same."""
         check_top_k(top_k)
-        answers: list[list[LabelScore]] = [[] for _ in texts]
-        for position, logits_C in self.logits(self.tokenize(texts, truncate=truncate)):
-            answers[position] = [
-                LabelScore(self.manifest.labels[place], score) for place, score in likeliest(logits_C, top_k)
-            ]
-        return answers
+
+        def read(position: int, logits_C: Rows) -> list[LabelScore]:
+            return [LabelScore(self.manifest.labels[place], score) for place, score in likeliest(logits_C, top_k)]
+
+        return Question(self.tokenize(texts, truncate=truncate), "logits", read)
 
     def logits(self, texts: Sequence[TokenizedText]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """`logits_C` of each text beside its position in `texts`; shorter texts come first."""

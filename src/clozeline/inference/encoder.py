@@ -9,8 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from clozeline.inference.batching import Batch
 from clozeline.inference.errors import NoMaskError, TargetError
 from clozeline.inference.open_model import OpenModel
+from clozeline.inference.question import Question, Rows
 from clozeline.inference.scores import check_top_k, likeliest
 from clozeline.inference.tokenization import TokenizedText
 
@@ -37,9 +39,15 @@ class Encoder(OpenModel):
             TextTooLongError: a text is longer than `manifest.max_length` tokens and `truncate` is not set.
         """
         embeddings_TH = np.empty((len(texts), self.manifest.hidden_size), dtype=np.float32)
-        for position, embedding_H in self.embeddings(self.tokenize(texts, truncate=truncate)):
+        for position, embedding_H in enumerate(self.answers(self.embedding(texts, truncate=truncate))):
             embeddings_TH[position] = embedding_H
         return embeddings_TH
+
+    def embedding(self, texts: Sequence[str], *, truncate: bool = False) -> Question[Rows]:
+        """As `embed`, to be run elsewhere; raises the same."""
+        return Question(
+            self.tokenize(texts, truncate=truncate), "sentence_embedding", lambda _, embedding_H: embedding_H
+        )
 
     def embeddings(self, texts: Sequence[TokenizedText]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """`embedding_H` of each text beside its position in `texts`; shorter texts come first."""
@@ -48,11 +56,8 @@ class Encoder(OpenModel):
 
     def logits_at_masks(self, texts: Sequence[TokenizedText]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """`logits_MV` of the masks of each text beside its position in `texts`; shorter texts come first."""
-        mask_id = self.manifest.special_tokens.mask_id
         for batch, logits_MV in self.run(texts, "logits"):
-            # The graph gives masks row by row, so each text has the next few.
-            num_masks_B = (batch.input_ids_BL == mask_id).sum(axis=1)
-            yield from zip(batch.positions, np.split(logits_MV, np.cumsum(num_masks_B)[:-1]), strict=True)
+            yield from zip(batch.positions, self._split(batch, "logits", logits_MV), strict=True)
 
     def fill(
         self, texts: Sequence[str], *, top_k: int = 5, targets: Sequence[str] | None = None, truncate: bool = False
@@ -66,17 +71,31 @@ class Encoder(OpenModel):
             TargetError: a target is not one token.
             DataError: `top_k` is below 1.
         """
+        return self.answers(self.filling(texts, top_k=top_k, targets=targets, truncate=truncate))
+
+    def filling(
+        self, texts: Sequence[str], *, top_k: int = 5, targets: Sequence[str] | None = None, truncate: bool = False
+    ) -> Question[list[list[Filled]]]:
+        """As `fill`, to be run elsewhere; raises the same."""
         check_top_k(top_k)
         target_ids = self._target_ids(targets) if targets is not None else None
         tokenized = self.tokenize(texts, truncate=truncate)
         self._check_masks(texts, tokenized)
-        filled: list[list[list[Filled]]] = [[] for _ in texts]
-        for position, logits_MV in self.logits_at_masks(tokenized):
-            filled[position] = [
+
+        def read(position: int, logits_MV: Rows) -> list[list[Filled]]:
+            return [
                 self._candidates(texts[position], span, logits_V, top_k, target_ids)
                 for span, logits_V in zip(tokenized[position].mask_spans, logits_MV, strict=True)
             ]
-        return filled
+
+        return Question(tokenized, "logits", read)
+
+    def _split(self, batch: Batch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
+        if output != "logits":
+            return super()._split(batch, output, values)
+        # The graph gives masks row by row, so each text has the next few.
+        num_masks_B = (batch.input_ids_BL == self.manifest.special_tokens.mask_id).sum(axis=1)
+        return np.split(values, np.cumsum(num_masks_B)[:-1])
 
     def _candidates(
         self,

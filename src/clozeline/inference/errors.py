@@ -6,9 +6,11 @@ DataError
 │   ├── NoMaskError
 │   └── NotUnicodeError
 └── TargetError           a target is not one token of the vocabulary
+ArtifactError
+└── NotANumberError       the model's fault, not the client's: its graph gave NaN or infinity
 """
 
-from clozeline.errors import DataError
+from clozeline.errors import ArtifactError, DataError
 
 
 class TextError(DataError):
@@ -34,3 +36,7 @@ class NotUnicodeError(TextError):
 
 class TargetError(DataError):
     """A target is not one token of the vocabulary."""
+
+
+class NotANumberError(ArtifactError):
+    """The graph gave something else than finite numbers."""

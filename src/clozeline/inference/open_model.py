@@ -1,14 +1,18 @@
 """What every task does with an open package: tokenize, batch, run the graph."""
 
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.inference.batching import Batch, batches
+from clozeline.inference.batching import Batch, batches, padded
 from clozeline.inference.manifest import Manifest
+from clozeline.inference.question import Question, Rows
 from clozeline.inference.session import GraphSession
 from clozeline.inference.tokenization import TextTokenizer, TokenizedText
+
+Answer = TypeVar("Answer")
 
 
 class OpenModel:
@@ -40,3 +44,25 @@ class OpenModel:
         pad_id = self.manifest.special_tokens.pad_id
         for batch in batches(texts, pad_id=pad_id, batch_tokens=self._batch_tokens):
             yield batch, self._session.run(batch, output)
+
+    def rows(self, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
+        """Run `texts` together, as one batch: for each its part of the output called `output`, in their order."""
+        batch = padded(texts, range(len(texts)), self.manifest.special_tokens.pad_id)
+        return self._split(batch, output, self._session.run(batch, output))
+
+    def answers(self, question: Question[Answer]) -> list[Answer]:
+        """The answer to each text of `question`, in their order."""
+        found: dict[int, Answer] = {}
+        for batch, values in self.run(question.texts, question.output):
+            for position, rows in zip(batch.positions, self._split(batch, question.output, values), strict=True):
+                found[position] = question.answer(position, rows)
+        return [found[position] for position in range(len(question.texts))]
+
+    def count_unknown(self, text: TokenizedText) -> int:
+        """Tokens of `text` that stand for what the vocabulary does not have."""
+        unknown_id = self._tokenizer.unknown_id
+        return 0 if unknown_id is None else int((text.ids_L == unknown_id).sum())
+
+    def _split(self, batch: Batch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
+        """The rows of each text of the batch: one for each text, unless a subclass says otherwise."""
+        return list(values)

@@ -36,6 +36,9 @@ class TextTokenizer:
         self._continuing: str = getattr(self._whole.model, "continuing_subword_prefix", None) or ""
         self._max_length = max_length
         self._mask_id = mask_id
+        unknown: str | None = getattr(self._whole.model, "unk_token", None)
+        self.unknown_id: int | None = self._whole.token_to_id(unknown) if unknown else None
+        """Of the token that stands for what the vocabulary does not have; None: there is none."""
 
     def tokenize(self, texts: Sequence[str], *, truncate: bool) -> list[TokenizedText]:
         """Tokenize each text; one longer than the model reads is cut at its end if `truncate`.

@@ -46,6 +46,14 @@ def fetch(uri: str, workspace: Workspace | None = None) -> FetchedPackage:
     return fetch_package(uri, workspace or Workspace(Path.cwd()))
 
 
+def live_version(uri: str, workspace: Workspace | None = None) -> str:
+    """The version that `models:/NAME@ALIAS` stands for now, nothing fetched; raises as `resolve`."""
+    from clozeline.registry.packages import find_version
+    from clozeline.registry.versions import Registry
+
+    return find_version(Registry.open(tracking_uri(workspace or Workspace(Path.cwd()))), uri).version
+
+
 def champions(workspace: Workspace | None = None) -> list[str]:
     """`models:/NAME@champion` of every model that has one, the encoder first; none if there is no registry yet.
 

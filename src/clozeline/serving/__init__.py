@@ -3,3 +3,8 @@
 `server.run` opens the port and loads the models; `app.create_app` is the ASGI application alone.
 Needs no torch and no transformers.
 """
+
+from typing import Final
+
+KEYS_VARIABLE: Final = "CLOZELINE_API_KEYS"
+"""Environment variable with the API keys that are let in, parted by commas."""

@@ -10,6 +10,7 @@ from starlette.middleware import Middleware
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from clozeline.serving import routes, status_routes
+from clozeline.serving.access import Access, ApiKeys
 from clozeline.serving.handlers import add_handlers
 from clozeline.serving.limits import BodyLimit
 from clozeline.serving.openapi import DESCRIPTION
@@ -23,8 +24,15 @@ _DOCS_HEADERS = {
 }
 
 
-def create_app(service: Service) -> FastAPI:
-    """The application over `service`; its worker threads end with the application."""
+ROUTERS = (routes.router, status_routes.router)
+"""Every route but the pages. A router of another protocol joins here; its paths of each task join catalogue.ROUTES."""
+
+
+def create_app(service: Service, keys: ApiKeys | None = None) -> FastAPI:
+    """The application over `service`, for everybody or for those who have one of `keys`.
+
+    The worker threads of `service` end with the application.
+    """
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -36,7 +44,11 @@ def create_app(service: Service) -> FastAPI:
         version=version("clozeline"),
         description=DESCRIPTION,
         lifespan=lifespan,
-        middleware=[Middleware(RequestLog), Middleware(BodyLimit)],
+        middleware=[
+            Middleware(RequestLog, service=service),
+            Middleware(Access, service=service, keys=keys or ApiKeys()),
+            Middleware(BodyLimit),
+        ],
         # FastAPI's own pages fetch their scripts from elsewhere.
         docs_url=None,
         redoc_url=None,
@@ -44,8 +56,8 @@ def create_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     add_handlers(app)
-    app.include_router(routes.router)
-    app.include_router(status_routes.router)
+    for router in ROUTERS:
+        app.include_router(router)
     _add_docs(app)
     return app
 

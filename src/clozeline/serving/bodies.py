@@ -3,13 +3,16 @@
 import re
 from collections.abc import Callable, Coroutine
 from email.message import Message
+from http import HTTPStatus
 from typing import Any
 
 import orjson
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
+from clozeline.serving.answer_cache import AnswerCache
 from clozeline.serving.errors import problem
+from clozeline.serving.service import service_of
 
 _JSON_TYPE = re.compile(r"application/(.+\+)?json")
 
@@ -22,9 +25,29 @@ class JsonRoute(APIRoute):
         reads_body = self.body_field is not None
 
         async def handle_json(request: Request) -> Response:
-            return await handle(await _parsed(request) if reads_body else request)
+            if not reads_body:
+                return await handle(request)
+            cache = service_of(request).cache
+            if not cache.is_on:
+                return await handle(await _parsed(request))
+            return await _kept_or_made(cache, request, handle)
 
         return handle_json
+
+
+async def _kept_or_made(
+    cache: AnswerCache, request: Request, handle: Callable[[Request], Coroutine[Any, Any, Response]]
+) -> Response:
+    """The answer to the very same body as before, or a new one, which is kept if it is one."""
+    key = (request.url.path, await request.body(), service_of(request).catalogue.num_swaps)
+    kept = cache.find(key)
+    if kept:
+        body, headers = kept
+        return Response(body, headers=headers | {"x-cache": "hit"})
+    response = await handle(await _parsed(request))
+    if response.status_code == HTTPStatus.OK:
+        cache.keep(key, bytes(response.body), dict(response.headers))
+    return response
 
 
 class _JsonRequest(Request):

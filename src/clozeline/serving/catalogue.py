@@ -7,9 +7,10 @@ from typing import Generic, TypeVar
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.manifest import Precision, Task
+from clozeline.inference.open_model import OpenModel
 from clozeline.serving.errors import problem
 
-Model = TypeVar("Model", bound=Encoder | Classifier, covariant=True)
+Model = TypeVar("Model", bound=OpenModel, covariant=True)
 
 ROUTES: dict[Task, tuple[str, ...]] = {"fill-mask": ("/fill-mask", "/embed"), "text-classification": ("/classify",)}
 """Which routes a model of a task answers."""
@@ -45,9 +46,20 @@ class Catalogue:
     def __init__(self, models: Sequence[ServedModel[Encoder | Classifier]]) -> None:
         self._models = {served.identity.name: served for served in models}
         assert len(self._models) == len(models), "names are told apart before models are loaded"
+        self.num_swaps = 0
 
     def __iter__(self) -> Iterator[ServedModel[Encoder | Classifier]]:
-        return iter(self._models.values())
+        return iter(list(self._models.values()))
+
+    def named(self, name: str) -> ServedModel[Encoder | Classifier]:
+        return self._models[name]
+
+    def swap(self, served: ServedModel[Encoder | Classifier]) -> Identity:
+        """Let `served` answer from now on instead of the model of its name; what that has begun, it ends."""
+        before = self._models[served.identity.name].identity
+        self._models[served.identity.name] = served
+        self.num_swaps += 1
+        return before
 
     def encoder(self, name: str | None) -> ServedModel[Encoder]:
         """The encoder called `name`, or the first.

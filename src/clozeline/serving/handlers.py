@@ -84,7 +84,7 @@ def _param(location: tuple[int | str, ...]) -> str | None:
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part not in ("body", TEXT_TAG, TEXTS_TAG):
+        elif part not in ("body", "header", TEXT_TAG, TEXTS_TAG):
             path += f".{part}" if path else part
     return path or None
 

@@ -11,8 +11,7 @@ MAX_TEXTS = 256
 MAX_TEXT_CHARACTERS = 100_000
 """Many times what any model reads: a text beyond it would only be tokenized, for seconds, to be cut or refused."""
 MAX_TOP_K = 100
-MAX_WAITING_REQUESTS = 256
-"""Requests that may wait for a worker; one more is told to come back (429)."""
+MAX_TIMEOUT_MILLISECONDS = 600_000
 
 _MAX_DRAINED_BYTES = 16 * MAX_BODY_BYTES
 """Read and thrown away of a body that is too large: a client still sending would not see an early answer."""

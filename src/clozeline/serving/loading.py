@@ -7,8 +7,10 @@ from clozeline.inference.package import load
 from clozeline.serving.catalogue import Identity, ServedModel
 from clozeline.serving.sources import ModelSource, fetched
 
+LoadedModel = ServedModel[Encoder | Classifier]
 
-def open_source(source: ModelSource, precision: Precision) -> ServedModel[Encoder | Classifier]:
+
+def open_source(source: ModelSource, precision: Precision) -> LoadedModel:
     """Fetch, check and load a model, and run it once, so that its first client does not wait for it.
 
     Raises:

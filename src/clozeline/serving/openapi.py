@@ -48,13 +48,18 @@ Responses = dict[int | str, dict[str, Any]]
 
 NOT_READY: Responses = {503: {"model": ErrorEnvelope, "description": "Loading, or stopping; Retry-After says when"}}
 REFUSALS: Responses = {
+    401: {
+        "model": ErrorEnvelope,
+        "description": "No API key that is known, where keys are asked for",
+    },
     400: {"model": ErrorEnvelope, "description": "The body is not JSON"},
     404: {"model": ErrorEnvelope, "description": "No such model, or no such label"},
     413: {"model": ErrorEnvelope, "description": "The body is too large"},
     415: {"model": ErrorEnvelope, "description": "The content type is not JSON"},
     422: {"model": ErrorEnvelope, "description": "A field, or a text, that cannot be used"},
-    429: {"model": ErrorEnvelope, "description": "Too many requests wait; Retry-After says when to come back"},
+    429: {"model": ErrorEnvelope, "description": "Too much work waits; Retry-After says when to come back"},
     **NOT_READY,
+    504: {"model": ErrorEnvelope, "description": "The deadline of the request passed"},
 }
 
 
@@ -64,6 +69,11 @@ def answered(description: str) -> Responses:
         "x-model": "Name of the model that answered",
         "x-model-version": "Its version",
         "x-model-sha256": "SHA-256 of its graph",
+        "x-compute-tokens": "Tokens of the texts, special tokens among them",
+        "x-tokenization-time": "Milliseconds until the texts were tokenized",
+        "x-queue-time": "Milliseconds from there until the first text ran",
+        "x-inference-time": "Milliseconds from there until the last answer was there",
+        "x-total-time": "Milliseconds of all three",
     }
     headers = {name: {"description": meaning, "schema": {"type": "string"}} for name, meaning in meanings.items()}
     return {200: {"description": description, "headers": headers}, **REFUSALS}

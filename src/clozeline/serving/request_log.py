@@ -1,18 +1,22 @@
-"""One line for each request, with nothing in it that a client wrote: no text, no query, no unknown path."""
+"""One line and one count for each request; nothing in them that a client wrote: no text, no query, no unknown path."""
 
 import logging
 import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from clozeline.serving.service import Service
+
 _LOG = logging.getLogger(__name__)
+_QUIET = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
 
 
 class RequestLog:
-    """`POST /embed 200 3.1 ms`; requests for health are told at debug level only."""
+    """`POST /embed 200 3.1 ms`; those that machines repeat are told at debug level only."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
+        self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -30,8 +34,9 @@ class RequestLog:
             await self._app(scope, receive, noting)
         finally:
             path: str = getattr(scope.get("route"), "path", "(no route)")
-            level = logging.DEBUG if path.startswith("/health") else logging.INFO
+            level = logging.DEBUG if path in _QUIET else logging.INFO
             # Methods are the client's words too: any token is one.
             method = scope["method"] if scope["method"].isalpha() else "?"
-            milliseconds = 1000 * (time.perf_counter() - started)
-            _LOG.log(level, "%s %s %s %.1f ms", method[:10], path, status or "gone", milliseconds)
+            seconds = time.perf_counter() - started
+            self._service.metrics.request(path, status, seconds)
+            _LOG.log(level, "%s %s %s %.1f ms", method[:10], path, status or "gone", 1000 * seconds)

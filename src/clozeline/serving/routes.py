@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+import numpy as np
 from fastapi import APIRouter, Body, Request, Response
 
 from clozeline.inference.classifier import Classifier, LabelScore
@@ -24,18 +25,24 @@ _DEFAULT_NUM_LABELS = 5
     responses=answered("Candidates of a mask, best first: for one text, or a list of them, as was sent"),
 )
 async def fill_mask(
-    request: Request, body: Annotated[schemas.FillMaskRequest, Body(openapi_examples=FILL_MASK_EXAMPLES)]
+    request: Request,
+    body: Annotated[schemas.FillMaskRequest, Body(openapi_examples=FILL_MASK_EXAMPLES)],
+    timeout_milliseconds: schemas.TimeoutMilliseconds = None,
 ) -> Response:
     service = service_of(request)
     served = service.catalogue.encoder(body.model)
     texts = with_mask_token(texts_of(body.inputs), served.model.manifest.special_tokens.mask_token)
-    answers = await service.workers.run(
-        lambda: served.model.fill(
-            texts, top_k=body.parameters.top_k, targets=body.parameters.targets, truncate=body.truncate
-        )
+    top_k, targets = body.parameters.top_k, body.parameters.targets
+    reply = await service.asking.ask(
+        request,
+        served,
+        texts,
+        lambda: served.model.filling(texts, top_k=top_k, targets=targets, truncate=body.truncate),
+        timeout_milliseconds,
     )
-    shaped = [masks[0] if len(masks) == 1 else masks for masks in answers]
-    return JsonResponse(shaped[0] if isinstance(body.inputs, str) else shaped, headers=served.identity.headers)
+    service.metrics.confident(served.identity.name, (mask[0].score for masks in reply.answers for mask in masks))
+    shaped = [masks[0] if len(masks) == 1 else masks for masks in reply.answers]
+    return JsonResponse(shaped[0] if isinstance(body.inputs, str) else shaped, headers=reply.headers)
 
 
 @router.post(
@@ -45,13 +52,21 @@ async def fill_mask(
     responses=answered("One vector for each text"),
 )
 async def embed(
-    request: Request, body: Annotated[schemas.EmbedRequest, Body(openapi_examples=EMBED_EXAMPLES)]
+    request: Request,
+    body: Annotated[schemas.EmbedRequest, Body(openapi_examples=EMBED_EXAMPLES)],
+    timeout_milliseconds: schemas.TimeoutMilliseconds = None,
 ) -> Response:
     service = service_of(request)
     served = service.catalogue.encoder(body.model)
     texts = texts_of(body.inputs)
-    embeddings_TH = await service.workers.run(lambda: served.model.embed(texts, truncate=body.truncate))
-    return JsonResponse(embeddings_TH, headers=served.identity.headers)
+    reply = await service.asking.ask(
+        request,
+        served,
+        texts,
+        lambda: served.model.embedding(texts, truncate=body.truncate),
+        timeout_milliseconds,
+    )
+    return JsonResponse([np.ascontiguousarray(row) for row in reply.answers], headers=reply.headers)
 
 
 @router.post(
@@ -61,7 +76,9 @@ async def embed(
     responses=answered("For each text its likeliest labels, best first"),
 )
 async def classify(
-    request: Request, body: Annotated[schemas.ClassifyRequest, Body(openapi_examples=CLASSIFY_EXAMPLES)]
+    request: Request,
+    body: Annotated[schemas.ClassifyRequest, Body(openapi_examples=CLASSIFY_EXAMPLES)],
+    timeout_milliseconds: schemas.TimeoutMilliseconds = None,
 ) -> Response:
     service = service_of(request)
     served = service.catalogue.classifier(body.model)
@@ -70,12 +87,16 @@ async def classify(
         check_labels(served.model, wanted)
     texts = texts_of(body.inputs)
     num_labels = len(served.model.manifest.labels)
-    answers = await service.workers.run(lambda: served.model.classify(texts, top_k=num_labels, truncate=body.truncate))
-    top_k = body.parameters.top_k or (_DEFAULT_NUM_LABELS if wanted is None else num_labels)
-    return JsonResponse(
-        [_chosen(scores, wanted, top_k) for scores in answers],
-        headers=served.identity.headers,
+    reply = await service.asking.ask(
+        request,
+        served,
+        texts,
+        lambda: served.model.classifying(texts, top_k=num_labels, truncate=body.truncate),
+        timeout_milliseconds,
     )
+    service.metrics.confident(served.identity.name, (scores[0].score for scores in reply.answers))
+    top_k = body.parameters.top_k or (_DEFAULT_NUM_LABELS if wanted is None else num_labels)
+    return JsonResponse([_chosen(scores, wanted, top_k) for scores in reply.answers], headers=reply.headers)
 
 
 def texts_of(inputs: str | list[str]) -> list[str]:

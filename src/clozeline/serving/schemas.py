@@ -5,11 +5,12 @@
 import difflib
 from typing import Annotated, Any, Literal
 
+from fastapi import Header
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from clozeline.inference.manifest import FileRecord, QuantizationScheme, Task
-from clozeline.serving.limits import MAX_TEXT_CHARACTERS, MAX_TEXTS, MAX_TOP_K
+from clozeline.serving.limits import MAX_TEXT_CHARACTERS, MAX_TEXTS, MAX_TIMEOUT_MILLISECONDS, MAX_TOP_K
 
 TEXT_TAG = "(one text)"
 TEXTS_TAG = "(texts)"
@@ -44,6 +45,16 @@ ModelName = Annotated[
 ]
 Truncate = Annotated[
     bool, Field(description="Cut a text that is longer than the model reads at its end, instead of refusing it.")
+]
+
+TimeoutMilliseconds = Annotated[
+    int | None,
+    Header(
+        alias="x-timeout-ms",
+        ge=1,
+        le=MAX_TIMEOUT_MILLISECONDS,
+        description="Answer within so many milliseconds, or with 504; without it, the server's own limit holds.",
+    ),
 ]
 
 

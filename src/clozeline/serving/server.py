@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import logging
+import os
 import signal
 import socket
 import sys
@@ -15,15 +16,18 @@ import uvicorn
 
 from clozeline.errors import ParamsError
 from clozeline.inference.manifest import Precision
+from clozeline.serving.access import ApiKeys
 from clozeline.serving.app import create_app
 from clozeline.serving.catalogue import Catalogue
 from clozeline.serving.loading import open_source
-from clozeline.serving.service import Service
+from clozeline.serving.scheduling.workers import WorkerDiedError
+from clozeline.serving.service import Capacity, Service
 from clozeline.serving.sources import ModelSource
-from clozeline.serving.workers import Workers
+from clozeline.serving.watching import AliasWatcher
 
 _LOG = logging.getLogger(__name__)
 _GRACE_SECONDS = 30
+_LAST_LOOK_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +37,11 @@ class Settings:
     host: str
     port: int
     """0: any free one."""
-    num_threads: int
+    capacity: Capacity
     precision: Precision
+    keys: ApiKeys
+    watch_seconds: float
+    """Between two looks at the registry: has an alias moved? 0: never."""
 
 
 Announce = Callable[[str, Catalogue], None]
@@ -49,11 +56,14 @@ def run(sources: Sequence[ModelSource], settings: Settings, announce: Announce) 
     Raises:
         ParamsError: the host or port cannot be had.
         ArtifactError: a model is not there, or its bytes are not those that were exported.
+        WorkerDiedError: a thread that runs models ended.
     """
     listener = _listen(settings.host, settings.port)
-    service = Service(Workers(settings.num_threads))
+    # Tokens of a request are counted in one thread; by itself the tokenizer would take every core of the host.
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    service = Service(settings.capacity)
     config = uvicorn.Config(
-        create_app(service),
+        create_app(service, settings.keys),
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -65,6 +75,7 @@ def run(sources: Sequence[ModelSource], settings: Settings, announce: Announce) 
     def load() -> None:
         catalogue = Catalogue([open_source(source, settings.precision) for source in sources])
         service.open(catalogue)
+        AliasWatcher(service, sources, settings.precision, settings.watch_seconds).start()
         announce(_url(listener), catalogue)
 
     server = _ModelServer(config, service, load)
@@ -81,20 +92,36 @@ class _ModelServer(uvicorn.Server):
         self._service = service
         self._load = load
         self._loading: asyncio.Task[None] | None = None
+        self._worker_fault: str | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         self._loading = asyncio.create_task(asyncio.to_thread(self._load))
         self._loading.add_done_callback(self._stop_if_failed)
 
+    async def on_tick(self, counter: int) -> bool:
+        return await super().on_tick(counter) or self._fault() is not None
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Who has been let in by the system is let in here before the door is closed.
+        await asyncio.sleep(_LAST_LOOK_SECONDS)
+        await super().shutdown(sockets)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._service.drain()
         super().handle_exit(sig, frame)
 
     def raise_failure(self) -> None:
-        """Raise what ended the loading of the models, if anything did."""
+        """Raise what ended the loading of the models, or a worker, if anything did."""
         if self._loading and self._loading.done() and not self._loading.cancelled():
             self._loading.result()
+        if self._worker_fault:
+            raise WorkerDiedError(self._worker_fault)
+
+    def _fault(self) -> str | None:
+        """What is wrong with the workers; a server that cannot answer ends, so that it is started again."""
+        self._worker_fault = self._worker_fault or self._service.fault()
+        return self._worker_fault
 
     def _stop_if_failed(self, loading: asyncio.Task[None]) -> None:
         if not loading.cancelled() and loading.exception():

@@ -1,26 +1,64 @@
-"""What the routes share: the models once they are loaded, the worker threads, and whether to send requests here."""
+"""What the routes share: the models once they are loaded, the way to the workers, and whether to send requests here."""
 
+from dataclasses import dataclass, field
 from typing import Literal
 
 from fastapi import Request
 
+from clozeline.serving.answer_cache import AnswerCache
+from clozeline.serving.asking import Asking, deliver
 from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.errors import ApiError, problem
-from clozeline.serving.workers import Workers
+from clozeline.serving.errors import ApiError
+from clozeline.serving.loading import LoadedModel
+from clozeline.serving.metrics import Metrics
+from clozeline.serving.refusals import not_ready
+from clozeline.serving.scheduling.admission import Admission
+from clozeline.serving.scheduling.scheduler import Scheduler
+from clozeline.serving.scheduling.window import BATCH_TOKENS
+from clozeline.serving.scheduling.workers import Workers
 
 Phase = Literal["loading", "ready", "stopping"]
+
+DEFAULT_TIMEOUT_SECONDS = 30.0
+_STALL_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """How much is done at once, and how much may wait."""
+
+    num_workers: int
+    admission: Admission = field(default_factory=Admission)
+    batch_tokens: int = BATCH_TOKENS
+    timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
+    """Of a request that says none itself."""
+    cache_bytes: int = 0
+    """Of answers that are kept, to be given again; 0: none."""
 
 
 class Service:
     """Loading until `open` gives it models, stopping once `drain` was called; answers in between and while it stops."""
 
-    def __init__(self, workers: Workers) -> None:
-        self.workers = workers
+    def __init__(self, capacity: Capacity) -> None:
+        self.scheduler = Scheduler(
+            capacity.num_workers, deliver, admission=capacity.admission, batch_tokens=capacity.batch_tokens
+        )
+        self.metrics = Metrics(capacity.num_workers, lambda: self.scheduler.waiting_tokens)
+        self.workers = Workers(self.scheduler, capacity.num_workers, self.metrics.ran)
+        self.asking = Asking(self.scheduler, self.metrics, capacity.timeout_seconds)
+        self.cache = AnswerCache(capacity.cache_bytes)
         self._catalogue: Catalogue | None = None
         self._stopping = False
 
     def open(self, catalogue: Catalogue) -> None:
+        """Answer with these models from now on."""
+        for served in catalogue:
+            self.metrics.serves(served.identity)
         self._catalogue = catalogue
+
+    def swap(self, served: LoadedModel) -> None:
+        """Answer with `served` from now on instead of the model of its name."""
+        self.metrics.serves(served.identity, instead_of=self.catalogue.swap(served))
 
     def drain(self) -> None:
         """Say not ready from now on; what has been accepted is still answered."""
@@ -30,6 +68,7 @@ class Service:
         """End the worker threads, after what they have begun."""
         self.drain()
         self.workers.close()
+        self.asking.close()
 
     @property
     def phase(self) -> Phase:
@@ -48,16 +87,12 @@ class Service:
             raise self.not_ready()
         return self._catalogue
 
+    def fault(self) -> str | None:
+        """What is wrong with the workers, if anything is: only a restart mends it."""
+        return self.workers.fault(_STALL_SECONDS)
+
     def not_ready(self) -> ApiError:
-        return problem(
-            503,
-            "not_ready",
-            f"the server is {self.phase}",
-            given=f"phase {self.phase}",
-            expected="phase ready",
-            do="ask /health/ready until it answers 200",
-            headers={"retry-after": "1"},
-        )
+        return not_ready(self.phase)
 
 
 def service_of(request: Request) -> Service:

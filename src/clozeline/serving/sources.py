@@ -30,6 +30,11 @@ class ModelSource:
             return cls(re.split("[@/]", text.removeprefix(REGISTRY_SCHEME))[0], text)
         return cls(Path(text).resolve().name, text)
 
+    @property
+    def is_alias(self) -> bool:
+        """Whether another version may come to stand behind it."""
+        return self.place.startswith(REGISTRY_SCHEME) and "@" in self.place
+
 
 @dataclass(frozen=True, slots=True)
 class FetchedModel:

@@ -1,21 +1,32 @@
 """The routes that tell about the server itself: is it up, is it ready, what does it serve."""
 
 from fastapi import APIRouter, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import PlainTextResponse
 
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.encoder import Encoder
 from clozeline.serving import schemas
 from clozeline.serving.catalogue import ROUTES, ServedModel
-from clozeline.serving.openapi import NOT_READY
+from clozeline.serving.errors import ErrorEnvelope
+from clozeline.serving.openapi import NOT_READY, Responses
+from clozeline.serving.refusals import worker_fault
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.service import service_of
 
 router = APIRouter()
 
 
-@router.get("/health/live", summary="Is the process up?", response_model=schemas.Health)
-async def live() -> Response:
-    """200 as long as the process answers at all: restart it when this fails."""
+_UNWELL: Responses = {503: {"model": ErrorEnvelope, "description": "A worker thread has ended, or does not come back"}}
+_COUNTS: Responses = {200: {"description": "Prometheus text", "content": {CONTENT_TYPE_LATEST: {}}}}
+
+
+@router.get("/health/live", summary="Is the process well?", response_model=schemas.Health, responses=_UNWELL)
+async def live(request: Request) -> Response:
+    """200 as long as the process and its workers answer: restart it when this fails."""
+    fault = service_of(request).fault()
+    if fault:
+        return worker_fault(fault).response()
     return JsonResponse({"status": "live"})
 
 
@@ -25,12 +36,20 @@ async def ready(request: Request) -> Response:
     service = service_of(request)
     if service.phase != "ready":
         return service.not_ready().response()
+    if fault := service.fault():
+        return worker_fault(fault).response()
     return JsonResponse({"status": "ready"})
 
 
 @router.get("/health", summary="The same as /health/ready", response_model=schemas.Health, responses=NOT_READY)
 async def health(request: Request) -> Response:
     return await ready(request)
+
+
+@router.get("/metrics", summary="What is counted, for Prometheus", response_class=PlainTextResponse, responses=_COUNTS)
+async def metrics(request: Request) -> Response:
+    """Requests, queue, tokenization, inference, padding, rejections; of each model its version and what tells drift."""
+    return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/models", summary="What is served", response_model=schemas.ModelList, responses=NOT_READY)

@@ -1,0 +1,39 @@
+"""How many cores this process may use: fewer than the machine has, in a container."""
+
+import os
+from pathlib import Path
+
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def available_cores(cgroups: Path = _CGROUPS, membership: Path = Path("/proc/self/cgroup")) -> int:
+    """The smaller of the cores that the process may run on and the quota of its control groups, at least 1.
+
+    A quota is rounded down: with more threads than it has cores, all of them are stopped in the middle of their work.
+    """
+    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quotas = [quota for folder in _folders(cgroups, membership) if (quota := _quota(folder)) is not None]
+    return max(1, int(min([float(affinity), *quotas])))
+
+
+def _folders(cgroups: Path, membership: Path) -> list[Path]:
+    """The control groups of this process and those around them: each may have a quota, and the smallest holds."""
+    found: list[Path] = []
+    for line in membership.read_text(encoding="utf-8").splitlines() if membership.is_file() else []:
+        _, controllers, path = line.split(":", 2)
+        root = cgroups / "cpu" if "cpu" in controllers.split(",") else cgroups
+        folder = root / path.strip("/")
+        found += [folder, *(parent for parent in folder.parents if parent.is_relative_to(root))]
+    return found
+
+
+def _quota(folder: Path) -> float | None:
+    """Cores that the control group at `folder` may use, of version 2 or 1; None: no quota there."""
+    if (folder / "cpu.max").is_file():
+        quota, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
+    elif (folder / "cpu.cfs_quota_us").is_file():
+        quota = (folder / "cpu.cfs_quota_us").read_text(encoding="utf-8").strip()
+        period = (folder / "cpu.cfs_period_us").read_text(encoding="utf-8").strip()
+    else:
+        return None
+    return None if quota in ("max", "-1") else int(quota) / int(period)

@@ -1,0 +1,143 @@
+"""Line, admission and pace under one lock: handlers submit and give up, workers take and hand back."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from clozeline.serving.scheduling.admission import Admission, Refusal
+from clozeline.serving.scheduling.line import Line
+from clozeline.serving.scheduling.pace import Pace
+from clozeline.serving.scheduling.window import BATCH_TOKENS, MIN_SHARE_TOKENS
+from clozeline.serving.scheduling.work import Entry, MicroBatch, Ticket
+
+Deliver = Callable[[Sequence[Ticket]], None]
+"""Called, in any thread, with tickets that are settled; each comes once. Does not call back."""
+
+
+class OverloadedError(Exception):
+    """A ticket was not admitted; nothing of it runs."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal)
+        self.refusal = refusal
+
+
+class DeadlineError(Exception):
+    """The deadline of a ticket passed before its answers were there."""
+
+
+class Scheduler:
+    """Safe to use from any thread. Nothing here waits but `take`."""
+
+    def __init__(
+        self,
+        num_workers: int,
+        deliver: Deliver,
+        *,
+        admission: Admission | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.clock = clock
+        self._deliver = deliver
+        self._admission = admission or Admission()
+        self._pace = Pace(num_workers)
+        self._line = Line(batch_tokens)
+        self._num_idle = 0
+        self._closed = False
+        self._changed = threading.Condition()
+
+    @property
+    def waiting_tokens(self) -> int:
+        return self._line.tokens
+
+    def check_open(self) -> None:
+        """Before a request is even tokenized.
+
+        Raises:
+            OverloadedError: no request would be admitted now.
+        """
+        with self._changed:
+            self._refuse(tokens=1)
+
+    def submit(self, ticket: Ticket) -> None:
+        """Let `ticket` wait; `deliver` gets it when it is settled.
+
+        Raises:
+            OverloadedError: too much waits already.
+        """
+        with self._changed:
+            assert not self._closed, "the server stops after its last request"
+            self._refuse(ticket.tokens)
+            self._line.add(ticket)
+            self._changed.notify(min(len(ticket.entries), -(-ticket.tokens // MIN_SHARE_TOKENS)))
+
+    def give_up(self, ticket: Ticket) -> None:
+        """Nobody waits for `ticket` any more: what has not begun of it never will, and it is not delivered."""
+        with self._changed:
+            self._line.remove(ticket)
+            ticket.is_settled = True
+
+    def take(self) -> MicroBatch | None:
+        """What to run next, as soon as there is something; None: the scheduler is closed and nothing is left."""
+        with self._changed:
+            self._num_idle += 1
+            while (batch := self._next()) is None and not self._closed:
+                self._changed.wait()
+            self._num_idle -= 1
+            return batch
+
+    def hand_back(self, batch: MicroBatch, answers: Sequence[object], seconds: float) -> None:
+        """`batch` ran for `seconds`: an answer for each entry, or the exception that it met."""
+        with self._changed:
+            self._pace.note(batch.padded_tokens, seconds)
+            pairs = zip(batch.entries, answers, strict=True)
+            settled = [entry.ticket for entry, answer in pairs if self._settles(entry, answer)]
+            if settled:
+                self._deliver(settled)
+
+    def close(self) -> None:
+        """Let `take` return None once nothing waits."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _refuse(self, tokens: int) -> None:
+        refusal = self._admission.refusal(self._line.tokens, tokens, self._pace)
+        if refusal:
+            raise OverloadedError(refusal)
+
+    def _next(self) -> MicroBatch | None:
+        """Of what waits, what to run now; what nobody waits for any more is left out."""
+        while batch := self._line.take(self._num_idle):
+            now_seconds = self.clock()
+            late = {entry.ticket: None for entry in batch.entries if entry.ticket.deadline_seconds <= now_seconds}
+            for ticket in late:
+                self._fail(ticket, DeadlineError())
+            if late:
+                self._deliver(list(late))
+            in_time = tuple(entry for entry in batch.entries if entry.ticket not in late)
+            for entry in in_time:
+                if entry.ticket.started_seconds is None:
+                    entry.ticket.started_seconds = now_seconds
+            if in_time:
+                return MicroBatch(batch.lane, in_time)
+        return None
+
+    def _settles(self, entry: Entry, answer: object) -> bool:
+        """Note the answer to one text; True if its ticket is settled by it."""
+        ticket = entry.ticket
+        if ticket.is_settled:
+            return False
+        if isinstance(answer, BaseException):
+            self._fail(ticket, answer)
+            return True
+        ticket.answers[entry.position] = answer
+        ticket.num_left -= 1
+        ticket.is_settled = ticket.num_left == 0
+        return ticket.is_settled
+
+    def _fail(self, ticket: Ticket, error: BaseException) -> None:
+        self._line.remove(ticket)
+        ticket.error = error
+        ticket.is_settled = True

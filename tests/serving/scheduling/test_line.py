@@ -1,0 +1,129 @@
+"""Whose turn it is, who goes along, and that nobody starves."""
+
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clozeline.serving.scheduling.line import MAX_YIELD_SECONDS, Line, turn_of
+from clozeline.serving.scheduling.work import Lane, Ticket
+
+Make = Callable[..., Ticket]
+requests = st.lists(
+    st.tuples(st.lists(st.integers(1, 512), min_size=1, max_size=6), st.floats(0, 5)), min_size=1, max_size=25
+)
+
+
+def taken(line: Line) -> list[tuple[Ticket, int]]:
+    """Everything that waits, in the order in which it runs: ticket and position."""
+    order: list[tuple[Ticket, int]] = []
+    while batch := line.take():
+        order += [(entry.ticket, entry.position) for entry in batch.entries]
+    return order
+
+
+@given(requests)
+def test_every_text_runs_once_and_what_waits_is_counted(
+    ticket: Make, given_requests: list[tuple[list[int], float]]
+) -> None:
+    line = Line()
+    tickets = [ticket(*lengths, arrived=arrived) for lengths, arrived in given_requests]
+    for one in tickets:
+        line.add(one)
+    assert line.tokens == sum(sum(lengths) for lengths, _ in given_requests)
+    order = taken(line)
+    assert len(order) == len(set(order)) == sum(len(one.entries) for one in tickets)
+    assert (line.tokens, line.num_texts) == (0, 0)
+
+
+@given(requests)
+def test_the_next_batch_always_holds_a_text_whose_turn_comes_first(
+    ticket: Make, given_requests: list[tuple[list[int], float]]
+) -> None:
+    line = Line()
+    tickets = [ticket(*lengths, arrived=arrived) for lengths, arrived in given_requests]
+    for one in tickets:
+        line.add(one)
+    while any(entry.waits for one in tickets for entry in one.entries):
+        first = min(turn_of(one) for one in tickets if any(entry.waits for entry in one.entries))
+        batch = line.take()
+        assert batch
+        assert first == min(turn_of(entry.ticket) for entry in batch.entries)
+
+
+@given(requests, st.data())
+def test_what_is_removed_never_runs_and_the_rest_does(
+    ticket: Make, given_requests: list[tuple[list[int], float]], data: st.DataObject
+) -> None:
+    line = Line()
+    tickets = [ticket(*lengths, arrived=arrived) for lengths, arrived in given_requests]
+    for one in tickets:
+        line.add(one)
+    batch = line.take()
+    assert batch
+    begun = {(entry.ticket, entry.position) for entry in batch.entries}
+    gone = data.draw(st.sampled_from(tickets))
+    line.remove(gone)
+    line.remove(gone)
+    assert line.tokens == sum(entry.length for one in tickets for entry in one.entries if entry.waits)
+    expected = {(one, entry.position) for one in tickets if one is not gone for entry in one.entries}
+    assert set(taken(line)) == expected - begun
+
+
+@given(st.integers(1, 512), st.integers(1, 20))
+def test_a_long_text_is_passed_only_by_what_comes_shortly_after_it(ticket: Make, tokens: int, per_second: int) -> None:
+    """Short texts come faster than they are run, for ever; still the long one is run, at a time known beforehand."""
+    line = Line()
+    long = ticket(tokens, arrived=0)
+    line.add(long)
+    now = 0.0
+    while any(entry.waits for entry in long.entries):
+        for number in range(2 * per_second):
+            line.add(ticket(16, arrived=now + number / (2 * per_second)))
+        for _ in range(max(1, per_second // 16)):
+            line.take()
+        now += 1
+        assert now <= 2 + MAX_YIELD_SECONDS + tokens / 16
+
+
+def test_a_small_request_passes_a_large_one_that_came_just_before_it(ticket: Make) -> None:
+    line = Line(batch_tokens=64)
+    bulk, small = ticket(*[60] * 30, arrived=0), ticket(20, arrived=0.5)
+    line.add(bulk)
+    line.add(small)
+    assert taken(line)[0] == (small, 0)
+
+
+def test_a_large_request_is_not_passed_by_what_comes_two_seconds_later(ticket: Make) -> None:
+    line = Line(batch_tokens=64)
+    bulk, late = ticket(*[60] * 3000, arrived=0), ticket(20, arrived=MAX_YIELD_SECONDS + 0.01)
+    line.add(late)
+    line.add(bulk)
+    assert taken(line)[-1] == (late, 0)
+
+
+def test_texts_of_two_models_never_run_together(ticket: Make) -> None:
+    other = Lane(ticket(1).lane.model, "sentence_embedding")
+    line = Line()
+    line.add(ticket(10, 10))
+    line.add(ticket(10, 10, lane=other))
+    batches = [line.take(), line.take()]
+    assert [len(batch.entries) for batch in batches if batch] == [2, 2]
+    assert line.take() is None
+
+
+def test_a_model_that_nothing_waits_for_is_let_go_of(ticket: Make) -> None:
+    line = Line()
+    line.add(ticket(10))
+    line.take()
+    assert line._shelves == {}
+
+
+def test_the_line_does_not_remember_what_has_run(ticket: Make) -> None:
+    line = Line()
+    bulk = ticket(*[500] * 3, arrived=0)
+    line.add(bulk)
+    for number in range(2000):
+        line.add(ticket(20, arrived=number / 1000))
+        line.take()
+    assert len(line._turns) <= 2 * line.num_texts + 64 + 1
