@@ -76,6 +76,8 @@ def test_json_by_any_of_its_names_is_read(client: httpx.Client) -> None:
         ({"inputs": ["a", 5]}, "inputs[1]"),
         ({"inputs": ["a", "b", ""]}, "inputs[2]"),
         ({"inputs": [["a"]]}, "inputs[0]"),
+        ({"inputs": [101, 7592, 102]}, "inputs[0]"),
+        ({"inputs": [[101, 7592, 102]]}, "inputs[0]"),
         ({"inputs": ["a", "b" * (MAX_TEXT_CHARACTERS + 1)]}, "inputs[1]"),
         ({"inputs": "a", "truncate": "yes"}, "truncate"),
         ({"inputs": "a", "truncate": 1}, "truncate"),
@@ -92,6 +94,13 @@ def test_a_field_that_cannot_be_used_is_named(client: httpx.Client, body: object
 def test_top_k_has_bounds(client: httpx.Client, top_k: object) -> None:
     body = {"inputs": "[MASK]", "parameters": {"top_k": top_k}}
     assert_envelope(client.post("/fill-mask", json=body), 422, "invalid_request", "parameters.top_k")
+
+
+@pytest.mark.parametrize("text", ["", " ", "a" * (MAX_TEXT_CHARACTERS + 1), "a " * 100, "a\0"])
+def test_a_list_of_one_is_refused_as_the_one_alone(client: httpx.Client, text: str) -> None:
+    alone, listed = (client.post("/embed", json={"inputs": inputs}) for inputs in (text, [text]))
+    assert alone.status_code == listed.status_code == 422
+    assert alone.json()["error"]["code"] == listed.json()["error"]["code"]
 
 
 def test_an_unknown_key_is_named_and_the_nearest_known_one_offered(client: httpx.Client) -> None:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -27,9 +28,9 @@ main()
 class Serve:
     """`clozeline serve` with these arguments, run in `folder`."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, before: str = "") -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", SPY, "serve", *arguments],
+            [sys.executable, "-c", before + SPY, "serve", *arguments],
             cwd=folder,
             text=True,
             stdout=subprocess.PIPE,
@@ -97,6 +98,32 @@ def test_what_it_has_accepted_is_answered_before_it_stops(serve: Serve) -> None:
     assert answer.startswith(b"HTTP/1.1 200")
     assert len(json.loads(answer.split(b"\r\n\r\n", 1)[1])) == 256
     assert serve.end()[0] == 0
+
+
+def test_what_waits_in_line_is_answered_before_it_stops(dist: Path) -> None:
+    slow = "import clozeline.inference.encoder as e, time\nrows = e.Encoder.rows\n"
+    slow += "e.Encoder.rows = lambda *given: time.sleep(0.5) or rows(*given)\n"
+    serve = Serve(dist.parent, "--port", "0", "--threads", "1", before=slow)
+    url = serve.url()
+    with httpx.Client(base_url=url, trust_env=False, timeout=60) as client, ThreadPoolExecutor(4) as clients:
+        bodies = [{"inputs": "a " * num_words} for num_words in (60, 40, 25, 12)]  # none runs with another
+        accepted = [clients.submit(client.post, "/embed", json=body) for body in bodies]
+        while 'clozeline_tokenize_seconds_count{model="encoder"} 4.0' not in client.get("/metrics").text:
+            assert not all(answer.done() for answer in accepted)
+        serve.process.send_signal(signal.SIGTERM)
+        assert not all(answer.done() for answer in accepted)
+        assert [answer.result().status_code for answer in accepted] == [200] * 4
+    assert serve.end()[0] == 0
+
+
+def test_a_worker_that_ends_ends_the_server_so_that_it_is_started_again(dist: Path) -> None:
+    broken = "import clozeline.inference.encoder as e\ndef end(*given): raise SystemExit\ne.Encoder.rows = end\n"
+    serve = Serve(dist.parent, "--port", "0", "--threads", "1", before=broken)
+    url = serve.url()
+    assert httpx.post(f"{url}/embed", json={"inputs": "a"}, trust_env=False).status_code == 500
+    code, _, stderr = serve.end()
+    assert code == 75
+    assert "clozeline-worker-0 ended" in stderr
 
 
 def test_a_port_that_is_taken_is_told_with_what_to_do(dist: Path) -> None:

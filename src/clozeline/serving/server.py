@@ -14,13 +14,12 @@ from types import FrameType
 
 import uvicorn
 
-from clozeline.errors import ParamsError
+from clozeline.errors import ParamsError, TransientError
 from clozeline.inference.manifest import Precision
 from clozeline.serving.access import ApiKeys
 from clozeline.serving.app import create_app
 from clozeline.serving.catalogue import Catalogue
 from clozeline.serving.loading import open_source
-from clozeline.serving.scheduling.workers import WorkerDiedError
 from clozeline.serving.service import Capacity, Service
 from clozeline.serving.sources import ModelSource
 from clozeline.serving.watching import AliasWatcher
@@ -56,7 +55,7 @@ def run(sources: Sequence[ModelSource], settings: Settings, announce: Announce) 
     Raises:
         ParamsError: the host or port cannot be had.
         ArtifactError: a model is not there, or its bytes are not those that were exported.
-        WorkerDiedError: a thread that runs models ended.
+        TransientError: the registry does not answer; or a thread that runs models ended.
     """
     listener = _listen(settings.host, settings.port)
     # Tokens of a request are counted in one thread; by itself the tokenizer would take every core of the host.
@@ -116,7 +115,12 @@ class _ModelServer(uvicorn.Server):
         if self._loading and self._loading.done() and not self._loading.cancelled():
             self._loading.result()
         if self._worker_fault:
-            raise WorkerDiedError(self._worker_fault)
+            raise TransientError(
+                "a thread that runs models is not well",
+                given=self._worker_fault,
+                expected="threads that answer",
+                do="start the server again; the traceback is above",
+            )
 
     def _fault(self) -> str | None:
         """What is wrong with the workers; a server that cannot answer ends, so that it is started again."""

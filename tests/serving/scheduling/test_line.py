@@ -86,6 +86,25 @@ def test_a_long_text_is_passed_only_by_what_comes_shortly_after_it(ticket: Make,
         assert now <= 2 + MAX_YIELD_SECONDS + tokens / 16
 
 
+@given(st.lists(st.integers(1, 128), min_size=1, max_size=20), st.integers(1, 128))
+def test_what_was_admitted_is_run_within_a_bound_however_many_come_after_it(
+    ticket: Make, others: list[int], tokens: int
+) -> None:
+    """Never more than 1,000 tokens wait, and 500 are run in a second: two seconds after its turn, its turn is over."""
+    line = Line(batch_tokens=128)
+    asked = ticket(tokens, arrived=0)
+    line.add(asked)
+    now, number = 0.0, 0
+    while asked.entries[0].waits:
+        while line.tokens + others[number % len(others)] <= 1000:
+            line.add(ticket(others[number % len(others)], arrived=now))
+            number += 1
+        batch = line.take()
+        assert batch
+        now += max(batch.padded_tokens, 1) / 500
+        assert now <= turn_of(asked) + 1000 / (0.9 * 500) + 128 / 500
+
+
 def test_a_small_request_passes_a_large_one_that_came_just_before_it(ticket: Make) -> None:
     line = Line(batch_tokens=64)
     bulk, small = ticket(*[60] * 30, arrived=0), ticket(20, arrived=0.5)

@@ -1,0 +1,18 @@
+"""tests/reliability.md says of 35 requirements which test holds each, or why none does; here it is held to that."""
+
+import pytest
+
+from tests.requirement_table import missing, requirements
+
+NUMBERS = [f"R{number}" for number in range(1, 36)]
+
+
+def test_every_requirement_has_a_row() -> None:
+    assert list(requirements("reliability.md")) == NUMBERS
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_the_tests_named_for_a_requirement_exist_or_there_is_a_reason(number: str) -> None:
+    requirement = requirements("reliability.md")[number]
+    assert requirement.tests or requirement.reason
+    assert missing(requirement.tests) == []
