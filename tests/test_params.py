@@ -233,6 +233,37 @@ def test_a_causal_model_is_not_exported_to_fill_masks(edited: Editor) -> None:
     assert "leave it out of `export.models`" in told
 
 
+def test_only_electra_is_trained_to_detect_replaced_tokens(edited: Editor) -> None:
+    told = message(edited("objective: mlm ", "objective: rtd "))
+    assert "given:    pretrain.objective: 'rtd', pretrain.model.family: 'modernbert', pretrain.start: None\n" in told
+    assert "family `electra`" in told
+
+
+def test_a_discriminator_is_not_exported_to_fill_masks_but_its_generator_is(edited: Editor) -> None:
+    path = edited("objective: mlm ", "objective: rtd ")
+    path.write_text(path.read_text(encoding="utf-8").replace("family: modernbert", "family: electra"), encoding="utf-8")
+    told = message(path)
+    assert "given:    pretrain.objective: 'rtd', export.models.encoder: 'encoder'\n" in told
+    assert "`encoder/generator`" in told
+    exported = path.read_text(encoding="utf-8").replace("encoder: encoder", "encoder: encoder/generator")
+    path.write_text(exported, encoding="utf-8")
+    assert read_params(path).export.models["encoder"] == "encoder/generator"
+    path.write_text(exported.replace("objective: rtd ", "objective: mlm "), encoding="utf-8")
+    assert "one of: encoder, finetuned/library\n" in message(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("generator_fraction: 0.25", "generator_fraction: 1.5", "less than or equal to 1"),
+        ("generator_fraction: 0.25", "generator_fraction: 0", "greater than 0"),
+        ("discriminator_weight: 50.0", "discriminator_weight: 0", "greater than 0"),
+    ],
+)
+def test_a_pair_that_cannot_be_is_refused(edited: Editor, old: str, new: str, expected: str) -> None:
+    assert expected in message(edited(old, new))
+
+
 def test_an_exported_model_must_be_one_that_is_made(edited: Editor) -> None:
     told = message(edited("library: finetuned/library", "library: finetuned/libary"))
     assert "finetuned/library" in told

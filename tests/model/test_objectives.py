@@ -10,7 +10,7 @@ from clozeline.model import language_model
 from clozeline.model.batches import Split
 from clozeline.model.families import TokenIds
 from clozeline.model.language_model import LanguageModel
-from clozeline.model.objectives import OBJECTIVES, TargetBatch
+from clozeline.model.objectives import OBJECTIVES, DetectionBatch, TargetBatch
 from clozeline.params import PretrainParams
 from clozeline.tokens.masking import Masker
 from clozeline.tokens.shards import TokenShards
@@ -120,3 +120,53 @@ def test_both_objectives_train_the_same_architecture(tiny_pretraining: PretrainP
     ]
     numbers = [sum(int(np.prod(shape)) for shape in of_one) for of_one in shapes]
     assert numbers[0] == numbers[1]
+
+
+def detection_batch(split: Split, params: PretrainParams, rows_B: np.ndarray, epoch: int = 0) -> DetectionBatch:
+    masker = Masker.create(params.masking, split.vocabulary, seed=1)
+    batch = OBJECTIVES["rtd"].training(split, masker, split.read(rows_B), epoch, 0.0)
+    assert isinstance(batch, DetectionBatch)
+    return batch
+
+
+def test_what_a_target_is_replaced_by_is_a_function_of_who_it_is(
+    split: Split, tiny_pretraining: PretrainParams
+) -> None:
+    """P4, P5: the same number in any batch and any part of one, another in each epoch."""
+    rows_B = all_rows(split)[:20]
+    whole = detection_batch(split, tiny_pretraining, rows_B)
+    part = whole.rows(7, 15)
+    assert torch.equal(part.uniform_T, detection_batch(split, tiny_pretraining, rows_B[7:15]).uniform_T)
+    assert len(part.uniform_T) == len(part.labels_T)
+    shared = np.isin(whole.uniform_T, detection_batch(split, tiny_pretraining, rows_B, epoch=1).uniform_T)
+    assert not shared.any()
+    assert len(torch.unique(whole.uniform_T)) == len(whole.uniform_T)
+
+
+def test_every_part_of_a_batch_knows_how_many_targets_the_whole_has_for_each_token(
+    split: Split, tiny_pretraining: PretrainParams
+) -> None:
+    whole = detection_batch(split, tiny_pretraining, all_rows(split)[:20])
+    expected = len(whole.labels_T) / int((whole.text_ids_BL != 0).sum())
+    assert whole.targets_per_token.item() == pytest.approx(expected)
+    assert torch.equal(whole.rows(3, 5).targets_per_token, whole.targets_per_token)
+    assert whole.as_part_of(10, 80).targets_per_token.item() == 0.125
+
+
+def test_the_discriminator_sees_the_text_with_a_guess_at_each_target(
+    split: Split, tiny_pretraining: PretrainParams
+) -> None:
+    """A right guess replaces nothing; what word dropout takes from the generator's rows is still in the text."""
+    masking = tiny_pretraining.masking.model_copy(update={"word_dropout": 0.3})
+    params = tiny_pretraining.model_copy(update={"masking": masking})
+    rows_B = all_rows(split)[:20]
+    batch = detection_batch(split, params, rows_B)
+    tokens = split.read(rows_B)
+    written_BL = torch.from_numpy(tokens.padded(tokens.input_ids_N, split.boundary))
+    guess_T = batch.labels_T.clone()
+    guess_T[::2] = 5 + (guess_T[::2] - 4) % 59
+    ids_BL, is_replaced_BL = batch.with_guesses(guess_T)
+    assert torch.equal(is_replaced_BL.reshape(-1).nonzero()[:, 0], batch.slot_T[::2])
+    assert torch.equal(ids_BL.reshape(-1)[batch.slot_T], guess_T)
+    assert torch.equal(ids_BL[~is_replaced_BL], written_BL[~is_replaced_BL])
+    assert int((batch.input_ids_BL == split.vocabulary.mask_id).sum()) > len(batch.labels_T)

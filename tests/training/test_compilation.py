@@ -9,7 +9,7 @@ from torch import nn
 from clozeline.errors import ParamsError
 from clozeline.params import PretrainParams
 from clozeline.training import compilation, pretraining
-from clozeline.training.pretraining import TargetLoss
+from clozeline.training.losses import TargetLoss
 
 MOST_GRAPHS = 4
 """With and without an attention mask; a first row or target of its own."""

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from clozeline.errors import ParamsError
 from clozeline.params import PretrainParams
+from clozeline.training import pretraining
 from clozeline.training.distribution import Processes
 
 SCRIPT = Path(__file__).with_name("two_ranks.py")
@@ -57,6 +58,23 @@ def test_two_processes_end_with_the_parameters_of_one(
     assert one.keys() == two.keys()
     assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-5
     assert two_told["losses"] == pytest.approx(one_told["losses"], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_two_processes_detect_replaced_tokens_as_one_does(
+    small: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    """P22: two models that share a table, of which half the rows of a batch are in each process."""
+    model = small.model.model_copy(update={"family": "electra"})
+    params = small.model_copy(update={"objective": "rtd", "model": model})
+    one = pretraining.pretrain(params, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer)
+    one.save(tmp_path / "one")
+    _, two_told = train(2, params, tiny_tokens, tiny_tokenizer, tmp_path / "two")
+    for file in ("model.safetensors", "generator/model.safetensors"):
+        alone, both = load_file(tmp_path / "one" / file), load_file(tmp_path / "two" / "encoder" / file)
+        assert alone.keys() == both.keys()
+        assert max((alone[name] - both[name]).abs().max().item() for name in alone) < 1e-5
+    assert two_told["losses"] == pytest.approx([point.loss for point in one.state.curve], abs=1e-4)
 
 
 @pytest.mark.slow

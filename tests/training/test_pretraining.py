@@ -13,6 +13,7 @@ from clozeline.tokens.masking import Masker
 from clozeline.tokens.shards import TokenShards
 from clozeline.training import pretraining
 from clozeline.training.callbacks import Callback
+from clozeline.training.losses import TargetLoss
 from clozeline.training.pretraining import Pretrained, Pretraining
 from clozeline.training.state import CurvePoint, Look
 
@@ -215,14 +216,14 @@ def test_memory_that_runs_out_halves_the_parts_and_keeps_the_batch(
     prepare: Prepare, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = prepare.trained(steps=10, optimizer__learning_rate=1e-3)
-    forward = pretraining.TargetLoss.forward
+    forward = TargetLoss.forward
 
-    def small_memory(self: pretraining.TargetLoss, batch: object) -> Tensor:
+    def small_memory(self: TargetLoss, batch: object) -> Tensor:
         if batch.num_slots > 100:
             raise torch.OutOfMemoryError("no memory")
         return forward(self, batch)
 
-    monkeypatch.setattr(pretraining.TargetLoss, "forward", small_memory)
+    monkeypatch.setattr(TargetLoss, "forward", small_memory)
     parts = prepare.trained(steps=10, optimizer__learning_rate=1e-3)
     assert largest_difference(weights_of(whole.model), weights_of(parts.model)) < 1e-5
     assert "out of memory" in caplog.text

@@ -34,7 +34,7 @@ def add_to(app: typer.Typer) -> None:
 def plan(
     family: Annotated[str | None, typer.Option(help="Instead of params.yaml's.")] = None,
     size: Annotated[SizeName | None, typer.Option(help="Instead of params.yaml's.")] = None,
-    objective: Annotated[Literal["mlm", "clm"] | None, typer.Option(help="Instead of params.yaml's.")] = None,
+    objective: Annotated[Literal["mlm", "clm", "rtd"] | None, typer.Option(help="Instead of params.yaml's.")] = None,
     vocab_size: Annotated[
         int | None,
         typer.Option(min=64, help="Instead of that of data/tokens, or of params.yaml's.", show_default=False),

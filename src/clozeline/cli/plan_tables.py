@@ -86,6 +86,8 @@ def _parameters(situation: Situation) -> Table:
         table.add_row(name, f"{number:,}", f"{number / count.total:.0%}")
     table.add_section()
     table.add_row("all", f"{count.total:,}", "")
+    if count.generator:
+        table.add_row("of these the generator's own", f"{count.generator:,}", f"{count.generator / count.total:.0%}")
     return table
 
 

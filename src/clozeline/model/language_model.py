@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from clozeline.errors import ArtifactError, ParamsError
+from clozeline.model.detection import GENERATOR, ReplacedTokenPair, fresh_generator, load_pair, parts_of
 from clozeline.model.encoders import OWN_ARCHITECTURE, OwnEncoderWithHead, load_own, project_own
 from clozeline.model.families import FAMILIES, FORMS, Objective, TokenIds
 from clozeline.model.messages import errors_only
@@ -27,7 +28,7 @@ from clozeline.params.model import OWN_ENCODER
 
 _LOG = logging.getLogger(__name__)
 
-LanguageModel: TypeAlias = PreTrainedModel | OwnEncoderWithHead
+LanguageModel: TypeAlias = PreTrainedModel | OwnEncoderWithHead | ReplacedTokenPair
 
 
 def build(params: ModelParams, objective: Objective, ids: TokenIds, seed: int) -> LanguageModel:
@@ -40,7 +41,8 @@ def build(params: ModelParams, objective: Objective, ids: TokenIds, seed: int) -
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = _fresh(params, objective, ids)
-    regularize(model, params)
+    for part in parts_of(model):
+        regularize(part, params)
     return model
 
 
@@ -59,7 +61,10 @@ def _fresh(params: ModelParams, objective: Objective, ids: TokenIds) -> Language
     _tell_what_is_fixed(params)
     form = forms[objective]
     with errors_only():
-        return form.model_class._from_config(form.configure(params, ids), attn_implementation=form.attention)
+        model = form.model_class._from_config(form.configure(params, ids), attn_implementation=form.attention)
+        if objective != "rtd":
+            return model
+        return ReplacedTokenPair(model, fresh_generator(model, forms["mlm"], params.generator_fraction))
 
 
 def load(folder: Path) -> LanguageModel:
@@ -86,8 +91,10 @@ def load(folder: Path) -> LanguageModel:
             expected=f"one of: {', '.join(sorted([*FORMS, OWN_ARCHITECTURE]))}",
             do="pre-train one of them, or add a row for it to clozeline/model/families/",
         )
-    _, form = FORMS[name]
+    objective, form = FORMS[name]
     with errors_only():
+        if objective == "rtd":
+            return load_pair(folder, form).eval()
         model: PreTrainedModel = form.model_class.from_pretrained(
             folder, local_files_only=True, attn_implementation=form.attention
         )
@@ -95,16 +102,25 @@ def load(folder: Path) -> LanguageModel:
 
 
 def objective_of(model: LanguageModel) -> Objective:
-    return "mlm" if isinstance(model, OwnEncoderWithHead) else FORMS[type(model).__name__][0]
+    if isinstance(model, OwnEncoderWithHead):
+        return "mlm"
+    return FORMS[type(parts_of(model)[0]).__name__][0]
 
 
 def save(model: LanguageModel, tokenizer: Path, out: Path, weights: dict[str, Tensor] | None = None) -> None:
     """Fill `out` with what stock `AutoModelForMaskedLM` (of a causal model `AutoModelForCausalLM`) and
     `AutoTokenizer` load; `AutoModel` takes the encoder out of it.
 
+    Of replaced-token detection that is the discriminator (`AutoModelForPreTraining`), which has its generator, a masked
+    language model, in a folder inside.
+
     `weights`: in place of the model's own, where other processes have parts of those.
     """
-    save_weights(model, out, weights)
+    if isinstance(model, ReplacedTokenPair):
+        model.save(out, weights)
+        _save_tokenizer(tokenizer, out / GENERATOR)
+    else:
+        save_weights(model, out, weights)
     _save_tokenizer(tokenizer, out)
 
 
@@ -121,7 +137,9 @@ def _save_tokenizer(tokenizer: Path, out: Path) -> None:
 
 def target_logits(model: LanguageModel, batch: TargetBatch) -> Tensor:
     """`logits_TV`: the head, and the last layer where that can be, see the targets alone, so that their cost is that
-    of the targets, not of B × L."""
+    of the targets, not of B × L. Of replaced-token detection they are the generator's."""
+    if isinstance(model, ReplacedTokenPair):
+        return target_logits(model.generator, batch)
     form = None if isinstance(model, OwnEncoderWithHead) else FORMS[type(model).__name__][1]
     arguments, project = (form.arguments, form.project) if form else ({}, project_own)
     hidden_TH = encode_targets(model, batch)

@@ -1,13 +1,14 @@
-"""What a language model is asked: the tokens that were hidden, or at each position the next one.
+"""What a language model is asked: the tokens that were hidden, at each position the next one, or which were replaced.
 
-Both give the same kind of batch, so nothing after this file knows which of the two it is.
+All give the same kind of batch, so nothing that only moves batches knows which of them it is.
 
 Shapes: B rows, L longest row, N content tokens, T targets.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
+from typing import Self
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from clozeline.model.batches import Split
 from clozeline.model.families import Objective
+from clozeline.tokens.identity import Stream, fine_uniform, token_hashes
 from clozeline.tokens.masking import Ids, Masked, Masker, evaluation_folds
 from clozeline.tokens.rows import RowTokens
 
@@ -46,27 +48,60 @@ class TargetBatch:
 
     def rows(self, first: int, last: int) -> "TargetBatch":
         """Rows `first` … `last - 1` alone."""
-        length = self.input_ids_BL.shape[1]
-        start, stop = torch.searchsorted(self.slot_T, torch.tensor([first * length, last * length])).tolist()
-        mask_BL = self.attention_mask_BL
+        of_rows, mask_BL = self.targets_in(first, last), self.attention_mask_BL
         return TargetBatch(
             input_ids_BL=self.input_ids_BL[first:last],
             attention_mask_BL=None if mask_BL is None else mask_BL[first:last],
-            slot_T=self.slot_T[start:stop] - first * length,
-            labels_T=self.labels_T[start:stop],
+            slot_T=self.slot_T[of_rows] - first * self.input_ids_BL.shape[1],
+            labels_T=self.labels_T[of_rows],
         )
 
-    def to(self, device: torch.device) -> "TargetBatch":
+    def targets_in(self, first: int, last: int) -> slice:
+        """Those of rows `first` … `last - 1`."""
+        length = self.input_ids_BL.shape[1]
+        return slice(*torch.searchsorted(self.slot_T, torch.tensor([first * length, last * length])).tolist())
+
+    def to(self, device: torch.device) -> Self:
         """The same on `device`; on the way there, the processor goes on."""
-        tensors = (self.input_ids_BL, self.attention_mask_BL, self.slot_T, self.labels_T)
-        ids_BL, mask_BL, slot_T, labels_T = (
-            tensor if tensor is None or tensor.device == device else tensor.to(device, non_blocking=True)
-            for tensor in tensors
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        elsewhere = {name: tensor for name, tensor in tensors.items() if tensor.device != device}
+        return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in elsewhere.items()})
+
+    def as_part_of(self, num_targets: int, num_tokens: int) -> Self:
+        """The same as a part of so much, where its losses are divided by `num_targets` in the end."""
+        return self
+
+
+@dataclass(frozen=True)
+class DetectionBatch(TargetBatch):
+    """Rows whose targets a generator is to name, and whose text, with its guesses in it, a discriminator judges."""
+
+    text_ids_BL: Tensor
+    """What was written, nothing hidden."""
+    uniform_T: Tensor
+    """In [0, 1), float64, a function of who the target is: decides which token the generator puts there."""
+    targets_per_token: Tensor
+    """Of the whole step, a scalar: what is summed over real tokens and divided by all targets becomes, times this, a
+    mean over real tokens."""
+
+    def rows(self, first: int, last: int) -> "DetectionBatch":
+        part = super().rows(first, last)
+        return DetectionBatch(
+            **vars(part),
+            text_ids_BL=self.text_ids_BL[first:last],
+            uniform_T=self.uniform_T[self.targets_in(first, last)],
+            targets_per_token=self.targets_per_token,
         )
-        assert ids_BL is not None
-        assert slot_T is not None
-        assert labels_T is not None
-        return TargetBatch(ids_BL, mask_BL, slot_T, labels_T)
+
+    def as_part_of(self, num_targets: int, num_tokens: int) -> Self:
+        return replace(self, targets_per_token=torch.tensor(num_targets / num_tokens))
+
+    def with_guesses(self, guess_T: Tensor) -> tuple[Tensor, Tensor]:
+        """`ids_BL`, the text with a guess at each target, and `is_replaced_BL`: a guess that is right replaces nothing
+        (Clark et al. 2020, section 2)."""
+        text_ids_BL = self.text_ids_BL
+        ids_BL = text_ids_BL.flatten().scatter(0, self.slot_T, guess_T).view_as(text_ids_BL)
+        return ids_BL, ids_BL != text_ids_BL
 
 
 def hidden_batch(split: Split, tokens: RowTokens, masked: Masked) -> TargetBatch:
@@ -117,6 +152,23 @@ def _next_for_training(split: Split, masker: Masker, tokens: RowTokens, epoch: i
     return next_token_batch(split, tokens, ~masker.is_special_V[tokens.input_ids_N], with_end=True)
 
 
+def _replaced_for_training(split: Split, masker: Masker, tokens: RowTokens, epoch: int, progress: float) -> TargetBatch:
+    masked = masker.mask(epoch, tokens.input_ids_N, tokens.document_N, tokens.position_N, progress)
+    return detection_batch(split, tokens, masked, masker.seed, epoch)
+
+
+def detection_batch(split: Split, tokens: RowTokens, masked: Masked, seed: int, epoch: int) -> DetectionBatch:
+    """What `masked` hides is asked for, and drawn by numbers that are a function of (seed, epoch, token)."""
+    hidden = hidden_batch(split, tokens, masked)
+    hash_N = token_hashes(seed, epoch, Stream.REPLACEMENT, tokens.document_N, tokens.position_N)
+    return DetectionBatch(
+        **vars(hidden),
+        text_ids_BL=torch.from_numpy(tokens.padded(tokens.input_ids_N, split.boundary)),
+        uniform_T=torch.from_numpy(fine_uniform(hash_N[masked.is_target_N])),
+        targets_per_token=torch.tensor(len(hidden.labels_T) / int(tokens.length_B.sum())),
+    )
+
+
 def in_fold(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> NDArray[np.bool_]:
     """Which of `tokens` the judging batch of this fold asks for, in the order of its targets."""
     fold_N: Ids = evaluation_folds(seed, num_folds, tokens.document_N, tokens.position_N)
@@ -124,10 +176,17 @@ def in_fold(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: in
     return in_fold_N
 
 
-def _masked_for_judging(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> TargetBatch:
+def _fold_hidden(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> Masked:
     is_target_N = in_fold(split, tokens, seed, fold, num_folds)
-    shown_N = np.where(is_target_N, split.vocabulary.mask_id, tokens.input_ids_N)
-    return hidden_batch(split, tokens, Masked(shown_N, is_target_N))
+    return Masked(np.where(is_target_N, split.vocabulary.mask_id, tokens.input_ids_N), is_target_N)
+
+
+def _masked_for_judging(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> TargetBatch:
+    return hidden_batch(split, tokens, _fold_hidden(split, tokens, seed, fold, num_folds))
+
+
+def _replaced_for_judging(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> TargetBatch:
+    return detection_batch(split, tokens, _fold_hidden(split, tokens, seed, fold, num_folds), seed, epoch=0)
 
 
 def _next_for_judging(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> TargetBatch:
@@ -148,5 +207,6 @@ OBJECTIVES: Mapping[Objective, Batches] = MappingProxyType(
     {
         "mlm": Batches(_masked_for_training, _masked_for_judging),
         "clm": Batches(_next_for_training, _next_for_judging),
+        "rtd": Batches(_replaced_for_training, _replaced_for_judging),
     }
 )

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from transformers import PretrainedConfig, PreTrainedModel
 
 from clozeline.errors import ArtifactError, ParamsError
+from clozeline.model.detection import GENERATOR, ReplacedTokenPair, fresh_generator
 from clozeline.model.encoders import OWN_MODEL_TYPE, load_own
 from clozeline.model.families import FAMILIES, Family, Form, Objective, TokenIds
 from clozeline.model.language_model import LanguageModel, longest_row
@@ -71,7 +72,8 @@ def start_from(
 ) -> LanguageModel:
     """The model saved as `name`, ready to be trained on; the global random state stays as it was.
 
-    A head that the checkpoint has not, and rows of the vocabulary that it has not, are functions of `seed`.
+    A head that the checkpoint has not, and rows of the vocabulary that it has not, are functions of `seed`. So is the
+    generator of replaced-token detection, where the checkpoint is no folder with one inside.
 
     Args:
         name: a folder, or a name on the hub; `revision` is a commit there.
@@ -93,10 +95,12 @@ def start_from(
         model = load_own(Path(name))
     else:
         model = _stock(checkpoint, model_type, objective, params, ids, seed)
-    fit_vocabulary(model, name, ids, seed)
-    _check_length(model, name, max_length)
-    regularize(model, params)
-    return model.train()
+    parts = (model, _generator(checkpoint, model, model_type, params, ids, seed)) if objective == "rtd" else (model,)
+    for part in parts:
+        fit_vocabulary(part, name, ids, seed)
+        _check_length(part, name, max_length)
+        regularize(part, params)
+    return (ReplacedTokenPair(*parts) if objective == "rtd" else model).train()
 
 
 def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -140,6 +144,19 @@ def _stock(
         model, report = _loaded(checkpoint, form, config)
     _tell_what_is_fresh(model, report["missing_keys"], checkpoint.name)
     return model
+
+
+def _generator(
+    checkpoint: Checkpoint, discriminator: Any, model_type: str, params: ModelParams, ids: TokenIds, seed: int
+) -> PreTrainedModel:
+    inner = Path(checkpoint.name) / GENERATOR
+    if (inner / "config.json").is_file():
+        return _stock(Checkpoint(str(inner), None), model_type, "mlm", params, ids, seed)
+    _LOG.warning("%s has no generator beside its encoder: a fresh one", checkpoint.name)
+    _, form = _BY_TYPE[model_type, "mlm"]
+    with torch.random.fork_rng(devices=[]), errors_only():
+        torch.manual_seed(seed)
+        return fresh_generator(discriminator, form, params.generator_fraction)
 
 
 def _make_ours(config: PretrainedConfig, fresh: PretrainedConfig, dropouts: dict[str, float]) -> None:

@@ -1,7 +1,9 @@
 """Subsection `pretrain.model`: which encoder, how large, with which head."""
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
 
 from clozeline.params.section import BelowOne, Count, Positive, Section
 
@@ -57,6 +59,9 @@ class ModelParams(Section):
     norm_epsilon: Positive
     initializer_range: Positive
     tie_word_embeddings: bool
+    generator_fraction: Annotated[float, Field(gt=0, le=1)]
+    """Objective `rtd` alone: widths of the generator over those of the encoder (Clark et al. 2020, section 3.2: 1/4 to
+    1/2); it has as many layers."""
     rules = (
         (
             "family",

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from clozeline.params.model import ModelParams
 from clozeline.params.optimization import OptimizerParams, ScheduleParams
-from clozeline.params.section import BelowOne, Count, Fraction, Section, Share, set_for
+from clozeline.params.section import BelowOne, Count, Fraction, Positive, Section, Share, set_for
 
 
 class MaskingParams(Section):
@@ -55,8 +55,10 @@ class ValidationParams(Section):
 class PretrainParams(Section):
     recipe: str
     """A key of the section `recipes`, laid over this section."""
-    objective: Literal["mlm", "clm"]
+    objective: Literal["mlm", "clm", "rtd"]
     """The rows of clozeline/model/objectives.py."""
+    discriminator_weight: Positive
+    """Objective `rtd` alone (Clark et al. 2020, section 2: λ = 50)."""
     start: str | None
     """Null: random weights. Else a folder or hub name: its weights, its shape."""
     start_revision: str | None
@@ -87,6 +89,11 @@ class PretrainParams(Section):
             "steps schedule.warmup_steps",
             lambda steps, warmup_steps: steps is None or warmup_steps <= steps,
             "a budget that outlasts its warm-up: lower `schedule.warmup_steps` too, or raise `steps`",
+        ),
+        (
+            "objective model.family start",
+            lambda objective, family, start: objective != "rtd" or family == "electra" or start is not None,
+            "family `electra` for objective `rtd`: no other has a stock class for the discriminator",
         ),
         ("max_length model.max_position_embeddings", le, "`max_length` is not above what the model reads"),
         ("batch_tokens max_length", ge, "`batch_tokens` is not below `max_length`: a row must fit"),

@@ -1,6 +1,7 @@
 """The whole of params.yaml."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -12,6 +13,15 @@ from clozeline.params.finetuning.layers import check_defaults, whole_task
 from clozeline.params.pretraining import EvaluateParams, PretrainParams
 from clozeline.params.recipes import check_recipes, laid_over
 from clozeline.params.section import Section
+
+_GENERATOR = "encoder/generator"
+_NO_MASKS = MappingProxyType(
+    {
+        "clm": "objective `mlm`: a causal model fills no masks; leave it out of `export.models` (or `{}`)",
+        "rtd": f"objective `mlm`, or `{_GENERATOR}`: a discriminator fills no masks, the generator beside it does",
+    }
+)
+"""Objective → why its encoder is not exported as it is, and what is instead."""
 
 
 class Params(Section):
@@ -61,11 +71,14 @@ class Params(Section):
         for key, length in {"evaluate.max_length": self.evaluate.max_length, **lengths}.items():
             if length > most:
                 raise ValueError(f"`{key}` is not above `{bound}`", {key: length, bound: most})
+        objective = self.pretrain.objective
         for name, folder in self.export.models.items():
-            if folder == "encoder" and self.pretrain.objective == "clm":
-                expected = "objective `mlm`: a causal model fills no masks; leave it out of `export.models` (or `{}`)"
-                raise ValueError(expected, {"pretrain.objective": "clm", f"export.models.{name}": folder})
-        known = {"encoder", *(f"finetuned/{task}" for task in self.finetune)}
+            if folder == "encoder" and objective in _NO_MASKS:
+                raise ValueError(
+                    _NO_MASKS[objective], {"pretrain.objective": objective, f"export.models.{name}": folder}
+                )
+        encoder = _GENERATOR if objective == "rtd" else "encoder"
+        known = {encoder, *(f"finetuned/{task}" for task in self.finetune)}
         for name, folder in self.export.models.items():
             if folder not in known:
                 raise ValueError(f"one of: {', '.join(sorted(known))}", {f"export.models.{name}": folder})

@@ -1,10 +1,11 @@
 """Floating-point operations for each token, by formula."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from torch import nn
 
+from clozeline.model.detection import ReplacedTokenPair
 from clozeline.model.language_model import LanguageModel, objective_of
 from clozeline.planning.counting import layer_matrices
 
@@ -31,7 +32,12 @@ class Compute:
 
     @classmethod
     def of(cls, model: LanguageModel, *, length: int, target_share: float) -> Self:
-        """`length`: tokens of a row. `target_share`: targets over tokens, 0-1."""
+        """`length`: tokens of a row. `target_share`: targets over tokens, 0-1; a discriminator is asked for all."""
+        if isinstance(model, ReplacedTokenPair):
+            return cls._sum(
+                cls.of(model.discriminator, length=length, target_share=1.0),
+                cls.of(model.generator, length=length, target_share=target_share),
+            )
         tables = {id(module.weight) for module in model.base_model.modules() if isinstance(module, nn.Embedding)}
         own = {id(parameter): parameter for parameter in model.base_model.parameters() if parameter.ndim == 2}
         layers = {id(matrix) for matrix in layer_matrices(model)} - tables
@@ -43,6 +49,10 @@ class Compute:
             attention=4.0 * num_layers(model) * length * hidden_size(model) * seen,
             head=2.0 * target_share * _head_weights(model),
         )
+
+    @classmethod
+    def _sum(cls, *each: Self) -> Self:
+        return cls(*(sum(getattr(one, field.name) for one in each) for field in fields(cls)))
 
     @property
     def forward(self) -> float:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clozeline.model import language_model
+from clozeline.model.detection import parts_of
 from clozeline.model.families import Objective, TokenIds
 from clozeline.model.language_model import LanguageModel
 from clozeline.params import ModelParams
@@ -39,12 +40,15 @@ class ParameterCount:
     """Rows of those: each gets an fp32 scale in INT8."""
     layer_matrices: int
     """Of all, those in matrices of repeated layers: what Muon steps over."""
+    generator: int
+    """Of all, those that only the generator of replaced-token detection has: no part of the encoder that it trains."""
 
     @classmethod
     def of(cls, model: LanguageModel) -> Self:
         tables = {id(module.weight): module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
-        inner = {id(parameter): parameter for parameter in model.base_model.parameters()}
+        inner = {id(parameter): parameter for part in parts_of(model) for parameter in part.base_model.parameters()}
         every = {id(parameter): parameter for parameter in model.parameters()}
+        of_encoder = {id(parameter) for parameter in parts_of(model)[0].parameters()}
         matrices = [parameter for parameter in every.values() if parameter.ndim == 2]
         in_layers = {id(matrix): matrix for matrix in layer_matrices(model) if id(matrix) not in tables}
         return cls(
@@ -54,6 +58,7 @@ class ParameterCount:
             matrices=sum(matrix.numel() for matrix in matrices),
             scales=sum(len(matrix) for matrix in matrices),
             layer_matrices=_size(in_layers),
+            generator=_size({key: parameter for key, parameter in every.items() if key not in of_encoder}),
         )
 
     @property
@@ -76,7 +81,7 @@ class ParameterCount:
 
 def layer_matrices(model: LanguageModel) -> Iterator[nn.Parameter]:
     """2-D weights of the repeated layers, which every encoder keeps in a ModuleList."""
-    for layers in model.base_model.modules():
+    for layers in (module for part in parts_of(model) for module in part.base_model.modules()):
         if isinstance(layers, nn.ModuleList):
             yield from (parameter for parameter in layers.parameters() if parameter.ndim == 2)
 

@@ -8,6 +8,7 @@ from typing import Self
 
 import torch
 
+from clozeline.model.detection import parts_of
 from clozeline.model.language_model import LanguageModel
 from clozeline.params import PretrainParams
 from clozeline.planning.compute import hidden_size, num_layers
@@ -47,7 +48,8 @@ class StepMemory:
     def of(cls, model: LanguageModel, params: PretrainParams, precision: Name, target_share: float) -> Self:
         count = ParameterCount.of(model)
         num_tokens = params.micro_batch_tokens or params.batch_tokens
-        elements = _kept_of_layers(model, params.gradient_checkpointing) * num_tokens
+        kept = sum(_kept_of_layers(part, params.gradient_checkpointing) for part in parts_of(model))
+        elements = kept * num_tokens
         logits = 2 * target_share * num_tokens * model.config.vocab_size
         return cls(
             weights=count.fp32_bytes,

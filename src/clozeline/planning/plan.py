@@ -7,7 +7,7 @@ from typing import Self
 import torch
 
 from clozeline.model import language_model
-from clozeline.model.families import FAMILIES, TokenIds
+from clozeline.model.families import FAMILIES, Objective, TokenIds
 from clozeline.model.language_model import LanguageModel
 from clozeline.model.sizes import SIZES
 from clozeline.model.starting import start_from
@@ -73,13 +73,22 @@ def target_share(params: PretrainParams) -> float:
     return (masking.mask_rate + (masking.final_mask_rate or masking.mask_rate)) / 2
 
 
+_IN_ZOO: tuple[Objective, ...] = ("mlm", "rtd")
+"""Not `clm`: it has the same parameters as `mlm`."""
+
+
 def zoo(params: ModelParams, vocab_size: int) -> dict[tuple[str, str], ParameterCount]:
-    """Every family in every size, by (family, size); `params` gives all else."""
+    """Every family in every size, by (family, size); `params` gives all else.
+
+    A family that can be trained to detect replaced tokens is there a second time, with its generator.
+    """
     return {
-        (family, size): ParameterCount.of(
-            outline(params.model_copy(update={"family": family, "size": size}), "mlm", vocab_size)
+        (name if objective == "mlm" else f"{name}, {objective}", size): ParameterCount.of(
+            outline(params.model_copy(update={"family": name, "size": size}), objective, vocab_size)
         )
-        for family in FAMILIES
+        for name, family in FAMILIES.items()
+        for objective in _IN_ZOO
+        if objective in family.forms
         for size in SIZES
     }
 

@@ -7,15 +7,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import nn
 
-from clozeline.model.language_model import LanguageModel
-from clozeline.model.objectives import TargetBatch
+from clozeline.model.language_model import LanguageModel, objective_of
+from clozeline.model.objectives import DetectionBatch, TargetBatch
 from clozeline.params import PretrainParams
+from clozeline.training.losses import loss_of
 from clozeline.training.optimizers import build_optimizer
 from clozeline.training.precision import Precision
-from clozeline.training.pretraining import TargetLoss
 
 _MOST_FLOPS = 2e11
 """Of a timed pass: a few seconds on a slow core."""
@@ -48,7 +49,8 @@ def measure(model: LanguageModel, params: PretrainParams, *, target_share: float
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision = Precision.choose(params.precision, device)
-    loss = TargetLoss(model.to(device).train())
+    no_flags_V = np.zeros(model.config.vocab_size, dtype=bool)
+    loss = loss_of(model.train(), no_flags_V, params.discriminator_weight).to(device)
     optimizer = build_optimizer(model, params.optimizer)
     most = min(params.batch_tokens, params.micro_batch_tokens or params.batch_tokens, _MOST_FLOPS / flops_per_token)
     batch = _synthetic(max(int(most) // params.max_length, 1), params.max_length, target_share, model).to(device)
@@ -74,11 +76,19 @@ def _synthetic(num_rows: int, length: int, target_share: float, model: LanguageM
     vocab_size = model.config.vocab_size
     num_targets = max(round(target_share * num_rows * length), 1)
     slot_T = torch.randperm(num_rows * length, generator=random)[:num_targets].sort().values
-    return TargetBatch(
+    batch = TargetBatch(
         input_ids_BL=torch.randint(vocab_size, (num_rows, length), generator=random),
         attention_mask_BL=None,
         slot_T=slot_T,
         labels_T=torch.randint(vocab_size, (num_targets,), generator=random),
+    )
+    if objective_of(model) != "rtd":
+        return batch
+    return DetectionBatch(
+        **vars(batch),
+        text_ids_BL=batch.input_ids_BL,
+        uniform_T=torch.rand(num_targets, generator=random, dtype=torch.float64),
+        targets_per_token=torch.tensor(target_share),
     )
 
 

@@ -1,20 +1,24 @@
 """Measures the encoder on the whole validation set, every token a target once."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 
 from clozeline.atomic import replacing_file, replacing_folder
-from clozeline.evaluation import asking, tables, unigram
+from clozeline.evaluation import asking, detection, tables, unigram
 from clozeline.evaluation import examples as example_page
 from clozeline.evaluation.answers import Sums
+from clozeline.evaluation.asking import Asked
 from clozeline.evaluation.figures import MOST_BLOCKS, DocumentSums, Figures, expected_calibration_error, measure
 from clozeline.evaluation.groupings import ByConfidence, ByDocument, ByFrequency, ByPlace, ByWordClass, Grouping
 from clozeline.model import language_model
 from clozeline.model.batches import Split
+from clozeline.model.detection import ReplacedTokenPair
 from clozeline.model.language_model import LanguageModel
 from clozeline.params import EvaluateParams
 from clozeline.progress import ProgressBar
@@ -36,6 +40,7 @@ def run(
 ) -> None:
     """Write the encoder's figures beside the unigram baseline's to `metrics`, and a page of predictions to `examples`.
 
+    Of replaced-token detection these are the generator's; how well the encoder finds what it replaced stands beside.
     Calibration, and loss by frequency, place and word class, go to `plots`, a folder, as CSV.
 
     Raises:
@@ -72,6 +77,8 @@ def run(
         "expected_calibration_error": expected_calibration_error(sums["confidence"]),
         **{f"unigram_{name}": value for name, value in asdict(baseline).items()},
     }
+    if isinstance(model, ReplacedTokenPair):
+        report |= _detection(model, split, params, seed)
     with replacing_file(metrics) as file:
         file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
@@ -79,13 +86,25 @@ def run(
 def _measured(
     model: LanguageModel, split: Split, params: EvaluateParams, seed: int, groupings: dict[str, Grouping]
 ) -> dict[str, Sums]:
-    objective = language_model.objective_of(model)
-    questions = asking.in_folds(
-        objective, split, seed=seed, num_folds=params.num_folds, batch_tokens=params.batch_tokens
-    )
-    num_rows = len(split.rows) * asking.num_passes(objective, params.num_folds)
+    num_rows = len(split.rows) * asking.num_passes(language_model.objective_of(model), params.num_folds)
     with ProgressBar("evaluate", num_rows) as bar, torch.inference_mode():
-        return measure(model, questions, groupings, bar.advance)
+        return measure(model, _questions(model, split, params, seed), groupings, bar.advance)
+
+
+def _detection(model: ReplacedTokenPair, split: Split, params: EvaluateParams, seed: int) -> dict[str, Any]:
+    with ProgressBar("detection", len(split.rows) * params.num_folds) as bar:
+        found = detection.measure(model, _questions(model, split, params, seed), split.vocabulary, bar.advance)
+    return {f"detection_{name}": value for name, value in asdict(found).items()}
+
+
+def _questions(model: LanguageModel, split: Split, params: EvaluateParams, seed: int) -> Iterator[Asked]:
+    return asking.in_folds(
+        language_model.objective_of(model),
+        split,
+        seed=seed,
+        num_folds=params.num_folds,
+        batch_tokens=params.batch_tokens,
+    )
 
 
 def _write_examples(

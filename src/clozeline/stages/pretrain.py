@@ -1,4 +1,4 @@
-"""Pre-trains the encoder by masked or causal language modelling."""
+"""Pre-trains the encoder: masked or causal language modelling, or replaced-token detection."""
 
 import csv
 import json
@@ -10,6 +10,7 @@ from dataclasses import astuple, fields
 from pathlib import Path
 
 from clozeline.atomic import replacing_file
+from clozeline.model.detection import ReplacedTokenPair
 from clozeline.params import PretrainParams
 from clozeline.progress import ProgressBar
 from clozeline.tokens.frequencies import unigram_entropy
@@ -18,6 +19,7 @@ from clozeline.training import pretraining
 from clozeline.training.callbacks import Callback, PlateauWarning
 from clozeline.training.pretraining import Pretraining
 from clozeline.training.shown_examples import ShownExamples
+from clozeline.training.shown_parts import ShownParts
 from clozeline.training.state import CurvePoint, Look, State
 
 _LOG = logging.getLogger(__name__)
@@ -67,10 +69,15 @@ def run(
 
 def _advisers(params: PretrainParams, job: Pretraining, tokenizer: Path) -> list[Callback]:
     entropy = unigram_entropy(job.train.shards, job.train.vocabulary)
-    plateau = PlateauWarning(entropy, first_step=2 * params.schedule.warmup_steps)
-    if job.loop.hardware.processes.divides_weights:
-        return [plateau]  # the first process alone, which has a part of the weights, cannot ask the model
-    return [plateau, ShownExamples.of(job.model, job.validation, tokenizer, params.validation.num_examples)]
+    first_step = 2 * params.schedule.warmup_steps
+    advisers: list[Callback] = []
+    if not job.loop.hardware.processes.divides_weights:  # else the first process alone cannot ask the model
+        advisers = [ShownExamples.of(job.model, job.validation, tokenizer, params.validation.num_examples)]
+    if not isinstance(job.model, ReplacedTokenPair):
+        return [PlateauWarning(entropy, first_step), *advisers]
+    if advisers:
+        return [ShownParts.of(job.model, job.judge, params.discriminator_weight, entropy, first_step), *advisers]
+    return []
 
 
 def _figures(job: Pretraining, state: State) -> dict[str, int | float | None]:

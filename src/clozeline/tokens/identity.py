@@ -25,6 +25,7 @@ class Stream(IntEnum):
     FOLD = 2
     SPAN = 3
     DROPOUT = 4
+    REPLACEMENT = 5
 
 
 def token_hashes(seed: int, epoch: int, stream: Stream, document_N: Ids, position_N: Ids) -> Hashes:
@@ -52,6 +53,11 @@ def first_uniform(hashes: Hashes) -> Uniforms:
 def second_uniform(hashes: Hashes) -> Uniforms:
     """Uniform in [0, 1) from bits 24 to 47, so independent of the first."""
     return first_uniform(hashes >> _SECOND_24_BITS)
+
+
+def fine_uniform(hashes: Hashes) -> Uniforms:
+    """Uniform in [0, 1) from bits 11 to 63: fine enough to find a rare token among many."""
+    return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def follows(document_N: Ids, position_N: Ids) -> Flags:

@@ -68,15 +68,19 @@ class PlateauWarning(Callback):
         self._num_points = 0
 
     def on_point(self, point: CurvePoint) -> None:
-        is_on_it = point.step >= self._first_step and abs(point.loss - self._unigram_loss) < _PLATEAU_NATS
+        self.hear(point.step, point.loss)
+
+    def hear(self, step: int, loss: float) -> None:
+        """`loss`: nats per target."""
+        is_on_it = step >= self._first_step and abs(loss - self._unigram_loss) < _PLATEAU_NATS
         self._num_points = self._num_points + 1 if is_on_it else 0
         if self._num_points == self._patience_points:
             _LOG.warning(
                 "step %d: the loss has stayed at %.2f, which is what knowing only how frequent tokens are gives (%.2f)."
                 " Try a longer warm-up or half the learning rate, a pre-norm family (modernbert), fewer layers for so"
                 " short a budget, or more steps",
-                point.step,
-                point.loss,
+                step,
+                loss,
                 self._unigram_loss,
             )
 

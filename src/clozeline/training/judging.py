@@ -50,8 +50,10 @@ class Judge:
         tokens = [self.split.read(chosen_R[plan.rows_of(index)]) for index in range(plan.num_batches)]
         for fold in range(_NUM_FOLDS):  # the first; of a few tokens, none may be in it
             asked = [self.objective.judging(self.split, part, self.seed, fold, _NUM_FOLDS) for part in tokens]
-            if any(len(batch.labels_T) for batch in asked):
-                return [batch for batch in asked if len(batch.labels_T)]
+            num_targets = sum(len(batch.labels_T) for batch in asked)
+            if num_targets:
+                num_tokens = sum(int(part.length_B.sum()) for part in tokens)
+                return [batch.as_part_of(num_targets, num_tokens) for batch in asked]
         raise DataError(
             "the validation part has no token that a model can be asked for",
             given=f"{self.split.shards.num_tokens} tokens, every one of them special or unknown",

@@ -17,8 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import Tensor
 
 import clozeline
 from clozeline.atomic import replacing_folder
@@ -41,6 +40,7 @@ from clozeline.training.hardware import Hardware
 from clozeline.training.judging import Judge
 from clozeline.training.looks import Looks
 from clozeline.training.loop import Loop
+from clozeline.training.losses import loss_of
 from clozeline.training.micro_batches import MicroBatches
 from clozeline.training.optimizers import build_optimizer
 from clozeline.training.precision import Precision
@@ -61,6 +61,7 @@ class Pretraining:
     num_rows: int
     train: Split
     validation: Split
+    judge: Judge
 
     @property
     def num_parameters(self) -> int:
@@ -159,10 +160,11 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
     model = _model(params, train, tokenizer, seed).to(processes.device)
     spelling = Spelling.open(tokenizer) if Masker.needs_spelling(params.masking) else None
     total_steps = params.steps or steps_of(params.tokens or 0, train, params.batch_tokens, seed)
+    masker = Masker.create(params.masking, train.vocabulary, seed, spelling)
     feed = Feed(
         objective=OBJECTIVES[params.objective],
         split=train,
-        masker=Masker.create(params.masking, train.vocabulary, seed, spelling),
+        masker=masker,
         batch_tokens=params.batch_tokens,
         seed=seed,
         total_steps=total_steps,
@@ -170,7 +172,8 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
         rank=processes.rank,
         world_size=processes.world_size,
     )
-    loss = processes.wrap(compiled(TargetLoss(model), params.compile))
+    bare_loss = loss_of(model, masker.is_fixed_V, params.discriminator_weight).to(processes.device)
+    loss = processes.wrap(compiled(bare_loss, params.compile))
     judge = Judge(loss, feed.objective, validation, seed, params.validation.max_tokens, params.batch_tokens, hardware)
     loop = Loop(
         model=model,
@@ -187,19 +190,7 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
         seed=seed,
         looks=_looks(params, judge),
     )
-    return Pretraining(model, loop, len(train.rows), train, validation)
-
-
-class TargetLoss(nn.Module):
-    """Cross-entropy of a batch's targets, nats, summed: the mean is taken once, over all targets of a step."""
-
-    def __init__(self, model: LanguageModel) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, batch: TargetBatch) -> Tensor:
-        logits_TV = language_model.target_logits(self.model, batch)
-        return functional.cross_entropy(logits_TV, batch.labels_T, reduction="sum")
+    return Pretraining(model, loop, len(train.rows), train, validation, judge)
 
 
 def _model(params: PretrainParams, train: Split, tokenizer: Path, seed: int) -> LanguageModel:

@@ -14,6 +14,7 @@ from transformers import (
     ElectraConfig,
     ElectraForCausalLM,
     ElectraForMaskedLM,
+    ElectraForPreTraining,
     PretrainedConfig,
     RobertaConfig,
     RobertaForCausalLM,
@@ -79,6 +80,11 @@ def _project_electra(model: Any, hidden_TH: Tensor) -> Tensor:
     return logits_TV
 
 
+def _project_detector(model: Any, hidden_TH: Tensor) -> Tensor:
+    logits_T: Tensor = model.discriminator_predictions(hidden_TH)
+    return logits_T
+
+
 def _bert(params: ModelParams, ids: TokenIds) -> BertConfig:
     return BertConfig(**bert_values(params, ids))
 
@@ -131,8 +137,9 @@ ELECTRA = Family(
     {
         "mlm": Form(ElectraForMaskedLM, _electra, _project_electra),
         "clm": Form(ElectraForCausalLM, causal(_electra), _project_electra, NO_CACHE),
+        "rtd": Form(ElectraForPreTraining, _electra, _project_detector),
     },
     bert_dropouts,
     fixed=GELU_IN_HEAD,
 )
-"""Clark et al. 2020: the generator, a masked language model with narrow embeddings."""
+"""Clark et al. 2020. Under `rtd` what the paper trains; else its generator alone, a model with narrow embeddings."""

@@ -14,8 +14,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 from clozeline.model.stock_classes import attention_of
 from clozeline.params import ModelParams
 
-Objective = Literal["mlm", "clm"]
-"""Masked: attention is open to both sides. Causal: each position sees itself and what is before it."""
+Objective = Literal["mlm", "clm", "rtd"]
+"""Masked: attention is open to both sides. Causal: each position sees itself and what is before it. Replaced-token
+detection: a small masked model replaces tokens, and the encoder, open to both sides, is to find them."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Form:
     model_class: type[PreTrainedModel]
     configure: Configure
     project: Callable[[Any, Tensor], Tensor]
-    """`hidden_TH` → `logits_TV`, so that only targets are projected to the vocabulary."""
+    """`hidden_TH` → `logits_TV`, so that only targets are projected to the vocabulary; of a discriminator `logits_T`:
+    was this token replaced?"""
     arguments: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     """Of a call to the encoder, beside its inputs."""
 
@@ -64,6 +66,7 @@ class Family:
     """A kind of encoder, under each objective that transformers has it for."""
 
     forms: Mapping[Objective, Form]
+    """Under `rtd` it is that of the discriminator, whose generator has the form under `mlm`."""
     dropouts: Callable[[ModelParams], dict[str, float]]
     """What the dropout rates are called in the configuration."""
     layers: Callable[[Any], nn.ModuleList] | None = None

@@ -1,0 +1,92 @@
+"""How well replaced tokens are found, over a whole split (Clark et al. 2020).
+
+The tokens are dealt into folds as for the generator's own figures; pass k replaces fold k by what the generator
+guesses, and every real token, the two that frame a row among them, is judged in every pass. Sums are counts, so the
+figures do not depend on how rows were batched, and memory does not grow with the split.
+
+Shapes: B rows, L longest row, N real tokens, S bins of scores.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from clozeline.evaluation.asking import Asked
+from clozeline.model import language_model
+from clozeline.model.detection import ReplacedTokenPair, detection_logits, draw
+from clozeline.model.objectives import DetectionBatch
+from clozeline.tokens.masking import Vocabulary
+
+Counts = NDArray[np.int64]
+_NUM_BINS = 2**16
+"""Even, so that no bin has scores of both sides of 0."""
+_MOST = 16.0
+"""A logit further from 0 is as sure as one can be: it goes into the outermost bin."""
+
+
+@dataclass(frozen=True)
+class DetectionFigures:
+    """Figures of one discriminator against one generator; "positive" is a replaced token."""
+
+    accuracy: float
+    majority_accuracy: float
+    """Of saying of every token that it is the original."""
+    auc: float | None
+    """Chance that a replaced token gets a higher score than an original one, ties half; None: there is but one kind."""
+    precision: float
+    recall: float
+    f1: float
+    tokens: int
+    """Judged, each once in every pass."""
+
+
+@torch.inference_mode()
+def measure(
+    model: ReplacedTokenPair, questions: Iterable[Asked], vocabulary: Vocabulary, advance: Callable[[int], None]
+) -> DetectionFigures:
+    """Judge `model` on every token of `questions`, in all their passes; `advance` is told of each row done."""
+    is_special_V = torch.from_numpy(vocabulary.is_special_V)
+    counts_2S = np.zeros((2, _NUM_BINS), dtype=np.int64)
+    for asked in questions:
+        assert isinstance(asked.batch, DetectionBatch)
+        counts_2S += _counts(model, asked.batch, is_special_V)
+        advance(asked.num_rows)
+    return figures_of(counts_2S)
+
+
+def _counts(model: ReplacedTokenPair, batch: DetectionBatch, is_special_V: Tensor) -> Counts:
+    """How many tokens, original and replaced, have a score in each bin."""
+    guess_T = draw(language_model.target_logits(model, batch), batch.uniform_T, is_special_V)
+    ids_BL, is_replaced_BL = batch.with_guesses(guess_T)
+    mask_BL = batch.attention_mask_BL
+    is_real_BL = torch.ones_like(ids_BL, dtype=torch.bool) if mask_BL is None else mask_BL.bool()
+    score_N = detection_logits(model, ids_BL, mask_BL)[is_real_BL].double()
+    bin_N = ((score_N + _MOST) * (_NUM_BINS / (2 * _MOST))).floor().long().clamp(0, _NUM_BINS - 1)
+    key_N = is_replaced_BL[is_real_BL].long() * _NUM_BINS + bin_N
+    return torch.bincount(key_N, minlength=2 * _NUM_BINS).view(2, _NUM_BINS).numpy()
+
+
+def figures_of(counts_2S: Counts) -> DetectionFigures:
+    """`counts_2S`: of original and of replaced tokens, how many have a score in each of an even number of bins that
+    rise around 0."""
+    half = counts_2S.shape[1] // 2
+    (right_originals, false_alarms), (missed, found) = (
+        (int(counts_S[:half].sum()), int(counts_S[half:].sum())) for counts_S in counts_2S
+    )
+    originals, replaced = right_originals + false_alarms, missed + found
+    original_S, replaced_S = counts_2S.astype(np.float64)
+    below_S = np.cumsum(original_S) - original_S / 2
+    pairs = originals * replaced
+    return DetectionFigures(
+        accuracy=(right_originals + found) / (originals + replaced),
+        majority_accuracy=originals / (originals + replaced),
+        auc=float((replaced_S * below_S).sum() / pairs) if pairs else None,
+        precision=found / max(found + false_alarms, 1),
+        recall=found / max(replaced, 1),
+        f1=2 * found / max(2 * found + false_alarms + missed, 1),
+        tokens=originals + replaced,
+    )

@@ -1,0 +1,71 @@
+"""What a training minimizes, summed over a batch: the mean is taken once, over all targets of a step.
+
+Shapes: B rows, L longest row, T targets, V vocabulary.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from clozeline.model import language_model
+from clozeline.model.detection import ReplacedTokenPair, detection_logits, draw
+from clozeline.model.language_model import LanguageModel
+from clozeline.model.objectives import DetectionBatch, TargetBatch
+from clozeline.tokens.identity import Flags
+
+
+def loss_of(model: LanguageModel, is_fixed_V: Flags, discriminator_weight: float) -> nn.Module:
+    """Batch → its summed loss, nats. The last two are for replaced-token detection: see `DetectionLoss`."""
+    if isinstance(model, ReplacedTokenPair):
+        return DetectionLoss(model, is_fixed_V, discriminator_weight)
+    return TargetLoss(model)
+
+
+class TargetLoss(nn.Module):
+    """Cross-entropy of a batch's targets, nats, summed. Of a pair it is the generator's."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: TargetBatch) -> Tensor:
+        logits_TV = language_model.target_logits(self.model, batch)
+        return functional.cross_entropy(logits_TV, batch.labels_T, reduction="sum")
+
+
+class DetectionLoss(nn.Module):
+    """The generator's cross-entropy, a mean over targets, and the discriminator's, a mean over all real tokens, added
+    (Clark et al. 2020, section 2).
+
+    What it returns is to be divided by all targets of the step, as any loss here: the discriminator's sum is scaled for
+    that by the targets for each token of the whole step, which every part of a batch knows.
+    """
+
+    is_fixed_V: Tensor
+
+    def __init__(self, model: ReplacedTokenPair, is_fixed_V: Flags, discriminator_weight: float) -> None:
+        """`is_fixed_V`: tokens that the generator never puts into a text.
+        `discriminator_weight`: λ of the paper.
+        """
+        super().__init__()
+        self.model = model
+        self.register_buffer("is_fixed_V", torch.from_numpy(is_fixed_V), persistent=False)
+        self._weight = discriminator_weight
+        # No part of a compiled graph: how many turns it takes is a matter of how many targets there are.
+        self._draw: Callable[[Tensor, Tensor, Tensor], Tensor] = torch.compiler.disable(draw)
+
+    def forward(self, batch: DetectionBatch) -> Tensor:
+        logits_TV = language_model.target_logits(self.model, batch)
+        generator_sum = functional.cross_entropy(logits_TV, batch.labels_T, reduction="sum")
+        ids_BL, is_replaced_BL = batch.with_guesses(self._draw(logits_TV.detach(), batch.uniform_T, self.is_fixed_V))
+        logits_BL = detection_logits(self.model, ids_BL, batch.attention_mask_BL)
+        is_real_BL = batch.attention_mask_BL
+        discriminator_sum = functional.binary_cross_entropy_with_logits(
+            logits_BL,
+            is_replaced_BL.to(logits_BL.dtype),
+            weight=None if is_real_BL is None else is_real_BL.to(logits_BL.dtype),
+            reduction="sum",
+        )
+        return generator_sum + self._weight * batch.targets_per_token * discriminator_sum

@@ -1,0 +1,220 @@
+"""Claim: replaced-token detection is trained as the paper writes its loss, and as exactly as any other objective."""
+
+import logging
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from clozeline.model import language_model
+from clozeline.model.detection import ReplacedTokenPair, detection_logits, draw
+from clozeline.model.objectives import DetectionBatch
+from clozeline.params import PretrainParams
+from clozeline.tokens.frequencies import unigram_entropy
+from clozeline.training import compilation, pretraining
+from clozeline.training.callbacks import Callback
+from clozeline.training.losses import DetectionLoss
+from clozeline.training.pretraining import Pretraining
+from clozeline.training.shown_parts import ShownParts
+from clozeline.training.state import CurvePoint, Look
+
+WEIGHT = 50.0
+Prepare = Callable[..., Pretraining]
+
+
+@pytest.fixture
+def detecting(tiny_pretraining: PretrainParams) -> PretrainParams:
+    model = tiny_pretraining.model.model_copy(update={"family": "electra"})
+    optimizer = tiny_pretraining.optimizer.model_copy(update={"learning_rate": 1e-3})
+    return tiny_pretraining.model_copy(
+        update={"objective": "rtd", "model": model, "optimizer": optimizer, "steps": 12, "log_every_steps": 3}
+    )
+
+
+@pytest.fixture
+def prepare(detecting: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path) -> Prepare:
+    def prepare(work: str = "work", **changes: object) -> Pretraining:
+        params = PretrainParams.model_validate(detecting.model_dump() | changes)
+        return pretraining.prepare(params, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer, work=tmp_path / work)
+
+    return prepare
+
+
+def pair_of(job: Pretraining) -> ReplacedTokenPair:
+    assert isinstance(job.model, ReplacedTokenPair)
+    return job.model
+
+
+def first_batch(job: Pretraining) -> DetectionBatch:
+    batch = next(job.loop.batches_from(0, 0)).inputs
+    assert isinstance(batch, DetectionBatch)
+    return batch
+
+
+def weights_of(job: Pretraining) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in job.model.state_dict().items()}
+
+
+def largest_difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max((one[name] - other[name]).abs().max().item() for name in one)
+
+
+def test_the_initial_loss_is_that_of_knowing_nothing(prepare: Prepare) -> None:
+    """P23: ln V for the generator, ln 2 for the discriminator."""
+    job = prepare()
+    batch = first_batch(job)
+    with torch.no_grad():
+        loss = job.loop.loss_sum(batch).item() / len(batch.labels_T)
+    assert loss == pytest.approx(math.log(64) + WEIGHT * math.log(2), abs=0.5)
+
+
+def test_the_loss_is_the_papers(prepare: Prepare) -> None:
+    """Clark et al. 2020, section 2, with a padded row: a mean over targets, and a mean over all real tokens."""
+    job = prepare()
+    model, batch = pair_of(job), first_batch(job)
+    assert batch.attention_mask_BL is not None
+    is_fixed_V = torch.zeros(64, dtype=torch.bool)
+    is_fixed_V[:5] = True
+    with torch.no_grad():
+        logits_TV = language_model.target_logits(model, batch)
+        ids_BL = batch.text_ids_BL.clone()
+        ids_BL.view(-1)[batch.slot_T] = draw(logits_TV, batch.uniform_T, is_fixed_V)
+        is_real_BL = batch.text_ids_BL != 0
+        logits_N = detection_logits(model, ids_BL, is_real_BL.long())[is_real_BL]
+        replaced_N = (ids_BL != batch.text_ids_BL)[is_real_BL].float()
+        expected = functional.cross_entropy(logits_TV, batch.labels_T) + WEIGHT * (
+            functional.binary_cross_entropy_with_logits(logits_N, replaced_N)
+        )
+        assert job.loop.loss_sum(batch).item() / len(batch.labels_T) == pytest.approx(expected.item(), rel=1e-6)
+    assert 0 < replaced_N.sum() <= len(batch.labels_T)
+
+
+def test_the_generator_learns_nothing_from_the_discriminator(prepare: Prepare) -> None:
+    """Section 2: its gradient is that of naming targets, whatever the other's loss weighs. Embeddings are of both."""
+    gradients = {}
+    for weight in (1.0, 1000.0):
+        job = prepare(discriminator_weight=weight)
+        model = pair_of(job)
+        job.loop.loss_sum(first_batch(job)).backward()
+        shared = {id(parameter) for parameter in model.base_model.embeddings.parameters()}
+        own = {n: p.grad for n, p in model.generator.named_parameters() if id(p) not in shared}
+        gradients[weight] = (own, model.base_model.embeddings.word_embeddings.weight.grad)
+    assert gradients[1.0][0].keys() == gradients[1000.0][0].keys()
+    for name, gradient in gradients[1.0][0].items():
+        assert torch.equal(gradient, gradients[1000.0][0][name]), name
+        assert gradient.abs().sum() > 0 or name.endswith("key.bias"), name
+    assert not torch.equal(gradients[1.0][1], gradients[1000.0][1])
+
+
+def test_one_batch_can_be_learned_by_heart(prepare: Prepare) -> None:
+    job = prepare()
+    batch = first_batch(job).rows(0, 3)
+    batch = batch.as_part_of(len(batch.labels_T), int((batch.text_ids_BL != 0).sum()))
+    optimizer = torch.optim.AdamW(job.model.parameters(), lr=1e-2)
+    for _ in range(300):
+        loss = job.loop.loss_sum(batch) / len(batch.labels_T)
+        if loss.item() < 0.2:
+            break
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert loss.item() < 0.2
+
+
+@pytest.mark.parametrize("micro_batch_tokens", [32, 100])
+def test_micro_batches_give_the_parameters_of_the_whole_batch(prepare: Prepare, micro_batch_tokens: int) -> None:
+    """P21: parts with uneven numbers of targets and of tokens."""
+    whole, parts = prepare("whole"), prepare("parts", micro_batch_tokens=micro_batch_tokens)
+    whole_state, parts_state = whole.run(), parts.run()
+    assert largest_difference(weights_of(whole), weights_of(parts)) < 1e-5
+    for one, other in zip(whole_state.curve, parts_state.curve, strict=True):
+        assert other.loss == pytest.approx(one.loss, abs=1e-4)
+        assert other.gradient_norm == pytest.approx(one.gradient_norm, rel=1e-4)
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing in the training catches it."""
+
+
+class KillsAt(Callback):
+    def on_point(self, point: CurvePoint) -> None:
+        if point.step >= 8:
+            raise Killed
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_killed_training_ends_with_the_bytes_of_one_that_was_not(
+    prepare: Prepare, detecting: PretrainParams, num_workers: int
+) -> None:
+    """P29: with dropout, in micro-batches, with looks and the best weights kept."""
+    changes = {
+        "model": detecting.model.model_dump() | {"dropout": 0.1},
+        "micro_batch_tokens": 100,
+        "validation": detecting.validation.model_dump() | {"every_steps": 4, "patience": 50},
+        "checkpoint_every_steps": 3,
+        "log_every_steps": 1,
+    }
+    whole = prepare("whole", **changes)
+    whole_state = whole.run()
+    with pytest.raises(Killed):
+        prepare("killed", num_workers=num_workers, **changes).run([KillsAt()])
+    torch.manual_seed(99)  # a new process has another random state
+    resumed = prepare("killed", num_workers=num_workers, **changes)
+    assert resumed.run() == whole_state
+    assert largest_difference(weights_of(whole), weights_of(resumed)) == 0.0
+
+
+def test_a_look_is_a_mean_over_targets_and_one_over_tokens_in_any_batches(prepare: Prepare) -> None:
+    """P33: not a mean of the batches' means, though the share of targets differs from batch to batch."""
+    whole, parts = prepare(), prepare(batch_tokens=64)
+    assert len(parts.judge._batches) > len(whole.judge._batches)
+    parts.model.load_state_dict(whole.model.state_dict())
+    assert parts.judge.measure() == pytest.approx(whole.judge.measure(), rel=1e-5)
+
+
+def test_each_look_tells_whose_loss_is_what_and_of_a_generator_on_the_plateau(
+    prepare: Prepare, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Untrained, on words that are equally frequent, it is on it: ln 64 is near ln 59."""
+    job = prepare()
+    entropy = unigram_entropy(job.train.shards, job.train.vocabulary)
+    shown = ShownParts.of(pair_of(job), job.judge, WEIGHT, entropy, first_step=2)
+    job.model.eval()
+    loss = job.judge.measure()
+    job.model.train()
+    with caplog.at_level(logging.INFO):
+        for step in (1, 2, 3, 4):
+            shown.on_look(Look(step, loss))
+            assert ("the loss has stayed" in caplog.text) == (step == 4)
+    assert job.model.training
+    told = caplog.records[0].getMessage().split()
+    assert float(told[1]) + WEIGHT * float(told[6]) == pytest.approx(loss, abs=0.01)
+    assert float(told[6]) == pytest.approx(math.log(2), abs=0.01)
+
+
+# dynamo looks at tensors that it carries over a break, and means to hide what torch says of that.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_compiled_it_is_the_same_loss_in_a_bounded_number_of_graphs(prepare: Prepare) -> None:
+    """P39: drawing is no part of a graph, so there is one before it and one after."""
+    job = prepare()
+    num_graphs = 0
+
+    def counting(graph: torch.fx.GraphModule, inputs: object) -> object:
+        nonlocal num_graphs
+        num_graphs += 1
+        return graph.forward
+
+    torch._dynamo.reset()
+    is_fixed_V = job.train.vocabulary.is_special_V
+    plain, fast = (DetectionLoss(pair_of(job), is_fixed_V, WEIGHT) for _ in range(2))
+    compilation.compiled(fast, wanted=True, backend=counting)
+    batches = job.loop.batches_from(0, 0)
+    for _ in range(20):
+        batch = next(batches).inputs
+        assert fast(batch).item() == pytest.approx(plain(batch).item(), rel=1e-4)
+    assert num_graphs <= 8
