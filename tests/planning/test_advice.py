@@ -45,7 +45,8 @@ def test_advice_is_given_where_it_holds_and_not_elsewhere(changes: dict[str, Any
 def test_the_zoo_has_every_family_in_every_size_and_larger_sizes_are_larger() -> None:
     table = zoo(PARAMS.model, 512)
     families = {family for family, _ in table}
-    assert len(table) == 5 * len(families) == 55
+    assert len(table) == 5 * len(families) == 60
+    assert table["electra, rtd", "base"].total > table["electra", "base"].total
     for family in families:
         totals = [table[family, size].total for size in ("mini", "tiny", "small", "base", "large")]
         assert totals == sorted(totals)

@@ -15,6 +15,7 @@ from clozeline.planning.compute import Compute
 from clozeline.planning.counting import ParameterCount, outline
 from clozeline.planning.memory import OPTIMIZER_NUMBERS, StepMemory
 from clozeline.planning.plan import target_share
+from clozeline.planning.speed import measure
 from clozeline.training.optimizers import OPTIMIZERS, build_optimizer
 
 VOCAB_SIZE = 300
@@ -79,6 +80,35 @@ def test_the_formula_counts_what_torch_counts(params: PretrainParams, family: st
         form.project(model, hidden_BLH.reshape(-1, hidden_BLH.shape[-1])[:32])
     compute = Compute.of(model, length=32, target_share=0.25)
     assert compute.forward * 4 * 32 == pytest.approx(counter.get_total_flops(), rel=0.01)
+
+
+def test_a_pair_costs_what_both_cost_and_its_embeddings_once(params: PretrainParams) -> None:
+    electra = of_family(params, "electra")
+    pair = outline(electra, "rtd", VOCAB_SIZE)
+    real = language_model.build(electra, "rtd", IDS, seed=0)
+    count = ParameterCount.of(pair)
+    assert count == ParameterCount.of(real)
+    assert count.total == sum(parameter.numel() for parameter in real.parameters())
+    assert count.generator == count.total - real.discriminator.num_parameters()
+    assert count.embedding == ParameterCount.of(real.discriminator).embedding
+    assert ParameterCount.of(real.discriminator).generator == 0
+    discriminator, generator = (
+        Compute.of(part, length=32, target_share=share)
+        for part, share in ((real.discriminator, 1.0), (real.generator, 0.15))
+    )
+    both = Compute.of(pair, length=32, target_share=0.15)
+    assert both.forward == discriminator.forward + generator.forward
+    detecting = params.model_copy(update={"objective": "rtd", "model": electra})
+    alone = StepMemory.of(real.discriminator, detecting, "fp32", 0.15)
+    assert StepMemory.of(pair, detecting, "fp32", 0.15).activations > alone.activations
+
+
+def test_a_pair_is_timed_as_it_is_trained(params: PretrainParams) -> None:
+    detecting = params.model_copy(update={"objective": "rtd", "model": of_family(params, "electra")})
+    model = language_model.build(detecting.model, "rtd", IDS, seed=0)
+    before = model.discriminator.discriminator_predictions.dense.weight.detach().clone()
+    assert measure(model, detecting, target_share=0.15, flops_per_token=1e6).tokens_per_second > 0
+    assert not torch.equal(model.discriminator.discriminator_predictions.dense.weight, before)
 
 
 def test_a_causal_model_attends_to_half(params: PretrainParams) -> None:

@@ -26,7 +26,9 @@ CONTRACT = {
 
 def encoder(params: PretrainParams, tokenizer: Path, folder: Path, vocab_size: int = 64) -> Path:
     folder.mkdir()
-    model = language_model.build(params.model, "mlm", TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=1)
+    model = language_model.build(
+        params.model, params.objective, TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=1
+    )
     language_model.save(model, tokenizer, folder)
     return folder
 
@@ -59,6 +61,24 @@ def test_metrics_hold_what_others_build_on_beside_the_unigram_baseline(
     assert metrics["target_tokens"] == metrics["validation_tokens"]
     assert metrics["unigram_perplexity"] == pytest.approx(59, rel=0.05)  # its words are equally frequent
     assert metrics["perplexity"] == pytest.approx(64, rel=0.2)  # untrained
+
+
+def test_of_replaced_token_detection_the_generator_is_measured_and_beside_it_what_is_found(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    model = tiny_pretraining.model.model_copy(update={"family": "electra"})
+    detecting = tiny_pretraining.model_copy(update={"objective": "rtd", "model": model})
+    made = encoder(detecting, tiny_tokenizer, tmp_path / "encoder")
+    metrics = run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
+    (tmp_path / "alone").mkdir()
+    alone = run_stage(made / "generator", tiny_tokens, tiny_tokenizer, tmp_path / "alone")
+    found = {name: value for name, value in metrics.items() if name.startswith("detection_")}
+    assert metrics == pytest.approx(alone | found)
+    assert {"accuracy", "majority_accuracy", "auc", "f1", "precision", "recall", "tokens"} == {
+        name.removeprefix("detection_") for name in found
+    }
+    assert found["detection_majority_accuracy"] == pytest.approx(1 - 1 / PARAMS.num_folds, abs=0.05)
+    assert found["detection_tokens"] > PARAMS.num_folds * metrics["validation_tokens"]
 
 
 def test_the_page_shows_original_masked_predicted_and_probability(

@@ -3,6 +3,7 @@
 import csv
 import json
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from clozeline.errors import DataError, TrainingError
+from clozeline.model import language_model
+from clozeline.model.families import TokenIds
 from clozeline.params import ClassificationParams, read_params
 from clozeline.stages import finetune
 from clozeline.tasks.classification.selection import Labelled, select
@@ -108,6 +111,24 @@ def test_a_task_that_can_be_learned_is_learned(run: Finetune) -> None:
     assert metrics["accuracy_low"] < metrics["accuracy"] < metrics["accuracy_high"]
     assert metrics["majority_accuracy"] < 0.5
     assert metrics["baseline_tfidf_accuracy"] > 0.9
+
+
+def test_an_encoder_that_detects_replaced_tokens_is_fine_tuned_as_any_other(
+    run: Finetune, small_encoder: Path, tmp_path: Path
+) -> None:
+    """The discriminator: of its generator nothing is left but the embeddings that were both's."""
+    (tmp_path / "tokenizer").mkdir()
+    for file in small_encoder.glob("*token*"):
+        shutil.copyfile(file, tmp_path / "tokenizer" / file.name)
+    project = read_params(Path(__file__).parents[2] / "params.yaml").pretrain.model
+    electra = project.model_copy(update={"family": "electra"})
+    pair = language_model.build(electra, "rtd", TokenIds(90, pad_id=0, cls_id=2, sep_id=3), seed=0)
+    (tmp_path / "pair").mkdir()
+    language_model.save(pair, tmp_path / "tokenizer", tmp_path / "pair")
+    out = run("out", encoder=tmp_path / "pair")
+    assert metrics_of(out)["accuracy"] > 0.6
+    stock = AutoModelForSequenceClassification.from_pretrained(out / "model", local_files_only=True)
+    assert stock.config.hidden_size == pair.config.hidden_size == 128
 
 
 def test_figures_of_each_class_stand_in_a_table_of_their_own(run: Finetune) -> None:
