@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from clozeline.tasks.classification.task import Classification
+from clozeline.tasks.tagging.task import Tagging
 from clozeline.tasks.task import Task, TaskInputs
 
 
@@ -33,6 +34,14 @@ KINDS: Mapping[str, TaskKind] = MappingProxyType(
             metric="accuracy, macro-F1",
             reference="scikit-learn",
             baseline="TF-IDF + logistic regression, largest class",
+        ),
+        "tagging": TaskKind(
+            prepare=Tagging,
+            answers="a tag for each word: entities",
+            data="words and their tags (IOB1, IOB2, IOBES): CoNLL columns, JSON Lines, Parquet",
+            metric="entity F1, precision, recall",
+            reference="seqeval",
+            baseline="each word's usual tag, no entities",
         ),
     }
 )

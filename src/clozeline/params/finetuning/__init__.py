@@ -3,5 +3,14 @@
 from clozeline.params.finetuning.classification import ClassificationParams
 from clozeline.params.finetuning.kinds import SECTIONS, AnyTask
 from clozeline.params.finetuning.shared import FinetuneParams, HubParams, SplitsParams
+from clozeline.params.finetuning.tagging import TaggingParams
 
-__all__ = ["SECTIONS", "AnyTask", "ClassificationParams", "FinetuneParams", "HubParams", "SplitsParams"]
+__all__ = [
+    "SECTIONS",
+    "AnyTask",
+    "ClassificationParams",
+    "FinetuneParams",
+    "HubParams",
+    "SplitsParams",
+    "TaggingParams",
+]

@@ -9,10 +9,12 @@ from pydantic_core import CoreSchema, core_schema
 
 from clozeline.params.finetuning.classification import ClassificationParams
 from clozeline.params.finetuning.shared import FinetuneParams
+from clozeline.params.finetuning.tagging import TaggingParams
 
 SECTIONS: Mapping[str, type[FinetuneParams]] = MappingProxyType(
     {
         "classification": ClassificationParams,
+        "tagging": TaggingParams,
     }
 )
 """Keyed by `kind`."""

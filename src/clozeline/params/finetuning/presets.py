@@ -37,5 +37,16 @@ def _glue(subset: str, *fields: str, test: str = "validation") -> Preset:
     )
 
 
-PRESETS: Mapping[str, Preset] = MappingProxyType({"sst2": _glue("sst2", "sentence"), "cola": _glue("cola", "sentence")})
+PRESETS: Mapping[str, Preset] = MappingProxyType(
+    {
+        "sst2": _glue("sst2", "sentence"),
+        "cola": _glue("cola", "sentence"),
+        "conll2003": Preset(
+            "tagging",
+            {"dataset": "eriktks/conll2003", "revision": "refs/convert/parquet"},
+            {"train": "train", "validation": "validation", "test": "test"},
+            {"tokens_field": "tokens", "tags_field": "ner_tags"},
+        ),
+    }
+)
 """Keyed by `preset`."""

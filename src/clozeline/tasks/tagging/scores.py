@@ -1,0 +1,93 @@
+"""How good predicted entities are: one is right if its type and both its ends are.
+
+Shapes: S sentences, E entity types.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from seqeval.metrics.sequence_labeling import get_entities
+
+from clozeline.tasks.intervals import bootstrap_interval
+from clozeline.tasks.tagging.schemes import OUTSIDE
+
+Tags = Sequence[Sequence[str]]
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class TypeScore:
+    """Of one entity type; a ratio without a denominator is 0, as seqeval has it with `zero_division=0`."""
+
+    precision: float
+    recall: float
+    f1: float
+    num_entities: int
+
+
+@dataclass(frozen=True)
+class EntityScores:
+    precision: float
+    recall: float
+    f1: float
+    """Over all entities (micro), as conlleval and seqeval print it."""
+    f1_low: float
+    f1_high: float
+    word_accuracy: float
+    num_entities: int
+    per_type: dict[str, TypeScore]
+
+
+def score(actual: Tags, predicted: Tags) -> EntityScores:
+    """Compare predicted with actual tags of the same words."""
+    found = [(_entities(tags), _entities(said)) for tags, said in zip(actual, predicted, strict=True)]
+    types = sorted({name for both in found for entities in both for name, _, _ in entities})
+    counts_S3 = np.array([[len(a & p), len(p), len(a)] for a, p in found], dtype=np.int64)
+    low, high = bootstrap_interval(lambda places_S: _ratios(counts_S3[places_S].sum(axis=0))[2], len(found))
+    precision, recall, f1 = _ratios(counts_S3.sum(axis=0))
+    words = [pair for tags, said in zip(actual, predicted, strict=True) for pair in zip(tags, said, strict=True)]
+    return EntityScores(
+        precision=precision,
+        recall=recall,
+        f1=f1,
+        f1_low=low,
+        f1_high=high,
+        word_accuracy=float(np.mean([tag == said for tag, said in words])),
+        num_entities=int(counts_S3[:, 2].sum()),
+        per_type={name: _of_type(name, found) for name in types},
+    )
+
+
+def entities_in(words: Sequence[str], tags: Sequence[str]) -> list[tuple[str, str]]:
+    """(words of an entity, its type), in order."""
+    spans = sorted(_entities(tags), key=lambda span: span[1])
+    return [(" ".join(words[first : last + 1]), name) for name, first, last in spans]
+
+
+def _entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """(type, first word, last word), as seqeval and the CoNLL-2003 scorer read tags that do not follow the rules."""
+    return set(get_entities(list(tags))) if any(tag != OUTSIDE for tag in tags) else set()
+
+
+Found = Sequence[tuple[set[tuple[str, int, int]], set[tuple[str, int, int]]]]
+
+
+def _of_type(name: str, found: Found) -> TypeScore:
+    counts_3 = np.zeros(3, dtype=np.int64)
+    for actual, predicted in found:
+        of_type = {span for span in actual if span[0] == name}, {span for span in predicted if span[0] == name}
+        counts_3 += [len(of_type[0] & of_type[1]), len(of_type[1]), len(of_type[0])]
+    precision, recall, f1 = _ratios(counts_3)
+    return TypeScore(precision, recall, f1, int(counts_3[2]))
+
+
+def _ratios(counts_3: Counts) -> tuple[float, float, float]:
+    """Precision, recall and F1 of (right, predicted, actual)."""
+    right, predicted, actual = counts_3.tolist()
+    return (
+        right / predicted if predicted else 0.0,
+        right / actual if actual else 0.0,
+        2 * right / (predicted + actual) if predicted + actual else 0.0,
+    )

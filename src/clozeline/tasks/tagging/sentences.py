@@ -1,0 +1,109 @@
+"""Which tagged sentences a task uses, and which of them it trains on, chooses by, and is judged on."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from clozeline.errors import DataError
+from clozeline.params import TaggingParams
+from clozeline.tasks.records import Record
+from clozeline.tasks.sources import Part
+from clozeline.tasks.splitting import identity_of, num_of_each, part_of, strictest
+from clozeline.tasks.tagging.schemes import OUTSIDE, to_iob2, type_of
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """Words and a tag of each, in IOB2; its identity is that of all sentences of these words in any case."""
+
+    words: tuple[str, ...]
+    tags: tuple[str, ...]
+    identity: str
+    part: Part
+
+
+@dataclass
+class SentenceCount:
+    """What became of the records: read = used + every reason."""
+
+    num_read: int = 0
+    num_used: int = 0
+    without_words: int = 0
+    in_several_parts: int = 0
+    """Copies of a sentence that judges: they are not trained on. Copies within one part stay: so often is it said."""
+
+
+@dataclass(frozen=True)
+class Sentences:
+    """The parts of a task; `tags` are those of the training part, and those that make them whole (I- beside B-)."""
+
+    tags: tuple[str, ...]
+    train: list[Sentence]
+    validation: list[Sentence]
+    test: list[Sentence]
+    types_not_trained: Mapping[str, int]
+    """Types that only occur in parts that judge → how many entities: they cannot be found."""
+    count: SentenceCount = field(default_factory=SentenceCount)
+
+
+def select(records: Iterable[tuple[Part, Record]], params: TaggingParams) -> Sentences:
+    """Read and split.
+
+    Raises:
+        DataError: words and tags of a record do not fit, or there is nothing to train on or to judge by.
+    """
+    count = SentenceCount()
+    copies: dict[str, list[Sentence]] = {}
+    for given, record in records:
+        count.num_read += 1
+        words, tags = _words_and_tags(record, params)
+        if words:
+            identity = identity_of(" ".join(words))
+            sentence = Sentence(words, tags, identity, part_of(identity, given, params))
+            copies.setdefault(identity, []).append(sentence)
+        else:
+            count.without_words += 1
+    parts: dict[Part, list[Sentence]] = {"train": [], "validation": [], "test": []}
+    for identity in sorted(copies):
+        part = strictest(copy.part for copy in copies[identity])
+        kept = [copy for copy in copies[identity] if copy.part == part]
+        count.in_several_parts += len(copies[identity]) - len(kept)
+        parts[part].extend(sorted(kept, key=lambda copy: (copy.words, copy.tags)))
+    count.num_used = sum(map(len, parts.values()))
+    types = {type_of(tag) for sentence in parts["train"] for tag in sentence.tags} - {OUTSIDE}
+    _check_enough(parts, types, count)
+    return Sentences(
+        tags=(OUTSIDE, *(f"{prefix}-{name}" for name in sorted(types) for prefix in "BI")),
+        train=parts["train"],
+        validation=parts["validation"],
+        test=parts["test"],
+        types_not_trained=_not_trained((*parts["validation"], *parts["test"]), types),
+        count=count,
+    )
+
+
+def _words_and_tags(record: Record, params: TaggingParams) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    words, tags = record.strings(params.tokens_field), record.strings(params.tags_field)
+    if len(words) != len(tags):
+        raise record.refuse(params.tags_field, f"a tag for each of {len(words)} words, not {len(tags)}")
+    try:
+        return tuple(words), tuple(to_iob2(tags))
+    except ValueError as error:
+        raise record.refuse(params.tags_field, f"O or B-, I-, E-, S-, L-, U- and a type, not {error}") from error
+
+
+def _not_trained(sentences: Iterable[Sentence], types: set[str]) -> dict[str, int]:
+    begun = (tag[2:] for sentence in sentences for tag in sentence.tags if tag.startswith("B-"))
+    return dict(sorted(Counter(name for name in begun if name not in types).items()))
+
+
+def _check_enough(parts: Mapping[Part, list[Sentence]], types: set[str], count: SentenceCount) -> None:
+    if types and all(parts.values()):
+        return
+    raise DataError(
+        "there are too few tagged sentences for this task",
+        given=f"{count.num_read} records, of which {count.num_used} could be used: "
+        f"{num_of_each(parts)}; entity types in training: {len(types)}",
+        expected="sentences for each part, and entities in those for training",
+        do="add sentences, or check the fields or columns, `validation_fraction` and `test_fraction` of this task",
+    )

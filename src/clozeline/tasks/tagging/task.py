@@ -1,0 +1,185 @@
+"""A tag for each word: entities by type and extent.
+
+Shapes: B rows of a batch, L longest row, C tags, W words of a row.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from clozeline.model import heads, tagger
+from clozeline.model.encoded import TargetedBatch
+from clozeline.params import TaggingParams
+from clozeline.tasks.rows import Ids, batches_from, sorted_batches
+from clozeline.tasks.sources import records_of
+from clozeline.tasks.splitting import count_seen
+from clozeline.tasks.tagging.baselines import nothing, usual_tags
+from clozeline.tasks.tagging.columns import readers
+from clozeline.tasks.tagging.rows import NO_TARGET, TaggedRows
+from clozeline.tasks.tagging.schemes import OUTSIDE, type_of
+from clozeline.tasks.tagging.scores import EntityScores, Tags, entities_in, score
+from clozeline.tasks.tagging.sentences import SentenceCount, select
+from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, shown
+from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.training.state import Batch
+
+_MEASURED_TOGETHER = 4
+"""A batch that is only measured may be so many times larger: it needs no gradients."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """metrics/finetune/<task>.json; shares are 0-1, and of the test part."""
+
+    f1: float
+    f1_low: float
+    f1_high: float
+    precision: float
+    recall: float
+    word_accuracy: float
+    baseline_usual_tag_f1: float
+    num_types: int
+    num_entities: int
+    num_train: int
+    num_validation: int
+    num_test: int
+    num_split_train: int
+    num_split_test: int
+    """Sentences longer than `max_length`, which were read in several rows."""
+    num_unread_words_test: int
+    num_entities_of_unknown_types: int
+    """In validation and test, of types that training does not have."""
+    num_test_seen_in_pretraining: int
+    records: SentenceCount
+
+
+class Tagging:
+    """Tagging by a head on the first token of each word."""
+
+    def __init__(self, inputs: TaskInputs) -> None:
+        """Read the data and build the model.
+
+        Raises:
+            DataError: the data cannot be read, or there is too little of it.
+            ArtifactError: the encoder is missing, or its tokenizer was made for another model.
+            ParamsError: `max_length` is longer than the encoder can read.
+        """
+        params = inputs.params
+        assert isinstance(params, TaggingParams)
+        self._inputs = inputs
+        fields = {"tokens_field": params.tokens_field, "tags_field": params.tags_field}
+        formats = readers(params.token_column, params.tag_column)
+        self._sentences = select(records_of(params, inputs.data, fields, formats), params)
+        self._tags = self._sentences.tags
+        self.model = tagger.build(inputs.encoder, self._tags, inputs.seed)
+        opened = OpenTokenizer.open(inputs.encoder)
+        heads.check_fit(self.model, inputs.encoder, vocab_size=opened.vocab_size, max_length=params.max_length)
+        self._train, self._validation, self._test = (
+            TaggedRows.encode(part, self._tags, opened, params.max_length)
+            for part in (self._sentences.train, self._sentences.validation, self._sentences.test)
+        )
+        self.batches_per_epoch = -(-len(self._train.rows) // params.batch_size)
+
+    def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetedBatch]]:
+        length_R, batch_size = self._train.rows.length_T, self._inputs.params.batch_size
+        for turn in batches_from(length_R, batch_size, self._inputs.seed, epoch, index):
+            num_tokens, num_targets = int(length_R[turn.rows_B].sum()), self._train.num_targets(turn.rows_B)
+            yield Batch(turn.epoch, turn.batch, self._train.batch(turn.rows_B), num_tokens, num_targets)
+
+    def loss_sum(self, inputs: TargetedBatch) -> Tensor:
+        logits_BLC = tagger.tag_logits(self.model, inputs.encoded)
+        return functional.cross_entropy(
+            logits_BLC.flatten(0, 1), inputs.targets_B.flatten(), ignore_index=NO_TARGET, reduction="sum"
+        )
+
+    def validation_score(self) -> float:
+        """Entity F1."""
+        return score([it.tags for it in self._sentences.validation], self._predict(self._validation)).f1
+
+    def test(self) -> TaskReport:
+        sentences = self._sentences
+        actual, predicted = [it.tags for it in sentences.test], self._predict(self._test)
+        ours, usual = score(actual, predicted), score(actual, usual_tags(sentences.train, sentences.test))
+        return TaskReport(
+            headline=_headline(ours, usual, score(actual, nothing(sentences.test))),
+            figures=asdict(self._figures(ours, usual)),
+            confusion=_confusion(actual, predicted),
+            per_class={name: asdict(of_type) for name, of_type in ours.per_type.items()},
+            examples=shown(self._shown(predicted), self._inputs.params.num_examples),
+        )
+
+    def save(self, out: Path) -> None:
+        heads.save(self.model, self._inputs.encoder, self._inputs.params.max_length, out)
+
+    def _figures(self, ours: EntityScores, usual: EntityScores) -> Figures:
+        sentences = self._sentences
+        identities = (sentence.identity for sentence in sentences.test)
+        return Figures(
+            f1=ours.f1,
+            f1_low=ours.f1_low,
+            f1_high=ours.f1_high,
+            precision=ours.precision,
+            recall=ours.recall,
+            word_accuracy=ours.word_accuracy,
+            baseline_usual_tag_f1=usual.f1,
+            num_types=len(self._tags) // 2,
+            num_entities=ours.num_entities,
+            num_train=len(sentences.train),
+            num_validation=len(sentences.validation),
+            num_test=len(sentences.test),
+            num_split_train=self._train.num_split,
+            num_split_test=self._test.num_split,
+            num_unread_words_test=self._test.num_unread_words,
+            num_entities_of_unknown_types=sum(sentences.types_not_trained.values()),
+            num_test_seen_in_pretraining=count_seen(identities, self._inputs.pretraining_text),
+            records=sentences.count,
+        )
+
+    def _predict(self, part: TaggedRows) -> Tags:
+        said_RW: dict[int, Ids] = {}
+        self.model.eval()
+        batch_size = _MEASURED_TOGETHER * self._inputs.params.batch_size
+        with torch.inference_mode():
+            for rows_B in sorted_batches(part.rows.length_T, batch_size):
+                logits_BLC = tagger.tag_logits(self.model, part.rows.encoded(rows_B).to(self.model.device))
+                said_BL = logits_BLC.argmax(dim=2).cpu().numpy()
+                said_RW |= {row: said_BL[n, part.first_RW[row]] for n, row in enumerate(rows_B.tolist())}
+        return part.tags_of(said_RW, self._tags, OUTSIDE)
+
+    def _shown(self, predicted: Tags) -> list[ShownItem]:
+        items = []
+        for sentence, said in zip(self._sentences.test, predicted, strict=True):
+            actual, found = (_spelled(entities_in(sentence.words, tags)) for tags in (sentence.tags, said))
+            items.append(ShownItem({"text": " ".join(sentence.words)}, actual, found, actual == found))
+        return items
+
+
+def _headline(ours: EntityScores, usual: EntityScores, none: EntityScores) -> Headline:
+    return Headline(
+        metric="f1",
+        value=ours.f1,
+        low=ours.f1_low,
+        high=ours.f1_high,
+        baseline="each word's usual tag",
+        baseline_value=usual.f1,
+        trivial="no entities",
+        trivial_value=none.f1,
+    )
+
+
+def _confusion(actual: Sequence[Sequence[str]], predicted: Tags) -> list[tuple[str, str]]:
+    """Types of words of which either side says that they belong to an entity."""
+    pairs = [
+        (type_of(tag), type_of(found))
+        for tags, said in zip(actual, predicted, strict=True)
+        for tag, found in zip(tags, said, strict=True)
+    ]
+    return [pair for pair in pairs if pair != (OUTSIDE, OUTSIDE)]
+
+
+def _spelled(entities: Sequence[tuple[str, str]]) -> str:
+    return "; ".join(f"{words} ({name})" for words, name in entities) or "no entities"

@@ -1,0 +1,22 @@
+"""Claim: the baseline says what a word usually is, and nothing about words it has not seen."""
+
+from clozeline.tasks.tagging.baselines import nothing, usual_tags
+from clozeline.tasks.tagging.sentences import Sentence
+
+
+def sentence(words: str, tags: str) -> Sentence:
+    return Sentence(tuple(words.split()), tuple(tags.split()), words, "train")
+
+
+def test_a_word_gets_the_tag_it_has_most_often() -> None:
+    train = [sentence("Paris is Paris", "B-LOC O B-LOC"), sentence("Paris sang", "B-PER O")]
+    assert usual_tags(train, [sentence("Paris is new", "O O O")]) == [["B-LOC", "O", "O"]]
+
+
+def test_of_tags_seen_equally_often_the_first_by_name_is_taken() -> None:
+    train = [sentence("x x", "O B-A")]
+    assert usual_tags(train, [sentence("x", "O")]) == [["B-A"]]
+
+
+def test_no_entities_is_an_o_for_each_word() -> None:
+    assert nothing([sentence("a b", "B-A O")]) == [["O", "O"]]

@@ -1,0 +1,63 @@
+"""Claim: files in columns are read with the dirt that they have, or named with their line."""
+
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.tasks.records import read_records
+from clozeline.tasks.tagging.columns import readers
+
+FIELDS = {"tokens_field": "words", "tags_field": "tags"}
+Sentences = list[tuple[list[str], list[str]]]
+
+
+def sentences(folder: Path, text: str, *, token: int = 0, tag: int = -1, suffix: str = ".conll") -> Sentences:
+    path = folder / f"data{suffix}"
+    path.write_bytes(text.encode())
+    records = read_records(path, FIELDS, readers(token, tag))
+    return [(record.strings("words"), record.strings("tags")) for record in records]
+
+
+def test_a_sentence_ends_at_an_empty_line_at_one_of_white_space_and_at_the_end(tmp_path: Path) -> None:
+    text = "A\tO\nb\tB-x\n\nc\tO\n\t\nd\tO\n \t \n\n\ne\tO"
+    found = sentences(tmp_path, text)
+    assert found == [(["A", "b"], ["O", "B-x"]), (["c"], ["O"]), (["d"], ["O"]), (["e"], ["O"])]
+
+
+def test_columns_stand_between_tabs_or_spaces_and_the_tag_is_the_last(tmp_path: Path) -> None:
+    assert sentences(tmp_path, "APC2\tNN\tO\tB-Gene\r\n") == [(["APC2"], ["B-Gene"])]
+    assert sentences(tmp_path, "U.N. NNP I-NP I-ORG\n") == [(["U.N."], ["I-ORG"])]
+
+
+def test_columns_can_be_chosen_from_either_end(tmp_path: Path) -> None:
+    assert sentences(tmp_path, "1\tword\tO\tB-x\tjunk\n", token=1, tag=3) == [(["word"], ["B-x"])]
+    assert sentences(tmp_path, "1\tword\tO\tB-x\tjunk\n", token=-4, tag=-2) == [(["word"], ["B-x"])]
+
+
+def test_document_marks_and_comments_are_no_words_but_a_number_sign_is_one(tmp_path: Path) -> None:
+    text = "-DOCSTART- -X- -X- O\n\n# id 4\n# O\n# O\nx B-y\n"
+    assert sentences(tmp_path, text) == [(["#", "#", "x"], ["O", "O", "B-y"])]
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("lonely", "line 3: too few columns"),
+        ("word\tNNP", "line 3: not a tag"),
+        ("\tO\tO", "line 3: there is a tag without a word"),
+    ],
+)
+def test_a_line_that_does_not_fit_is_named(tmp_path: Path, line: str, problem: str) -> None:
+    with pytest.raises(DataError, match=problem):
+        sentences(tmp_path, f"a\tO\nb\tO\n{line}\n")
+
+
+def test_a_column_that_is_not_there_is_told_with_its_knob(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="token_column"):
+        sentences(tmp_path, "a\tO\n", token=2)
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".tsv", ".iob", ".bio"])
+def test_columns_have_many_suffixes(tmp_path: Path, suffix: str) -> None:
+    assert sentences(tmp_path, "a\tO\n", suffix=suffix) == [(["a"], ["O"])]

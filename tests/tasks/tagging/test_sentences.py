@@ -1,0 +1,89 @@
+"""Claim: a sentence that judges is not trained on, and what cannot be found is told."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.params import TaggingParams, read_params
+from clozeline.params.finetuning.layers import whole_task
+from clozeline.tasks.records import Record
+from clozeline.tasks.sources import Part
+from clozeline.tasks.tagging.sentences import Sentences, select
+
+PROJECT = Path(__file__).parents[3]
+Given = tuple[Part, str, str]
+
+
+def params(**changes: object) -> TaggingParams:
+    defaults = read_params(PROJECT / "params.yaml").finetune_defaults
+    return TaggingParams.model_validate(whole_task("ner", {"kind": "tagging", "data": "x", **changes}, defaults))
+
+
+PARTS = params(splits={"train": "a", "validation": "b", "test": "c"})
+
+
+def chosen(*given: Given, params: TaggingParams = PARTS) -> Sentences:
+    records = [
+        (part, Record({"tokens": words.split(), "ner_tags": tags.split()}, f"line {number}"))
+        for number, (part, words, tags) in enumerate(given)
+    ]
+    return select(records, params)
+
+
+FEW: tuple[Given, ...] = (
+    ("train", "in Paris", "O B-LOC"),
+    ("validation", "to Rome", "O B-LOC"),
+    ("test", "by Ada", "O B-PER"),
+)
+
+
+def test_tags_are_those_of_training_with_a_beginning_and_an_inside_each() -> None:
+    assert chosen(*FEW).tags == ("O", "B-LOC", "I-LOC")
+
+
+def test_entities_of_types_that_training_lacks_are_told() -> None:
+    assert chosen(*FEW).types_not_trained == {"PER": 1}
+
+
+def test_a_sentence_of_the_test_part_is_not_trained_on() -> None:
+    found = chosen(*FEW, ("train", "BY ada", "O O"))
+    assert found.count.in_several_parts == 1
+    assert [sentence.words for sentence in found.train] == [("in", "Paris")]
+
+
+def test_copies_within_a_part_stay() -> None:
+    assert len(chosen(*FEW, FEW[0]).train) == 2
+
+
+def test_the_counts_add_up() -> None:
+    found = chosen(*FEW, ("train", "", ""), ("validation", "by Ada", "O O"))
+    count = asdict(found.count)
+    assert count.pop("num_read") == sum(count.values()) == 5
+    assert found.count.num_used == len(found.train) + len(found.validation) + len(found.test)
+
+
+def test_the_order_of_records_changes_nothing() -> None:
+    given = (*FEW, ("train", "a b", "O B-LOC"), ("train", "a b", "O O"))
+    assert chosen(*given) == chosen(*given[::-1])
+
+
+def test_without_given_parts_a_sentence_goes_where_its_words_send_it() -> None:
+    many: list[Given] = [("train", f"word {number}", "B-X O") for number in range(500)]
+    found = chosen(*many, params=params())
+    assert len(found.test) == pytest.approx(150, abs=40)
+    assert not {it.words for it in found.train} & {it.words for it in found.test}
+
+
+@pytest.mark.parametrize(
+    ("words", "tags", "expected"), [("a b", "O", "a tag for each of 2 words, not 1"), ("a", "NNP", "not NNP")]
+)
+def test_words_and_tags_that_do_not_fit_are_named(words: str, tags: str, expected: str) -> None:
+    with pytest.raises(DataError, match=expected):
+        chosen(*FEW, ("train", words, tags))
+
+
+def test_a_part_without_sentences_is_told() -> None:
+    with pytest.raises(DataError, match="too few tagged sentences"):
+        chosen(*FEW[:2])

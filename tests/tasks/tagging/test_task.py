@@ -1,0 +1,106 @@
+"""Claim: a tagger learns entities from files as people have them, and finds more than each word's usual tag does."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from transformers import AutoModelForTokenClassification, AutoTokenizer
+
+from clozeline.params import TaggingParams, read_params
+from clozeline.params.finetuning.layers import whole_task
+from clozeline.stages import finetune
+
+PROJECT = Path(__file__).parents[3]
+Finetune = Callable[..., Path]
+
+
+def conll(num_sentences: int, seed: int) -> str:
+    """What follows `the` is a thing, of one word or of two; the same words elsewhere are none."""
+    draw = random.Random(seed)
+    words = ["tensor", "model", "file", "error", "shape", "text", "hash"]
+    lines = []
+    for _ in range(num_sentences):
+        for _ in range(draw.randint(1, 3)):
+            lines += [f"{draw.choice(words)}\tO" for _ in range(draw.randint(0, 2))]
+            lines += ["the\tO", f"{draw.choice(words)}\tB-thing"]
+            lines += [f"small\tI-thing\n{draw.choice(words)}\tI-thing"] * draw.randint(0, 1)
+        lines.append("\t" if draw.random() < 0.3 else "")
+    return "\n".join(lines)
+
+
+def params(**changes: object) -> TaggingParams:
+    task = {
+        "kind": "tagging",
+        "data": "x",
+        "splits": {"train": "train.conll", "test": "test.conll"},
+        "validation_fraction": 0.2,
+        "max_length": 32,
+        "batch_size": 8,
+        "epochs": 5,
+        "optimizer": {"learning_rate": 0.01},
+        "num_threads": 1,
+        **changes,
+    }
+    return TaggingParams.model_validate(
+        whole_task("things", task, read_params(PROJECT / "params.yaml").finetune_defaults)
+    )
+
+
+@pytest.fixture
+def run(small_encoder: Path, tmp_path: Path) -> Finetune:
+    """`run(name, **changes)` runs the stage and returns the folder of all it wrote."""
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "train.conll").write_text(conll(300, seed=1))
+    (data / "test.conll").write_text(conll(60, seed=2))
+    pq.write_table(pa.table({"text": ["something else"]}), tmp_path / "train.parquet")
+
+    def run(name: str, **changes: object) -> Path:
+        out = tmp_path / name
+        finetune.run(
+            params(**changes),
+            seed=7,
+            task="things",
+            encoder=small_encoder,
+            data=data,
+            pretraining_text=tmp_path / "train.parquet",
+            out=out / "model",
+            metrics=out / "metrics.json",
+            confusion=out / "confusion.csv",
+            classes=out / "classes.csv",
+            examples=out / "examples",
+            work=tmp_path / "work",
+        )
+        return out
+
+    return run
+
+
+def test_entities_are_found_better_than_by_each_words_usual_tag(run: Finetune) -> None:
+    out = run("out")
+    headline = json.loads((out / "metrics.json").read_text())["headline"]
+    assert headline["metric"] == "f1"
+    assert headline["value"] > 0.9 > headline["baseline_value"] + 0.1
+    assert headline["trivial_value"] == 0
+    tokenizer = AutoTokenizer.from_pretrained(out / "model")
+    model = AutoModelForTokenClassification.from_pretrained(out / "model")
+    assert model.config.id2label == {0: "O", 1: "B-thing", 2: "I-thing"}
+    assert tokenizer.model_max_length == 32
+    shown = json.loads((out / "examples" / "examples.json").read_text())
+    assert any("(thing)" in item["actual"] for item in shown)
+
+
+def test_the_same_bytes_come_out_twice(run: Finetune) -> None:
+    once, twice = (run(name, epochs=1) for name in ("one", "two"))
+    files = sorted(file.relative_to(once) for file in once.rglob("*") if file.is_file())
+    assert all((once / file).read_bytes() == (twice / file).read_bytes() for file in files)
+
+
+def test_rows_shorter_than_sentences_lose_no_word(run: Finetune) -> None:
+    metrics = json.loads((run("out", epochs=1, max_length=8) / "metrics.json").read_text())
+    assert metrics["num_split_test"] > 10
+    assert metrics["num_entities"] > 60
