@@ -2,7 +2,7 @@
 
 from clozeline.params.data import PreprocessParams, SourceParams, TokenizeParams
 from clozeline.params.delivery import ExportParams, ReleaseParams
-from clozeline.params.finetuning import ClassificationParams, FinetuneParams, TaggingParams
+from clozeline.params.finetuning import ClassificationParams, FinetuneParams, QuestionAnsweringParams, TaggingParams
 from clozeline.params.model import FAMILY_NAMES, SIZE_NAMES, ModelParams
 from clozeline.params.optimization import OptimizerParams, ScheduleParams
 from clozeline.params.pretraining import EvaluateParams, MaskingParams, PretrainParams, ValidationParams
@@ -22,6 +22,7 @@ __all__ = [
     "Params",
     "PreprocessParams",
     "PretrainParams",
+    "QuestionAnsweringParams",
     "ReleaseParams",
     "ScheduleParams",
     "SourceParams",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from clozeline.tasks.classification.task import Classification
+from clozeline.tasks.question_answering.task import QuestionAnswering
 from clozeline.tasks.tagging.task import Tagging
 from clozeline.tasks.task import Task, TaskInputs
 
@@ -42,6 +43,14 @@ KINDS: Mapping[str, TaskKind] = MappingProxyType(
             metric="entity F1, precision, recall",
             reference="seqeval",
             baseline="each word's usual tag, no entities",
+        ),
+        "question_answering": TaskKind(
+            prepare=QuestionAnswering,
+            answers="the stretch of a context that answers a question, or none",
+            data="SQuAD 1.1 or 2.0 JSON; or question, context, answers: JSON Lines, Parquet",
+            metric="F1, exact match",
+            reference="SQuAD's official script",
+            baseline="nearest sentence by TF-IDF, no answer to anything",
         ),
     }
 )

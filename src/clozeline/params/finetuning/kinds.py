@@ -8,6 +8,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from clozeline.params.finetuning.classification import ClassificationParams
+from clozeline.params.finetuning.question_answering import QuestionAnsweringParams
 from clozeline.params.finetuning.shared import FinetuneParams
 from clozeline.params.finetuning.tagging import TaggingParams
 
@@ -15,6 +16,7 @@ SECTIONS: Mapping[str, type[FinetuneParams]] = MappingProxyType(
     {
         "classification": ClassificationParams,
         "tagging": TaggingParams,
+        "question_answering": QuestionAnsweringParams,
     }
 )
 """Keyed by `kind`."""

@@ -37,6 +37,13 @@ def _glue(subset: str, *fields: str, test: str = "validation") -> Preset:
     )
 
 
+def _squad(dataset: str) -> Preset:
+    """The test part is secret: the validation part is the test part here."""
+    return Preset(
+        "question_answering", {"dataset": dataset}, {"train": "train", "validation": None, "test": "validation"}
+    )
+
+
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         "sst2": _glue("sst2", "sentence"),
@@ -47,6 +54,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             {"train": "train", "validation": "validation", "test": "test"},
             {"tokens_field": "tokens", "tags_field": "ner_tags"},
         ),
+        "squad": _squad("rajpurkar/squad"),
+        "squad_v2": _squad("rajpurkar/squad_v2"),
     }
 )
 """Keyed by `preset`."""

@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from clozeline.params.optimization import OptimizerParams
-from clozeline.params.section import Count, Fraction, Section, Share
+from clozeline.params.section import Count, Fraction, Rule, Section, Share
 
 
 class HubParams(Section):
@@ -48,7 +48,9 @@ class FinetuneParams(Section):
     num_examples: Annotated[int, Field(ge=0)]
     """Test items shown with what was right and what was said."""
     num_threads: Count | None
-    rules = (("validation_fraction test_fraction", lambda a, b: a + b < 1, "a sum below 1: the rest is trained on"),)
+    rules: ClassVar[tuple[Rule, ...]] = (
+        ("validation_fraction test_fraction", lambda a, b: a + b < 1, "a sum below 1: the rest is trained on"),
+    )
     measured_by: ClassVar[tuple[str, ...]] = (
         "kind",
         "preset",

@@ -1,0 +1,33 @@
+"""What a model that answers questions has to be better than: the sentence most like the question, or nothing."""
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from clozeline.tasks.question_answering.decoding import best_threshold
+from clozeline.tasks.question_answering.questions import Question
+from clozeline.tasks.question_answering.scores import f1
+
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
+
+
+def nearest_sentences(validation: Sequence[Question], test: Sequence[Question]) -> list[str]:
+    """For each question of `test` the sentence of its context nearest to it by TF-IDF; nothing where that one is less
+    like it than a bound that `validation` sets.
+    """
+    vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
+    vectorizer.fit([question.context for question in (*validation, *test)])
+    known = [_nearest(question, vectorizer) for question in validation]
+    gains = [f1(it.texts, "") - f1(it.texts, said) for it, (said, _) in zip(validation, known, strict=True)]
+    bound = -best_threshold(np.array([-likeness for _, likeness in known]), np.array(gains))
+    found = [_nearest(question, vectorizer) for question in test]
+    return [said if likeness >= bound else "" for said, likeness in found]
+
+
+def _nearest(question: Question, vectorizer: TfidfVectorizer) -> tuple[str, float]:
+    sentences = _SENTENCE_END.split(question.context.strip())
+    likeness = (vectorizer.transform(sentences) @ vectorizer.transform([question.question]).T).toarray().ravel()
+    best = int(likeness.argmax())
+    return sentences[best], float(likeness[best])

@@ -1,0 +1,50 @@
+"""From the scores of first and last tokens to the best stretch of a context.
+
+Shapes: L tokens of a window's context.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Scores = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Span:
+    """First and last token of the best stretch; its score is the sum of both."""
+
+    first: int
+    last: int
+    score: float
+
+
+def best_span(start_L: Scores, end_L: Scores, most_tokens: int) -> Span:
+    """Of all stretches of at most so many tokens the one with the highest sum of scores; of equal ones the first."""
+    length = len(start_L)
+    width = min(most_tokens, length)
+    padded = np.concatenate([end_L, np.full(width - 1, -np.inf, dtype=end_L.dtype)])
+    sums = start_L[:, None] + np.lib.stride_tricks.sliding_window_view(padded, width)
+    first, offset = np.unravel_index(int(sums.argmax()), sums.shape)
+    return Span(int(first), int(first + offset), float(sums[first, offset]))
+
+
+def best_threshold(margin_Q: npt.NDArray[np.float64], gain_Q: npt.NDArray[np.float64]) -> float:
+    """Questions whose margin is above it are left without an answer: the threshold that wins most by that.
+
+    Infinite where it is best to leave none, or all.
+
+    Args:
+        margin_Q: score of no answer minus that of the best answer.
+        gain_Q: what a question's figure gains by being left without an answer; negative where it loses.
+    """
+    order = np.argsort(-margin_Q, kind="stable")
+    gains = np.concatenate([[0.0], np.cumsum(gain_Q[order])])
+    margins = margin_Q[order]
+    is_cut = np.concatenate([[True], margins[:-1] > margins[1:], [True]])
+    taken = int(np.flatnonzero(is_cut)[gains[is_cut].argmax()])
+    if taken == 0:
+        return math.inf
+    return float(margins[taken]) if taken < len(margins) else -math.inf

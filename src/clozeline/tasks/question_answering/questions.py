@@ -1,0 +1,158 @@
+"""Which questions a task uses, and which of them it trains on, chooses by, and is judged on.
+
+All questions about one context go together: what is judged is asked about text that was not trained on.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from clozeline.errors import DataError
+from clozeline.params import QuestionAnsweringParams
+from clozeline.tasks.records import Record
+from clozeline.tasks.sources import Part
+from clozeline.tasks.splitting import identity_of, num_of_each, part_of, strictest
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Characters `start` … of the context."""
+
+    text: str
+    start: int
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked of a context, and all answers that people gave; none where it has no answer."""
+
+    question: str
+    context: str
+    answers: tuple[Answer, ...]
+    context_identity: str
+    part: Part
+
+    @property
+    def is_answerable(self) -> bool:
+        return bool(self.answers)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return tuple(answer.text for answer in self.answers)
+
+
+@dataclass
+class QuestionCount:
+    """What became of the records: read = used + every reason; the rest is counted beside that."""
+
+    num_read: int = 0
+    num_used: int = 0
+    without_question: int = 0
+    without_context: int = 0
+    without_findable_answer: int = 0
+    """None of its answers stands anywhere in its context."""
+    duplicates: int = 0
+    in_several_parts: int = 0
+    """Questions for training about a context that judges."""
+
+
+@dataclass
+class AnswerCount:
+    num_moved: int = 0
+    """Answers that stood elsewhere in the context than their offset says."""
+    num_not_found: int = 0
+    """... and nowhere: they are left out."""
+
+
+@dataclass(frozen=True)
+class Questions:
+    train: list[Question]
+    validation: list[Question]
+    test: list[Question]
+    count: QuestionCount = field(default_factory=QuestionCount)
+    answers: AnswerCount = field(default_factory=AnswerCount)
+
+
+def select(records: Iterable[tuple[Part, Record]], params: QuestionAnsweringParams) -> Questions:
+    """Read and split.
+
+    Raises:
+        DataError: a record is not of the shape, or a part has no questions.
+    """
+    count, answer_count = QuestionCount(), AnswerCount()
+    of_context: dict[str, list[Question]] = {}
+    for given, record in records:
+        count.num_read += 1
+        found = _question(record, given, params, count, answer_count)
+        if found is not None:
+            of_context.setdefault(found.context_identity, []).append(found)
+    parts: dict[Part, list[Question]] = {"train": [], "validation": [], "test": []}
+    for identity in sorted(of_context):
+        part = strictest(question.part for question in of_context[identity])
+        kept = [question for question in of_context[identity] if question.part == part]
+        count.in_several_parts += len(of_context[identity]) - len(kept)
+        distinct = sorted(set(kept), key=lambda it: (it.question, it.context, it.texts))
+        count.duplicates += len(kept) - len(distinct)
+        parts[part].extend(distinct)
+    count.num_used = sum(map(len, parts.values()))
+    _check_enough(parts, count)
+    return Questions(parts["train"], parts["validation"], parts["test"], count, answer_count)
+
+
+def _question(
+    record: Record, given: Part, params: QuestionAnsweringParams, count: QuestionCount, answers: AnswerCount
+) -> Question | None:
+    question, context = record.text(params.question_field).strip(), record.text(params.context_field)
+    if not question:
+        count.without_question += 1
+        return None
+    if not context.strip():
+        count.without_context += 1
+        return None
+    spelled = _spelled(record, params.answers_field)
+    found = tuple(answer for text, start in spelled if (answer := _placed(text, start, context, answers)))
+    if spelled and not found:
+        count.without_findable_answer += 1
+        return None
+    identity = identity_of(context)
+    return Question(question, context, found, identity, part_of(identity, given, params))
+
+
+def _spelled(record: Record, field: str) -> list[tuple[str, int]]:
+    """(text, offset) of each answer, as the record has them."""
+    answers: Any = record.values[field] or {"text": [], "answer_start": []}
+    if not isinstance(answers, dict) or not {"text", "answer_start"} <= set(answers):
+        raise record.refuse(field, '{"text": [...], "answer_start": [...]}')
+    texts, starts = list(answers["text"]), list(answers["answer_start"])
+    if len(texts) != len(starts) or not all(isinstance(text, str) for text in texts):
+        raise record.refuse(field, "as many offsets as texts")
+    if not all(isinstance(start, int) for start in starts):
+        raise record.refuse(field, "offsets that are whole numbers: characters of the context")
+    return [(text, start) for text, start in zip(texts, starts, strict=True) if text.strip()]
+
+
+def _placed(text: str, start: int, context: str, count: AnswerCount) -> Answer | None:
+    """Where the offset says, or the place nearest to it that has these characters."""
+    if start >= 0 and context.startswith(text, start):
+        return Answer(text, start)
+    places = [place for place in range(len(context) - len(text) + 1) if context.startswith(text, place)]
+    if not places:
+        count.num_not_found += 1
+        return None
+    count.num_moved += 1
+    return Answer(text, min(places, key=lambda place: (abs(place - start), place)))
+
+
+def _check_enough(parts: Mapping[Part, list[Question]], count: QuestionCount) -> None:
+    if all(parts.values()) and any(question.is_answerable for question in parts["train"]):
+        return
+    raise DataError(
+        "there are too few questions for this task",
+        given=f"{count.num_read} records, of which {count.num_used} could be used: {num_of_each(parts)}",
+        expected="questions about several contexts for each part, and answers among those for training",
+        do="add questions, or check the fields, `validation_fraction` and `test_fraction` of this task",
+    )

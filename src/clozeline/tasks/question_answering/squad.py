@@ -1,0 +1,63 @@
+"""SQuAD's own files (Rajpurkar et al. 2016, 2018): articles of paragraphs, each a context with its questions."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from clozeline.errors import DataError
+from clozeline.tasks.records import Fields, Record
+
+
+def read_squad(path: Path, fields: Fields) -> Iterator[Record]:
+    """One record for each question, of version 1.1 or 2.0.
+
+    Raises:
+        DataError: the file is no JSON, or not of this shape; with the place in it.
+    """
+    for article_place, article in enumerate(_member(_document(path), "data", list, f"{path}")):
+        where = f"{path}, data[{article_place}]"
+        for paragraph_place, paragraph in enumerate(_member(article, "paragraphs", list, where)):
+            inner = f"{where}.paragraphs[{paragraph_place}]"
+            context = _member(paragraph, "context", str, inner)
+            for place, question in enumerate(_member(paragraph, "qas", list, inner)):
+                at = f"{inner}.qas[{place}]"
+                answers = _answers(question, at)
+                values = (_member(question, "question", str, at), context, answers)
+                names = (fields["question_field"], fields["context_field"], fields["answers_field"])
+                yield Record(dict(zip(names, values, strict=True)), at)
+
+
+def _document(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DataError(
+            f"{path} is no JSON",
+            given=str(error),
+            expected='a file of SQuAD, {"data": [{"paragraphs": [{"context": "…", "qas": […]}]}]}',
+            do="write it again, or name it .jsonl if each line is a record",
+        ) from error
+
+
+def _answers(question: Any, at: str) -> dict[str, list[Any]]:
+    """As the hub's datasets have them. A question marked impossible has none, whatever else stands there."""
+    if question.get("is_impossible"):
+        return {"text": [], "answer_start": []}
+    answers = _member(question, "answers", list, at)
+    return {
+        "text": [_member(answer, "text", str, f"{at}.answers") for answer in answers],
+        "answer_start": [_member(answer, "answer_start", int, f"{at}.answers") for answer in answers],
+    }
+
+
+def _member(value: Any, name: str, kind: type, where: str) -> Any:
+    member = value.get(name) if isinstance(value, dict) else None
+    if not isinstance(member, kind):
+        raise DataError(
+            f"{where}: there is no `{name}` as SQuAD has it",
+            given=str(member if isinstance(value, dict) else value)[:80],
+            expected=f"`{name}`: {kind.__name__}",
+            do="correct the file there",
+        )
+    return member

@@ -1,0 +1,246 @@
+"""The stretch of a context that answers a question, or that nothing there does.
+
+Shapes: Q questions, W windows, B windows of a batch, L longest of them.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from clozeline.model import answerer, heads
+from clozeline.model.encoded import TargetedBatch
+from clozeline.params import QuestionAnsweringParams
+from clozeline.tasks.intervals import bootstrap_interval
+from clozeline.tasks.question_answering.baselines import nearest_sentences
+from clozeline.tasks.question_answering.decoding import best_span, best_threshold
+from clozeline.tasks.question_answering.questions import AnswerCount, Question, QuestionCount, select
+from clozeline.tasks.question_answering.scores import exact_match, f1
+from clozeline.tasks.question_answering.squad import read_squad
+from clozeline.tasks.question_answering.windows import NO_ANSWER, Windows
+from clozeline.tasks.rows import sorted_batches, training_batches
+from clozeline.tasks.sources import records_of
+from clozeline.tasks.splitting import count_seen
+from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, shown
+from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.training.state import Batch
+
+_MEASURED_TOGETHER = 4
+"""A batch that is only measured may be so many times larger: it needs no gradients."""
+_NOTHING = "no answer"
+
+
+@dataclass(frozen=True)
+class Found:
+    """The best stretch of a context, and how much more likely it is that there is no answer."""
+
+    text: str
+    margin: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """metrics/finetune/<task>.json; shares are 0-1, and of the test part."""
+
+    f1: float
+    f1_low: float
+    f1_high: float
+    exact_match: float
+    baseline_nearest_sentence_f1: float
+    no_answer_f1: float
+    no_answer_margin: float | None
+    """Chosen on the validation part: a question whose margin is above it is left without an answer. None: no such
+    bound; all questions are answered, or none is."""
+    num_train: int
+    num_validation: int
+    num_test: int
+    num_test_unanswerable: int
+    num_windows_train: int
+    num_in_several_windows_test: int
+    num_cut_questions_test: int
+    num_test_contexts_seen_in_pretraining: int
+    answers: AnswerCount
+    records: QuestionCount
+
+
+class QuestionAnswering:
+    """Extractive question answering by a head that points at both ends of an answer."""
+
+    def __init__(self, inputs: TaskInputs) -> None:
+        """Read the data and build the model.
+
+        Raises:
+            DataError: the data cannot be read, or there is too little of it.
+            ArtifactError: the encoder is missing, or its tokenizer was made for another model.
+            ParamsError: `max_length` is longer than the encoder can read.
+        """
+        params = inputs.params
+        assert isinstance(params, QuestionAnsweringParams)
+        self._inputs, self._params = inputs, params
+        fields = {name: getattr(params, name) for name in ("question_field", "context_field", "answers_field")}
+        self._questions = select(records_of(params, inputs.data, fields, {".json": read_squad}), params)
+        self.model = answerer.build(inputs.encoder, inputs.seed)
+        opened = OpenTokenizer.open(inputs.encoder)
+        heads.check_fit(self.model, inputs.encoder, vocab_size=opened.vocab_size, max_length=params.max_length)
+        self._with_types = heads.tells_pairs_apart(self.model)
+        self._train, self._validation, self._test = (
+            Windows.encode(part, opened, params)
+            for part in (self._questions.train, self._questions.validation, self._questions.test)
+        )
+        self.batches_per_epoch = -(-len(self._train.rows) // params.batch_size)
+
+    def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetedBatch]]:
+        return training_batches(
+            self._train.rows.length_T,
+            self._params.batch_size,
+            self._inputs.seed,
+            epoch,
+            index,
+            lambda windows_B: self._train.batch(windows_B, self._with_types),
+        )
+
+    def loss_sum(self, inputs: TargetedBatch) -> Tensor:
+        """Mean of the two ends' losses for each window (Devlin et al. 2018, section 4.2)."""
+        ends = answerer.end_logits(self.model, inputs.encoded)
+        losses = [
+            functional.cross_entropy(logits_BL, inputs.targets_B[:, end], reduction="sum")
+            for end, logits_BL in enumerate(ends)
+        ]
+        return (losses[0] + losses[1]) / 2
+
+    def validation_score(self) -> float:
+        """F1, with the margin that is best there."""
+        questions, found = self._questions.validation, self._find(self._validation)
+        return _mean_f1(questions, _answers(found, _margin(questions, found)))
+
+    def test(self) -> TaskReport:
+        questions = self._questions
+        margin = _margin(questions.validation, self._find(self._validation))
+        said = _answers(self._find(self._test), margin)
+        answered = list(zip(questions.test, said, strict=True))
+        f1_Q = np.array([f1(it.texts, text) for it, text in answered])
+        low, high = bootstrap_interval(lambda places_Q: float(f1_Q[places_Q].mean()), len(f1_Q))
+        figures = Figures(
+            f1=float(f1_Q.mean()),
+            f1_low=low,
+            f1_high=high,
+            exact_match=_mean_exact(questions.test, said),
+            baseline_nearest_sentence_f1=_mean_f1(
+                questions.test, nearest_sentences(questions.validation, questions.test)
+            ),
+            no_answer_f1=_mean_f1(questions.test, [""] * len(questions.test)),
+            no_answer_margin=margin if math.isfinite(margin) else None,
+            num_train=len(questions.train),
+            num_validation=len(questions.validation),
+            num_test=len(questions.test),
+            num_test_unanswerable=sum(not it.is_answerable for it in questions.test),
+            num_windows_train=len(self._train.rows),
+            num_in_several_windows_test=self._test.num_in_several,
+            num_cut_questions_test=self._test.num_cut_questions,
+            num_test_contexts_seen_in_pretraining=count_seen(
+                {it.context_identity for it in questions.test}, self._inputs.pretraining_text
+            ),
+            answers=questions.answers,
+            records=questions.count,
+        )
+        return TaskReport(
+            headline=_headline(figures),
+            figures=asdict(figures),
+            confusion=[(_kind(it.is_answerable), _kind(bool(text))) for it, text in answered],
+            per_class=_per_group(questions.test, said),
+            examples=shown(_shown(questions.test, said), self._params.num_examples),
+        )
+
+    def save(self, out: Path) -> None:
+        heads.save(self.model, self._inputs.encoder, self._params.max_length, out)
+
+    def _find(self, part: Windows) -> list[Found]:
+        """The best stretch over all windows of each question."""
+        texts = [""] * len(part.questions)
+        score_Q = np.full(len(texts), -np.inf)
+        nothing_Q = np.full(len(texts), np.inf)
+        for window, start_L, end_L in self._logits(part):
+            question = int(part.question_W[window])
+            nothing_Q[question] = min(nothing_Q[question], float(start_L[NO_ANSWER] + end_L[NO_ANSWER]))
+            first, spans = int(part.first_W[window]), part.spans_W[window]
+            if len(spans) == 0:
+                continue
+            inside = slice(first, first + len(spans))
+            span = best_span(start_L[inside], end_L[inside], self._params.max_answer_tokens)
+            if span.score > score_Q[question]:
+                score_Q[question] = span.score
+                texts[question] = part.questions[question].context[spans[span.first, 0] : spans[span.last, 1]]
+        return [Found(text, margin) for text, margin in zip(texts, (nothing_Q - score_Q).tolist(), strict=True)]
+
+    def _logits(self, part: Windows) -> Iterator[tuple[int, npt.NDArray[np.float32], npt.NDArray[np.float32]]]:
+        self.model.eval()
+        batch_size = _MEASURED_TOGETHER * self._params.batch_size
+        with torch.inference_mode():
+            for windows_B in sorted_batches(part.rows.length_T, batch_size):
+                batch = part.rows.encoded(windows_B, with_types=self._with_types).to(self.model.device)
+                start_BL, end_BL = (logits.float().cpu().numpy() for logits in answerer.end_logits(self.model, batch))
+                yield from zip(windows_B.tolist(), start_BL, end_BL, strict=True)
+
+
+def _margin(questions: Sequence[Question], found: Sequence[Found]) -> float:
+    gains = [f1(it.texts, "") - f1(it.texts, best.text) for it, best in zip(questions, found, strict=True)]
+    return best_threshold(np.array([best.margin for best in found]), np.array(gains))
+
+
+def _answers(found: Sequence[Found], margin: float) -> list[str]:
+    return ["" if best.margin > margin else best.text for best in found]
+
+
+def _mean_f1(questions: Sequence[Question], said: Sequence[str]) -> float:
+    return float(np.mean([f1(it.texts, text) for it, text in zip(questions, said, strict=True)]))
+
+
+def _mean_exact(questions: Sequence[Question], said: Sequence[str]) -> float:
+    return float(np.mean([exact_match(it.texts, text) for it, text in zip(questions, said, strict=True)]))
+
+
+def _kind(has_answer: bool) -> str:
+    return "answer" if has_answer else _NOTHING
+
+
+def _per_group(questions: Sequence[Question], said: Sequence[str]) -> dict[str, dict[str, float]]:
+    groups: dict[str, tuple[list[Question], list[str]]] = {}
+    for question, text in zip(questions, said, strict=True):
+        group = groups.setdefault(_kind(question.is_answerable), ([], []))
+        group[0].append(question)
+        group[1].append(text)
+    return {
+        name: {"f1": _mean_f1(*group), "exact_match": _mean_exact(*group), "num_questions": len(group[0])}
+        for name, group in sorted(groups.items())
+    }
+
+
+def _shown(questions: Sequence[Question], said: Sequence[str]) -> list[ShownItem]:
+    return [
+        ShownItem(
+            {"question": it.question, "context": it.context},
+            " / ".join(dict.fromkeys(it.texts)) or _NOTHING,
+            text or _NOTHING,
+            exact_match(it.texts, text) == 1,
+        )
+        for it, text in zip(questions, said, strict=True)
+    ]
+
+
+def _headline(figures: Figures) -> Headline:
+    return Headline(
+        metric="f1",
+        value=figures.f1,
+        low=figures.f1_low,
+        high=figures.f1_high,
+        baseline="nearest sentence by TF-IDF",
+        baseline_value=figures.baseline_nearest_sentence_f1,
+        trivial="no answer to anything",
+        trivial_value=figures.no_answer_f1,
+    )

@@ -1,0 +1,100 @@
+"""Questions with their contexts as rows: a context that is too long becomes several windows that overlap.
+
+Shapes: Q questions, W windows, B windows of a batch, L longest of them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+from clozeline.model.encoded import TargetedBatch
+from clozeline.params import QuestionAnsweringParams
+from clozeline.tasks.question_answering.questions import Question
+from clozeline.tasks.rows import Ids, TextRows
+from clozeline.tokens.tokenizer import OpenTokenizer
+
+_CONTEXT = 1
+"""Place of the context in a pair."""
+NO_ANSWER = 0
+"""Token of a window, its first, that both ends of no answer point at (Devlin et al. 2018, section 4.3)."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """One part of the task, as questions and as rows."""
+
+    questions: Sequence[Question]
+    rows: TextRows
+    question_W: Ids
+    first_W: Ids
+    """First token of the context in the window."""
+    spans_W: tuple[Ids, ...]
+    """[tokens of the context, 2]: first character, and the one behind the last."""
+    target_W2: Ids
+    """First and last token of the answer; NO_ANSWER twice where it is not, or not whole, in the window."""
+    num_cut_questions: int
+    num_in_several: int
+    """Questions whose context is longer than a window."""
+
+    @classmethod
+    def encode(cls, questions: Sequence[Question], opened: OpenTokenizer, params: QuestionAnsweringParams) -> Self:
+        asked, num_cut = _cut([it.question for it in questions], opened, params.max_question_tokens)
+        pairs = list(zip(asked, (it.context for it in questions), strict=True))
+        opened.tokenizer.enable_truncation(params.max_length, stride=params.stride, strategy="only_second")
+        encodings = opened.tokenizer.encode_batch(pairs)
+        opened.tokenizer.no_truncation()
+        windows = [(n, part) for n, whole in enumerate(encodings) for part in (whole, *whole.overflowing)]
+        context = [_context_of(part) for _, part in windows]
+        rows = TextRows(
+            ids_T=tuple(np.array(part.ids, dtype=np.int64) for _, part in windows),
+            pad_id=opened.special_ids.pad,
+            num_truncated=0,
+            types_T=tuple(np.array(part.type_ids, dtype=np.int64) for _, part in windows),
+        )
+        targets = [_target(questions[n], *of) for (n, _), of in zip(windows, context, strict=True)]
+        return cls(
+            questions=questions,
+            rows=rows,
+            question_W=np.array([n for n, _ in windows], dtype=np.int64),
+            first_W=np.array([first for first, _ in context], dtype=np.int64),
+            spans_W=tuple(spans for _, spans in context),
+            target_W2=np.array(targets, dtype=np.int64).reshape(-1, 2),
+            num_cut_questions=num_cut,
+            num_in_several=sum(bool(whole.overflowing) for whole in encodings),
+        )
+
+    def batch(self, windows_B: Ids, with_types: bool) -> TargetedBatch:
+        """Targets are [B, 2]."""
+        encoded = self.rows.encoded(windows_B, with_types=with_types)
+        return TargetedBatch(encoded, torch.from_numpy(self.target_W2[windows_B]))
+
+
+def _cut(questions: Sequence[str], opened: OpenTokenizer, longest: int) -> tuple[list[str], int]:
+    """Questions of at most so many tokens, and how many were longer."""
+    encodings = opened.tokenizer.encode_batch(list(questions), add_special_tokens=False)
+    cut = [
+        question if len(encoding) <= longest else question[: encoding.offsets[longest - 1][1]]
+        for question, encoding in zip(questions, encodings, strict=True)
+    ]
+    return cut, sum(len(encoding) > longest for encoding in encodings)
+
+
+def _context_of(encoding: Any) -> tuple[int, Ids]:
+    """Place of the context's first token, and the characters of each of its tokens."""
+    places = [place for place, sequence in enumerate(encoding.sequence_ids) if sequence == _CONTEXT]
+    spans = np.array([encoding.offsets[place] for place in places], dtype=np.int64).reshape(-1, 2)
+    return (places[0] if places else 0), spans
+
+
+def _target(question: Question, first: int, spans: Ids) -> tuple[int, int]:
+    """The first answer is the one to learn."""
+    if not question.answers:
+        return NO_ANSWER, NO_ANSWER
+    answer = question.answers[0]
+    inside = np.flatnonzero((spans[:, 1] > answer.start) & (spans[:, 0] < answer.end))
+    if len(inside) == 0 or spans[inside[0], 0] > answer.start or spans[inside[-1], 1] < answer.end:
+        return NO_ANSWER, NO_ANSWER
+    return first + int(inside[0]), first + int(inside[-1])

@@ -1,0 +1,23 @@
+"""Claim: the baseline finds the sentence that speaks of what is asked, and none where nothing does."""
+
+from clozeline.tasks.question_answering.baselines import nearest_sentences
+from clozeline.tasks.question_answering.questions import Answer, Question
+
+CONTEXT = "Ada wrote notes. Bob built a boat. Cleo kept bees."
+
+
+def asked(question: str, answer: str | None) -> Question:
+    answers = () if answer is None else (Answer(answer, CONTEXT.index(answer)),)
+    return Question(question, CONTEXT, answers, "", "test")
+
+
+ANSWERED = [asked("Who built a boat?", "Bob built a boat"), asked("Who kept bees?", "Cleo kept bees")]
+
+
+def test_the_sentence_most_like_the_question_is_said() -> None:
+    assert nearest_sentences(ANSWERED, [asked("Who wrote notes?", "Ada")]) == ["Ada wrote notes."]
+
+
+def test_nothing_is_said_where_no_sentence_is_like_the_question() -> None:
+    validation = [*ANSWERED, asked("Where is Rome?", None), asked("How far?", None)]
+    assert nearest_sentences(validation, [asked("Why is rain wet?", None)]) == [""]

@@ -1,0 +1,97 @@
+"""Claim: what is judged is asked about text that was not trained on, and answers are where the context has them."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.params import QuestionAnsweringParams, read_params
+from clozeline.params.finetuning.layers import whole_task
+from clozeline.tasks.question_answering.questions import Answer, Questions, select
+from clozeline.tasks.records import Record
+from clozeline.tasks.sources import Part
+
+PROJECT = Path(__file__).parents[3]
+
+
+def params(**changes: object) -> QuestionAnsweringParams:
+    defaults = read_params(PROJECT / "params.yaml").finetune_defaults
+    task = {"kind": "question_answering", "data": "x", **changes}
+    return QuestionAnsweringParams.model_validate(whole_task("answers", task, defaults))
+
+
+GIVEN = params(splits={"train": "a", "validation": "b", "test": "c"})
+
+
+def record(part: Part, question: str, context: str, *answers: tuple[str, int]) -> tuple[Part, Record]:
+    spelled = {"text": [text for text, _ in answers], "answer_start": [start for _, start in answers]}
+    return part, Record({"question": question, "context": context, "answers": spelled}, "line 1")
+
+
+FEW = (
+    record("train", "Who came?", "Ada came.", ("Ada", 0)),
+    record("validation", "Who went?", "Bob went.", ("Bob", 0)),
+    record("test", "Who slept?", "Cleo slept.", ("Cleo", 0)),
+)
+
+
+def chosen(*more: tuple[Part, Record]) -> Questions:
+    return select((*FEW, *more), GIVEN)
+
+
+def test_a_context_that_judges_is_not_trained_on() -> None:
+    found = chosen(record("train", "What did Cleo do?", "CLEO  slept.", ("slept", 6)))
+    assert found.count.in_several_parts == 1
+    assert {it.context for it in found.train} == {"Ada came."}
+
+
+def test_without_given_parts_all_questions_of_a_context_go_together() -> None:
+    many = [record("train", f"question {n}?", f"context {n // 3} here", ("context", 0)) for n in range(300)]
+    found = select(many, params())
+    contexts = [{it.context for it in part} for part in (found.train, found.validation, found.test)]
+    assert sum(map(len, contexts)) == len(set.union(*contexts)) == 100
+
+
+def test_an_answer_at_a_wrong_offset_is_taken_from_the_nearest_place() -> None:
+    found = chosen(record("train", "Which?", "red or red or red", ("red", 8), ("red", -3)))
+    (question,) = [it for it in found.train if it.question == "Which?"]
+    assert question.answers == (Answer("red", 7), Answer("red", 0))
+    assert found.answers.num_moved == 2
+
+
+def test_a_question_whose_answers_stand_nowhere_is_left_out_and_counted() -> None:
+    found = chosen(record("train", "Which?", "red or blue", ("green", 0)))
+    assert (found.count.without_findable_answer, found.answers.num_not_found) == (1, 1)
+
+
+def test_a_question_without_answers_stays() -> None:
+    found = chosen(record("train", "Why?", "No reason."))
+    assert [it.is_answerable for it in found.train].count(False) == 1
+
+
+def test_the_counts_add_up_and_the_order_changes_nothing() -> None:
+    more = (record("train", "", "x"), record("train", "x", " "), FEW[0], FEW[1])
+    found = chosen(*more)
+    count = asdict(found.count)
+    assert count.pop("num_read") == sum(count.values()) == 7
+    assert found == select((*more, *FEW)[::-1], GIVEN)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ("Ada", "answer_start"),
+        ({"text": ["Ada"], "answer_start": []}, "as many offsets as texts"),
+        ({"text": ["Ada"], "answer_start": ["0"]}, "whole numbers"),
+    ],
+)
+def test_answers_of_another_shape_are_named(answers: object, expected: str) -> None:
+    bad: tuple[Part, Record] = ("train", Record({"question": "Q", "context": "C", "answers": answers}, "line 9"))
+    with pytest.raises(DataError, match=f"(?s)line 9.*{expected}"):
+        chosen(bad)
+
+
+def test_a_part_without_questions_is_told() -> None:
+    with pytest.raises(DataError, match="too few questions"):
+        select(FEW[:2], GIVEN)

@@ -1,0 +1,60 @@
+"""Claim: SQuAD's files of both versions are read, and what is not of their shape is named with its place."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.tasks.question_answering.squad import read_squad
+
+FIELDS = {"question_field": "question", "context_field": "context", "answers_field": "answers"}
+ANSWER = {"text": "Rouen", "answer_start": 10}
+
+
+def document(*questions: dict[str, Any]) -> dict[str, Any]:
+    return {"version": "v2.0", "data": [{"paragraphs": [{"context": "They took Rouen.", "qas": list(questions)}]}]}
+
+
+def written(folder: Path, content: object) -> Path:
+    path = folder / "dev.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_questions_come_with_context_and_answers(tmp_path: Path) -> None:
+    path = written(tmp_path, document({"question": "What?", "id": "1", "answers": [ANSWER, ANSWER]}))
+    (record,) = read_squad(path, FIELDS)
+    assert record.values == {
+        "question": "What?",
+        "context": "They took Rouen.",
+        "answers": {"text": ["Rouen", "Rouen"], "answer_start": [10, 10]},
+    }
+    assert record.place.endswith("data[0].paragraphs[0].qas[0]")
+
+
+def test_an_impossible_question_has_no_answers(tmp_path: Path) -> None:
+    asked = {"question": "Who?", "answers": [], "plausible_answers": [ANSWER], "is_impossible": True}
+    (record,) = read_squad(written(tmp_path, document(asked)), FIELDS)
+    assert record.values["answers"] == {"text": [], "answer_start": []}
+
+
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        ([1], "dev.json: there is no `data`"),
+        ({"data": [{"title": "x"}]}, r"data\[0\]: there is no `paragraphs`"),
+        (document({"answers": []}), r"qas\[0\]: there is no `question`"),
+        (document({"question": "Q", "answers": [{"text": "x"}]}), r"qas\[0\].answers: there is no `answer_start`"),
+    ],
+)
+def test_another_shape_is_named_with_its_place(tmp_path: Path, content: object, place: str) -> None:
+    with pytest.raises(DataError, match=place):
+        list(read_squad(written(tmp_path, content), FIELDS))
+
+
+def test_what_is_no_json_is_told(tmp_path: Path) -> None:
+    (tmp_path / "dev.json").write_text('{"data": [')
+    with pytest.raises(DataError, match="is no JSON"):
+        list(read_squad(tmp_path / "dev.json", FIELDS))

@@ -1,0 +1,95 @@
+"""Claim: answers are learned from SQuAD's files, questions without one are told apart, and the baseline is beaten."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from transformers import AutoModelForQuestionAnswering
+
+from clozeline.params import QuestionAnsweringParams, read_params
+from clozeline.params.finetuning.layers import whole_task
+from clozeline.stages import finetune
+
+PROJECT = Path(__file__).parents[3]
+WORDS = ["tensor", "model", "file", "error", "shape", "text", "hash", "row"]
+Finetune = Callable[..., Path]
+
+
+def squad(num_contexts: int, seed: int) -> dict[str, Any]:
+    """The answer is the word behind `is`; a context in which nothing `is` has none."""
+    draw = random.Random(seed)
+    paragraphs = []
+    for _ in range(num_contexts):
+        before, behind = (" ".join(draw.choices(WORDS, k=draw.randint(1, 5))) for _ in range(2))
+        answer = draw.choice(WORDS)
+        has_answer = draw.random() < 0.7
+        context = f"{before} is {answer} {behind}" if has_answer else f"{before} {answer} {behind}"
+        spelled = [{"text": answer, "answer_start": context.index(" is ") + 4}] if has_answer else []
+        asked = {"question": "what is it", "id": "1", "answers": spelled, "is_impossible": not has_answer}
+        paragraphs.append({"context": context, "qas": [asked]})
+    return {"version": "v2.0", "data": [{"title": "t", "paragraphs": paragraphs}]}
+
+
+def params(**changes: object) -> QuestionAnsweringParams:
+    task = {
+        "kind": "question_answering",
+        "data": "x",
+        "max_length": 32,
+        "stride": 4,
+        "max_question_tokens": 8,
+        "batch_size": 16,
+        "epochs": 8,
+        "optimizer": {"learning_rate": 0.01},
+        "num_threads": 1,
+        **changes,
+    }
+    defaults = read_params(PROJECT / "params.yaml").finetune_defaults
+    return QuestionAnsweringParams.model_validate(whole_task("answers", task, defaults))
+
+
+@pytest.fixture
+def run(small_encoder: Path, tmp_path: Path) -> Finetune:
+    """`run(name, **changes)` runs the stage and returns the folder of all it wrote."""
+    (tmp_path / "data.json").write_text(json.dumps(squad(500, seed=1)))
+    pq.write_table(pa.table({"text": ["something else"]}), tmp_path / "train.parquet")
+
+    def run(name: str, **changes: object) -> Path:
+        out = tmp_path / name
+        finetune.run(
+            params(**changes),
+            seed=7,
+            task="answers",
+            encoder=small_encoder,
+            data=tmp_path / "data.json",
+            pretraining_text=tmp_path / "train.parquet",
+            out=out / "model",
+            metrics=out / "metrics.json",
+            confusion=out / "confusion.csv",
+            classes=out / "classes.csv",
+            examples=out / "examples",
+            work=tmp_path / "work",
+        )
+        return out
+
+    return run
+
+
+def test_answers_are_found_and_questions_without_one_left_alone(run: Finetune) -> None:
+    out = run("out")
+    metrics = json.loads((out / "metrics.json").read_text())
+    headline = metrics["headline"]
+    assert headline["value"] > 0.85
+    assert headline["value"] > max(headline["baseline_value"], headline["trivial_value"]) + 0.2
+    assert metrics["num_test_unanswerable"] > 10
+    AutoModelForQuestionAnswering.from_pretrained(out / "model")
+
+
+def test_the_same_bytes_come_out_twice(run: Finetune) -> None:
+    once, twice = (run(name, epochs=1) for name in ("one", "two"))
+    files = sorted(file.relative_to(once) for file in once.rglob("*") if file.is_file())
+    assert all((once / file).read_bytes() == (twice / file).read_bytes() for file in files)

@@ -1,0 +1,82 @@
+"""Claim: windows cover every context, and the answer's tokens are where its characters are."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clozeline.params import QuestionAnsweringParams, read_params
+from clozeline.params.finetuning.layers import whole_task
+from clozeline.tasks.question_answering.questions import Answer, Question
+from clozeline.tasks.question_answering.windows import NO_ANSWER, Windows
+from clozeline.tokens.tokenizer import OpenTokenizer
+
+PROJECT = Path(__file__).parents[3]
+LONG = "the model reads a text. " * 6 + "the hash is a number. " + "an error is raised. " * 6
+
+
+def params(**changes: object) -> QuestionAnsweringParams:
+    task = {
+        "kind": "question_answering",
+        "data": "x",
+        "max_length": 32,
+        "stride": 8,
+        "max_question_tokens": 8,
+        **changes,
+    }
+    defaults = read_params(PROJECT / "params.yaml").finetune_defaults
+    return QuestionAnsweringParams.model_validate(whole_task("answers", task, defaults))
+
+
+def question(context: str, *answers: str, asked: str = "the hash?") -> Question:
+    return Question(asked, context, tuple(Answer(text, context.index(text)) for text in answers), "", "train")
+
+
+@pytest.fixture
+def opened(small_encoder: Path) -> OpenTokenizer:
+    return OpenTokenizer.open(small_encoder)
+
+
+def spelled(windows: Windows, window: int) -> str:
+    """What the target points at, as characters of the context."""
+    first, last = windows.target_W2[window] - windows.first_W[window]
+    spans, context = windows.spans_W[window], windows.questions[int(windows.question_W[window])].context
+    return context[spans[first, 0] : spans[last, 1]]
+
+
+def test_targets_spell_the_answer(opened: OpenTokenizer) -> None:
+    windows = Windows.encode([question("the hash is a number.", "a number")], opened, params())
+    assert spelled(windows, 0) == "a number"
+
+
+def test_every_character_of_a_long_context_is_in_a_window_and_the_answer_in_one_whole(opened: OpenTokenizer) -> None:
+    windows = Windows.encode([question(LONG, "a number")], opened, params())
+    assert windows.num_in_several == 1
+    assert max(windows.rows.length_T) <= 32
+    covered = np.zeros(len(LONG), dtype=bool)
+    for spans in windows.spans_W:
+        for first, behind in spans.tolist():
+            covered[first:behind] = True
+    assert all(covered[place] or character == " " for place, character in enumerate(LONG))
+    having = np.flatnonzero(windows.target_W2[:, 0] != NO_ANSWER)
+    assert len(having) >= 1
+    assert {spelled(windows, window) for window in having.tolist()} == {"a number"}
+
+
+def test_a_question_without_an_answer_points_at_the_first_token(opened: OpenTokenizer) -> None:
+    windows = Windows.encode([question(LONG)], opened, params())
+    assert (windows.target_W2 == NO_ANSWER).all()
+
+
+def test_a_question_that_is_too_long_is_cut_and_counted(opened: OpenTokenizer) -> None:
+    windows = Windows.encode([question("the hash", "hash", asked="why " * 30)], opened, params())
+    assert windows.num_cut_questions == 1
+    assert spelled(windows, 0) == "hash"
+
+
+def test_token_types_tell_question_and_context_apart(opened: OpenTokenizer) -> None:
+    windows = Windows.encode([question("the hash", "hash")], opened, params())
+    types = windows.batch(np.array([0]), with_types=True).encoded.token_type_ids_BL
+    assert types is not None
+    assert types[0, 0] == 0
+    assert types[0, int(windows.first_W[0])] == 1
