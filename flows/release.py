@@ -15,7 +15,7 @@ from prefect.cache_policies import NO_CACHE
 
 from clozeline.errors import ArtifactError, GateError
 from clozeline.inference import latency
-from clozeline.inference.manifest import read_manifest, verify
+from clozeline.inference.manifest import Manifest, Precision, read_manifest, verify
 from clozeline.lineage.lock import Lock
 from clozeline.lineage.objects import Objects
 from clozeline.params import Params, read_params
@@ -48,6 +48,9 @@ class Release:
     """On this machine."""
     reason: str = ""
     """Why it is held, and what to do about it."""
+    precision: Precision = "int8"
+    """Of the graph that answers who asks for none."""
+    why_fp32: str = ""
 
 
 class ReleaseRefusedError(GateError):
@@ -100,12 +103,45 @@ def release_package(
     paths = MetricPaths.of(package, params.export.models[package])
     candidate = _Evidenced.read(workspace.root, paths)
     version = publisher.publish(folder, model_name(package), _evidence(workspace, paths))
+    if version.served is None:
+        version = publisher.registry.serve(version, faster(manifest, measured, params.release.min_int8_speedup))
     publisher.check(version, example_texts(manifest))
-    publisher.measured(version, {f"latency/{key}": float(value) for key, value in asdict(measured).items()})
+    times = {key: value for key, value in asdict(measured).items() if value is not None}
+    publisher.measured(version, {f"latency/{key}": float(value) for key, value in times.items()})
     decided = _decide(publisher, version, params, paths, candidate, new_text)
-    lines = [f"{version}: {decided.outcome}", *map(str, decided.gates), *filter(None, [decided.reason])]
+    precision = version.served or manifest.served
+    why_fp32 = f"{version}: {_why_fp32(manifest, measured)}" if precision == "fp32" else ""
+    lines = [f"{version}: {decided.outcome}", *map(str, decided.gates), *filter(None, [decided.reason, why_fp32])]
     get_run_logger().info("%s", "\n".join(lines))
-    return Release(package, version.name, version.version, decided.outcome, decided.gates, measured, decided.reason)
+    return Release(
+        package=package,
+        name=version.name,
+        version=version.version,
+        outcome=decided.outcome,
+        gates=decided.gates,
+        latency=measured,
+        reason=decided.reason,
+        precision=precision,
+        why_fp32=why_fp32,
+    )
+
+
+def faster(manifest: Manifest, measured: latency.Latency, min_speedup: float) -> Precision:
+    """The graph that is to answer on a processor like this one.
+
+    A clock has a say only here: what `dvc repro` makes is the same on every machine.
+    """
+    speedup = measured.int8_speedup
+    return "fp32" if speedup is not None and speedup < min_speedup else manifest.served
+
+
+def _why_fp32(manifest: Manifest, measured: latency.Latency) -> str:
+    if manifest.served == "fp32":
+        return f"none of {len(manifest.ladder)} INT8 schemes passed `export.gates`; manifest.json has their figures"
+    return (
+        "INT8 was slower than fp32 where it was released first"
+        f" (here: {measured}; fp32's time is {measured.int8_speedup or 0:.2f} times INT8's)"
+    )
 
 
 def _require_locked(workspace: Workspace, package: str) -> None:
@@ -199,6 +235,7 @@ def _record(
         "reason": decision.reason,
         "model": version.name,
         "version": version.version,
+        "served": version.served,
         "champion_before": champion.version if champion else None,
         "not_compared_with_champion": list(differences),
         "gates": [gate.as_record() for gate in decision.gates],

@@ -13,7 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
-from clozeline.inference.manifest import FILES, Manifest, QuantizationScheme, SpecialTokens, Task, TensorSpec, record_of
+from clozeline.inference.evidence import QuantizationScheme
+from clozeline.inference.manifest import FILES, Manifest, SpecialTokens, Task, TensorSpec, record_of
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "list", "of", "return", "file", "open", "##s", "##ed", *"abcdefghijklmnopqrstuvwxyz", ".", "é", "##é"]
@@ -53,7 +54,7 @@ def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequ
         for values in (graph.graph.input, graph.graph.output)
     ]
     manifest = Manifest(
-        format_version=1,
+        format_version=2,
         task=task,
         family="bert",
         inputs=tensors[0],
@@ -63,6 +64,7 @@ def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequ
         vocab_size=len(VOCABULARY),
         hidden_size=HIDDEN_SIZE,
         special_tokens=SpecialTokens(ids=(0, 1, 2, 3, 4), pad_id=0, mask_id=4, mask_token="[MASK]"),
+        served="int8",
         quantization=QuantizationScheme(
             activations="uint8 per batch, dynamic",
             weights="int8 per column, symmetric",

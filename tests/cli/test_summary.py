@@ -67,8 +67,23 @@ def test_a_task_stands_beside_its_baselines(project: Workspace) -> None:
 def test_a_package_has_sizes_agreement_and_latency(project: Workspace) -> None:
     figures = summary.read_figures(project, PARAMS)
     encoder, library = rows(summary.package_table(figures, RELEASES))
-    assert encoder == ["dist/encoder", "0.0 → 0.0", "99.0%", "2.0 → 1.0", "40.0 → 20.0"]
-    assert library == ["dist/library", "0.0 → 0.0", "99.0%", "", ""]
+    assert encoder == ["dist/encoder", "0.0 → 0.0", "99.0%", "2.0 → 1.0", "40.0 → 20.0", "int8"]
+    assert library == ["dist/library", "0.0 → 0.0", "99.0%", "", "", "int8"]
+
+
+def test_a_package_that_fp32_is_served_of_says_so(
+    project: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = project.root / "metrics/export/encoder.json"
+    file.write_text(json.dumps({"served": "fp32", "fp32_size_bytes": 4_000_000}))
+    shutil.copy(PROJECT / "params.yaml", project.root)
+    monkeypatch.setattr(summary, "version_table", lambda workspace, releases: "versions")
+    latency = Latency(2.0, None, 40.0, None, 32, 1)
+    made = replace(RELEASES[0], latency=latency, precision="fp32", why_fp32="no INT8 scheme passed")
+    (encoder, _) = rows(summary.package_table(summary.read_figures(project, PARAMS), [made]))
+    assert encoder == ["dist/encoder", "4.0 → -", "none passed", "2.0 → -", "40.0 → -", "fp32"]
+    summary.show_releases(project, [made])
+    assert capsys.readouterr().out.endswith("fp32 is served: no INT8 scheme passed\n")
 
 
 def test_a_version_that_is_held_says_why_and_what_to_do(

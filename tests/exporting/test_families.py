@@ -64,7 +64,7 @@ def test_the_graph_computes_what_the_model_computes(trained: TrainedModel, tmp_p
 @pytest.mark.parametrize("family", EXPORTED)
 def test_int8_opens_near_fp32_with_every_weight_and_the_table_in_8_bits(trained: TrainedModel, tmp_path: Path) -> None:
     graph, inputs = exported(trained, tmp_path / "model.onnx")
-    scheme = Scheme(per_token=True, per_channel=True, reduce_range=True, embeddings=True)
+    scheme = Scheme(per_token=True, per_channel=True, weights="int7", embeddings=True)
     head = head_products(trained, graph)
     quantized = quantize(graph, scheme, exact=head)
     write_graph(quantized.model, tmp_path / "model.int8.onnx")

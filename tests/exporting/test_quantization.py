@@ -14,10 +14,11 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from clozeline.exporting.graph import op_counts, write_graph
-from clozeline.exporting.quantization import Quantized, Scheme, quantize, symmetric
+from clozeline.exporting.quantization import Quantized, Scheme, Weights, products_by_constants, quantize, symmetric
 
-DEFAULT = Scheme(per_token=True, per_channel=True, reduce_range=True, embeddings=True)
+DEFAULT = Scheme(per_token=True, per_channel=True, weights="int7", embeddings=True)
 PER_BATCH = replace(DEFAULT, per_token=False)
+UNSIGNED = replace(DEFAULT, weights="uint8")
 RANDOM = np.random.default_rng(0)
 WEIGHT_KN = RANDOM.normal(size=(24, 16)).astype(np.float32)
 TABLE_VH = RANDOM.normal(size=(40, 24)).astype(np.float32)
@@ -70,8 +71,10 @@ def tensors(quantized: Quantized) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("per_channel", [True, False])
-@pytest.mark.parametrize("reduce_range", [True, False])
-def test_the_arithmetic_is_that_of_onnxruntime(tmp_path: Path, per_channel: bool, reduce_range: bool) -> None:
+@pytest.mark.parametrize(("weights", "reduce_range"), [("int7", True), ("int8", False)])
+def test_the_arithmetic_is_that_of_onnxruntime(
+    tmp_path: Path, per_channel: bool, weights: Weights, reduce_range: bool
+) -> None:
     onnx.save(linear(), tmp_path / "fp32.onnx")
     quantize_dynamic(
         tmp_path / "fp32.onnx",
@@ -81,12 +84,12 @@ def test_the_arithmetic_is_that_of_onnxruntime(tmp_path: Path, per_channel: bool
         weight_type=QuantType.QInt8,
     )
     theirs = answer(onnx.load(tmp_path / "int8.onnx"), {"x": ACTIVATION_TK})
-    scheme = replace(PER_BATCH, per_channel=per_channel, reduce_range=reduce_range)
+    scheme = replace(PER_BATCH, per_channel=per_channel, weights=weights)
     ours = answer(quantize(linear(), scheme).model, {"x": ACTIVATION_TK})
     np.testing.assert_allclose(ours, theirs, atol=1e-5)
 
 
-@pytest.mark.parametrize("scheme", [DEFAULT, PER_BATCH])
+@pytest.mark.parametrize("scheme", [DEFAULT, PER_BATCH, UNSIGNED])
 def test_int8_is_near_fp32_but_not_fp32(scheme: Scheme) -> None:
     exact = ACTIVATION_TK @ WEIGHT_KN
     error = np.abs(answer(quantize(linear(), scheme).model, {"x": ACTIVATION_TK}) - exact).max()
@@ -160,6 +163,21 @@ def test_named_products_stay() -> None:
     assert (quantized.num_matmuls, quantized.exact) == (1, ("second",))
 
 
+def test_a_tied_vocabulary_that_stays_is_made_of_the_rows_that_lookups_read() -> None:
+    """It costs the file nothing: no second copy in floats."""
+    model = tied()
+    (name,) = products_by_constants(model)
+    quantized = quantize(model, DEFAULT, exact=[name])
+    matrices = [value for value in tensors(quantized).values() if value.ndim == 2]
+    assert [(matrix.dtype, matrix.shape) for matrix in matrices] == [(np.int8, TABLE_VH.shape)]
+    (table,) = matrices
+    scale_V = next(value for value in tensors(quantized).values() if value.shape == (len(TABLE_VH),))
+    rows_VH = table * scale_V[:, None]
+    ids = np.array([3, 0, 39])
+    np.testing.assert_allclose(answer(quantized.model, {"ids": ids}), rows_VH[ids] @ rows_VH.T, atol=1e-4)
+    assert quantized.num_matmuls == 0
+
+
 @pytest.mark.parametrize(("scheme", "operator"), [(DEFAULT, "QuantizeLinear"), (PER_BATCH, "DynamicQuantizeLinear")])
 def test_an_activation_read_by_two_layers_is_quantized_once(scheme: Scheme, operator: str) -> None:
     nodes = [
@@ -191,8 +209,8 @@ def extreme(feeds: dict[str, np.ndarray], scheme: Scheme) -> onnx.ModelProto:
     return quantize(model, scheme).model
 
 
-@pytest.mark.parametrize("scheme", [DEFAULT, PER_BATCH])
-def test_nothing_saturates_in_the_reduced_range(scheme: Scheme) -> None:
+@pytest.mark.parametrize("scheme", [DEFAULT, PER_BATCH, UNSIGNED])
+def test_nothing_saturates_in_the_reduced_range_or_unsigned(scheme: Scheme) -> None:
     feeds = {"x": np.full((4, 24), 9, dtype=np.float32)}
     model = extreme(feeds, scheme)
     np.testing.assert_array_equal(answer(model, feeds), answer(model, feeds, widened=True))
@@ -205,6 +223,17 @@ def test_nothing_saturates_in_the_vocabulary_though_it_has_8_bits() -> None:
     feeds = {"ids": np.array([3, 0])}
     np.testing.assert_array_equal(answer(quantized, feeds), answer(quantized, feeds, widened=True))
     np.testing.assert_allclose(answer(quantized, feeds), 24, rtol=0.01)
+
+
+def test_unsigned_weights_lose_half_as_much_as_those_of_7_bits() -> None:
+    feeds = {"x": np.eye(24, dtype=np.float32)}  # which is exact in 8 bits: what is lost is of the weights
+    lost = {
+        scheme: np.abs(answer(quantize(linear(), scheme).model, feeds) - WEIGHT_KN).mean()
+        for scheme in (DEFAULT, UNSIGNED)
+    }
+    assert lost[UNSIGNED] < 0.55 * lost[DEFAULT]
+    stored = [value for value in tensors(quantize(linear(), UNSIGNED)).values() if value.ndim == 2]
+    assert [(value.dtype, value.shape) for value in stored] == [(np.uint8, WEIGHT_KN.shape)]
 
 
 @pytest.mark.parametrize("limit", [64, 127])

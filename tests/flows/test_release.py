@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import mlflow
@@ -13,6 +14,8 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
 from clozeline.errors import ArtifactError, GateError
+from clozeline.inference import latency
+from clozeline.inference.latency import Latency
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.versions import Registry
 from clozeline.workspace import Workspace
@@ -69,6 +72,20 @@ def test_a_first_release_makes_champions_that_anyone_can_load_and_a_second_chang
     assert aliases(project) == aliases(project, LIBRARY) == {CHAMPION: "1"}
     (answer,) = mlflow.pyfunc.load_model(f"models:/{ENCODER}@champion").predict(["a [MASK]"])
     assert len(answer["masks"]) == 1
+
+
+def test_where_int8_is_slower_fp32_is_served_and_it_is_said_and_a_second_look_changes_nothing(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = Latency(1.0, 1.5, 10.0, 9.0, batch_texts=32, num_threads=1)
+    monkeypatch.setattr(latency, "measure", lambda folder: times)
+    (encoder, _) = release(project)
+    assert (encoder.outcome, encoder.precision) == ("promoted", "fp32")
+    assert "INT8 was slower than fp32" in encoder.why_fp32
+    assert decision(project, ENCODER, "1")["served"] == "fp32"
+    monkeypatch.setattr(latency, "measure", lambda folder: replace(times, int8_text_milliseconds=0.5))
+    assert release(project)[0].precision == "fp32"
+    assert registry(project).at(ENCODER, CHAMPION).served == "fp32"
 
 
 def test_a_better_model_takes_the_place_and_its_decision_can_be_read(project: Path) -> None:

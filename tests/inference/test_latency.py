@@ -2,21 +2,33 @@
 
 from pathlib import Path
 
+import pytest
+
 from clozeline.inference.latency import Latency, _medians, measure
 
 
 def test_every_figure_is_a_time(encoder_package: Path, classifier_package: Path) -> None:
     for package in (encoder_package, classifier_package):
         latency = measure(package, batch_texts=4, repeats=1)
-        assert latency.int8_text_milliseconds > 0
-        assert latency.fp32_text_milliseconds > 0
-        assert latency.int8_batch_milliseconds > 0
-        assert latency.fp32_batch_milliseconds > 0
+        times = (latency.int8_text_milliseconds, latency.fp32_text_milliseconds)
+        times += (latency.int8_batch_milliseconds, latency.fp32_batch_milliseconds)
+        assert all(time is not None and time > 0 for time in times)
 
 
 def test_a_log_line_reads_as_a_sentence() -> None:
     latency = Latency(2.04, 1.0, 40.0, 20.0, batch_texts=32, num_threads=1)
-    assert str(latency) == ("one text in 2.0 ms (fp32), 1.0 ms (INT8); 32 texts in 40.0 ms, 20.0 ms; threads: 1")
+    assert str(latency) == (
+        "one text in 2.0 ms (fp32), 1.0 ms (INT8); 32 texts in 40.0 ms (fp32), 20.0 ms (INT8); threads: 1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("int8_text", "int8_batch", "speedup"), [(1.0, 20.0, 2.0), (4.0, 20.0, 1.0), (4.0, 40.0, 0.707)]
+)
+def test_the_speedup_is_that_of_a_text_and_of_a_batch_taken_together(
+    int8_text: float, int8_batch: float, speedup: float
+) -> None:
+    assert Latency(2.0, int8_text, 40.0, int8_batch, 32, 1).int8_speedup == pytest.approx(speedup, abs=1e-3)
 
 
 def test_the_two_graphs_take_turns_and_the_middle_time_counts() -> None:

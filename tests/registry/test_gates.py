@@ -5,13 +5,18 @@ import math
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from clozeline.params import ReleaseParams
 from clozeline.registry.figures import EncoderMetrics, ExportMetrics, Figures, HeadlineMetrics, TaskMetrics
 from clozeline.registry.gates import gates, perplexity_ratio
 
 PARAMS = ReleaseParams(
-    min_int8_agreement=0.97, min_unigram_ratio=2.0, max_perplexity_ratio=1.02, min_accuracy_delta=-0.01
+    min_int8_agreement=0.97,
+    min_int8_speedup=1.0,
+    min_unigram_ratio=2.0,
+    max_perplexity_ratio=1.02,
+    min_accuracy_delta=-0.01,
 )
 
 UNIGRAM_PERPLEXITY = 900.0
@@ -57,6 +62,16 @@ def passed(candidate: Figures, champion: Figures | None) -> dict[str, bool]:
 def test_a_first_version_needs_an_int8_graph_that_agrees() -> None:
     assert passed(figures(task(0.1)), None) == {"int8_agreement": True}
     assert passed(figures(task(0.9), agreement=0.969), None) == {"int8_agreement": False}
+
+
+def test_fp32_that_is_served_has_no_agreement_to_show() -> None:
+    served = Figures(task(0.9), ExportMetrics(fp32_size_bytes=4, served="fp32"))
+    assert passed(served, None) == {}
+
+
+def test_int8_that_is_served_without_an_agreement_is_no_evidence() -> None:
+    with pytest.raises(ValidationError, match="int8_agreement"):
+        ExportMetrics(fp32_size_bytes=4, int8_size_bytes=1)
 
 
 @pytest.mark.parametrize(("ratio", "is_passed"), [(10, True), (2.001, True), (1.999, False), (0.5, False)])

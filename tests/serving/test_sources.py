@@ -89,6 +89,20 @@ def test_a_registered_model_is_fetched_and_has_the_version_of_the_registry(
     assert open_source(source, "fp32").identity.version == "7"
 
 
+def test_who_asks_for_no_graph_gets_the_one_that_the_release_found_faster_and_it_is_said(
+    project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_encoder(project / "elsewhere")
+    package = FetchedPackage(project / "elsewhere", "clozeline-encoder", "7", served="fp32")
+    monkeypatch.setattr(registry, "fetch", lambda uri: package)
+    (source,) = parse_sources(["models:/clozeline-encoder@champion"])
+    assert open_source(source, None).identity.precision == "fp32"
+    assert "clozeline-encoder: fp32 answers, because INT8 was slower at the release" in caplog.text
+    assert open_source(source, "int8").identity.precision == "int8"
+    (folder,) = parse_sources([str(project / "elsewhere")])
+    assert open_source(folder, None).identity.precision == "int8"
+
+
 def test_a_loaded_model_leaves_the_arithmetic_of_its_process_alone(project: Path) -> None:
     write_encoder(project / "dist" / "encoder")
     (source,) = parse_sources(["dist/encoder"])

@@ -29,7 +29,11 @@ ModelOption = Annotated[
     ),
 ]
 PrecisionOption = Annotated[
-    Literal["int8", "fp32"], typer.Option(help="Which of the model's two graphs answers: the quantized one, or not.")
+    Literal["int8", "fp32"] | None,
+    typer.Option(
+        help="Which of the model's two graphs answers. [default: int8, unless fp32 was found better]",
+        show_default=False,
+    ),
 ]
 TruncateOption = Annotated[
     bool, typer.Option("--truncate", help="Cut a text that is too long at its end, instead of refusing it.")
@@ -50,7 +54,7 @@ def fill(
         str | None, typer.Option(help="Only these words compete, as `list,tuple`; each has to be one token.")
     ] = None,
     truncate: TruncateOption = False,
-    precision: PrecisionOption = "int8",
+    precision: PrecisionOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Fill each [MASK] of a text with the likeliest words.
@@ -79,7 +83,7 @@ def embed(
     texts: TextsArgument,
     model: ModelOption = None,
     truncate: TruncateOption = False,
-    precision: PrecisionOption = "int8",
+    precision: PrecisionOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Turn each text into a vector of length 1; the cosine of two texts is the dot product of their vectors.
@@ -104,7 +108,7 @@ def classify(
     model: ModelOption = None,
     top_k: Annotated[int, typer.Option(min=1, help="Labels for each text.")] = 5,
     truncate: TruncateOption = False,
-    precision: PrecisionOption = "int8",
+    precision: PrecisionOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Label each text.
@@ -124,7 +128,7 @@ def classify(
         show(chunk, classifier.classify(chunk, top_k=top_k, truncate=truncate))
 
 
-def _encoder(place: str | None, precision: Literal["int8", "fp32"]) -> "Encoder":
+def _encoder(place: str | None, precision: Literal["int8", "fp32"] | None) -> "Encoder":
     from clozeline.inference.encoder import Encoder
 
     model = _opened(place, "fill-mask", precision)
@@ -132,7 +136,7 @@ def _encoder(place: str | None, precision: Literal["int8", "fp32"]) -> "Encoder"
     return model
 
 
-def _classifier(place: str | None, precision: Literal["int8", "fp32"]) -> "Classifier":
+def _classifier(place: str | None, precision: Literal["int8", "fp32"] | None) -> "Classifier":
     from clozeline.inference.classifier import Classifier
 
     model = _opened(place, "text-classification", precision)
@@ -141,13 +145,14 @@ def _classifier(place: str | None, precision: Literal["int8", "fp32"]) -> "Class
 
 
 def _opened(
-    place: str | None, task: Literal["fill-mask", "text-classification"], precision: Literal["int8", "fp32"]
+    place: str | None, task: Literal["fill-mask", "text-classification"], precision: Literal["int8", "fp32"] | None
 ) -> "Encoder | Classifier":
     from clozeline.inference.package import load
     from clozeline.serving.sources import ModelSource, default_for, fetched
 
     source = ModelSource.parse(place) if place else default_for(task)
-    model = load(fetched(source).folder, precision=precision)
+    found = fetched(source)
+    model = load(found.folder, precision=precision or found.served)
     if model.manifest.task != task:
         raise ParamsError(
             f"{source.place} does something else",

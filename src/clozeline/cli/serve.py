@@ -51,7 +51,7 @@ def serve(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Micro-batches that run at once, on one core each. [default: every core]")
     ] = None,
-    precision: PrecisionOption = "int8",
+    precision: PrecisionOption = None,
     queue_tokens: QueueTokensOption = 65_536,
     timeout: TimeoutOption = 30.0,
     watch: WatchOption = 10.0,

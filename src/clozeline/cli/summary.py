@@ -70,8 +70,9 @@ def show_releases(workspace: Workspace, releases: "Sequence[Release]") -> None:
 def _show_versions(console: Console, workspace: Workspace, releases: "Sequence[Release]") -> None:
     console.print(version_table(workspace, releases))
     for made in releases:
-        if made.reason:
-            console.print(f"held: {made.reason}", markup=False, highlight=False, soft_wrap=True)
+        for heading, told in (("held", made.reason), ("fp32 is served", made.why_fp32)):
+            if told:
+                console.print(f"{heading}: {told}", markup=False, highlight=False, soft_wrap=True)
 
 
 def read_figures(workspace: Workspace, params: Params) -> dict[str, Figures]:
@@ -114,16 +115,21 @@ def task_table(figures: dict[str, Figures]) -> Table:
 
 
 def package_table(figures: dict[str, Figures], releases: "Sequence[Release]") -> Table:
-    table = _table("Packages: fp32 → INT8, on one thread", "package", ">MB", ">INT8 agrees", ">ms/text", ">ms/batch")
-    latencies = {made.package: made.latency for made in releases}
+    columns = ("package", ">MB", ">INT8 agrees", ">ms/text", ">ms/batch", "served")
+    table = _table("Packages: fp32 → INT8, on one thread", *columns)
+    released = {made.package: made for made in releases}
     for package, found in figures.items():
         export = found.export
-        row = [_pair(export.fp32_size_bytes / 1e6, export.int8_size_bytes / 1e6), f"{export.int8_agreement:.1%}"]
-        if package in latencies:
-            measured = latencies[package]
-            row.append(_pair(measured.fp32_text_milliseconds, measured.int8_text_milliseconds))
-            row.append(_pair(measured.fp32_batch_milliseconds, measured.int8_batch_milliseconds))
-        table.add_row(f"dist/{package}", *row)
+        agrees = "none passed" if export.int8_agreement is None else f"{export.int8_agreement:.1%}"
+        int8_megabytes = None if export.int8_size_bytes is None else export.int8_size_bytes / 1e6
+        times, served = ["", ""], str(export.served)
+        if package in released:
+            measured, served = released[package].latency, released[package].precision
+            times = [
+                _pair(measured.fp32_text_milliseconds, measured.int8_text_milliseconds),
+                _pair(measured.fp32_batch_milliseconds, measured.int8_batch_milliseconds),
+            ]
+        table.add_row(f"dist/{package}", _pair(export.fp32_size_bytes / 1e6, int8_megabytes), agrees, *times, served)
     return table
 
 
@@ -137,8 +143,8 @@ def version_table(workspace: Workspace, releases: "Sequence[Release]") -> Table:
     return table
 
 
-def _pair(fp32: float, int8: float) -> str:
-    return f"{fp32:,.1f} → {int8:,.1f}"
+def _pair(fp32: float, int8: float | None) -> str:
+    return f"{fp32:,.1f} → {'-' if int8 is None else f'{int8:,.1f}'}"
 
 
 def _table(title: str, *columns: str) -> Table:

@@ -28,7 +28,7 @@ def largest_difference(trained: TrainedModel, graph: Path, input_names: tuple[st
     """
     session = GraphSession(graph, input_names=input_names, num_threads=torch.get_num_threads())
     differences = [
-        float(np.abs(expected - session.run(batch, output)).max())
+        float(np.abs(expected - session.run(batch, output)[0]).max())
         for batch in _batches(trained)
         for output, expected in _stock_outputs(trained, batch).items()
     ]

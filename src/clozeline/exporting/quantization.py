@@ -15,6 +15,7 @@ K inputs and N outputs of a linear layer.
 
 from collections.abc import Callable, Collection, Generator, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,14 @@ FULL_LIMIT = 127
 REDUCED_LIMIT = 64
 _ZERO_POINT = 128
 
+Weights = Literal["int7", "uint8", "int8"]
+"""How a weight is stored for products of integers.
+
+- `int7`: signed, -64..64: two products fit the 16-bit sums of processors without VNNI. The fastest.
+- `uint8`: unsigned around 128, all 8 bits: fits everywhere, by kernels that are slower without VNNI.
+- `int8`: signed, all 8 bits: sums saturate on processors without VNNI, and answers are then wrong.
+"""
+
 
 @dataclass(frozen=True)
 class Scheme:
@@ -33,9 +42,9 @@ class Scheme:
     """Scales of activations: one for each token, or one for the batch."""
     per_channel: bool
     """Scales of weights: one for each output, or one for the matrix. Embedding tables have one for each row."""
-    reduce_range: bool
-    """Weights in -64..64: two products of 8 bits fit the 16-bit sums of processors without VNNI."""
+    weights: Weights
     embeddings: bool
+    """Lookups read 8-bit rows."""
 
 
 @dataclass(frozen=True)
@@ -101,20 +110,25 @@ class _Rewriting:
 
     def rewritten(self, node: NodeProto) -> Iterator[NodeProto]:
         """The nodes that take the place of `node`; itself, if it stays."""
-        if node.op_type == "MatMul" and self._is_constant(node.input[1]) and node.name not in self._exact:
-            self.num_matmuls += 1
-            yield from self._product(node)
+        if self.is_product_by_constant(node):
+            if node.name not in self._exact:
+                self.num_matmuls += 1
+                yield from self._product(node)
+            elif self._scheme.embeddings and self._transposed.get(node.input[1]) in self._tables:
+                yield from self._exact_product_by_table(node)
+            else:
+                yield node
         elif self._scheme.embeddings and self._is_lookup(node):
             self.num_embeddings += 1
             yield from self._lookup(node)
         else:
             yield node
 
+    def is_product_by_constant(self, node: NodeProto) -> bool:
+        return node.op_type == "MatMul" and (node.input[1] in self._matrices or node.input[1] in self._transposed)
+
     def _is_lookup(self, node: NodeProto) -> bool:
         return node.op_type == "Gather" and node.input[0] in self._matrices and _axis(node) == 0
-
-    def _is_constant(self, name: str) -> bool:
-        return name in self._matrices or name in self._transposed
 
     def _product(self, node: NodeProto) -> Iterator[NodeProto]:
         left = yield from self._once(node.input[0], self._per_token if self._scheme.per_token else self._per_batch)
@@ -146,8 +160,12 @@ class _Rewriting:
         yield helper.make_node("Mul", [row, f"{row}_scales"], list(node.output))
 
     def _weight(self, name: str, outputs_axis: int) -> _Integers:
-        limit = REDUCED_LIMIT if self._scheme.reduce_range else FULL_LIMIT
-        return self._stored_integers(name, outputs_axis if self._scheme.per_channel else None, limit)
+        axis = outputs_axis if self._scheme.per_channel else None
+        if self._scheme.weights != "uint8":
+            return self._stored_integers(name, axis, REDUCED_LIMIT if self._scheme.weights == "int7" else FULL_LIMIT)
+        zero_point = self._constant("quantization/zero_point", np.array(_ZERO_POINT, dtype=np.uint8))
+        stored = self._stored_integers(name, axis, FULL_LIMIT, shift=_ZERO_POINT)
+        return _Integers(stored.values, stored.scale, zero_point)
 
     def _transposed_weight(self, name: str) -> _Making:
         """A matrix that is stored as [N, K], to be multiplied as [K, N]."""
@@ -155,7 +173,7 @@ class _Rewriting:
             return (yield from self._vocabulary(name))
         stored = self._weight(name, outputs_axis=0)
         yield helper.make_node("Transpose", [stored.values], [f"{stored.values}/transposed"], perm=[1, 0])
-        return _Integers(f"{stored.values}/transposed", stored.scale)
+        return _Integers(f"{stored.values}/transposed", stored.scale, stored.zero_point)
 
     def _vocabulary(self, name: str) -> _Making:
         """The embedding table as a factor: signed 8 bits as unsigned ones, transposed; all folded at loading."""
@@ -168,6 +186,17 @@ class _Rewriting:
         yield helper.make_node("Cast", [f"{step}_shifted"], [f"{step}_unsigned"], to=TensorProto.UINT8)
         yield helper.make_node("Transpose", [f"{step}_unsigned"], [step], perm=[1, 0])
         return _Integers(step, table.scale, zero_point)
+
+    def _exact_product_by_table(self, node: NodeProto) -> Iterator[NodeProto]:
+        """By the rows that lookups read: the table is in the file once, its floats are made when it is opened."""
+        table = self._stored_integers(self._transposed[node.input[1]], 0, FULL_LIMIT)
+        last_axis = self._constant("quantization/last_axis", np.array([-1], dtype=np.int64))
+        step = f"{table.values}/floats"
+        yield helper.make_node("Cast", [table.values], [f"{step}_unscaled"], to=TensorProto.FLOAT)
+        yield helper.make_node("Unsqueeze", [table.scale, last_axis], [f"{step}_scale"])
+        yield helper.make_node("Mul", [f"{step}_unscaled", f"{step}_scale"], [f"{step}_rows"])
+        yield helper.make_node("Transpose", [f"{step}_rows"], [step], perm=[1, 0])
+        yield helper.make_node("MatMul", [node.input[0], step], list(node.output), name=node.name)
 
     def _per_batch(self, name: str) -> _Making:
         quantized = _Integers(f"{name}/quantized", f"{name}/scale", f"{name}/zero_point")
@@ -202,11 +231,13 @@ class _Rewriting:
             self._made[name] = yield from make(name)
         return self._made[name]
 
-    def _stored_integers(self, name: str, axis: int | None, limit: int) -> _Integers:
-        quantized = _Integers(f"{name}/{limit}/{axis}", f"{name}/{limit}/{axis}/scale")
+    def _stored_integers(self, name: str, axis: int | None, limit: int, shift: int = 0) -> _Integers:
+        quantized = _Integers(f"{name}/{limit + shift}/{axis}", f"{name}/{limit + shift}/{axis}/scale")
         if quantized.values not in self.constants:
             integers, scale = symmetric(numpy_helper.to_array(self._matrices[name]), axis, limit)
-            self._constant(quantized.values, integers)
+            self._constant(
+                quantized.values, (integers.astype(np.int16) + shift).astype(np.uint8) if shift else integers
+            )
             self._constant(quantized.scale, scale)
         return quantized
 
@@ -214,6 +245,12 @@ class _Rewriting:
         if name not in self.constants:
             self.constants[name] = numpy_helper.from_array(value, name)
         return name
+
+
+def products_by_constants(model: ModelProto) -> list[str]:
+    """Names of the MatMuls that `quantize` would put into INT8."""
+    rewriting = _Rewriting(model, Scheme(per_token=True, per_channel=True, weights="int7", embeddings=True), ())
+    return [node.name for node in model.graph.node if rewriting.is_product_by_constant(node)]
 
 
 def symmetric(

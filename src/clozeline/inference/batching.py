@@ -28,7 +28,7 @@ class Batch:
 def batches(texts: Sequence[TokenizedText], *, pad_id: int, batch_tokens: int) -> Iterator[Batch]:
     """Group `texts` by length, at most `batch_tokens` tokens together, padding included; a longer text goes alone.
 
-    INT8 activations share one scale in a batch, so a text's neighbours show in its last digits. Equal lengths are
+    Where INT8 activations share one scale in a batch, a text's neighbours show in its last digits. Equal lengths are
     therefore ordered by content: the same texts in any order give the same batches and the same answers.
     """
     order = sorted(range(len(texts)), key=lambda position: (len(texts[position]), texts[position].ids_L.tobytes()))

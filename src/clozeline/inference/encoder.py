@@ -57,7 +57,7 @@ class Encoder(OpenModel):
     def logits_at_masks(self, texts: Sequence[TokenizedText]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """`logits_MV` of the masks of each text beside its position in `texts`; shorter texts come first."""
         for batch, logits_MV in self.run(texts, "logits"):
-            yield from zip(batch.positions, self._split(batch, "logits", logits_MV), strict=True)
+            yield from zip(batch.positions, self.split(batch, "logits", logits_MV), strict=True)
 
     def fill(
         self, texts: Sequence[str], *, top_k: int = 5, targets: Sequence[str] | None = None, truncate: bool = False
@@ -90,9 +90,9 @@ class Encoder(OpenModel):
 
         return Question(tokenized, "logits", read)
 
-    def _split(self, batch: Batch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
+    def split(self, batch: Batch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
         if output != "logits":
-            return super()._split(batch, output, values)
+            return super().split(batch, output, values)
         # The graph gives masks row by row, so each text has the next few.
         num_masks_B = (batch.input_ids_BL == self.manifest.special_tokens.mask_id).sum(axis=1)
         return np.split(values, np.cumsum(num_masks_B)[:-1])

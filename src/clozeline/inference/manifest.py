@@ -1,13 +1,15 @@
 """What is in a package (`dist/<model>/`): how to feed the graphs, how they were made, and the hash of each file."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from clozeline.errors import ArtifactError
+from clozeline.inference.evidence import QuantizationScheme, Record, Rung
 
 Precision = Literal["int8", "fp32"]
 Task = Literal["fill-mask", "text-classification"]
@@ -24,13 +26,10 @@ class PackageFiles(NamedTuple):
 
 
 FILES = PackageFiles()
+GRAPHS: Mapping[Precision, str] = MappingProxyType({"fp32": FILES.fp32, "int8": FILES.int8})
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class TensorSpec(_Record):
+class TensorSpec(Record):
     """An input or output of both graphs; a name in `shape` is an axis of any size."""
 
     name: str
@@ -39,7 +38,7 @@ class TensorSpec(_Record):
     meaning: str
 
 
-class SpecialTokens(_Record):
+class SpecialTokens(Record):
     """The ids that inference itself has to know; a classifier need not have a mask token."""
 
     ids: tuple[int, ...]
@@ -49,28 +48,14 @@ class SpecialTokens(_Record):
     mask_token: str | None
 
 
-class QuantizationScheme(_Record):
-    """How `model.int8.onnx` differs from `model.onnx`."""
-
-    activations: Literal["uint8 per token, dynamic", "uint8 per batch, dynamic"]
-    weights: Literal["int8 per column, symmetric", "int8 per matrix, symmetric"]
-    reduce_range: bool
-    """Weights use 7 of 8 bits: without VNNI, products of 8-bit ones saturate."""
-    embeddings: Literal["int8 per row, symmetric", "float32"]
-    """A table that is the vocabulary head too keeps all 8 bits in both."""
-    quantized_matmuls: int
-    quantized_embeddings: int
-    exact_matmuls: tuple[str, ...]
-    """Products by a constant that stay in float32, by name; as do products of two activations."""
-
-
-class FileRecord(_Record):
+class FileRecord(Record):
     size_bytes: int
     sha256: Sha256
 
 
-class Manifest(_Record):
-    format_version: Literal[1]
+class Manifest(Record):
+    format_version: Literal[1, 2]
+    """1 has no `served` and no `ladder`."""
     task: Task
     family: str
     inputs: tuple[TensorSpec, ...]
@@ -82,7 +67,12 @@ class Manifest(_Record):
     vocab_size: int
     hidden_size: int
     special_tokens: SpecialTokens
-    quantization: QuantizationScheme
+    served: Precision = "int8"
+    """Which graph answers who asks for none: INT8 only if it passed what is asked of it."""
+    quantization: QuantizationScheme | None
+    """Of `model.int8.onnx`; None if there is no such file, because no scheme passed."""
+    ladder: tuple[Rung, ...] = ()
+    """The schemes that were tried, in their order; the last is the one that passed, if one did."""
     opset: int
     versions: dict[str, str]
     """Of the packages that made the files."""
@@ -93,6 +83,11 @@ class Manifest(_Record):
     @property
     def input_names(self) -> tuple[str, ...]:
         return tuple(tensor.name for tensor in self.inputs)
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """What the package has a graph of."""
+        return tuple(precision for precision, name in GRAPHS.items() if name in self.files)
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -1,6 +1,6 @@
 """What every task does with an open package: tokenize, batch, run the graph."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -41,20 +41,31 @@ class OpenModel:
 
     def run(self, texts: Sequence[TokenizedText], output: str) -> Iterator[tuple[Batch, npt.NDArray[np.float32]]]:
         """Each batch of `texts` with the graph's output called `output`, as soon as it is there."""
-        pad_id = self.manifest.special_tokens.pad_id
-        for batch in batches(texts, pad_id=pad_id, batch_tokens=self._batch_tokens):
-            yield batch, self._session.run(batch, output)
+        for batch, (values,) in self.run_batches(self.batches(texts), output):
+            yield batch, values
+
+    def batches(self, texts: Sequence[TokenizedText]) -> Iterator[Batch]:
+        """`texts` as they go through the graph together."""
+        return batches(texts, pad_id=self.manifest.special_tokens.pad_id, batch_tokens=self._batch_tokens)
+
+    def run_batches(
+        self, grouped: Iterable[Batch], *outputs: str
+    ) -> Iterator[tuple[Batch, list[npt.NDArray[np.float32]]]]:
+        """Each batch of `grouped` with the graph's outputs of these names; `split` parts them by text."""
+        for batch in grouped:
+            yield batch, self._session.run(batch, *outputs)
 
     def rows(self, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
         """Run `texts` together, as one batch: for each its part of the output called `output`, in their order."""
         batch = padded(texts, range(len(texts)), self.manifest.special_tokens.pad_id)
-        return self._split(batch, output, self._session.run(batch, output))
+        (values,) = self._session.run(batch, output)
+        return self.split(batch, output, values)
 
     def answers(self, question: Question[Answer]) -> list[Answer]:
         """The answer to each text of `question`, in their order."""
         found: dict[int, Answer] = {}
         for batch, values in self.run(question.texts, question.output):
-            for position, rows in zip(batch.positions, self._split(batch, question.output, values), strict=True):
+            for position, rows in zip(batch.positions, self.split(batch, question.output, values), strict=True):
                 found[position] = question.answer(position, rows)
         return [found[position] for position in range(len(question.texts))]
 
@@ -63,6 +74,6 @@ class OpenModel:
         unknown_id = self._tokenizer.unknown_id
         return 0 if unknown_id is None else int((text.ids_L == unknown_id).sum())
 
-    def _split(self, batch: Batch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
+    def split(self, batch: Batch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
         """The rows of each text of the batch: one for each text, unless a subclass says otherwise."""
         return list(values)

@@ -15,21 +15,29 @@ from clozeline.inference.batching import Batch
 class GraphSession:
     """One open graph. Safe to run from many threads: ONNX Runtime keeps no state between runs."""
 
-    def __init__(self, path: Path, *, input_names: tuple[str, ...], num_threads: int) -> None:
-        self._session = onnxruntime.InferenceSession(
-            str(path), _options(num_threads), providers=["CPUExecutionProvider"]
-        )
+    def __init__(self, path: Path, *, input_names: tuple[str, ...], num_threads: int, wide_sums: bool = False) -> None:
+        """Open the graph in the file `path`.
+
+        Args:
+            path: the file.
+            input_names: what the graph takes.
+            num_threads: cores that one run may use.
+            wide_sums: compute products of INT8 so that no sum can saturate, on any processor; slower.
+        """
+        options = _options(num_threads)
+        options.add_session_config_entry("session.x64quantprecision", str(int(wide_sums)))
+        self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._input_names = input_names
 
-    def run(self, batch: Batch, output: str) -> npt.NDArray[np.float32]:
-        """Run the graph on `batch` and return the output called `output`."""
+    def run(self, batch: Batch, *outputs: str) -> list[npt.NDArray[np.float32]]:
+        """Run the graph on `batch` and return the outputs of these names."""
         known = {
             "input_ids": batch.input_ids_BL,
             "attention_mask": batch.attention_mask_BL,
             "token_type_ids": np.zeros_like(batch.input_ids_BL),
         }
-        values: npt.NDArray[np.float32]
-        (values,) = self._session.run([output], {name: known[name] for name in self._input_names})
+        values: list[npt.NDArray[np.float32]]
+        values = self._session.run(list(outputs), {name: known[name] for name in self._input_names})
         return values
 
 

@@ -1,7 +1,7 @@
 """The one reader of params.yaml: types and bounds of every knob; the values are in the file alone."""
 
 from clozeline.params.data import PreprocessParams, SourceParams, TokenizeParams
-from clozeline.params.delivery import ExportParams, ReleaseParams
+from clozeline.params.delivery import ExportGates, ExportParams, ReleaseParams, RungParams
 from clozeline.params.finetuning import ClassificationParams, FinetuneParams, QuestionAnsweringParams, TaggingParams
 from clozeline.params.model import FAMILY_NAMES, SIZE_NAMES, ModelParams
 from clozeline.params.optimization import OptimizerParams, ScheduleParams
@@ -14,6 +14,7 @@ __all__ = [
     "SIZE_NAMES",
     "ClassificationParams",
     "EvaluateParams",
+    "ExportGates",
     "ExportParams",
     "FinetuneParams",
     "MaskingParams",
@@ -24,6 +25,7 @@ __all__ = [
     "PretrainParams",
     "QuestionAnsweringParams",
     "ReleaseParams",
+    "RungParams",
     "ScheduleParams",
     "SourceParams",
     "TaggingParams",

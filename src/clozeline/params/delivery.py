@@ -1,26 +1,50 @@
 """Sections `export` and `release`: what leaves the house, and what must hold for it."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from clozeline.params.section import Count, Positive, Section, Share
 
 
+class RungParams(Section):
+    """One INT8 scheme."""
+
+    weights: Literal["int7", "uint8", "int8"]
+    """See `exporting/quantization.py`."""
+    exact_share: Share
+    """Of the products by a weight: the worst of them, which stay in fp32."""
+    quantize_embeddings: bool
+
+
+class ExportGates(Section):
+    """What an INT8 graph has to show on `num_agreement_texts` texts before it may answer."""
+
+    min_agreement: Share
+    min_metric_ratio: Share
+    max_batch_flips: Share
+    min_batch_cosine: Share
+
+
 class ExportParams(Section):
     models: dict[str, str]
     opset: Annotated[int, Field(ge=14, le=20)]
     """20 is the highest that the exporter of torch 2.13 under optimum writes."""
+    max_parity_difference: Positive
     per_token: bool
     per_channel: bool
-    reduce_range: bool
-    quantize_embeddings: bool
+    ladder: tuple[RungParams, ...]
+    """Tried in this order; the first that passes `gates` is served."""
+    gates: ExportGates
     num_agreement_texts: Count
-    max_parity_difference: Positive
+    num_calibration_texts: Count
+    label_field: str | None
 
 
 class ReleaseParams(Section):
     min_int8_agreement: Share
+    min_int8_speedup: Positive
+    """fp32's time over INT8's, on the processor of the release; below it, fp32 is served there."""
     min_unigram_ratio: Positive
     """The unigram baseline's perplexity over the encoder's: what a first version, too, must reach."""
     max_perplexity_ratio: Positive

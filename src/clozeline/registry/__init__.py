@@ -3,9 +3,12 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from clozeline.workspace import Workspace, tracking_uri
+
+if TYPE_CHECKING:
+    from clozeline.inference.manifest import Precision
 
 MODEL_PREFIX: Final = "clozeline-"
 CANDIDATE: Final = "candidate"
@@ -22,6 +25,8 @@ class FetchedPackage:
     """As `dist/<model>/`: the ONNX graphs, the tokenizer, the manifest."""
     name: str
     version: str
+    served: "Precision | None" = None
+    """The graph that was found to answer sooner where it was released; None: what its manifest says."""
 
 
 def model_name(package: str) -> str:

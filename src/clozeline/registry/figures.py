@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from clozeline.errors import ArtifactError
+from clozeline.inference.manifest import Precision
 
 Record = TypeVar("Record", bound="_Metrics")
 
@@ -96,8 +97,16 @@ class ExportMetrics(_Metrics):
     """metrics/export/<model>.json"""
 
     fp32_size_bytes: int
-    int8_size_bytes: int
-    int8_agreement: float
+    served: Precision = "int8"
+    """fp32 if no INT8 scheme passed: there is no INT8 graph then, and the next two are None."""
+    int8_size_bytes: int | None = None
+    int8_agreement: float | None = None
+
+    @model_validator(mode="after")
+    def _int8_has_its_figures(self) -> Self:
+        if self.served == "int8" and (self.int8_size_bytes is None or self.int8_agreement is None):
+            raise ValueError("`int8_size_bytes` and `int8_agreement` of the graph that is served")
+        return self
 
 
 @dataclass(frozen=True)

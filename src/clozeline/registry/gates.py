@@ -33,9 +33,11 @@ class Gate:
 def gates(params: ReleaseParams, candidate: Figures, champion: Figures | None) -> list[Gate]:
     """The gates of a candidate.
 
-    `champion` is None where there is nothing to compare with: a first version, or figures of other text.
+    `champion` is None where there is nothing to compare with: a first version, or figures of other text. A package
+    that serves fp32, because no INT8 scheme passed when it was exported, has no agreement to show.
     """
-    checked = [Gate("int8_agreement", candidate.export.int8_agreement, "at least", params.min_int8_agreement)]
+    agreement = candidate.export.int8_agreement
+    checked = [] if agreement is None else [Gate("int8_agreement", agreement, "at least", params.min_int8_agreement)]
     quality = candidate.quality
     if isinstance(quality, EncoderMetrics):
         ratio = quality.unigram_perplexity / quality.perplexity

@@ -67,7 +67,8 @@ def fetch_package(uri: str, workspace: Workspace) -> FetchedPackage:
     if model is None and not copy.exists():
         with replacing_folder(copy) as folder, told(f"files of {version}", address):
             download_artifacts(artifact_uri=source, dst_path=str(folder), tracking_uri=address)
-    return FetchedPackage(folder=_package_in(model or copy, version), name=version.name, version=version.version)
+    folder = _package_in(model or copy, version)
+    return FetchedPackage(folder=folder, name=version.name, version=version.version, served=version.served)
 
 
 def _package_in(model: Path, version: Registered) -> Path:

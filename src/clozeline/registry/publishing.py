@@ -160,4 +160,5 @@ def _save(package: Path, folder: Path) -> None:
 
 def _description(manifest: Manifest) -> str:
     task = "a masked language model" if manifest.task == "fill-mask" else f"labels: {', '.join(manifest.labels)}"
-    return f"{manifest.family}, {manifest.task}; INT8 ONNX; {task}"
+    form = "INT8 ONNX" if manifest.served == "int8" else "fp32 ONNX: no INT8 scheme passed its checks"
+    return f"{manifest.family}, {manifest.task}; {form}; {task}"

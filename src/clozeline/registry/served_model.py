@@ -18,7 +18,10 @@ from clozeline.registry import PACKAGE
 
 
 class ServedModel(PythonModel):
-    """Answers with the INT8 graph; `params` may set `top_k` (answers for each mask or text) and `truncate`."""
+    """Answers with the graph that the manifest says is served.
+
+    `params` may set `top_k` (answers for each mask or text) and `truncate`.
+    """
 
     def load_context(self, context: PythonModelContext) -> None:
         """Open the package; an `ArtifactError` names the file that is missing or damaged."""

@@ -1,6 +1,7 @@
 """Versions of the registered models and the aliases that say which one is live."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final, Self
 
 from mlflow.entities.model_registry import ModelVersion
@@ -8,12 +9,15 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from clozeline.errors import ArtifactError
+from clozeline.inference.manifest import Precision
 from clozeline.registry import CANDIDATE, CHAMPION, MODEL_PREFIX, PREVIOUS
 from clozeline.registry.client import is_absent, told
 from clozeline.tracking.database import prepare
 
 PACKAGE_SHA256: Final = "clozeline.package_sha256"
 ROLLED_BACK: Final = "clozeline.rolled_back"
+SERVED: Final = "clozeline.served"
+_SERVED: Final[Mapping[str, Precision]] = {"int8": "int8", "fp32": "fp32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,8 @@ class Registered:
     package_sha256: str
     was_rolled_back: bool
     """A person took it down: no release puts it back by itself."""
+    served: Precision | None = None
+    """Which of its graphs answers who asks for none; None: what its manifest says."""
 
     def __str__(self) -> str:
         return f"{self.name} version {self.version}"
@@ -109,6 +115,11 @@ class Registry:
         with told(str(version), self._tracking_uri):
             self._client.set_model_version_tag(version.name, version.version, key, value)
 
+    def serve(self, version: Registered, precision: Precision) -> Registered:
+        """Let this graph of `version` answer who asks for none."""
+        self.tag(version, SERVED, precision)
+        return replace(version, served=precision)
+
     def nominate(self, version: Registered) -> None:
         """Make `version` the candidate."""
         with told(str(version), self._tracking_uri):
@@ -172,4 +183,5 @@ def _registered(version: ModelVersion) -> Registered:
         run_id=version.run_id or "",
         package_sha256=version.tags.get(PACKAGE_SHA256, ""),
         was_rolled_back=version.tags.get(ROLLED_BACK) == "true",
+        served=_SERVED.get(version.tags.get(SERVED, "")),
     )

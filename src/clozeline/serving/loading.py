@@ -1,27 +1,40 @@
 """From a source to a model that has answered once."""
 
+import logging
+
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.manifest import FILES, Precision
+from clozeline.inference.manifest import GRAPHS, Precision
 from clozeline.inference.package import load
 from clozeline.serving.catalogue import Identity, ServedModel
 from clozeline.serving.sources import ModelSource, fetched
 
+_LOG = logging.getLogger(__name__)
+
 LoadedModel = ServedModel[Encoder | Classifier]
 
 
-def open_source(source: ModelSource, precision: Precision) -> LoadedModel:
+def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel:
     """Fetch, check and load a model, and run it once, so that its first client does not wait for it.
+
+    Without a `precision`, the graph answers that was found fit: fp32, and it is said, where INT8 was refused by its
+    checks or was slower where it was released.
 
     Raises:
         ArtifactError: it is not there, or its bytes are not those that were exported.
         TransientError: the registry does not answer.
     """
     found = fetched(source)
-    model = load(found.folder, precision=precision)
-    sha256 = model.manifest.files[{"int8": FILES.int8, "fp32": FILES.fp32}[precision]].sha256
+    model = load(found.folder, precision=precision or found.served)
+    answering = precision or found.served or model.manifest.served
+    if precision is None and answering == "fp32":
+        why = (
+            "no INT8 scheme passed its checks" if model.manifest.served == "fp32" else "INT8 was slower at the release"
+        )
+        _LOG.warning("%s: fp32 answers, because %s", source.name, why)
+    sha256 = model.manifest.files[GRAPHS[answering]].sha256
     _warm_up(model)
-    return ServedModel(Identity(source.name, source.place, found.version or sha256[:12], sha256, precision), model)
+    return ServedModel(Identity(source.name, source.place, found.version or sha256[:12], sha256, answering), model)
 
 
 def _warm_up(model: Encoder | Classifier) -> None:

@@ -9,7 +9,8 @@ from fastapi import Header
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from clozeline.inference.manifest import FileRecord, QuantizationScheme, Task
+from clozeline.inference.evidence import QuantizationScheme
+from clozeline.inference.manifest import FileRecord, Precision, Task
 from clozeline.serving.limits import MAX_TEXT_CHARACTERS, MAX_TEXTS, MAX_TIMEOUT_MILLISECONDS, MAX_TOP_K
 
 TEXT_TAG = "(one text)"
@@ -155,14 +156,14 @@ class ModelCard(BaseModel):
     sha256: str = Field(description="Of the graph that answers.")
     task: Task
     routes: list[str]
-    precision: Literal["int8", "fp32"]
+    precision: Precision = Field(description="Of the graph that answers.")
     family: str
     max_length: int = Field(description="Longest text in tokens, special tokens among them.")
     vocab_size: int
     hidden_size: int
     mask_token: str | None
     labels: list[str]
-    quantization: QuantizationScheme
+    quantization: QuantizationScheme | None = Field(description="Of the INT8 graph; null if the package has none.")
     opset: int
     versions: dict[str, str] = Field(description="Of the packages that exported it.")
     lock_sha256: str = Field(description="Of the requirements lock that it was exported with.")

@@ -37,7 +37,8 @@ class Settings:
     port: int
     """0: any free one."""
     capacity: Capacity
-    precision: Precision
+    precision: Precision | None
+    """None: of each model the one that was found fit."""
     keys: ApiKeys
     watch_seconds: float
     """Between two looks at the registry: has an alias moved? 0: never."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from clozeline import registry
 from clozeline.errors import ArtifactError, ParamsError
-from clozeline.inference.manifest import FILES, Task, read_manifest
+from clozeline.inference.manifest import FILES, Precision, Task, read_manifest
 
 DIST = Path("dist")
 REGISTRY_SCHEME = "models:/"
@@ -41,6 +41,8 @@ class FetchedModel:
     folder: Path
     version: str | None
     """Of the registry; a folder has none."""
+    served: Precision | None = None
+    """The graph that the registry says is to answer; None: what the manifest says."""
 
 
 def parse_sources(texts: Sequence[str]) -> list[ModelSource]:
@@ -115,7 +117,7 @@ def fetched(source: ModelSource) -> FetchedModel:
     if not source.place.startswith(REGISTRY_SCHEME):
         return FetchedModel(Path(source.place), None)
     package = registry.fetch(source.place)
-    return FetchedModel(package.folder, package.version)
+    return FetchedModel(package.folder, package.version, package.served)
 
 
 def _champions(task: Task) -> list[str]:

@@ -32,7 +32,7 @@ class AliasWatcher:
         self,
         service: Service,
         sources: Sequence[ModelSource],
-        precision: Precision,
+        precision: Precision | None,
         interval_seconds: float,
         live_version: Callable[[str], str] = registry.live_version,
     ) -> None:

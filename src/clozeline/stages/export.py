@@ -1,27 +1,26 @@
 """Export: a trained model becomes a package: ONNX in fp32 and INT8, tokenizer, manifest; both graphs are proven."""
 
-import hashlib
-import heapq
 import logging
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-import pyarrow.parquet as pq
+from onnx import ModelProto
 from pydantic import BaseModel, ConfigDict
 
 from clozeline import atomic
-from clozeline.errors import DataError, GateError
-from clozeline.exporting.agreement import agreement
+from clozeline.errors import GateError
 from clozeline.exporting.graph import declare, op_counts, read_graph, write_graph
+from clozeline.exporting.ladder import Climbed, Ladder
 from clozeline.exporting.parity import largest_difference
-from clozeline.exporting.quantization import Quantized, Scheme, quantize
+from clozeline.exporting.proof import Proof
+from clozeline.exporting.sample import Sample, read_sample
 from clozeline.exporting.through_optimum import export_onnx, head_products
 from clozeline.exporting.trained import TrainedModel, open_trained
+from clozeline.inference.evidence import Rung
 from clozeline.inference.latency import measure
-from clozeline.inference.manifest import FILES, Manifest, QuantizationScheme, SpecialTokens, TensorSpec, record_of
-from clozeline.inference.package import load
+from clozeline.inference.manifest import FILES, Manifest, Precision, SpecialTokens, TensorSpec, record_of
 from clozeline.params import ExportParams
 
 _LOG = logging.getLogger(__name__)
@@ -38,26 +37,33 @@ class ExportMetrics(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
+    served: Precision
+    """INT8 if a scheme passed every check, else fp32."""
     fp32_size_bytes: int
-    int8_size_bytes: int
+    int8_size_bytes: int | None = None
     parity_max_abs_difference: float
-    int8_agreement: float
-    """Share of masked tokens (encoder) or texts (classifier) that INT8 answers as fp32 does."""
-    num_agreement_items: int
     num_agreement_texts: int
-    fp32_top1: float | None
+    int8_agreement: float | None = None
+    """Share of masked tokens (encoder) or texts (classifier) that INT8 answers as fp32 does."""
+    num_agreement_items: int | None = None
+    fp32_top1: float | None = None
     """Of an encoder: share of the masked tokens that it names; beside it the same of INT8."""
-    int8_top1: float | None
-    embedding_cosine_mean: float | None
-    embedding_cosine_min: float | None
-    quantized_matmuls: int
-    quantized_embeddings: int
-    float_matmuls: int
-    """Left in fp32: products of two activations, and the small layers of the head."""
+    int8_top1: float | None = None
+    embedding_cosine_mean: float | None = None
+    embedding_cosine_min: float | None = None
+    quantized_matmuls: int | None = None
+    quantized_embeddings: int | None = None
+    float_matmuls: int | None = None
+    """Left in fp32: products of two activations, the small layers of the head, and what the scheme leaves out."""
+    ladder: tuple[Rung, ...]
+    """Every scheme that was tried, with its figures; those above are of the one that is served."""
 
 
 def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path, metrics: Path) -> None:
     """Export the trained model in the folder `model` to the package folder `out`.
+
+    The first INT8 scheme of the ladder that passes its gates is served; if none does, fp32 is, and there is no INT8
+    graph in the package.
 
     Args:
         params: the section `export` of params.yaml.
@@ -69,52 +75,31 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
 
     Raises:
         ArtifactError: `model` is incomplete, damaged, or of a kind that cannot be exported.
-        DataError: `texts` has no column `text`, or no text.
+        DataError: `texts` has no column `text` or `export.label_field`, or no text.
         GateError: the fp32 graph does not compute what the trained model computes.
     """
-    sample = read_sample(texts, params.num_agreement_texts)
+    num_texts = params.num_agreement_texts
+    sample, calibration = read_sample(texts, num_texts + params.num_calibration_texts, params.label_field).parted(
+        num_texts
+    )
     trained = open_trained(model)
     with atomic.replacing_folder(out) as folder:
         inputs = export_onnx(trained, params.opset, folder / FILES.fp32)
         difference = _proven_parity(trained, folder / FILES.fp32, tuple(inputs), params.max_parity_difference)
-        quantized = _write_graphs(folder, trained, params)
+        graph = _declared(trained, folder / FILES.fp32)
         shutil.copyfile(model / FILES.tokenizer, folder / FILES.tokenizer)
-        manifest = _manifest(folder, trained, inputs, quantized, params, lock)
+        draft = _draft(trained, inputs, params, lock)
+        ladder = Ladder(graph, folder, draft, head_products(trained, graph), params)
+        proof = Proof(folder / FILES.fp32, draft, sample, params.gates)
+        climbed = ladder.climb(proof, calibration.texts or sample.texts[: params.num_calibration_texts])
+        manifest = _manifest(folder, draft, climbed)
         (folder / FILES.manifest).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        record = _measured(folder, sample, difference, quantized)
+        record = _record(folder, sample, difference, climbed)
+        if climbed.quantized is None:
+            _LOG.warning("%s: no INT8 scheme of `export.ladder` passed `export.gates`: fp32 is served", out)
         _LOG.info("%s answers %s", out, measure(folder, repeats=5))
     with atomic.replacing_file(metrics) as file:
         file.write_text(record.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
-
-
-def read_sample(texts: Path, num_texts: int) -> list[str]:
-    """The `num_texts` different texts with the lowest hashes: a sample that the order of the rows does not change.
-
-    Raises:
-        DataError: there is no such file, no column `text`, or no text in it.
-    """
-    if not texts.is_file() or "text" not in pq.read_schema(texts).names:
-        raise DataError(
-            f"{texts} gives no texts to compare INT8 and fp32 on",
-            given="no column `text`" if texts.is_file() else "no such file",
-            expected="a Parquet file with the column `text`",
-            do="run `dvc repro preprocess`, or correct `texts` of the stage in dvc.yaml",
-        )
-    distinct = {hashlib.sha256(text.encode()).digest(): text for text in _texts(texts)}
-    if not distinct:
-        raise DataError(
-            f"{texts} gives no texts to compare INT8 and fp32 on",
-            given="no row with a text",
-            expected="at least one",
-            do="give preprocess more text, or a larger `validation_fraction`",
-        )
-    return [distinct[digest] for digest in heapq.nsmallest(num_texts, distinct)]
-
-
-def _texts(path: Path) -> Iterator[str]:
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(columns=["text"]):
-            yield from (text for text in batch.column("text").to_pylist() if text)
 
 
 def _proven_parity(trained: TrainedModel, graph: Path, inputs: tuple[str, ...], limit: float) -> float:
@@ -129,19 +114,11 @@ def _proven_parity(trained: TrainedModel, graph: Path, inputs: tuple[str, ...], 
     return difference
 
 
-def _write_graphs(folder: Path, trained: TrainedModel, params: ExportParams) -> Quantized:
-    graph = read_graph(folder / FILES.fp32)
+def _declared(trained: TrainedModel, path: Path) -> ModelProto:
+    graph = read_graph(path)
     declare(graph, _outputs(trained))
-    write_graph(graph, folder / FILES.fp32)
-    scheme = Scheme(
-        per_token=params.per_token,
-        per_channel=params.per_channel,
-        reduce_range=params.reduce_range,
-        embeddings=params.quantize_embeddings,
-    )
-    quantized = quantize(graph, scheme, exact=head_products(trained, graph))
-    write_graph(quantized.model, folder / FILES.int8)
-    return quantized
+    write_graph(graph, path)
+    return graph
 
 
 def _outputs(trained: TrainedModel) -> tuple[TensorSpec, ...]:
@@ -165,17 +142,11 @@ def _outputs(trained: TrainedModel) -> tuple[TensorSpec, ...]:
     )
 
 
-def _manifest(
-    folder: Path,
-    trained: TrainedModel,
-    inputs: Sequence[str],
-    quantized: Quantized,
-    params: ExportParams,
-    lock: Path,
-) -> Manifest:
+def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, lock: Path) -> Manifest:
+    """The manifest before any INT8 graph is there."""
     tokenizer, config = trained.tokenizer, trained.model.config
     return Manifest(
-        format_version=1,
+        format_version=2,
         task=trained.task,
         family=trained.family,
         inputs=tuple(
@@ -193,36 +164,51 @@ def _manifest(
             mask_id=tokenizer.mask_token_id,
             mask_token=tokenizer.mask_token,
         ),
-        quantization=QuantizationScheme(
-            activations="uint8 per token, dynamic" if params.per_token else "uint8 per batch, dynamic",
-            weights="int8 per column, symmetric" if params.per_channel else "int8 per matrix, symmetric",
-            reduce_range=params.reduce_range,
-            embeddings="int8 per row, symmetric" if params.quantize_embeddings else "float32",
-            quantized_matmuls=quantized.num_matmuls,
-            quantized_embeddings=quantized.num_embeddings,
-            exact_matmuls=quantized.exact,
-        ),
+        served="fp32",
+        quantization=None,
         opset=params.opset,
         versions={package: version(package) for package in _MADE_WITH},
         lock_sha256=record_of(lock).sha256,
-        files={name: record_of(folder / name) for name in (FILES.fp32, FILES.int8, FILES.tokenizer)},
+        files={},
     )
 
 
-def _measured(folder: Path, sample: Sequence[str], difference: float, quantized: Quantized) -> ExportMetrics:
-    both = agreement(load(folder, precision="fp32"), load(folder, precision="int8"), sample)
-    return ExportMetrics(
+def _manifest(folder: Path, draft: Manifest, climbed: Climbed) -> Manifest:
+    names = [FILES.fp32, *([FILES.int8] if climbed.quantized else []), FILES.tokenizer]
+    return draft.model_copy(
+        update={
+            "served": "int8" if climbed.quantized else "fp32",
+            "quantization": climbed.rungs[-1].scheme if climbed.quantized else None,
+            "ladder": climbed.rungs,
+            "files": {name: record_of(folder / name) for name in names},
+        }
+    )
+
+
+def _record(folder: Path, sample: Sample, difference: float, climbed: Climbed) -> ExportMetrics:
+    record = ExportMetrics(
+        served="fp32",
         fp32_size_bytes=(folder / FILES.fp32).stat().st_size,
-        int8_size_bytes=(folder / FILES.int8).stat().st_size,
         parity_max_abs_difference=difference,
-        int8_agreement=both.top1_agreement,
-        num_agreement_items=both.num_items,
-        num_agreement_texts=len(sample),
-        fp32_top1=both.fp32_top1,
-        int8_top1=both.int8_top1,
-        embedding_cosine_mean=both.embedding_cosine_mean,
-        embedding_cosine_min=both.embedding_cosine_min,
-        quantized_matmuls=quantized.num_matmuls,
-        quantized_embeddings=quantized.num_embeddings,
-        float_matmuls=op_counts(quantized.model)["MatMul"],
+        num_agreement_texts=len(sample.texts),
+        ladder=climbed.rungs,
+    )
+    if climbed.quantized is None:
+        return record
+    passed = climbed.rungs[-1]
+    is_encoder = passed.metric == "masked-LM accuracy"
+    return record.model_copy(
+        update={
+            "served": "int8",
+            "int8_size_bytes": passed.size_bytes,
+            "int8_agreement": passed.agreement.value,
+            "num_agreement_items": passed.agreement.num_items,
+            "fp32_top1": passed.fp32_metric if is_encoder else None,
+            "int8_top1": passed.int8_metric if is_encoder else None,
+            "embedding_cosine_mean": passed.embedding_cosine_mean,
+            "embedding_cosine_min": passed.embedding_cosine_min,
+            "quantized_matmuls": climbed.quantized.num_matmuls,
+            "quantized_embeddings": climbed.quantized.num_embeddings,
+            "float_matmuls": op_counts(climbed.quantized.model)["MatMul"],
+        }
     )

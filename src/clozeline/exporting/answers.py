@@ -1,0 +1,86 @@
+"""What a graph answers to texts whose tokens are hidden by a rule, in an order that can be compared.
+
+A answers (masked tokens of an encoder, texts of a classifier), H hidden, L tokens, T texts, V vocabulary or classes.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from clozeline.inference.batching import Batch
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.open_model import OpenModel
+from clozeline.inference.tokenization import TokenizedText
+
+MASK_RATE = 0.15
+"""Share of a text's tokens that are masked to be guessed (Devlin et al. 2018, section 3.1)."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answers of a text follow each other; texts are in the order that they were given in."""
+
+    top1_A: npt.NDArray[np.int64]
+    """The likeliest token of each mask, or label of each text."""
+    embeddings_TH: npt.NDArray[np.float32] | None
+    """Of length 1; a classifier has none."""
+
+
+def answers(model: OpenModel, grouped: Iterable[Batch]) -> Answers:
+    """What `model` answers to the batches `grouped`, which have each text once.
+
+    An encoder's embeddings are those of the texts as they are given, masks among them: one run gives both.
+    """
+    outputs = ("logits", "sentence_embedding") if isinstance(model, Encoder) else ("logits",)
+    top1: dict[int, npt.NDArray[np.int64]] = {}
+    embeddings: dict[int, npt.NDArray[np.float32]] = {}
+    for batch, (logits_AV, *embeddings_BH) in model.run_batches(grouped, *outputs):
+        # The logits of all masks together would not fit in memory.
+        for position, of_text_V in zip(batch.positions, model.split(batch, "logits", logits_AV), strict=True):
+            top1[position] = np.atleast_1d(of_text_V.argmax(axis=-1))
+        for of_batch_BH in embeddings_BH:
+            embeddings.update(zip(batch.positions, of_batch_BH, strict=True))
+    in_order = sorted(top1)
+    return Answers(
+        np.concatenate([top1[position] for position in in_order]),
+        np.stack([embeddings[position] for position in in_order]) if embeddings else None,
+    )
+
+
+def logits(model: OpenModel, texts: Sequence[TokenizedText]) -> Iterator[npt.NDArray[np.float32]]:
+    """`logits_AV` of each batch of `texts`."""
+    return (logits_AV for _, (logits_AV,) in model.run_batches(model.batches(texts), "logits"))
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """A text whose tokens are hidden, and what they were."""
+
+    text: TokenizedText
+    true_ids_M: npt.NDArray[np.int64]
+
+
+def hide(text: TokenizedText, model: Encoder) -> Hidden:
+    """Mask the tokens of `hidden_places`."""
+    specials = model.manifest.special_tokens
+    assert specials.mask_id is not None
+    places = hidden_places(text.ids_L, specials.ids)
+    ids_L = text.ids_L.copy()
+    ids_L[places] = specials.mask_id
+    return Hidden(replace(text, ids_L=ids_L), text.ids_L[places])
+
+
+def hidden_places(ids_L: npt.NDArray[np.int64], special_ids: Sequence[int]) -> npt.NDArray[np.int64]:
+    """Which tokens of a text to mask: a function of the text alone, about `MASK_RATE` of them and at least one.
+
+    Special tokens are never chosen; a text of nothing else gives none.
+    """
+    candidates = np.flatnonzero(~np.isin(ids_L, special_ids))
+    wanted = math.ceil(MASK_RATE * len(candidates))
+    content = ids_L.tobytes()
+    drawn = sorted(candidates, key=lambda place: hashlib.blake2b(content + b"%d" % place, digest_size=8).digest())
+    return np.sort(np.array(drawn[:wanted], dtype=np.int64))

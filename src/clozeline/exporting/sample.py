@@ -1,0 +1,76 @@
+"""The texts that INT8 is held against fp32 on."""
+
+import hashlib
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import pyarrow.parquet as pq
+
+from clozeline.errors import DataError
+
+
+@dataclass(frozen=True)
+class Sample:
+    texts: Sequence[str]
+    labels: Sequence[str | None]
+    """Of each text, where the file has one."""
+
+    def parted(self, num_first: int) -> tuple[Self, Self]:
+        """The first `num_first` texts, and the others."""
+        return (
+            type(self)(self.texts[:num_first], self.labels[:num_first]),
+            type(self)(self.texts[num_first:], self.labels[num_first:]),
+        )
+
+
+def read_sample(texts: Path, num_texts: int, label_field: str | None = None) -> Sample:
+    """The `num_texts` different texts with the lowest hashes: a sample that the order of the rows does not change.
+
+    Their labels are those of the column `label_field`; a text that is there with two labels has none.
+
+    Raises:
+        DataError: there is no such file, no column `text` or `label_field`, or no text in it.
+    """
+    columns = ["text", *([label_field] if label_field else [])]
+    _check_columns(texts, columns)
+    labels: dict[bytes, set[str]] = {}
+    distinct: dict[bytes, str] = {}
+    for text, *label in _rows(texts, columns):
+        digest = hashlib.sha256(text.encode()).digest()
+        distinct[digest] = text
+        labels.setdefault(digest, set()).update(str(name) for name in label if name is not None)
+    if not distinct:
+        raise DataError(
+            f"{texts} gives no texts to compare INT8 and fp32 on",
+            given="no row with a text",
+            expected="at least one",
+            do="give preprocess more text, or a larger `validation_fraction`",
+        )
+    chosen = heapq.nsmallest(num_texts, distinct)
+    only = [labels[digest] for digest in chosen]
+    return Sample(
+        [distinct[digest] for digest in chosen], [next(iter(names)) if len(names) == 1 else None for names in only]
+    )
+
+
+def _check_columns(texts: Path, columns: Sequence[str]) -> None:
+    found = pq.read_schema(texts).names if texts.is_file() else None
+    missing = [column for column in columns if found is not None and column not in found]
+    if found is None or missing:
+        raise DataError(
+            f"{texts} gives no texts to compare INT8 and fp32 on",
+            given="no such file" if found is None else f"no column `{missing[0]}`",
+            expected="a Parquet file with the column `text`, and that of `export.label_field` if it names one",
+            do="run `dvc repro preprocess`, or correct `texts` of the stage in dvc.yaml or `export.label_field`",
+        )
+
+
+def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(columns=list(columns)):
+            for row in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
+                if row[0]:
+                    yield row

@@ -1,0 +1,60 @@
+"""Which products by a constant matrix cost the most when they are done in INT8.
+
+A answers, V vocabulary or classes.
+"""
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from onnx import ModelProto
+
+from clozeline.exporting.answers import hide, logits
+from clozeline.exporting.graph import write_graph
+from clozeline.exporting.quantization import Scheme, products_by_constants, quantize
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.manifest import FILES, Manifest
+from clozeline.inference.open_model import OpenModel
+from clozeline.inference.package import open_graph
+from clozeline.inference.tokenization import TokenizedText
+
+_LOG = logging.getLogger(__name__)
+
+
+def worst_first(
+    graph: ModelProto, path: Path, manifest: Manifest, scheme: Scheme, head: Collection[str], texts: Sequence[str]
+) -> list[str]:
+    """Names of the MatMuls that `scheme` quantizes, by how far the logits move if that one alone is quantized.
+
+    Each is measured by itself: the mean square of what it adds to a logit. Errors of different layers are nearly
+    independent, so that these add up; the embedding tables stay exact meanwhile.
+
+    Args:
+        graph: fp32.
+        path: where the graphs that are tried are written, beside tokenizer.json and, in its own file, `graph`.
+        manifest: of the package, as far as it is known.
+        scheme: how the others are quantized.
+        head: MatMuls that stay in any case.
+        texts: what is asked; other texts than those that decide.
+    """
+    fp32 = open_graph(path.with_name(FILES.fp32), manifest)
+    read = fp32.tokenize(texts, truncate=True)
+    asked = [hide(text, fp32).text for text in read] if isinstance(fp32, Encoder) else read
+    exact = list(logits(fp32, asked))
+    names = [name for name in products_by_constants(graph) if name not in head]
+    errors = {}
+    for name in names:
+        alone = quantize(graph, replace(scheme, embeddings=False), exact=[*head, *(n for n in names if n != name)])
+        write_graph(alone.model, path)
+        errors[name] = _mean_square(open_graph(path, manifest), asked, exact)
+        _LOG.debug("%s alone in INT8 moves the logits by %.3g (mean square)", name, errors[name])
+    return sorted(names, key=lambda name: -errors[name])
+
+
+def _mean_square(model: OpenModel, texts: Sequence[TokenizedText], exact: Sequence[npt.NDArray[np.float32]]) -> float:
+    """Of the differences from `exact`, less what moves all logits of an answer alike: that changes no probability."""
+    differences = [ours_AV - exact_AV for ours_AV, exact_AV in zip(logits(model, texts), exact, strict=True)]
+    return float(np.mean(np.concatenate([moved_AV.var(axis=1) for moved_AV in differences]), dtype=np.float64))

@@ -1,0 +1,84 @@
+"""What was measured of an INT8 graph before it was let answer; it stays with the package, in the manifest."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Metric = Literal["masked-LM accuracy", "accuracy", "label agreement"]
+
+
+class Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class QuantizationScheme(Record):
+    """How `model.int8.onnx` differs from `model.onnx`."""
+
+    activations: Literal["uint8 per token, dynamic", "uint8 per batch, dynamic"]
+    weights: Literal[
+        "int8 per column, symmetric",
+        "int8 per matrix, symmetric",
+        "uint8 per column, around 128",
+        "uint8 per matrix, around 128",
+    ]
+    reduce_range: bool
+    """Weights use 7 of 8 bits: without VNNI, products of signed 8-bit ones saturate."""
+    embeddings: Literal["int8 per row, symmetric", "float32"]
+    """A table that is the vocabulary head too keeps all 8 bits in both."""
+    quantized_matmuls: int
+    quantized_embeddings: int
+    exact_matmuls: tuple[str, ...]
+    """Products by a constant that stay in float32, by name; as do products of two activations."""
+
+
+class Measured(Record):
+    """A figure, and how sure it is."""
+
+    value: float
+    low: float
+    high: float
+    """Ends of its 95 % interval on other texts like these."""
+    num_items: int
+
+
+class Check(Record):
+    """One figure beside its limit."""
+
+    name: str
+    given: float
+    must_be: Literal["at least", "at most"]
+    limit: float
+    is_passed: bool
+
+    def __str__(self) -> str:
+        return f"{self.name} is {self.given:.4f}, {self.must_be} {self.limit:g}: {'yes' if self.is_passed else 'NO'}"
+
+
+class Rung(Record):
+    """One scheme that was tried, on the texts of the export."""
+
+    scheme: QuantizationScheme
+    size_bytes: int
+    """Of the file."""
+    agreement: Measured
+    """Share of masked tokens (encoder) or texts (classifier) that INT8 answers as fp32 does."""
+    metric: Metric
+    """Of the task: what fp32 and INT8 get right. Without labelled texts a classifier is held to what fp32 says."""
+    fp32_metric: float
+    int8_metric: float
+    metric_ratio: Measured
+    """INT8's over fp32's."""
+    embedding_cosine_mean: float | None
+    """Of an encoder: between the embeddings of a text by fp32 and by INT8."""
+    embedding_cosine_min: float | None
+    batch_flips: Measured
+    """Share of answers that differ when the text is alone and when it is among others, padded."""
+    batch_cosine_min: float | None
+    """Between the embeddings of a text alone and among others."""
+    saturation: float
+    """Largest difference of any logit from sums that are wide enough, on the processor of the export."""
+    checks: tuple[Check, ...]
+
+    @property
+    def is_passed(self) -> bool:
+        return all(check.is_passed for check in self.checks)

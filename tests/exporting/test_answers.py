@@ -1,0 +1,66 @@
+"""What is asked of a graph: masks that are a function of the text, and answers in the order of the texts."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clozeline.exporting.answers import answers, hidden_places, hide
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.package import load
+
+SPECIALS = (0, 1, 2, 3, 4)
+TEXTS = ["the encoder reads a sentence and fills in the word", "small models answer quickly", "a " * 200]
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=80))
+def test_about_one_in_seven_is_hidden_never_a_special_token_and_always_the_same(ids: list[int]) -> None:
+    ids_L = np.array(ids, dtype=np.int64)
+    places = hidden_places(ids_L, SPECIALS)
+    num_ordinary = sum(token_id not in SPECIALS for token_id in ids)
+    assert len(places) == np.ceil(0.15 * num_ordinary)
+    assert not np.isin(ids_L[places], SPECIALS).any()
+    assert (places == hidden_places(ids_L.copy(), SPECIALS)).all()
+
+
+def test_hidden_places_differ_between_texts_and_are_spread() -> None:
+    places = [hidden_places(np.arange(60) + shift, ()) for shift in range(100)]
+    counts = np.bincount(np.concatenate(places), minlength=60)
+    assert counts.min() > 0
+    assert len({tuple(place) for place in places}) == 100
+
+
+@pytest.fixture(scope="module")
+def encoder(encoder_package: Path) -> Encoder:
+    opened = load(encoder_package, precision="fp32")
+    assert isinstance(opened, Encoder)
+    return opened
+
+
+def test_what_was_hidden_is_kept_and_the_rest_is_read_as_it_is(encoder: Encoder) -> None:
+    (text,) = encoder.tokenize(TEXTS[:1])
+    hidden = hide(text, encoder)
+    places = hidden_places(text.ids_L, SPECIALS)
+    assert (hidden.text.ids_L[places] == 4).all()
+    assert (hidden.true_ids_M == text.ids_L[places]).all()
+    assert (np.delete(hidden.text.ids_L, places) == np.delete(text.ids_L, places)).all()
+
+
+def test_answers_are_those_of_the_encoder_in_the_order_of_the_texts(encoder: Encoder) -> None:
+    hidden = [hide(text, encoder).text for text in encoder.tokenize(TEXTS, truncate=True)]
+    found = answers(encoder, encoder.batches(hidden))
+    logits = dict(encoder.logits_at_masks(hidden))
+    embeddings = dict(encoder.embeddings(hidden))
+    assert (found.top1_A == np.concatenate([logits[text].argmax(axis=1) for text in range(3)])).all()
+    assert found.embeddings_TH is not None
+    np.testing.assert_array_equal(found.embeddings_TH, np.stack([embeddings[text] for text in range(3)]))
+
+
+def test_a_classifier_answers_with_a_label_and_no_embedding(classifier_package: Path) -> None:
+    classifier = load(classifier_package)
+    found = answers(classifier, classifier.batches(classifier.tokenize(TEXTS, truncate=True)))
+    assert found.embeddings_TH is None
+    labels = [best.label for (best,) in classifier.classify(TEXTS, truncate=True)]
+    assert [classifier.manifest.labels[place] for place in found.top1_A] == labels

@@ -1,0 +1,208 @@
+"""A model with outlier channels loses its INT8 answers in one product: the ladder finds it, or lets fp32 answer."""
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import ModernBertForMaskedLM
+
+from clozeline.errors import ArtifactError
+from clozeline.exporting import proof
+from clozeline.exporting.graph import read_graph, write_graph
+from clozeline.exporting.proof import Proof
+from clozeline.exporting.quantization import Scheme, quantize
+from clozeline.exporting.sample import Sample
+from clozeline.exporting.sensitivity import worst_first
+from clozeline.inference.evidence import QuantizationScheme, Rung
+from clozeline.inference.latency import measure
+from clozeline.inference.manifest import FILES, Manifest, read_manifest, verify
+from clozeline.inference.package import load
+from clozeline.params import ExportGates, RungParams
+
+ExportModel = Callable[..., Path]
+GATES = ExportGates(min_agreement=0.9, min_metric_ratio=0, max_batch_flips=0.005, min_batch_cosine=0.999)
+LADDER = tuple(
+    RungParams(weights="int7", exact_share=share, quantize_embeddings=True) for share in (0.0, 0.01, 0.1, 0.5)
+)
+OUTLIER_CHANNELS, OUTLIER_SIZE = 6, 1024.0
+SPOILED = "layers.1/mlp/Wo/MatMul"
+
+
+@pytest.fixture(scope="module")
+def outlier_encoder(small_encoder: Path, save_trained: Callable[[Any], Path]) -> Path:
+    """Channels before the last product of a layer are 1,024 times as large, and its weights for them as much smaller:
+    fp32 answers the same to the bit, but a token's scale leaves the other channels no digits.
+    """
+    model = ModernBertForMaskedLM.from_pretrained(small_encoder)
+    mlp = model.model.layers[1].mlp
+    with torch.no_grad():
+        # As drawn, the layers add so little that each mask is answered with the token of [MASK] itself.
+        for weight in (*model.model.layers.parameters(), model.head.dense.weight):
+            weight *= 8 if weight.ndim == 2 else 1
+        gate = slice(mlp.Wi.out_features // 2, mlp.Wi.out_features // 2 + OUTLIER_CHANNELS)
+        mlp.Wi.weight[gate] *= OUTLIER_SIZE
+        mlp.Wo.weight[:, :OUTLIER_CHANNELS] /= OUTLIER_SIZE
+    return save_trained(model)
+
+
+@pytest.fixture(scope="module")
+def climbed(outlier_encoder: Path, export_model: ExportModel) -> Path:
+    return export_model(outlier_encoder, ladder=LADDER, gates=GATES)
+
+
+@pytest.fixture(scope="module")
+def refused(outlier_encoder: Path, export_model: ExportModel) -> Path:
+    return export_model(outlier_encoder, ladder=LADDER[:1], gates=GATES)
+
+
+def test_the_plain_scheme_fails_and_leaving_the_spoiled_product_out_passes(climbed: Path) -> None:
+    manifest = read_manifest(climbed)
+    plain, mended = manifest.ladder
+    assert not plain.is_passed
+    assert [check.name for check in plain.checks if not check.is_passed] == ["agreement"]
+    assert mended.is_passed
+    (left_out,) = set(mended.scheme.exact_matmuls) - set(plain.scheme.exact_matmuls)
+    assert left_out.endswith(SPOILED)
+    assert mended.agreement.value > 0.9 > plain.agreement.high
+    assert (manifest.served, manifest.quantization) == ("int8", mended.scheme)
+    assert mended.size_bytes == (climbed / FILES.int8).stat().st_size
+
+
+def test_a_rung_that_comes_to_the_same_is_not_tried_twice(climbed: Path) -> None:
+    """1 % and 10 % of nine products are one each."""
+    assert len(read_manifest(climbed).ladder) == 2
+
+
+def test_the_whole_ladder_is_in_the_metrics_too(climbed: Path) -> None:
+    metrics = json.loads((climbed.parent / "metrics.json").read_text(encoding="utf-8"))
+    ladder = [Rung.model_validate(rung) for rung in metrics["ladder"]]
+    assert ladder == list(read_manifest(climbed).ladder)
+    assert metrics["served"] == "int8"
+    assert metrics["int8_agreement"] == ladder[-1].agreement.value
+
+
+def test_every_rung_states_items_and_interval(climbed: Path) -> None:
+    for rung in read_manifest(climbed).ladder:
+        assert rung.metric == "masked-LM accuracy"
+        for measured in (rung.agreement, rung.metric_ratio):
+            assert measured.low <= measured.value <= measured.high
+            assert measured.num_items > 100
+        assert rung.batch_flips.num_items > rung.agreement.num_items
+        assert rung.saturation == 0
+
+
+def test_where_nothing_passes_fp32_is_served_and_it_is_said(
+    refused: Path, outlier_encoder: Path, export_model: ExportModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = read_manifest(refused)
+    assert (manifest.served, manifest.quantization, manifest.precisions) == ("fp32", None, ("fp32",))
+    assert len(manifest.ladder) == 1
+    assert not (refused / FILES.int8).exists()
+    verify(refused, manifest)
+    metrics = json.loads((refused.parent / "metrics.json").read_text(encoding="utf-8"))
+    assert metrics["served"] == "fp32"
+    assert "int8_agreement" not in metrics
+    assert metrics["ladder"][0]["checks"][0]["is_passed"] is False
+    with caplog.at_level(logging.WARNING):
+        export_model(outlier_encoder, ladder=(), gates=GATES)
+    assert "no INT8 scheme of `export.ladder` passed `export.gates`: fp32 is served" in caplog.text
+
+
+def test_a_package_without_int8_answers_in_fp32_and_refuses_int8_with_the_reason(refused: Path) -> None:
+    text = ["the encoder reads a [MASK]"]
+    assert load(refused).fill(text) == load(refused, precision="fp32").fill(text)
+    with pytest.raises(ArtifactError, match="1 INT8 schemes were tried, and none passed"):
+        load(refused, precision="int8")
+    latency = measure(refused, batch_texts=2, repeats=1)
+    assert latency.int8_speedup is None
+    assert "INT8" not in str(latency)
+
+
+def test_the_worst_product_is_found_by_what_it_alone_does_to_the_logits(climbed: Path, tmp_path: Path) -> None:
+    (tmp_path / FILES.fp32).write_bytes((climbed / FILES.fp32).read_bytes())
+    (tmp_path / FILES.tokenizer).write_bytes((climbed / FILES.tokenizer).read_bytes())
+    manifest = read_manifest(climbed)
+    scheme = Scheme(per_token=True, per_channel=True, weights="int7", embeddings=True)
+    head = manifest.ladder[0].scheme.exact_matmuls
+    texts = ["raises an error if the file is empty", "a tokenizer cuts text into pieces"]
+    graph = read_graph(climbed / FILES.fp32)
+    worst = worst_first(graph, tmp_path / FILES.int8, manifest, scheme, head, texts)
+    assert worst[0].endswith(SPOILED)
+    assert len(worst) == 9
+    assert not set(worst) & set(head)
+
+
+SAMPLE = Sample(
+    ["the encoder reads a sentence and fills in the word", "small models", "returns a tensor " * 9], [None] * 3
+)
+
+
+def rung_of(package: Path, folder: Path, per_token: bool) -> Rung:
+    """Of the package's fp32 graph in INT8 with these scales of activations."""
+    (folder / FILES.tokenizer).write_bytes((package / FILES.tokenizer).read_bytes())
+    manifest = read_manifest(package)
+    assert manifest.quantization is not None
+    scheme = Scheme(per_token=per_token, per_channel=True, weights="int7", embeddings=True)
+    write_graph(quantize(read_graph(package / FILES.fp32), scheme).model, folder / FILES.int8)
+    return proof_of(package, manifest).rung(folder / FILES.int8, manifest.quantization)
+
+
+def proof_of(package: Path, manifest: Manifest, sample: Sample = SAMPLE) -> Proof:
+    return Proof(package / FILES.fp32, manifest, sample, GATES)
+
+
+def test_neighbours_show_where_a_batch_has_one_scale_and_not_where_each_token_has_its_own(
+    climbed: Path, tmp_path: Path
+) -> None:
+    by_token, by_batch = (rung_of(climbed, tmp_path, per_token=each) for each in (True, False))
+    assert by_token.batch_cosine_min is not None
+    assert by_batch.batch_cosine_min is not None
+    assert by_token.batch_cosine_min > 0.999999 > by_batch.batch_cosine_min
+    assert by_token.batch_flips.value == 0
+
+
+def test_sums_that_saturate_are_seen_and_refused(
+    climbed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whether they do depends on the processor, so that here the wide sums are another graph's."""
+    manifest = read_manifest(climbed)
+    held = proof_of(climbed, manifest)
+    opened = proof.open_graph
+
+    def other_if_wide(path: Path, given: Manifest, *, wide_sums: bool = False) -> object:
+        return opened(climbed / FILES.fp32 if wide_sums else path, given)
+
+    monkeypatch.setattr(proof, "open_graph", other_if_wide)
+    assert manifest.quantization is not None
+    rung = held.rung(climbed / FILES.int8, manifest.quantization)
+    assert rung.saturation > 0
+    assert [check.name for check in rung.checks if not check.is_passed] == ["saturation"]
+
+
+LABELS = ("jax", "numpy", "torch")
+
+
+@pytest.mark.parametrize(
+    ("labels", "metric", "num_items"),
+    [(["jax", "torch", None], "accuracy", 2), (["jax", "cobol", None], "label agreement", 3)],
+)
+def test_a_classifier_is_held_to_labels_if_half_of_the_texts_have_one_it_knows(
+    classifier_package: Path, labels: list[str | None], metric: str, num_items: int
+) -> None:
+    manifest = read_manifest(classifier_package)
+    scheme = manifest.quantization
+    assert isinstance(scheme, QuantizationScheme)
+    rung = proof_of(classifier_package, manifest, Sample(SAMPLE.texts, labels)).rung(
+        classifier_package / FILES.int8, scheme
+    )
+    assert rung.metric == metric
+    assert rung.metric_ratio.num_items == num_items
+    assert rung.batch_cosine_min is None
+    named = [best.label for (best,) in load(classifier_package, precision="fp32").classify(SAMPLE.texts, truncate=True)]
+    right = [name == label for name, label in zip(named, labels, strict=True) if label in LABELS]
+    expected = sum(right) / len(right) if metric == "accuracy" else 1.0
+    assert rung.fp32_metric == pytest.approx(expected)

@@ -1,0 +1,68 @@
+"""A sample is a function of the texts in the file, labels too."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.exporting.sample import read_sample
+
+
+def write_texts(path: Path, texts: list[str], column: str = "text") -> Path:
+    pq.write_table(pa.table({column: pa.array(texts, pa.string())}), path)
+    return path
+
+
+def test_the_sample_is_the_same_for_any_order_of_the_rows(tmp_path: Path) -> None:
+    texts = [f"text {number}" for number in range(50)]
+    forward = read_sample(write_texts(tmp_path / "a.parquet", texts), 10)
+    backward = read_sample(write_texts(tmp_path / "b.parquet", texts[::-1] + texts[:5]), 10)
+    assert forward == backward
+    assert len(set(forward.texts)) == 10
+
+
+def test_fewer_texts_than_wanted_are_all_taken(tmp_path: Path) -> None:
+    path = write_texts(tmp_path / "a.parquet", ["one", "two", "", "two"])
+    assert sorted(read_sample(path, 10).texts) == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("texts", "column", "given"),
+    [(["one"], "body", "no column `text`"), ([], "text", "no row with a text"), ([""], "text", "no row with a text")],
+)
+def test_texts_that_cannot_be_compared_on_are_refused_by_file(
+    tmp_path: Path, texts: list[str], column: str, given: str
+) -> None:
+    path = write_texts(tmp_path / "texts.parquet", texts, column)
+    with pytest.raises(DataError, match=given) as refused:
+        read_sample(path, 10)
+    assert str(path) in str(refused.value)
+
+
+def test_missing_texts_are_refused_by_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        read_sample(tmp_path / "texts.parquet", 10)
+
+
+def test_labels_come_with_their_texts_and_a_text_of_two_labels_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "texts.parquet"
+    rows = {"text": ["one", "two", "two", "three", "one"], "source": ["a", "b", "c", None, "a"]}
+    pq.write_table(pa.table(rows), path)
+    sample = read_sample(path, 10, "source")
+    assert dict(zip(sample.texts, sample.labels, strict=True)) == {"one": "a", "two": None, "three": None}
+    assert set(read_sample(path, 10).labels) == {None}
+
+
+def test_a_label_column_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no column `topic`"):
+        read_sample(write_texts(tmp_path / "texts.parquet", ["one"]), 10, "topic")
+
+
+def test_the_first_part_decides_and_the_second_is_other_texts(tmp_path: Path) -> None:
+    path = write_texts(tmp_path / "texts.parquet", [f"text {number}" for number in range(50)])
+    first, second = read_sample(path, 12).parted(8)
+    assert first == read_sample(path, 8)
+    assert len(second.texts) == 4
+    assert not set(first.texts) & set(second.texts)
