@@ -40,10 +40,15 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-system:  ## Debian's PostgreSQL, a real server of which the tests of infra/ start (PATH or /usr/lib/postgresql)
+APT_INSTALL := DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends
+
+system:  ## Debian's PostgreSQL (PATH or /usr/lib/postgresql) and Chromium: tests start a real server, and a real browser
 	@ls /usr/lib/postgresql/*/bin/postgres > /dev/null 2>&1 || command -v postgres > /dev/null \
-		|| { echo "installing PostgreSQL"; $(AS_ROOT) sh -c 'apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install --yes --no-install-recommends postgresql > /dev/null'; } \
+		|| { echo "installing PostgreSQL"; $(AS_ROOT) sh -c 'apt-get -qq update && $(APT_INSTALL) postgresql > /dev/null'; } \
 		|| { echo "make test needs PostgreSQL 15 or newer: install it (Debian's package is called postgresql), then run again" >&2; exit 1; }
+	@{ command -v chromium && command -v chromedriver; } > /dev/null \
+		|| { echo "installing Chromium"; $(AS_ROOT) sh -c 'apt-get -qq update && $(APT_INSTALL) chromium chromium-driver > /dev/null'; } \
+		|| { echo "make test needs Chromium and its driver: install them (Debian's packages are called chromium and chromium-driver), then run again" >&2; exit 1; }
 
 deploy: setup  ## Make the Prefect server at PREFECT_API_URL agree with infra/prefect.yaml
 	$(BIN)/python -m flows.deploy

@@ -1,15 +1,21 @@
-"""What runs on a schedule: bring every stage up to date, then release what came of it."""
+"""What runs on a schedule: bring every stage up to date, release what came of it, and report."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 from prefect import flow
 
+from clozeline.reporting.report import write
+from clozeline.workspace import Workspace
 from flows.pipeline import pipeline
 from flows.release import release
 
 
 @flow(name="nightly")
 def nightly(project: Path = Path()) -> None:
-    """Run `pipeline`, then `release`; the error of either is this flow's."""
+    """Run `pipeline`, then `release`, and write the report of both; the error of any is this flow's."""
     pipeline(project)
-    release(project)
+    try:
+        release(project)
+    finally:
+        write(Workspace(project.resolve()), datetime.now(UTC))

@@ -38,7 +38,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.path[:] = path
 
 
-@pytest.mark.parametrize("verb", ["run", "release", "rollback", "ui", "lineage models:/x@champion"])
+@pytest.mark.parametrize("verb", ["run", "release", "rollback", "report", "ui", "lineage models:/x@champion"])
 def test_outside_a_project_a_verb_says_where_to_go(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(app, verb.split())

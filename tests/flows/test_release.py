@@ -183,6 +183,12 @@ def test_the_nightly_flow_runs_the_stages_and_releases_what_came_of_them(project
     nightly(project)
     assert aliases(project) == aliases(project, LIBRARY) == {CHAMPION: "1"}
     assert "cleaned" in (project / "data/clean/raw.txt").read_text()
+    report = (project / "reports/report.html").read_text()
+    assert all(told in report for told in ("clozeline-encoder version 1, now champion", "✓ passed", "time to answer"))
+    client = MlflowClient(Workspace(project).defaults()["MLFLOW_TRACKING_URI"])
+    (flow_run,) = client.search_runs(["1"], "tags.`dvc.lock_md5` != ''")
+    assert "report.html" in [file.path for file in client.list_artifacts(flow_run.info.run_id)]
+    assert flow_run.info.run_id in report
 
 
 def test_prefect_finds_the_scheduled_flow_where_the_deployment_says() -> None:

@@ -217,4 +217,5 @@ def test_the_flow_finds_what_dvc_alone_made_unchanged(lines: tuple[Line, Line]) 
     output = line.run("clozeline", "run", "--no-release")
     for name in Lock.read(line.root / "dvc.lock").stages:
         assert re.search(rf"{name}\s+│\s+unchanged", output), output
+    assert "✓ All" in (line.root / "reports" / "report.html").read_text()
     assert line.lock == before

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from clozeline.cli import demo, lineage, plan, predict, release, run, serve, stage, ui
+from clozeline.cli import demo, lineage, plan, predict, release, report, run, serve, stage, ui
 from clozeline.errors import ClozelineError
 
 app = typer.Typer(
@@ -22,6 +22,7 @@ release.add_to(app)
 predict.add_to(app)
 serve.add_to(app)
 lineage.add_to(app)
+report.add_to(app)
 ui.add_to(app)
 stage.add_to(app)
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -17,7 +18,7 @@ def add_to(app: typer.Typer) -> None:
 def run(
     release: Annotated[bool, typer.Option(help="Release what came out, if it passes the gates of params.yaml.")] = True,
 ) -> None:
-    """Bring every stage up to date, release the models, and show what came out.
+    """Bring every stage up to date, release the models, and show what came out: as tables, and in reports/report.html.
 
     Only what depends on a change runs; what ran before is restored from DVC's cache. `make run` calls this.
 
@@ -31,6 +32,7 @@ def run(
     started = time.monotonic()
     end_orderly_when_told()
     from clozeline.cli import summary
+    from clozeline.reporting import report
     from flows.pipeline import pipeline
     from flows.release import Release, ReleaseRefusedError
     from flows.release import release as release_all
@@ -46,5 +48,6 @@ def run(
         except ReleaseRefusedError as error:
             refusal, releases = error, error.releases
     summary.show(workspace, stages, releases, seconds=time.monotonic() - started)
+    report.write(workspace, datetime.now(UTC))
     if refusal:
         raise refusal

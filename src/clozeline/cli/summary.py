@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from flows.release import Release
 
 _NEXT_VERBS = {
+    "report --open": "look at all of it on one page, reports/report.html",
     "serve": "serve every champion over HTTP",
     "ui": "see the runs and the registry in MLflow, the flow runs in Prefect",
 }

@@ -1,0 +1,78 @@
+"""What the registry knows of a package: which version it is, how it was decided about, and how fast it answered."""
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlflow.tracking import MlflowClient
+from pydantic import BaseModel, ConfigDict
+
+from clozeline.inference.manifest import read_manifest
+from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS, model_name
+from clozeline.registry.client import told
+from clozeline.registry.gates import Gate
+from clozeline.registry.publishing import package_sha256
+from clozeline.registry.versions import Registered, Registry
+from clozeline.tracking.database import prepare
+
+_LATENCY = "latency/"
+
+
+class Decision(BaseModel):
+    """A decision as it was stored beside the version."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    outcome: str
+    reason: str = ""
+    champion_before: str | None = None
+    gates: tuple[Gate, ...] = ()
+
+
+@dataclass(frozen=True)
+class Released:
+    """A package that was registered."""
+
+    version: Registered
+    aliases: tuple[str, ...]
+    """Those that it holds now."""
+    decision: Decision | None
+    """The newest one; None: it was registered, and the release then cut off."""
+    latency: Mapping[str, float]
+    """The figures of `inference.latency`, on the machine that released it last."""
+
+
+def released(tracking_uri: str, package: Path) -> Released | None:
+    """What became of the package in this folder; None if it was never registered.
+
+    Raises:
+        TransientError: the registry does not answer.
+        ArtifactError: there is no such package, or the run that holds the version's evidence is gone.
+    """
+    read_manifest(package)
+    registry = Registry.open(tracking_uri)
+    version = registry.with_package(model_name(package.name), package_sha256(package))
+    if version is None:
+        return None
+    client = prepare(tracking_uri)
+    with told(f"run of {version}", tracking_uri):
+        metrics = client.get_run(version.run_id).data.metrics
+        decision = _newest_decision(client, version.run_id)
+    held = {alias: registry.at(version.name, alias) for alias in (CHAMPION, CANDIDATE, PREVIOUS)}
+    return Released(
+        version=version,
+        aliases=tuple(alias for alias, holder in held.items() if holder and holder.version == version.version),
+        decision=decision,
+        latency={key.removeprefix(_LATENCY): value for key, value in metrics.items() if key.startswith(_LATENCY)},
+    )
+
+
+def _newest_decision(client: MlflowClient, run_id: str) -> Decision | None:
+    newest = max((file.path for file in client.list_artifacts(run_id, "decisions")), default=None)
+    if newest is None:
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(client.download_artifacts(run_id, newest, folder))
+        return Decision.model_validate(json.loads(file.read_text(encoding="utf-8")))

@@ -1,0 +1,72 @@
+"""The few figures that a reader looks for first."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from clozeline.errors import ClozelineError
+from clozeline.reporting import packages, quality, tasks
+from clozeline.reporting.compared import in_words, interval
+from clozeline.reporting.elements import element
+from clozeline.reporting.numbers import amount, megabytes, milliseconds, share
+from clozeline.reporting.run import Run
+
+
+@dataclass(frozen=True)
+class _Tile:
+    name: str
+    value: str
+    beside: str
+
+
+def tiles(run: Run) -> Markup | None:
+    """Those whose files are there: their chapters say of the others what is missing."""
+    made = [tile for source in (_encoder, _tasks, _packages) for tile in _there(source, run)]
+    if not made:
+        return None
+    return element(
+        "ul",
+        *(
+            element("li", element("span", tile.name), element("strong", tile.value), element("small", tile.beside))
+            for tile in made
+        ),
+        class_="tiles",
+    )
+
+
+def _there(source: Callable[[Run], Iterator[_Tile]], run: Run) -> Iterable[_Tile]:
+    made: list[_Tile] = []
+    try:
+        made.extend(source(run))
+    except ClozelineError:
+        return made
+    return made
+
+
+def _encoder(run: Run) -> Iterator[_Tile]:
+    figures = quality.metrics(run)
+    for key, form in (("perplexity", amount), ("top1", share)):
+        if key in figures:
+            ends = interval(figures, key)
+            beside = f"unigram baseline {form(figures[f'unigram_{key}'])}" if f"unigram_{key}" in figures else ""
+            yield _Tile(f"encoder, {in_words(key)}", form(figures[key]), "; ".join(filter(None, [ends, beside])))
+
+
+def _tasks(run: Run) -> Iterator[_Tile]:
+    for task in run.tasks:
+        given = tasks.headline(run, task)
+        beside = f"{given.baseline} {share(given.baseline_value)}, {given.trivial} {share(given.trivial_value)}"
+        yield _Tile(f"{task}, {in_words(given.metric)}", share(given.value), beside)
+
+
+def _packages(run: Run) -> Iterator[_Tile]:
+    for package in run.packages:
+        figures = packages.metrics(run, package)
+        if figures.get("int8_size_bytes") and figures.get("int8_agreement"):
+            beside = f"fp32 {megabytes(figures['fp32_size_bytes'])}; agrees in {share(figures['int8_agreement'])}"
+            yield _Tile(f"{package}, INT8", megabytes(figures["int8_size_bytes"]), beside)
+        released = run.released(package)
+        if released and "int8_text_milliseconds" in released.latency:
+            beside = f"fp32 {milliseconds(released.latency['fp32_text_milliseconds'])}; on one thread"
+            yield _Tile(f"{package}, one text", milliseconds(released.latency["int8_text_milliseconds"]), beside)

@@ -1,0 +1,68 @@
+"""Figures as people read them."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+Format = Callable[[float], str]
+_NARROW: Final = "\N{NARROW NO-BREAK SPACE}"
+
+
+def share(value: float) -> str:
+    """0.392 → 39.2 %."""
+    return f"{100 * value:.1f}{_NARROW}%"
+
+
+def count(value: float) -> str:
+    return f"{value:,.0f}"
+
+
+def megabytes(value: float) -> str:
+    return f"{value / 1e6:,.2f}{_NARROW}MB"
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:,.1f}{_NARROW}ms"
+
+
+def seconds(value: float) -> str:
+    return f"{value:,.0f}{_NARROW}s"
+
+
+def amount(value: float) -> str:
+    """Four digits that tell something; whole numbers whole."""
+    if value == int(value) and abs(value) < 1e15:
+        return f"{value:,.0f}"
+    decimals = next((places for least, places in ((100, 1), (10, 2), (1, 3)) if abs(value) >= least), None)
+    return f"{value:.3g}" if decimals is None else f"{value:,.{decimals}f}"
+
+
+def short(value: float) -> str:
+    """For the ticks of an axis: 4,500 → 4.5k."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:g}{letter}"
+    return f"{value:g}"
+
+
+_BY_ENDING: Final[Mapping[str, Format]] = MappingProxyType(
+    {
+        "_bytes": count,
+        "accuracy": share,
+        "agreement": share,
+        "f1": share,
+        "precision": share,
+        "recall": share,
+        "exact_match": share,
+        "top1": share,
+        "top5": share,
+        "_rate": share,
+        "_milliseconds": milliseconds,
+    }
+)
+
+
+def format_of(key: str) -> Format:
+    """How the figure `key` of a metric file is told, by how its name ends."""
+    name = key.removesuffix("_low").removesuffix("_high")
+    return next((form for ending, form in _BY_ENDING.items() if name.endswith(ending)), amount)

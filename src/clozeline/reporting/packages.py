@@ -1,0 +1,115 @@
+"""What is served: the exported graphs, how small INT8 makes them, how far it agrees, and how fast both are."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from markupsafe import Markup
+
+from clozeline.inference.manifest import read_manifest
+from clozeline.reporting.charts import Bar, bars
+from clozeline.reporting.compared import in_words, numbers
+from clozeline.reporting.elements import code, described, element, folded, joined, table
+from clozeline.reporting.numbers import amount, count, format_of, megabytes, milliseconds
+from clozeline.reporting.run import Part, Run
+from clozeline.reporting.verdict import require_released
+
+_LATENCIES = (
+    ("text_milliseconds", "one text of about 16 words"),
+    ("batch_milliseconds", "a batch of texts of 4 to 64 words"),
+)
+"""End of a key of `inference.latency.Latency` → what was timed."""
+_SERVED, _EXACT = "int8_", "fp32_"
+
+
+def parts(run: Run) -> Iterable[Part]:
+    pieces = (_heading, _sizes, _latencies, _figures, _ladder, _manifest)
+    return [partial(piece, run, package) for package in run.packages for piece in pieces]
+
+
+def metrics(run: Run, package: str) -> Mapping[str, Any]:
+    return run.files.figures(f"metrics/export/{package}.json", stage=f"export@{package}")
+
+
+def _heading(run: Run, package: str) -> Markup:
+    return element("h3", code(f"dist/{package}"))
+
+
+def _sizes(run: Run, package: str) -> Markup:
+    figures = numbers(metrics(run, package))
+    sizes = [
+        (name, figures[key])
+        for name, key in (("fp32", "fp32_size_bytes"), ("INT8", "int8_size_bytes"))
+        if key in figures
+    ]
+    return bars(f"{package}: size of the graph", [Bar(name, size, megabytes(size)) for name, size in sizes])
+
+
+def _latencies(run: Run, package: str) -> Markup:
+    latency = require_released(run, package).latency
+    rows = [
+        Bar(f"{what}, {name}", latency[f"{prefix}{key}"], milliseconds(latency[f"{prefix}{key}"]))
+        for key, what in _LATENCIES
+        for name, prefix in (("fp32", _EXACT), ("INT8", _SERVED))
+        if f"{prefix}{key}" in latency
+    ]
+    threads, texts = (amount(latency.get(key, 0)) for key in ("num_threads", "batch_texts"))
+    note = f"Median of whole calls where it was released; threads: {threads}; texts in a batch: {texts}."
+    return bars(f"{package}: time to answer", rows, note=note)
+
+
+def _figures(run: Run, package: str) -> Markup:
+    figures = numbers(metrics(run, package))
+    paired = [
+        key.removeprefix(_SERVED)
+        for key in figures
+        if key.startswith(_SERVED) and key.replace(_SERVED, _EXACT) in figures
+    ]
+    pairs = [
+        (in_words(key), *(format_of(key)(figures[f"{prefix}{key}"]) for prefix in (_EXACT, _SERVED))) for key in paired
+    ]
+    alone = {
+        key: value for key, value in figures.items() if not key.startswith((_SERVED, _EXACT)) or key[5:] not in paired
+    }
+    return joined(
+        [
+            table(f"{package}: fp32 and INT8", ("figure", ">fp32", ">INT8"), pairs) if pairs else None,
+            described((in_words(key.removeprefix("num_")), format_of(key)(value)) for key, value in alone.items()),
+        ]
+    )
+
+
+def _ladder(run: Run, package: str) -> Markup | None:
+    """Every INT8 scheme that was tried, where the export tries more than one."""
+    rungs: Sequence[Mapping[str, Any]] = metrics(run, package).get("ladder") or ()
+    rows = []
+    for place, rung in enumerate(rungs, start=1):
+        checks = rung.get("checks") or ()
+        failed = [check["name"].replace("_", " ") for check in checks if not check["is_passed"]]
+        verdict = (
+            element("span", f"✗ {', '.join(failed)}", class_="bad")
+            if failed
+            else element("span", "✓ passed", class_="good")
+        )
+        measured = rung.get("agreement") or {}
+        agreement = format_of("agreement")(measured["value"]) if "value" in measured else "–"
+        rows.append((place, _scheme(rung.get("scheme") or {}), megabytes(rung["size_bytes"]), agreement, verdict))
+    columns = (">#", "scheme", ">size", ">agrees with fp32", "gates of the export")
+    return table(f"{package}: INT8 schemes in the order they were tried", columns, rows) if rows else None
+
+
+def _scheme(scheme: Mapping[str, Any]) -> str:
+    words = [f"{name}: {scheme[name]}" for name in ("weights", "activations", "embeddings") if name in scheme]
+    return "; ".join([*words, *(["7 bits"] if scheme.get("reduce_range") else [])])
+
+
+def _manifest(run: Run, package: str) -> Markup:
+    manifest = read_manifest(run.files.root / "dist" / package)
+    files = [(code(name), count(record.size_bytes), code(record.sha256)) for name, record in manifest.files.items()]
+    knobs = ("task", "family", "max_length", "vocab_size", "hidden_size", "opset", "lock_sha256")
+    return folded(
+        f"manifest.json of {package}: files, their sha256, and versions",
+        table(f"Files of dist/{package}", ("file", ">bytes", "sha256"), files),
+        described((in_words(key), getattr(manifest, key)) for key in knobs),
+        described(manifest.versions.items()),
+    )

@@ -1,0 +1,133 @@
+"""How good the encoder is: its figures beside the unigram baseline's, and where its loss is."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from markupsafe import Markup
+
+from clozeline.reporting.charts import Bar, Series, bars, lines
+from clozeline.reporting.compared import comparison, in_words
+from clozeline.reporting.elements import joined
+from clozeline.reporting.files import Row
+from clozeline.reporting.numbers import amount, count, share
+from clozeline.reporting.run import Part, Run
+
+_METRICS = "metrics/evaluate.json"
+_STAGE = "evaluate"
+_ALONE = ("nats_per_byte", "expected_calibration_error", "pseudo_log_likelihood")
+"""Figures that the unigram baseline does not have."""
+
+
+def parts(run: Run) -> Iterable[Part]:
+    return [partial(_figures, run), partial(_shares, run), partial(_charts, run)]
+
+
+def metrics(run: Run) -> Mapping[str, Any]:
+    return run.files.figures(_METRICS, stage=_STAGE)
+
+
+def _figures(run: Run) -> Markup | None:
+    figures = metrics(run)
+    caption = f"On the whole validation set: {count(figures.get('target_tokens', 0))} tokens, each hidden once"
+    return comparison(caption, "encoder", figures, {"unigram_": "unigram baseline"}, only=_ALONE)
+
+
+def _shares(run: Run) -> Markup | None:
+    figures = metrics(run)
+    keys = [key for key in ("top1", "top5") if {key, f"unigram_{key}"} <= figures.keys()]
+    rows = [
+        Bar(
+            in_words(key),
+            figures[key],
+            share(figures[key]),
+            figures.get(f"{key}_low"),
+            figures.get(f"{key}_high"),
+            (("unigram baseline", figures[f"unigram_{key}"]),),
+        )
+        for key in keys
+    ]
+    note = "Share of the hidden tokens that are the first guess, or among the first five."
+    return bars("Hidden tokens named", rows, note=note, most=1.0) if rows else None
+
+
+@dataclass(frozen=True)
+class _Chart:
+    """One CSV file of the stage as a chart."""
+
+    path: str
+    columns: tuple[str, ...]
+    draw: Callable[[Sequence[Row]], Markup]
+
+
+def _charts(run: Run) -> Markup:
+    drawn = [chart.draw(rows) for chart in _CHARTS if (rows := run.files.csv(chart.path, *chart.columns, stage=_STAGE))]
+    return joined(drawn)
+
+
+def _reliability(rows: Sequence[Row]) -> Markup:
+    points = [(float(row["mean_confidence"]), float(row["accuracy"])) for row in rows]
+    return lines(
+        "Calibration",
+        [Series("encoder", points, has_dots=True)],
+        x="how sure it was of its first guess",
+        y="how often that was right",
+        limits=(0.0, 1.0),
+        has_diagonal=True,
+        note="On the diagonal, confidence is honest; below it, the encoder is too sure of itself.",
+    )
+
+
+def _by_place(rows: Sequence[Row]) -> Markup:
+    points = [
+        ((float(row["place_from"]) + float(row["place_to"])) / 2, float(row["loss_nats_per_token"])) for row in rows
+    ]
+    return lines(
+        "Loss by place in the row",
+        [Series("encoder", points, has_dots=True)],
+        x="place, counted from [CLS]",
+        y="nats per token",
+        note="At both ends of a row there is less text around to go by.",
+    )
+
+
+def _by_group(title: str, column: str, note: str, rows: Sequence[Row]) -> Markup:
+    drawn = [
+        Bar(
+            row[column],
+            float(row["loss_nats_per_token"]),
+            f"{amount(float(row['loss_nats_per_token']))} nats · top-1 {share(float(row['top1']))}"
+            f" · {count(float(row['targets']))}",
+        )
+        for row in rows
+    ]
+    return bars(title, drawn, note=note)
+
+
+_GROUPED = ("targets", "loss_nats_per_token", "top1")
+_CHARTS = (
+    _Chart("plots/evaluate/calibration.csv", ("mean_confidence", "accuracy"), _reliability),
+    _Chart("plots/evaluate/place.csv", ("place_from", "place_to", "loss_nats_per_token"), _by_place),
+    _Chart(
+        "plots/evaluate/frequency.csv",
+        ("times_in_training", *_GROUPED),
+        partial(
+            _by_group,
+            "Loss by how often a token is in the training text",
+            "times_in_training",
+            "Loss per token, share named by the first guess, and how many tokens that is of.",
+        ),
+    ),
+    _Chart(
+        "plots/evaluate/word_class.csv",
+        ("word_class", *_GROUPED),
+        partial(
+            _by_group,
+            "Loss by kind of token",
+            "word_class",
+            "A whole word, the first piece of a longer one, or a later piece, which those before it give away in part.",
+        ),
+    ),
+)
+"""A row for each; a new CSV of the stage is a new row."""

@@ -1,0 +1,146 @@
+"""What the encoder was fine-tuned for: each task's figures beside its baselines, its classes, and its mistakes."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from markupsafe import Markup
+
+from clozeline.registry.figures import HeadlineMetrics, TaskMetrics
+from clozeline.reporting import confusion
+from clozeline.reporting.charts import Bar, bars
+from clozeline.reporting.compared import comparison, in_words, numbers
+from clozeline.reporting.elements import described, element, folded, joined, table
+from clozeline.reporting.numbers import amount, count, format_of, share
+from clozeline.reporting.run import Part, Run
+
+_OTHERS = {
+    "baseline_tfidf_": "TF-IDF + logistic regression",
+    "majority_": "largest class",
+}
+"""Prefix of a key in a task's metric file → the method that the figure is of."""
+
+
+@dataclass(frozen=True)
+class ShownItem:
+    """A test item, as stage finetune writes it."""
+
+    given: dict[str, str]
+    actual: str
+    predicted: str
+    is_right: bool
+
+
+def parts(run: Run) -> Iterable[Part]:
+    pieces = (_heading, _headline, _figures, _classes, _confusion, _examples)
+    return [partial(piece, run, task) for task in run.tasks for piece in pieces]
+
+
+def metrics(run: Run, task: str) -> Mapping[str, Any]:
+    return run.files.figures(f"metrics/finetune/{task}.json", stage=f"finetune@{task}")
+
+
+def headline(run: Run, task: str) -> HeadlineMetrics:
+    """The figure that it is compared by."""
+    return run.files.json(f"metrics/finetune/{task}.json", TaskMetrics, stage=f"finetune@{task}").headline
+
+
+def _heading(run: Run, task: str) -> Markup:
+    return element("h3", "Task ", element("code", task))
+
+
+def _headline(run: Run, task: str) -> Markup:
+    given = headline(run, task)
+    told = f"{share(given.value)} ({share(given.low)} – {share(given.high)})"
+    others = ((given.baseline, given.baseline_value), (given.trivial, given.trivial_value))
+    rows = [
+        Bar("fine-tuned encoder", given.value, told, given.low, given.high),
+        *(Bar(name, value, share(value)) for name, value in others),
+    ]
+    title = f"{task}: {in_words(given.metric)} on the test set"
+    return bars(title, rows, most=1.0, note="The line is a 95 % interval, on other items like these.")
+
+
+def _figures(run: Run, task: str) -> Markup | None:
+    figures = metrics(run, task)
+    plain = numbers(figures)
+    compared = comparison(f"{task}: figures on the test set", "fine-tuned", figures, _OTHERS)
+    beside = {key for key in plain if any(key.startswith(prefix) for prefix in _OTHERS)}
+    ends = {key for key in plain if key.endswith(("_low", "_high"))}
+    others = [
+        (in_words(key.removeprefix("num_")), count(value) if key.startswith("num_") else format_of(key)(value))
+        for key, value in plain.items()
+        if key not in beside | ends and not any(f"{prefix}{key}" in plain for prefix in _OTHERS)
+    ]
+    records = [(in_words(key), amount(value)) for key, value in numbers(figures.get("records") or {}).items() if value]
+    return joined(
+        [
+            compared,
+            described(others),
+            element(
+                "p",
+                "Of the labelled records: ",
+                ", ".join(f"{name} {told}" for name, told in records),
+                ".",
+                class_="note",
+            )
+            if records
+            else None,
+        ]
+    )
+
+
+def _classes(run: Run, task: str) -> Markup | None:
+    rows = run.files.csv(f"plots/finetune/{task}_classes.csv", stage=f"finetune@{task}")
+    if not rows:
+        return None
+    columns = [name for name in rows[0] if name != "class"]
+    figures = [(row.get("class", ""), {name: float(row[name]) for name in columns if row[name]}) for row in rows]
+    figures.sort(key=lambda row: -row[1].get("f1", 0.0))
+    told = [(label, *(_class_cell(name, of_class.get(name)) for name in columns)) for label, of_class in figures]
+    made = table(f"{task}: each class, the best first", ("class", *(f">{in_words(name)}" for name in columns)), told)
+    return folded(f"Each of {len(rows)} classes", made, is_open=len(rows) <= _OPEN_CLASSES)
+
+
+_OPEN_CLASSES = 30
+
+
+def _class_cell(name: str, value: float | None) -> object:
+    if value is None:
+        return "–"
+    if name != "f1":
+        return format_of(name)(value) if 0 <= value <= 1 and not name.startswith("num_") else count(value)
+    return joined(
+        [element("meter", share(value), value=f"{value:.4f}", min=0, max=1, aria_hidden="true"), " ", share(value)]
+    )
+
+
+def _confusion(run: Run, task: str) -> Markup | None:
+    rows = run.files.csv(f"plots/finetune/{task}.csv", "actual", "predicted", stage=f"finetune@{task}")
+    pairs = [(row["actual"], row["predicted"]) for row in rows]
+    return confusion.matrix(task, pairs) if pairs else None
+
+
+def _examples(run: Run, task: str) -> Markup | None:
+    path = f"reports/finetune/{task}/examples.json"
+    if path not in run.files.names(path):
+        return None  # a task need not show any
+    items = run.files.json(path, list[ShownItem], stage=f"finetune@{task}")
+    if not items:
+        return None
+    names = list(items[0].given)
+    rows = [
+        (
+            element("span", "✓ right", class_="good") if item.is_right else element("span", "✗ wrong", class_="bad"),
+            *(item.given.get(name, "") for name in names),
+            item.actual,
+            item.predicted,
+        )
+        for item in items
+    ]
+    columns = ("", *(in_words(name) for name in names), "actual", "predicted")
+    made = table(
+        f"{task}: items of the test set, as many wrong ones as right ones where there are", columns, rows, kind="texts"
+    )
+    return folded(f"{len(items)} examples", made)

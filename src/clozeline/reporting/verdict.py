@@ -1,0 +1,62 @@
+"""What the gates said of each package."""
+
+from collections.abc import Iterable
+from functools import partial
+
+from markupsafe import Markup
+
+from clozeline.errors import ArtifactError
+from clozeline.registry.gates import Gate
+from clozeline.registry.history import Released
+from clozeline.reporting.compared import in_words
+from clozeline.reporting.elements import element, joined, table
+from clozeline.reporting.numbers import amount
+from clozeline.reporting.run import Part, Run
+
+
+def parts(run: Run) -> Iterable[Part]:
+    return [partial(_package, run, package) for package in run.packages]
+
+
+def require_released(run: Run, package: str) -> Released:
+    """What became of it; raises ArtifactError if nothing did."""
+    released = run.released(package)
+    if released is None:
+        raise ArtifactError(
+            f"dist/{package} is not released",
+            given="no registered version of these bytes",
+            expected="a version in the registry",
+            do="run `clozeline release`",
+        )
+    return released
+
+
+def _package(run: Run, package: str) -> Markup:
+    released = require_released(run, package)
+    decision = released.decision
+    outcome = decision.outcome if decision else "registered, and not decided about"
+    heading = element(
+        "h3",
+        element("code", f"dist/{package}"),
+        " ",
+        element("span", outcome, class_=f"badge {'good' if outcome == 'promoted' else 'bad'}"),
+    )
+    aliases = f", now {', '.join(released.aliases)}" if released.aliases else ", under no alias now"
+    about = element("p", f"{released.version}{aliases}. ", decision.reason if decision else None)
+    if not decision or not decision.gates:
+        return heading + about
+    before = decision.champion_before
+    champion = f"champion before: version {before}" if before else "no champion before"
+    rows = table(
+        f"Gates of {released.version}; {champion}",
+        ("gate", ">given", "must be", ">limit", "verdict"),
+        [_row(gate) for gate in decision.gates],
+    )
+    return joined([heading, about, rows])
+
+
+def _row(gate: Gate) -> tuple[object, ...]:
+    verdict = (
+        element("span", "✓ passed", class_="good") if gate.is_passed else element("span", "✗ failed", class_="bad")
+    )
+    return (in_words(gate.name), amount(gate.given), gate.must_be, amount(gate.limit), verdict)

@@ -1,0 +1,49 @@
+"""A package in `dist/` is found in the registry by its bytes, with what was decided and measured of it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import ArtifactError
+from clozeline.registry.gates import Gate
+from clozeline.registry.history import released
+from clozeline.registry.publishing import Evidence, Publisher
+from clozeline.workspace import Workspace
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return Workspace(tmp_path).defaults()["MLFLOW_TRACKING_URI"]
+
+
+def test_the_newest_decision_the_aliases_and_the_latencies_are_told(
+    address: str, tmp_path: Path, encoder_package: Path
+) -> None:
+    package = shutil.copytree(encoder_package, tmp_path / "dist" / "encoder")
+    publisher = Publisher(address)
+    assert released(address, package) is None
+    metrics = tmp_path / "evaluate.json"
+    metrics.write_text("{}")
+    version = publisher.publish(package, "clozeline-encoder", Evidence({"evaluate.json": metrics}, {}))
+    found = released(address, package)
+    assert found
+    assert (found.version, found.aliases, found.decision, found.latency) == (version, (), None, {})
+
+    gate = Gate("int8_agreement", 0.97, "at least", 0.96)
+    for time, outcome in (("20260101T000000Z", "refused"), ("20260102T000000Z", "promoted")):
+        record = {"outcome": outcome, "reason": "", "champion_before": None, "gates": [gate.as_record()]}
+        publisher.record(version, record, f"{time}.json")
+    publisher.registry.promote(version)
+    publisher.measured(version, {"latency/int8_text_milliseconds": 1.5})
+    found = released(address, package)
+    assert found
+    assert found.decision
+    assert (found.decision.outcome, found.decision.gates) == ("promoted", (gate,))
+    assert found.aliases == ("champion",)
+    assert found.latency == {"int8_text_milliseconds": 1.5}
+
+
+def test_a_package_that_is_not_there_is_named(address: str, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"dist/encoder is not an exported model"):
+        released(address, tmp_path / "dist" / "encoder")

@@ -1,0 +1,251 @@
+"""A project as runs leave it, made by hand: every file that the report reads, and texts that would harm it."""
+
+import csv
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from clozeline.params import read_params
+from clozeline.registry.gates import Gate
+from clozeline.registry.history import Decision, Released
+from clozeline.registry.versions import Registered
+from clozeline.reporting.files import RunFiles
+from clozeline.reporting.run import Run
+from clozeline.tracking.past_runs import PastRuns, StageRun
+
+PROJECT = Path(__file__).parents[2]
+HARM = "<script>alert('x')</script>"
+LABELS = [f"label {number}" for number in range(19)] + [f'{HARM}&"']
+BUILT_AT = datetime(2026, 11, 21, 9, 30, tzinfo=UTC)
+METRICS: Mapping[str, Mapping[str, Any]] = {
+    "metrics/preprocess.json": {
+        "documents_in": 1000,
+        "documents_split": 3,
+        "kept": 900,
+        "dropped": {"too_short": 80, "near_duplicate": 20, "empty": 0},
+        "splits": {"train": {"documents": 800, "bytes": 8000}, "validation": {"documents": 100, "bytes": 1000}},
+        "similarity": {"groups": 7},
+    },
+    "metrics/tokenize.json": {"vocab_size": 8192, "train": {"tokens_in": 4000, "unknown_rate": 0.0002}},
+    "metrics/pretrain.json": {"parameters": 1401600, "steps": 100},
+    "metrics/evaluate.json": {
+        "perplexity": 34.6,
+        "perplexity_low": 32.5,
+        "perplexity_high": 36.9,
+        "top1": 0.392,
+        "top1_low": 0.384,
+        "top1_high": 0.401,
+        "top5": 0.578,
+        "target_tokens": 276681,
+        "expected_calibration_error": 0.0057,
+        "unigram_perplexity": 444.3,
+        "unigram_top1": 0.06,
+        "unigram_top5": 0.209,
+    },
+    "metrics/finetune/library.json": {
+        "headline": {
+            "metric": "accuracy",
+            "value": 0.796,
+            "low": 0.78,
+            "high": 0.812,
+            "baseline": f"TF-IDF {HARM}",
+            "baseline_value": 0.785,
+            "trivial": "largest class",
+            "trivial_value": 0.166,
+        },
+        "macro_f1": 0.76,
+        "baseline_tfidf_macro_f1": 0.77,
+        "num_test": 2403,
+        "records": {"num_read": 11660, "duplicates": 0},
+    },
+    "metrics/export/encoder.json": {"fp32_size_bytes": 5693414, "int8_size_bytes": 1622207, "int8_agreement": 0.963},
+    "metrics/export/library.json": {"fp32_size_bytes": 5653850, "int8_size_bytes": 1578966, "int8_agreement": 1.0},
+}
+EXAMPLES = [
+    {
+        "original": f"the cat sat on {HARM}",
+        "masked": f"the [MASK] sat [MASK] {HARM}",
+        "mask_token": "[MASK]",
+        "guesses": [
+            {"original": "cat", "original_probability": 0.5, "candidates": [{"token": "cat", "probability": 0.5}]},
+            {"original": "on", "original_probability": 0.1, "candidates": [{"token": HARM, "probability": 0.3}]},
+        ],
+    }
+]
+LATENCY = {
+    "fp32_text_milliseconds": 2.0,
+    "int8_text_milliseconds": 1.0,
+    "fp32_batch_milliseconds": 40.0,
+    "int8_batch_milliseconds": 20.0,
+    "batch_texts": 32.0,
+    "num_threads": 1.0,
+}
+
+
+def curve(name: str, num_points: int = 40) -> list[tuple[float, float]]:
+    return [(25.0 * place, 3 + 6 / place + len(name) / 100) for place in range(1, num_points + 1)]
+
+
+TABLES: Mapping[str, tuple[Sequence[str], Sequence[Sequence[object]]]] = {
+    "plots/pretrain.csv": (
+        ("step", "loss", "learning_rate", "gradient_norm"),
+        [(step, loss, loss / 1000, loss / 2) for step, loss in curve("training")],
+    ),
+    "plots/pretrain_validation.csv": (("step", "loss"), curve("held out")[9::10]),
+    "plots/timing/pretrain.csv": (("step", "tokens_per_second"), [(step, 9000 * y) for step, y in curve("speed")]),
+    "plots/evaluate/calibration.csv": (("mean_confidence", "accuracy"), [(0.1, 0.12), (0.5, 0.46), (0.9, 0.88)]),
+    "plots/evaluate/place.csv": (("place_from", "place_to", "loss_nats_per_token"), [(1, 4, 4.1), (5, 8, 3.5)]),
+    "plots/evaluate/frequency.csv": (
+        ("times_in_training", "targets", "loss_nats_per_token", "top1"),
+        [("0", 6, 12.8, 0.0), ("1-9", 38, 12.9, 0.01)],
+    ),
+    "plots/evaluate/word_class.csv": (
+        ("word_class", "targets", "loss_nats_per_token", "top1"),
+        [("whole word", 250365, 3.2, 0.43), ("continuation", 16283, 6.4, 0.06)],
+    ),
+    "plots/finetune/library.csv": (
+        ("actual", "predicted"),
+        [(LABELS[place % 20], LABELS[(place if place % 7 else place * 3) % 20]) for place in range(400)],
+    ),
+    "plots/finetune/library_classes.csv": (
+        ("class", "precision", "recall", "f1", "num_texts"),
+        [(label, 0.8, 0.7, 0.5 + place / 50, 20) for place, label in enumerate(LABELS)],
+    ),
+}
+
+
+def write_json(path: Path, value: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value), encoding="utf-8")
+
+
+def write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([columns, *rows])
+
+
+def write_lock(root: Path) -> None:
+    """As DVC would: every figure with its hash, and the knobs of two stages."""
+    params = YAML(typ="safe").load((PROJECT / "params.yaml").read_text(encoding="utf-8"))
+    shown = [path.relative_to(root).as_posix() for path in sorted(root.glob("[mp][el]*s/**/*.*"))]
+    outs = [
+        {"path": path, "md5": hashlib.md5((root / path).read_bytes(), usedforsecurity=False).hexdigest()}
+        for path in shown
+        if "timing" not in path
+    ]
+    clean = {"path": "data/clean", "md5": "c" * 32 + ".dir"}
+    stages = {
+        "preprocess": {
+            "cmd": "python",
+            "deps": [{"path": "raw.txt", "md5": "a" * 32}],
+            "params": {"params.yaml": {"seed": params["seed"], "preprocess": params["preprocess"]}},
+            "outs": [clean],
+        },
+        "evaluate": {"cmd": "python", "deps": [clean], "params": {}, "outs": outs},
+        "export@encoder": {
+            "cmd": "python",
+            "deps": [clean],
+            "params": {"params.yaml": {"export": params["export"]}},
+            "outs": [{"path": "dist/encoder", "md5": "d" * 32 + ".dir"}],
+        },
+    }
+    with (root / "dvc.lock").open("w", encoding="utf-8") as file:
+        YAML().dump({"schema": "2.0", "stages": stages}, file)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """The project, and the run that its report is of."""
+
+    root: Path
+
+    @property
+    def run(self) -> Run:
+        params = read_params(self.root / "params.yaml")
+        return Run(
+            files=RunFiles(self.root),
+            tasks=tuple(params.finetune),
+            packages=params.export.models,
+            released=released,
+            past=lambda: PastRuns(
+                run_id="f" * 32,
+                commit="e" * 40,
+                is_dirty=True,
+                stages={"preprocess": StageRun("b" * 32, BUILT_AT, 33.0)},
+            ),
+            machine={"processor": "a processor, avx2"},
+            built_at=BUILT_AT,
+        )
+
+    def with_run(self, **changes: Any) -> Run:
+        return replace(self.run, **changes)
+
+
+def released(package: str) -> Released | None:
+    gates = (Gate("int8_agreement", 0.963, "at least", 0.96), Gate("unigram_ratio", 1.5, "at least", 2.0))
+    return Released(
+        version=Registered(f"clozeline-{package}", "3", "r" * 32, "p" * 64, was_rolled_back=False),
+        aliases=("candidate",),
+        decision=Decision(outcome="refused", reason=HARM, champion_before="2", gates=gates),
+        latency=LATENCY,
+    )
+
+
+@pytest.fixture
+def ran(tmp_path: Path, manifest_text: str) -> Ran:
+    root = tmp_path / "project"
+    for path, figures in METRICS.items():
+        write_json(root / path, figures)
+    for path, (columns, rows) in TABLES.items():
+        write_table(root / path, columns, rows)
+    write_json(root / "reports/examples/examples.json", EXAMPLES)
+    items = [{"given": {"text": HARM}, "actual": LABELS[19], "predicted": "numpy", "is_right": False}]
+    write_json(root / "reports/finetune/library/examples.json", items)
+    for package in ("encoder", "library"):
+        (root / "dist" / package).mkdir(parents=True)
+        (root / "dist" / package / "manifest.json").write_text(manifest_text, encoding="utf-8")
+    shutil.copy(PROJECT / "params.yaml", root)
+    write_lock(root)
+    return Ran(root)
+
+
+@pytest.fixture(scope="session")
+def manifest_text() -> str:
+    """Of a package that holds nothing."""
+    file = {"size_bytes": 5, "sha256": "0" * 64}
+    return json.dumps(
+        {
+            "format_version": 1,
+            "task": "fill-mask",
+            "family": "modernbert",
+            "inputs": [],
+            "outputs": [],
+            "labels": [],
+            "max_length": 64,
+            "vocab_size": 90,
+            "hidden_size": 32,
+            "special_tokens": {"ids": [0], "pad_id": 0, "mask_id": 4, "mask_token": "[MASK]"},
+            "quantization": {
+                "activations": "uint8 per token, dynamic",
+                "weights": "int8 per column, symmetric",
+                "reduce_range": True,
+                "embeddings": "int8 per row, symmetric",
+                "quantized_matmuls": 9,
+                "quantized_embeddings": 1,
+                "exact_matmuls": [],
+            },
+            "opset": 17,
+            "versions": {"torch": HARM},
+            "lock_sha256": "1" * 64,
+            "files": dict.fromkeys(("model.onnx", "model.int8.onnx", "tokenizer.json"), file),
+        }
+    )

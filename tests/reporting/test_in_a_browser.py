@@ -1,0 +1,63 @@
+"""The page in a real browser: nothing fails, nothing is fetched, nothing sticks out, and everything can be read."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from clozeline.reporting.page import build
+from tests.browser import Browser, Scheme, running_browser
+from tests.reporting.conftest import Ran
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with running_browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+@pytest.fixture
+def report(ran: Ran) -> Path:
+    path = ran.root / "reports/report.html"
+    path.write_text(build(ran.run).html, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "light"), (1280, "dark")])
+def test_the_report_loads_alone_fits_the_screen_and_can_be_read(
+    browser: Browser, report: Path, tmp_path: Path, width: int, scheme: Scheme
+) -> None:
+    browser.open(report, width=width, scheme=scheme)
+    assert browser.requests() == [report.resolve().as_uri()]
+    assert browser.console_errors() == []
+    assert browser.overflow() == 0
+    assert browser.faint_texts() == []
+    picture = Image.open(browser.screenshot(tmp_path / "report.png")).convert("L")
+    assert picture.width == width
+    assert picture.height > 3000
+    lightest, darkest = picture.getextrema()[::-1]
+    assert lightest - darkest > 150
+    assert (picture.getpixel((2, picture.height - 2)) > 128) == (scheme == "light")
+
+
+def test_on_paper_what_is_folded_is_printed_too(browser: Browser, report: Path, tmp_path: Path) -> None:
+    browser.open(report)
+    folded = browser.printed(tmp_path / "folded.pdf").stat().st_size
+    browser.ask("document.querySelectorAll('details').forEach(details => details.remove())")
+    assert browser.printed(tmp_path / "without.pdf").stat().st_size < 0.8 * folded
+
+
+def test_the_browser_notices_a_fault_a_request_and_what_sticks_out(browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(
+        "<!doctype html><body style='color: #888; background: #999'>faint<div style='width: 2000px; height: 9px'></div>"
+        "<script>nothing_of_that_name()</script><img src='http://127.0.0.1:9/x.png'>"
+    )
+    browser.open(page, width=360)
+    assert any("nothing_of_that_name" in error for error in browser.console_errors())
+    assert browser.requests_outside() == ["http://127.0.0.1:9/x.png"]
+    assert browser.overflow() > 1000
+    assert len(browser.faint_texts()) == 1

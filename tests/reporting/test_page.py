@@ -1,0 +1,220 @@
+"""The page is whole, says what it lacks, and takes no text for HTML."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import TransientError
+from clozeline.reporting.page import SECTIONS, build
+from tests.reporting.conftest import HARM, METRICS, Ran, write_json
+
+VOID = {"meta"}
+
+
+class Tags(HTMLParser):
+    """Refuses tags that are not closed in their order, and notes what a page has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+        self.ids: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append(tag)
+        self.ids += [value for name, value in attrs if name == "id" and value]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def tags_of(html: str) -> Tags:
+    tags = Tags()
+    tags.feed(html)
+    assert tags.open == []
+    return tags
+
+
+def text_of(html: str) -> str:
+    """As a reader sees it, with single spaces."""
+    return " ".join(re.sub(r"<[^>]+>", " ", html).split())
+
+
+def chapter(html: str, name: str) -> str:
+    return html.partition(f'<section id="{name}">')[2].partition("</section>")[0]
+
+
+def test_every_chapter_is_there_once_and_nothing_is_missing(ran: Ran) -> None:
+    page = build(ran.run)
+    assert page.faults == ()
+    tags = tags_of(page.html)
+    assert tags.ids == [section.id for section in SECTIONS]
+    assert page.html.count("<h1>") == 1
+    assert 'class="notice"' not in page.html
+    assert "nothing to show" not in page.html
+
+
+def test_texts_of_users_are_text(ran: Ran) -> None:
+    html = build(ran.run).html
+    assert "<script" not in html
+    assert html.count("&lt;script&gt;alert(") > 10  # labels, words, texts, reasons, names of methods
+    assert HARM.replace("'", "&#39;").replace("<", "&lt;").replace(">", "&gt;") in html
+
+
+def test_nothing_comes_from_outside_and_a_browser_is_told_so(ran: Ran) -> None:
+    html = build(ran.run).html
+    assert "default-src &#39;none&#39;" in html
+    assert not re.search(r'\b(src|href)="(?!#)', html)
+    assert not re.search(r"url\(|@import", html)
+
+
+def test_the_same_files_give_the_same_page(ran: Ran) -> None:
+    assert build(ran.run).html == build(ran.run).html
+
+
+def test_figures_stand_beside_their_baselines_with_their_intervals(ran: Ran) -> None:
+    told = text_of(chapter(build(ran.run).html, "encoder"))
+    assert "perplexity 34.60 32.50 – 36.90 444.3" in told
+    assert "top-1 39.2 % 38.4 % – 40.1 % 6.0 %" in told
+
+
+def test_a_figure_that_a_stage_begins_to_write_is_shown(ran: Ran) -> None:
+    write_json(
+        ran.root / "metrics/evaluate.json",
+        {**METRICS["metrics/evaluate.json"], "surprise": 7.25, "unigram_surprise": 9},
+    )
+    write_json(ran.root / "metrics/new.json", {"of_something": {"else": 12.5}})
+    html = build(ran.run).html
+    assert "surprise 7.250 9" in text_of(chapter(html, "encoder"))
+    assert "of_something.else 12.50" in text_of(chapter(html, "figures"))
+
+
+def test_gates_are_told_with_their_limits_and_verdicts(ran: Ran) -> None:
+    told = text_of(chapter(build(ran.run).html, "gates"))
+    assert "clozeline-encoder version 3, now candidate" in told
+    assert "INT8 agrees with fp32 0.963 at least 0.96 ✓ passed" in told
+    assert "unigram baseline&#39;s perplexity over ours 1.500 at least 2 ✗ failed" in told
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "stage"),
+    [
+        ("metrics/evaluate.json", "encoder", "evaluate"),
+        ("plots/evaluate/place.csv", "encoder", "evaluate"),
+        ("reports/examples/examples.json", "examples", "evaluate"),
+        ("metrics/finetune/library.json", "tasks", "finetune@library"),
+        ("metrics/export/library.json", "packages", "export@library"),
+        ("plots/pretrain.csv", "training", "pretrain"),
+        ("metrics/preprocess.json", "text", "preprocess"),
+    ],
+)
+def test_a_chapter_whose_file_is_missing_says_what_to_run_and_the_others_are_whole(
+    ran: Ran, path: str, name: str, stage: str
+) -> None:
+    whole = build(ran.run)
+    (ran.root / path).unlink()
+    page = build(ran.run)
+    tags_of(page.html)
+    told = text_of(chapter(page.html, name))
+    assert told.count(f"{path} is not there.") == 1
+    assert f"`dvc repro {stage}`" in told
+    assert path in {fault.problem.split()[0] for fault in page.faults}
+    untouched = {"machine"} | ({"text"} if name != "text" else {"training"})
+    assert all(chapter(page.html, other) == chapter(whole.html, other) for other in untouched)
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "told"),
+    [
+        ("metrics/evaluate.json", '{"perplexity": ', "metrics/evaluate.json cannot be read"),
+        ("metrics/finetune/library.json", '{"headline": {"metric": "f1"}}', "headline.value: Field required"),
+        ("reports/examples/examples.json", '[{"original": 5}]', "0.original: Input should be a valid string"),
+        ("plots/evaluate/place.csv", "a,b\n1,2\n", "no column place_from"),
+        ("plots/pretrain_validation.csv", "step,loss\nx,y\n", None),
+    ],
+)
+def test_a_damaged_file_is_named_with_its_fault(ran: Ran, path: str, content: str, told: str | None) -> None:
+    (ran.root / path).write_text(content)
+    page = build(ran.run)
+    tags_of(page.html)
+    if told:
+        assert told in text_of(page.html)
+
+
+def test_an_empty_folder_gives_a_page_that_says_what_to_run(tmp_path: Path, ran: Ran) -> None:
+    root = tmp_path / "empty"
+    root.mkdir()
+    shutil.copy(ran.root / "params.yaml", root)
+    page = build(Ran(root).with_run(released=lambda package: None))
+    tags_of(page.html)
+    assert "dist/encoder is not released." in text_of(page.html)
+    assert "To do: run `clozeline release`." in text_of(page.html)
+    assert len(page.faults) > 8
+
+
+def test_a_registry_that_does_not_answer_is_told_and_costs_nothing_else(ran: Ran) -> None:
+    def silent(package: str) -> None:
+        raise TransientError("the registry does not answer", given=HARM, expected="a server", do="start it")
+
+    page = build(ran.with_run(released=silent))
+    assert "the registry does not answer." in text_of(chapter(page.html, "gates"))
+    assert "<script" not in page.html
+    assert "perplexity" in chapter(page.html, "encoder")
+
+
+def test_a_task_without_classes_has_no_matrix_and_no_fault(ran: Ran) -> None:
+    (ran.root / "plots/finetune/library.csv").write_text("actual,predicted\n")
+    (ran.root / "plots/finetune/library_classes.csv").write_text("class,f1\n")
+    page = build(ran.run)
+    assert page.faults == ()
+    assert "Confusion" not in chapter(page.html, "tasks")
+
+
+def test_figures_of_another_state_than_dvc_lock_are_named(ran: Ran) -> None:
+    assert "✓ All" in chapter(build(ran.run).html, "lineage")
+    write_json(ran.root / "metrics/evaluate.json", {**METRICS["metrics/evaluate.json"], "perplexity": 1.0})
+    params = ran.root / "params.yaml"
+    params.write_text(params.read_text().replace("min_characters: 60", "min_characters: 61"))
+    told = text_of(chapter(build(ran.run).html, "lineage"))
+    assert "metrics/evaluate.json is not the file that dvc.lock names" in told
+    assert "preprocess.min_characters in params.yaml is no longer what the stages ran with" in told
+    assert told.count("is no longer what") == 1
+
+
+def test_the_way_back_ends_at_the_raw_text(ran: Ran) -> None:
+    told = text_of(chapter(build(ran.run).html, "lineage"))
+    assert re.search(
+        rf"dist/encoder , made by export@encoder.*data/clean , made by preprocess.*raw.txt , a source, md5 {'a' * 32}",
+        told,
+    )
+    assert f"{'e' * 40} , with changes that were not committed" in told
+
+
+def test_a_curve_of_another_run_says_so(ran: Ran) -> None:
+    assert "another run" not in chapter(build(ran.run).html, "training")
+    (ran.root / "plots/timing/pretrain.csv").write_text("step,tokens_per_second\n25,9000\n50,9100\n")
+    assert "It is of another run, which ended at step 50." in text_of(chapter(build(ran.run).html, "training"))
+
+
+def test_every_scheme_that_was_tried_is_a_row(ran: Ran) -> None:
+    scheme = {"weights": "int8 per column, symmetric", "activations": "uint8 per token, dynamic", "reduce_range": True}
+    check = {"name": "int8_agreement", "given": 0.9, "must_be": "at least", "limit": 0.96, "is_passed": False}
+    rungs = [
+        {"scheme": scheme, "size_bytes": 1500000, "agreement": {"value": 0.9}, "checks": [check]},
+        {
+            "scheme": scheme,
+            "size_bytes": 1600000,
+            "agreement": {"value": 0.97},
+            "checks": [{**check, "is_passed": True}],
+        },
+    ]
+    file = ran.root / "metrics/export/encoder.json"
+    write_json(file, json.loads(file.read_text()) | {"ladder": rungs})
+    told = text_of(chapter(build(ran.run).html, "packages"))
+    assert re.search(r"1 weights: int8 per column.* 1.50.MB 90.0.% ✗ int8 agreement 2 .* 1.60.MB 97.0.% ✓ passed", told)

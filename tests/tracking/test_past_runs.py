@@ -1,0 +1,77 @@
+"""The runs behind a dvc.lock are found by what they made."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from mlflow.tracking import MlflowClient
+from ruamel.yaml import YAML
+
+from clozeline.errors import ArtifactError
+from clozeline.lineage.lock import Lock
+from clozeline.tracking.flow_run import WORKSPACE, FlowRun, StageRecord
+from clozeline.tracking.past_runs import attach, past_runs
+
+TAGS = {WORKSPACE: "host:/project", "mlflow.source.git.commit": "abc", "git.is_dirty": "true"}
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+
+def write_lock(path: Path, **steps: int) -> Path:
+    stages = {name: {"cmd": "train", "params": {"params.yaml": {"steps": value}}} for name, value in steps.items()}
+    YAML().dump({"schema": "2.0", "stages": stages}, path)
+    return path
+
+
+def end_with(run: FlowRun, lock_file: Path) -> str:
+    """As the flow ends: the run is tagged with the lock that it left."""
+    md5 = hashlib.md5(lock_file.read_bytes(), usedforsecurity=False).hexdigest()
+    run.end("FINISHED", tags={"dvc.lock_md5": md5}, metrics={}, files=[])
+    return run.run_id
+
+
+def execute(run: FlowRun, lock_file: Path, stage: str) -> str:
+    run_id = run.start_stage(stage, f"{stage} {lock_file.stem}", TAGS)
+    assert run_id
+    run.end_stage(run_id, StageRecord("executed", Lock.read(lock_file).stages[stage], metrics=[], shown=[]))
+    return run_id
+
+
+def test_a_lock_s_run_its_stages_and_its_commit_are_found_and_another_lock_s_are_not(
+    address: str, tmp_path: Path
+) -> None:
+    first, second = (write_lock(tmp_path / f"{steps}.lock", tokenize=5, pretrain=steps) for steps in (1, 2))
+    run = FlowRun.open(address, "first", TAGS)
+    stages = {name: execute(run, first, name) for name in ("tokenize", "pretrain")}
+    first_run = end_with(run, first)
+    run = FlowRun.open(address, "second", TAGS)
+    again = execute(run, second, "pretrain")
+    second_run = end_with(run, second)
+
+    past = past_runs(address, first)
+    assert (past.run_id, past.commit, past.is_dirty) == (first_run, "abc", True)
+    assert {name: made.run_id for name, made in past.stages.items()} == stages
+    assert all(made.seconds >= 0 for made in past.stages.values())
+    past = past_runs(address, second)
+    assert past.run_id == second_run
+    assert {name: made.run_id for name, made in past.stages.items()} == stages | {"pretrain": again}
+    unknown = past_runs(address, write_lock(tmp_path / "unknown.lock", pretrain=3))
+    assert (unknown.run_id, unknown.commit, unknown.stages) == (None, None, {})
+
+
+def test_a_file_is_stored_with_a_run_that_has_ended(address: str, tmp_path: Path) -> None:
+    run = FlowRun.open(address, "run", TAGS)
+    run_id = end_with(run, write_lock(tmp_path / "dvc.lock", pretrain=1))
+    report = tmp_path / "report.html"
+    report.write_text("<h1>")
+    assert attach(address, run_id, report)
+    assert [file.path for file in MlflowClient(address).list_artifacts(run_id)] == ["report.html"]
+    assert not attach(address, "0" * 32, report)
+
+
+def test_without_a_lock_there_is_nothing_to_look_for(address: str, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"dvc\.lock cannot be read"):
+        past_runs(address, tmp_path / "dvc.lock")
