@@ -37,6 +37,7 @@ SETUP = Setup(
     mask_rate=lambda params: params.masking.mask_rate,
     learning_rate=3e-3,
     swept=(1e-3, 3e-3, 6e-3),
+    our_learning_rate=2e-3,
     our_budgets=(0.28, 0.5, 1),
 )
 

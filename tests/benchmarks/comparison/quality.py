@@ -45,6 +45,8 @@ class Setup:
     learning_rate: float
     """The best of `swept`."""
     swept: Sequence[float]
+    our_learning_rate: float
+    """Of the default recipe all else: its own learning rate is for a training of five minutes."""
     our_budgets: Sequence[float]
     """Of our runs, as shares of theirs: each is a whole schedule, and the next is tried where one did not pass."""
 
@@ -126,7 +128,8 @@ def _facts(job: Job, races: Sequence[Race]) -> dict[str, Any]:
 
 def _prepare(setup: Setup, num_threads: int, validation_tokens: int) -> Job:
     corpus = prepared(news())
-    params = ours.params_of({"num_threads": num_threads})
+    tuned = {"learning_rate": setup.our_learning_rate}
+    params = ours.params_of({"num_threads": num_threads, "optimizer": tuned})
     with ours.prepared(params, 0, corpus.tokens, corpus.tokenizer) as built:
         config, num_ours = built.model.config, built.num_parameters
     theirs = setup.configure(config, num_ours)
