@@ -32,6 +32,24 @@ def ratio_intervals(numerators_DK: Floats, denominators_DK: Floats, *, seed: int
     return ends_2K
 
 
+def sign_flip_p_value(difference_D: Floats, *, seed: int, num_samples: int) -> float:
+    """Two-sided p of paired differences by document, where none is expected: a permutation test.
+
+    If two models are equal, each difference could as well have had the other sign (Fisher 1935; Dror et al. 2018, "The
+    hitchhiker's guide to testing statistical significance in NLP", section 3.2). Never 0: the signs as they are count
+    among the samples (Phipson and Smyth 2010).
+    """
+    random = np.random.Generator(np.random.Philox(key=[seed, 2**63 + len(difference_D)]))
+    total, as_large = abs(difference_D.sum()), 1
+    scale = 1e-12 * np.abs(difference_D).sum()  # equal sums, added in another order, are equal
+    at_a_time = max(_AT_A_TIME // len(difference_D), 1)
+    for start in range(0, num_samples, at_a_time):
+        shape = (min(at_a_time, num_samples - start), len(difference_D))
+        sign_SD = 2.0 * random.integers(2, size=shape) - 1
+        as_large += int((np.abs(sign_SD @ difference_D) >= total - scale).sum())
+    return as_large / (num_samples + 1)
+
+
 def _draws(num_documents: int, seed: int, num_samples: int) -> Iterator[Floats]:
     """How often each document is in each sample, some samples at a time; the same for any memory."""
     random = np.random.Generator(np.random.Philox(key=[seed, num_documents]))

@@ -102,9 +102,9 @@ def load(folder: Path) -> LanguageModel:
 
 
 def objective_of(model: LanguageModel) -> Objective:
-    if isinstance(model, OwnEncoderWithHead):
-        return "mlm"
-    return FORMS[type(parts_of(model)[0]).__name__][0]
+    """Of a class that is no row of FAMILIES: masked, for only such are opened (published.py)."""
+    name = type(parts_of(model)[0]).__name__
+    return FORMS[name][0] if name in FORMS else "mlm"
 
 
 def save(model: LanguageModel, tokenizer: Path, out: Path, weights: dict[str, Tensor] | None = None) -> None:
@@ -140,6 +140,9 @@ def target_logits(model: LanguageModel, batch: TargetBatch) -> Tensor:
     of the targets, not of B × L. Of replaced-token detection they are the generator's."""
     if isinstance(model, ReplacedTokenPair):
         return target_logits(model.generator, batch)
+    if not isinstance(model, OwnEncoderWithHead) and type(model).__name__ not in FORMS:
+        logits_BLV: Tensor = model(batch.input_ids_BL, attention_mask=batch.attention_mask_BL).logits
+        return logits_BLV.flatten(0, 1)[batch.slot_T]
     form = None if isinstance(model, OwnEncoderWithHead) else FORMS[type(model).__name__][1]
     arguments, project = (form.arguments, form.project) if form else ({}, project_own)
     hidden_TH = encode_targets(model, batch)

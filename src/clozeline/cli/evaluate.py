@@ -1,0 +1,140 @@
+"""`clozeline evaluate`: how good is a model, and is it better than another?"""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from clozeline.errors import DataError, ParamsError
+
+if TYPE_CHECKING:
+    from clozeline.evaluation.judgement import Settings
+    from clozeline.params import SourceParams
+
+_OPTIONS = {
+    "preprocess.source.text_field": "--text-field",
+    "preprocess.source.one_document_per": "--one-document-per",
+    "preprocess.source.pattern": "--pattern",
+    "preprocess.source.path": "--text",
+    " in params.yaml": "",
+}
+"""The text room's knobs, as they are called here."""
+
+_SEED, _NUM_FOLDS, _MAX_LENGTH, _BATCH_TOKENS = 0, 7, 128, 8192
+"""Where there is no params.yaml."""
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(rich_help_panel="Use a model")(evaluate)
+
+
+def evaluate(
+    model: Annotated[str, typer.Option("--model", "-m", help="A folder with a model, or a name on the hub.")],
+    text: Annotated[
+        Path | None, typer.Option("--text", "-t", help="A file or folder of text that the model was not trained on.")
+    ] = None,
+    against: Annotated[str | None, typer.Option(help="Another model: a paired test says which is better.")] = None,
+    blimp: Annotated[
+        Path | None, typer.Option(help="A folder of minimal pairs (BLiMP's .jsonl files): accuracy by phenomenon.")
+    ] = None,
+    estimator: Annotated[
+        Literal["folds", "pll"],
+        typer.Option(help="Hide a fold of the tokens at a time, or each alone (pseudo-log-likelihood: dearer)."),
+    ] = "folds",
+    text_field: Annotated[str, typer.Option(help="JSON Lines, CSV, Parquet: where the text is.")] = "text",
+    one_document_per: Annotated[
+        Literal["paragraph", "line", "file"], typer.Option(help="Plain text: what a document is.")
+    ] = "paragraph",
+    pattern: Annotated[str, typer.Option(help="A folder: which of its files.")] = "**/*",
+    max_length: Annotated[
+        int | None,
+        typer.Option(min=8, help="Tokens of a row. [default: params.yaml's; else 128]", show_default=False),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=100, help="Of the documents, for intervals and tests.")] = 2000,
+    scores: Annotated[
+        Path | None, typer.Option(help="Write the log-likelihood of each document to this file, as JSON Lines.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
+) -> None:
+    """Say how well a masked (or causal) language model knows some text, and which of two models knows it better.
+
+    Every token is hidden once, and the model asked for it. Models are compared by nats per byte of text, whatever their
+    tokenizers: lower is better. Perplexity and top-1 are of tokens; they compare only where both have the same.
+    Intervals (95 %) and tests are over documents. In a project, rows, folds and seed are those of params.yaml, so that
+    the figures are those of stage `evaluate`.
+
+    Examples:
+
+    - `clozeline evaluate -m models/encoder -t data/clean/validation.parquet`
+    - `clozeline evaluate -m models/encoder --against answerdotai/ModernBERT-base -t notes.txt`
+    - `clozeline evaluate -m models/encoder -t notes.jsonl --estimator pll --scores scores.jsonl`
+    - `clozeline evaluate -m models/encoder --blimp blimp/data --json`
+    """
+    # See stage.py: set before torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if text is None and blimp is None:
+        raise ParamsError(
+            "there is nothing to evaluate on",
+            given="neither --text nor --blimp",
+            expected="one of them, or both",
+            do="give text that the model was not trained on: `--text FILE`",
+        )
+    from clozeline.cli import evaluate_tables
+    from clozeline.evaluation.judgement import Questions, judge_models
+
+    questions = Questions(text, _source(text, text_field, one_document_per, pattern), blimp)
+    names = [model] if against is None else [model, against]
+    try:
+        judgement = judge_models(names, questions, _settings(estimator, max_length, samples), scores)
+    except DataError as error:
+        raise _in_options(error) from error
+    evaluate_tables.show(judgement, as_json=as_json)
+
+
+def _settings(estimator: Literal["folds", "pll"], max_length: int | None, samples: int) -> "Settings":
+    """Those of the project, if this is one, so that what is said here is what stage `evaluate` says."""
+    from clozeline.evaluation.contender import Asking
+    from clozeline.evaluation.judgement import Settings
+    from clozeline.params import read_params
+
+    seed, num_folds, length, batch_tokens = _SEED, _NUM_FOLDS, _MAX_LENGTH, _BATCH_TOKENS
+    if (file := Path("params.yaml")).is_file():
+        params = read_params(file)
+        seed, num_folds = params.seed, params.evaluate.num_folds
+        length, batch_tokens = params.evaluate.max_length, params.evaluate.batch_tokens
+    how = Asking(
+        estimator=estimator,
+        seed=seed,
+        num_folds=num_folds,
+        max_length=length if max_length is None else max_length,
+        batch_tokens=max(batch_tokens, max_length or length),
+    )
+    return Settings(how, is_length_given=max_length is not None, num_samples=samples)
+
+
+def _source(
+    text: Path | None, text_field: str, one_document_per: Literal["paragraph", "line", "file"], pattern: str
+) -> "SourceParams":
+    from clozeline.params import SourceParams
+
+    return SourceParams(
+        kind="files",
+        path=str(text),
+        pattern=pattern,
+        one_document_per=one_document_per,
+        text_field=text_field,
+        label_field=None,
+        dataset=None,
+        subset=None,
+        revision=None,
+    )
+
+
+def _in_options(error: DataError) -> DataError:
+    """The text room speaks of params.yaml; here its knobs are options."""
+    told = [error.problem, str(error.given), error.expected, error.do]
+    for knob, option in _OPTIONS.items():
+        told = [part.replace(knob, option) for part in told]
+    problem, given, expected, do = told
+    return DataError(problem, given=given, expected=expected, do=do)

@@ -1,0 +1,97 @@
+"""What `clozeline evaluate` found out, as tables for a person or as one JSON object for a program."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import orjson
+import typer
+from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from clozeline.evaluation.comparison import PairedTest
+    from clozeline.evaluation.figures import Figures
+    from clozeline.evaluation.judgement import Judgement
+
+_SIGNIFICANT = 0.05
+_ESTIMATORS = {"folds": "one token in {num_folds} hidden at a time", "pll": "each token hidden alone"}
+
+
+def show(judgement: "Judgement", *, as_json: bool) -> None:
+    """Print all of it to standard output."""
+    if as_json:
+        typer.echo(orjson.dumps(asdict(judgement)))
+        return
+    console = Console()
+    for table in _tables(judgement):
+        console.print(table, soft_wrap=isinstance(table, str))
+
+
+def _tables(judgement: "Judgement") -> Iterator[RenderableType]:
+    if judgement.models[0].text:
+        yield _text_table(judgement)
+    if judgement.comparison:
+        yield _verdict(judgement, judgement.comparison.nats_per_byte, "nats per byte", is_low_better=True)
+    if judgement.models[0].blimp:
+        yield _blimp_table(judgement)
+    if judgement.blimp_accuracy:
+        yield _verdict(judgement, judgement.blimp_accuracy, "of the pairs", is_low_better=False)
+
+
+def _text_table(judgement: "Judgement") -> Table:
+    found = [model.text for model in judgement.models if model.text]
+    asked = _ESTIMATORS[judgement.how.estimator].format(num_folds=judgement.how.num_folds)
+    rows = f"{found[0].validation_documents:,} documents, {found[0].text_bytes:,} bytes; {asked}"
+    table = _table(f"{rows}; rows of {judgement.how.max_length} tokens", judgement)
+    table.add_row("nats per byte", *(_interval(figures, "nats_per_byte", "{:.4f}") for figures in found))
+    table.add_row("tokens", *(f"{figures.validation_tokens:,}" for figures in found))
+    table.add_row("unknown tokens", *(f"{figures.unknown_tokens:,}" for figures in found))
+    if judgement.same_tokens:
+        table.add_row("perplexity", *(_interval(figures, "perplexity", "{:.2f}") for figures in found))
+        table.add_row("top-1", *(_interval(figures, "top1", "{:.1%}") for figures in found))
+        table.add_row("top-5", *(f"{figures.top5:.1%}" for figures in found))
+    errors = [model.expected_calibration_error for model in judgement.models]
+    table.add_row("calibration error", *(f"{error:.4f}" for error in errors))
+    if not judgement.same_tokens:
+        table.caption = "Their tokens differ: perplexity and top-1 do not compare."
+    return table
+
+
+def _blimp_table(judgement: "Judgement") -> Table:
+    found = [model.blimp for model in judgement.models if model.blimp]
+    table = _table(f"Minimal pairs judged as people do: {found[0].overall.num_pairs:,}; chance is 50 %", judgement)
+    for place, phenomenon in enumerate(found[0].phenomena):
+        accuracies = [figures.phenomena[place].accuracy for figures in found]
+        table.add_row(f"{phenomenon.name} ({phenomenon.num_pairs:,})", *(f"{share:.1%}" for share in accuracies))
+    table.add_section()
+    table.add_row("mean of paradigms", *(f"{figures.accuracy:.1%}" for figures in found))
+    table.add_row("undecided pairs", *(f"{figures.overall.num_ties:,}" for figures in found))
+    return table
+
+
+def _verdict(judgement: "Judgement", test: "PairedTest", unit: str, *, is_low_better: bool) -> str:
+    first, second = (escape(name) for name in _columns(judgement))
+    told = f"{first} - {second}: {test.difference:+.4f} {unit} (95 %: {test.low:+.4f} to {test.high:+.4f}), "
+    told += f"p = {test.p_value:.4f}: "
+    if test.p_value >= _SIGNIFICANT:
+        return told + "no difference that these texts could tell from chance"
+    return told + f"[bold]{first if (test.difference < 0) == is_low_better else second}[/] is better"
+
+
+def _interval(figures: "Figures", name: str, form: str) -> str:
+    figure, low, high = (form.format(getattr(figures, f"{name}{end}")) for end in ("", "_low", "_high"))
+    return f"{figure} ({low}-{high})"
+
+
+def _columns(judgement: "Judgement") -> Sequence[str]:
+    return [model.name for model in judgement.models]
+
+
+def _table(title: str, judgement: "Judgement") -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left")
+    table.add_column("")
+    for name in _columns(judgement):
+        table.add_column(escape(name), justify="right")
+    return table

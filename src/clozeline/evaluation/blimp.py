@@ -1,0 +1,145 @@
+"""BLiMP, or other minimal pairs: which of two sentences does a model find likelier, that which people accept?
+
+Warstadt et al. 2020, "BLiMP: The benchmark of linguistic minimal pairs for English"; masked models by
+pseudo-log-likelihood (Salazar et al. 2020, section 4.2), causal ones by log-likelihood.
+
+Shapes: P pairs.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clozeline.errors import DataError
+from clozeline.evaluation.figures import DocumentSums
+from clozeline.text.documents import Meter
+from clozeline.text.files import matching_files
+from clozeline.text.streams import read_lines
+
+_KEYS = ("sentence_good", "sentence_bad", "UID", "linguistics_term", "field")
+_PATTERN = "**/*.jsonl*"
+
+
+@dataclass(frozen=True)
+class Pair:
+    good: str
+    bad: str
+    paradigm: str
+    """A kind of pair, 1,000 of which are one file of BLiMP; several are a phenomenon."""
+    phenomenon: str
+    field: str
+    """Of linguistics: morphology, syntax, semantics, or where they meet."""
+
+
+def read_pairs(path: Path) -> list[Pair]:
+    """The pairs of a JSON Lines file, or of all below a folder, compressed or not.
+
+    Raises:
+        DataError: there is no pair, or a line is none; the file and line are named.
+    """
+    if not path.exists():
+        raise _no_pairs(path, "no such file or folder")
+    pairs = [pair for file in matching_files(path, _PATTERN) for pair in _pairs_of(file)]
+    if not pairs:
+        raise _no_pairs(path, "no line in it")
+    return pairs
+
+
+def sentences(pairs: Sequence[Pair]) -> Iterator[str]:
+    """The good and the bad of each pair in turn."""
+    for pair in pairs:
+        yield pair.good
+        yield pair.bad
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Which pairs a model judged as people do."""
+
+    is_right_P: NDArray[np.bool_]
+    is_tie_P: NDArray[np.bool_]
+    """Both equally likely, most often because the tokenizer does not tell them apart; not right."""
+
+    @classmethod
+    def of(cls, documents: DocumentSums) -> Self:
+        """`documents` are those of `sentences`, each by itself."""
+        good_P, bad_P = documents.nats_D[0::2], documents.nats_D[1::2]
+        is_tie_P = np.isclose(good_P, bad_P, rtol=1e-6)
+        return cls((good_P < bad_P) & ~is_tie_P, is_tie_P)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    name: str
+    num_pairs: int
+    num_ties: int
+    accuracy: float
+
+    @classmethod
+    def of(cls, name: str, verdicts: Verdicts, chosen_P: NDArray[np.bool_]) -> Self:
+        right_P = verdicts.is_right_P[chosen_P]
+        return cls(name, len(right_P), int(verdicts.is_tie_P[chosen_P].sum()), float(right_P.mean()))
+
+
+@dataclass(frozen=True)
+class BlimpFigures:
+    accuracy: float
+    """Mean over paradigms, as BLiMP's own; chance is 0.5."""
+    overall: Accuracy
+    phenomena: tuple[Accuracy, ...]
+    paradigms: tuple[Accuracy, ...]
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pair], verdicts: Verdicts) -> Self:
+        phenomena = _by_name([pair.phenomenon for pair in pairs], verdicts)
+        paradigms = _by_name([pair.paradigm for pair in pairs], verdicts)
+        overall = Accuracy.of("all pairs", verdicts, np.ones(len(pairs), dtype=bool))
+        return cls(float(np.mean([found.accuracy for found in paradigms])), overall, phenomena, paradigms)
+
+
+def _by_name(names: Sequence[str], verdicts: Verdicts) -> tuple[Accuracy, ...]:
+    name_P = np.array(names)
+    return tuple(Accuracy.of(name, verdicts, name_P == name) for name in np.unique(name_P).tolist())
+
+
+def _pairs_of(file: Path) -> Iterator[Pair]:
+    with closing(read_lines(file, Meter())) as lines:
+        for number, line in enumerate(lines, start=1):
+            if line.strip():
+                yield _pair(line, f"{file}, line {number}")
+
+
+def _pair(line: str, place: str) -> Pair:
+    try:
+        record: Any = json.loads(line)
+    except ValueError as error:
+        raise _no_pair(place, f"{error}: {line.strip()[:80]}") from error
+    given = record if isinstance(record, dict) else {}
+    values = [value for key in _KEYS if isinstance(value := given.get(key), str) and value]
+    if len(values) < len(_KEYS):
+        raise _no_pair(place, line.strip()[:160])
+    return Pair(*values)
+
+
+def _no_pair(place: str, given: str) -> DataError:
+    return DataError(
+        f"{place}: no minimal pair",
+        given=given,
+        expected=f"a JSON object with the strings {', '.join(_KEYS)}",
+        do="correct the line, or take it out",
+    )
+
+
+def _no_pairs(path: Path, given: str) -> DataError:
+    return DataError(
+        f"{path}: there are no minimal pairs",
+        given=given,
+        expected="BLiMP's files: JSON Lines (.jsonl, .jsonl.gz), one pair on each line",
+        do="give the folder that they are in",
+    )
