@@ -35,6 +35,26 @@ class ShingleSets:
 
 
 @dataclass(frozen=True)
+class PlainSets:
+    """The sets of many texts, without their bands."""
+
+    hashes_S: NDArray[np.uint32]
+    """Sorted and unique within each text."""
+    counts_N: NDArray[np.int64]
+
+    @property
+    def starts_N(self) -> NDArray[np.int64]:
+        starts_N: NDArray[np.int64] = np.cumsum(self.counts_N) - self.counts_N
+        return starts_N
+
+    def hashes_of(self, texts_P: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """The sets of some texts, back to back."""
+        counts_P = self.counts_N[texts_P]
+        before_P = np.cumsum(counts_P) - counts_P
+        return self.hashes_S[np.repeat(self.starts_N[texts_P] - before_P, counts_P) + np.arange(int(counts_P.sum()))]
+
+
+@dataclass(frozen=True)
 class Banding:
     """Locality-sensitive hashing: texts that agree on all `num_rows` of any of `num_bands` are candidates."""
 
@@ -69,15 +89,25 @@ _WORD_HASHES = _WordHashes()
 
 def shingle_sets(texts: list[str], banding: Banding) -> ShingleSets:
     """Shingle, sketch and band a batch of texts; the result of a text does not depend on its batch."""
+    shingles_S, num_shingles_N = _hashed_shingles(texts)
+    hashes_S, counts_N = _unique_within_text(shingles_S, num_shingles_N)
+    return ShingleSets(hashes_S, counts_N, _bands(shingles_S, num_shingles_N, banding))
+
+
+def plain_sets(texts: list[str]) -> PlainSets:
+    """Shingle a batch of texts: the sets of `shingle_sets` without their signatures, which take most of its time."""
+    return PlainSets(*_unique_within_text(*_hashed_shingles(texts)))
+
+
+def _hashed_shingles(texts: list[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """The shingles of all texts in reading order, and how many each has."""
     words_N = [_words(text) for text in texts]
     num_words_N = np.array([len(words) for words in words_N], dtype=np.int64)
     if len(_WORD_HASHES) > _MAX_CACHED_WORDS:
         _WORD_HASHES.clear()
     hashes = map(_WORD_HASHES.__getitem__, chain.from_iterable(words_N))
     words_W = np.fromiter(hashes, dtype=np.uint64, count=int(num_words_N.sum()))
-    shingles_S, num_shingles_N = _shingles(words_W, num_words_N)
-    hashes_S, counts_N = _unique_within_text(shingles_S, num_shingles_N)
-    return ShingleSets(hashes_S, counts_N, _bands(shingles_S, num_shingles_N, banding))
+    return _shingles(words_W, num_words_N)
 
 
 def _words(text: str) -> list[str]:
