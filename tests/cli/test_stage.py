@@ -25,7 +25,7 @@ def test_wrong_arguments_are_told_with_those_the_stage_takes(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = str(stage("evaluate", *arguments, monkeypatch=monkeypatch))
-    assert "encoder=… tokens=… tokenizer=… metrics=… plots=… examples=…" in told
+    assert "encoder=… tokens=… tokenizer=… training_text=… validation_text=… metrics=… plots=… examples=…" in told
     assert "`cmd` of stage `evaluate` in dvc.yaml" in told
 
 

@@ -16,6 +16,7 @@ PARAMS = ReleaseParams(
     min_int8_speedup=1.0,
     min_unigram_ratio=2.0,
     max_perplexity_ratio=1.02,
+    max_contaminated_fraction=None,
     min_accuracy_delta=-0.01,
 )
 
@@ -116,3 +117,15 @@ def test_a_gate_tells_its_numbers() -> None:
         "int8_agreement is 0.9000, at least 0.9700: NO",
         "accuracy_delta is -0.1000, at least -0.0100: NO",
     ]
+
+
+@pytest.mark.parametrize(("fraction", "is_passed"), [(0.0, True), (0.05, True), (0.051, False), (None, False)])
+def test_a_model_judged_on_what_it_was_trained_on_is_held_where_a_limit_is_set(
+    fraction: float | None, is_passed: bool
+) -> None:
+    limited = PARAMS.model_copy(update={"max_contaminated_fraction": 0.05})
+    for quality in (task(0.9), encoder(2.0)):
+        counted = figures(quality.model_copy(update={"contaminated_fraction": fraction}))
+        gate = {gate.name: gate.is_passed for gate in gates(limited, counted, None)}
+        assert gate["contaminated_fraction"] is is_passed
+        assert "contaminated_fraction" not in passed(counted, None)

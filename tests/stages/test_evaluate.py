@@ -1,7 +1,10 @@
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from clozeline.errors import ArtifactError
@@ -11,6 +14,8 @@ from clozeline.params import EvaluateParams, PretrainParams
 from clozeline.stages import evaluate
 
 PARAMS = EvaluateParams(num_folds=5, max_length=32, batch_tokens=512, num_examples=3, num_bootstrap_samples=100)
+TRAINING = ("return a new array of the given shape", "raise an error if the file is not there")
+VALIDATION = ("sort the items of a list in place", "the same text in upper case is the same text")
 CONTRACT = {
     "loss_nats_per_token",
     "perplexity",
@@ -33,13 +38,20 @@ def encoder(params: PretrainParams, tokenizer: Path, folder: Path, vocab_size: i
     return folder
 
 
-def run_stage(encoder: Path, tokens: Path, tokenizer: Path, folder: Path) -> dict[str, float]:
+def run_stage(
+    encoder: Path, tokens: Path, tokenizer: Path, folder: Path, validation: Sequence[str] = VALIDATION
+) -> dict[str, float]:
+    folder.mkdir(exist_ok=True)
+    for name, texts in (("train", TRAINING), ("validation", validation)):
+        pq.write_table(pa.table({"text": list(texts)}), folder / f"{name}.parquet")
     evaluate.run(
         PARAMS,
         seed=1,
         encoder=encoder,
         tokens=tokens,
         tokenizer=tokenizer,
+        training_text=folder / "train.parquet",
+        validation_text=folder / "validation.parquet",
         metrics=folder / "metrics.json",
         plots=folder / "plots",
         examples=folder / "examples",
@@ -79,6 +91,17 @@ def test_of_replaced_token_detection_the_generator_is_measured_and_beside_it_wha
     }
     assert found["detection_majority_accuracy"] == pytest.approx(1 - 1 / PARAMS.num_folds, abs=0.05)
     assert found["detection_tokens"] > PARAMS.num_folds * metrics["validation_tokens"]
+
+
+def test_validation_texts_that_were_trained_on_are_counted(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")
+    assert run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)["contaminated_fraction"] == 0
+    seen = (*VALIDATION, TRAINING[0].upper(), TRAINING[1])
+    metrics = run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path, seen)
+    assert metrics["near_duplicates_in_training"] == 2
+    assert metrics["contaminated_fraction"] == 0.5
 
 
 def test_the_page_shows_original_masked_predicted_and_probability(

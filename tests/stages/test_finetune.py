@@ -167,7 +167,7 @@ def test_the_counts_add_up(run: Finetune) -> None:
     assert records["num_read"] == 450 == sum(count for name, count in records.items() if name != "num_read")
     parts = metrics["num_train"], metrics["num_validation"], metrics["num_test"]
     assert sum(parts) == records["num_used"]
-    assert metrics["num_test_seen_in_pretraining"] == 0
+    assert metrics["num_test_seen_in_pretraining"] == 0 == metrics["contaminated_fraction"]
 
 
 def test_the_confusion_table_is_the_accuracy_in_full(run: Finetune) -> None:
@@ -263,6 +263,8 @@ def test_test_texts_that_the_encoder_has_seen_are_counted(run: Finetune, tmp_pat
     pq.write_table(pa.table({"text": texts}), tmp_path / "train.parquet")
     metrics = metrics_of(run("out", epochs=1))
     assert metrics["num_test_seen_in_pretraining"] == metrics["num_test"]
+    assert metrics["num_test_near_duplicates_in_pretraining"] == metrics["num_test"]
+    assert metrics["contaminated_fraction"] == 1.0
 
 
 def test_training_that_diverges_says_so_and_leaves_what_was_there(run: Finetune) -> None:

@@ -48,5 +48,7 @@ class ReleaseParams(Section):
     min_unigram_ratio: Positive
     """The unigram baseline's perplexity over the encoder's: what a first version, too, must reach."""
     max_perplexity_ratio: Positive
+    max_contaminated_fraction: Share | None
+    """Of the texts that a model is judged on, those that the pre-training had, nearly, seen. Null: only told."""
     min_accuracy_delta: Annotated[float, Field(ge=-1, le=1)]
     """Of the headline figure of a task: accuracy, or what its kind has in its place."""

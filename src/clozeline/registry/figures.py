@@ -58,6 +58,8 @@ class EncoderMetrics(_Metrics):
     unigram_perplexity: float
     unigram_top1: float
     unigram_top5: float
+    contaminated_fraction: float | None = None
+    """None in the files of versions that were registered before it was counted."""
 
 
 class HeadlineMetrics(_Metrics):
@@ -77,6 +79,8 @@ class TaskMetrics(_Metrics):
     """metrics/finetune/<task>.json: the figure that a task of any kind is compared by."""
 
     headline: HeadlineMetrics
+    contaminated_fraction: float | None = None
+    """None of a kind of task whose test has no texts of its own, and of versions from before it was counted."""
 
     @model_validator(mode="before")
     @classmethod

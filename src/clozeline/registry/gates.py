@@ -42,6 +42,8 @@ def gates(params: ReleaseParams, candidate: Figures, champion: Figures | None) -
     if isinstance(quality, EncoderMetrics):
         ratio = quality.unigram_perplexity / quality.perplexity
         checked.append(Gate("unigram_ratio", ratio, "at least", params.min_unigram_ratio))
+    if params.max_contaminated_fraction is not None:
+        checked.append(_not_seen_before(params.max_contaminated_fraction, quality))
     if champion is not None:
         checked.append(_not_worse(params, quality, champion.quality))
     return checked
@@ -56,6 +58,12 @@ def perplexity_ratio(candidate: EncoderMetrics, champion: EncoderMetrics) -> flo
     """
     champion_bytes_per_token = champion.text_bytes / champion.target_tokens
     return math.exp((candidate.nats_per_byte - champion.nats_per_byte) * champion_bytes_per_token)
+
+
+def _not_seen_before(limit: float, quality: EncoderMetrics | TaskMetrics) -> Gate:
+    """What was not counted does not pass: nobody knows that it is little."""
+    found = quality.contaminated_fraction
+    return Gate("contaminated_fraction", 1.0 if found is None else found, "at most", limit)
 
 
 def _not_worse(

@@ -1,6 +1,7 @@
 """Measures the encoder on the whole validation set, every token a target once."""
 
 import json
+import logging
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -22,9 +23,12 @@ from clozeline.model.detection import ReplacedTokenPair
 from clozeline.model.language_model import LanguageModel
 from clozeline.params import EvaluateParams
 from clozeline.progress import ProgressBar
+from clozeline.text.contamination import contamination, text_batches
 from clozeline.tokens.frequencies import token_counts
 from clozeline.tokens.shards import TokenShards
 from clozeline.tokens.spelling import Spelling
+
+_LOG = logging.getLogger(__name__)
 
 
 def run(
@@ -34,6 +38,8 @@ def run(
     encoder: Path,
     tokens: Path,
     tokenizer: Path,
+    training_text: Path,
+    validation_text: Path,
     metrics: Path,
     plots: Path,
     examples: Path,
@@ -41,7 +47,8 @@ def run(
     """Write the encoder's figures beside the unigram baseline's to `metrics`, and a page of predictions to `examples`.
 
     Of replaced-token detection these are the generator's; how well the encoder finds what it replaced stands beside.
-    Calibration, and loss by frequency, place and word class, go to `plots`, a folder, as CSV.
+    Calibration, and loss by frequency, place and word class, go to `plots`, a folder, as CSV. Of the two texts is only
+    read how much of the second is, nearly, in the first.
 
     Raises:
         ArtifactError: the encoder or the shards are damaged, or their vocabularies differ.
@@ -75,12 +82,24 @@ def run(
     report = {
         **asdict(figures),
         "expected_calibration_error": expected_calibration_error(sums["confidence"]),
+        **_contamination(validation_text, training_text),
         **{f"unigram_{name}": value for name, value in asdict(baseline).items()},
     }
     if isinstance(model, ReplacedTokenPair):
         report |= _detection(model, split, params, seed)
     with replacing_file(metrics) as file:
         file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+
+
+def _contamination(validation_text: Path, training_text: Path) -> dict[str, int | float]:
+    validation = [text for batch in text_batches(validation_text) for text in batch]
+    found = contamination(validation, text_batches(training_text))
+    _LOG.info("of %s validation texts, %s", f"{found.num_texts:,}", found)
+    return {
+        "contaminated_fraction": found.fraction,
+        "near_duplicates_in_training": found.num_near_duplicates,
+        "contained_in_training": found.num_contained,
+    }
 
 
 def _measured(

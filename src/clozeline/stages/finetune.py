@@ -13,8 +13,9 @@ from clozeline.params import FinetuneParams
 from clozeline.progress import ProgressBar
 from clozeline.tasks.best_epoch import BestEpoch, EpochPoint
 from clozeline.tasks.kinds import KINDS
-from clozeline.tasks.task import TaskInputs
+from clozeline.tasks.task import TaskInputs, TaskReport
 from clozeline.tasks.training import prepare_training, use_threads
+from clozeline.text.contamination import contamination, text_batches
 from clozeline.tracking import RunLogger, run_logger
 from clozeline.training.callbacks import Callback
 from clozeline.training.state import CurvePoint
@@ -68,11 +69,24 @@ def run(
     best = max(points, key=lambda point: point.validation_score)
     chosen = {"best_epoch": best.epoch, "validation_score": best.validation_score}
     with replacing_file(metrics) as file:
-        file.write_text(json.dumps(chosen | report.metrics, indent=2) + "\n", encoding="utf-8")
+        seen = _contamination(report, pretraining_text, task)
+        file.write_text(json.dumps(chosen | report.metrics | seen, indent=2) + "\n", encoding="utf-8")
     with replacing_folder(examples) as folder:
         told = json.dumps([asdict(item) for item in report.examples], indent=2, ensure_ascii=False)
         (folder / "examples.json").write_text(told + "\n", encoding="utf-8")
     training.loop.checkpoints.remove()
+
+
+def _contamination(report: TaskReport, pretraining_text: Path, task: str) -> dict[str, int | float]:
+    if not report.test_texts:
+        return {}
+    found = contamination(report.test_texts, text_batches(pretraining_text))
+    _LOG.info("%s: of %s test texts, %s", task, f"{found.num_texts:,}", found)
+    return {
+        "contaminated_fraction": found.fraction,
+        "num_test_near_duplicates_in_pretraining": found.num_near_duplicates,
+        "num_test_contained_in_pretraining": found.num_contained,
+    }
 
 
 def _train(training: BestEpoch, task: str) -> list[EpochPoint]:

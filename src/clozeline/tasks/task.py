@@ -56,6 +56,8 @@ class TaskReport:
     which stay a table that a person can read.
     """
     examples: Sequence["ShownItem"] = ()
+    test_texts: Sequence[str] = ()
+    """Of each test item the text that is its own: what is looked for in the text of the pre-training."""
 
     @property
     def metrics(self) -> dict[str, object]:

@@ -40,6 +40,12 @@ class Contamination:
     num_contained: int
     """Of the others: nearly all their shingles are in one, longer, training text."""
 
+    def __str__(self) -> str:
+        return (
+            f"{self.num_near_duplicates:,} are nearly a training text and {self.num_contained:,} more are inside one: "
+            f"{self.fraction:.1%}"
+        )
+
     @property
     def fraction(self) -> float:
         return (self.num_near_duplicates + self.num_contained) / max(self.num_texts, 1)

@@ -146,6 +146,7 @@ class Classification:
             confusion=answers,
             per_class={label: asdict(of_class) for label, of_class in ours.per_class.items()},
             examples=self._examples(answers),
+            test_texts=self._test.texts,
         )
 
     def _examples(self, answers: Sequence[tuple[str, str]]) -> list[ShownItem]:
