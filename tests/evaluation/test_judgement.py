@@ -133,10 +133,12 @@ def test_a_model_of_a_family_that_is_not_trained_here_is_asked_through_its_own_h
     assert figures.target_tokens == figures.validation_tokens
 
 
-def test_an_encoder_without_a_head_is_refused_with_what_is_missing(tiny_tokenizer: Path, tmp_path: Path) -> None:
+def test_an_encoder_without_a_head_is_refused_with_what_is_missing(
+    tiny_tokenizer: Path, text: Path, tmp_path: Path
+) -> None:
     folder = saved(BertModel(BertConfig(**SMALL)), tiny_tokenizer, tmp_path / "headless")
     with pytest.raises(ArtifactError, match="without the weights of a head") as raised:
-        judge(folder, text=tmp_path)
+        judge(folder, text=text)
     assert "cls.predictions" in str(raised.value)
 
 
@@ -181,7 +183,7 @@ def test_the_command_prints_a_table_or_json(
     [
         ((), ParamsError, "--text FILE"),
         (("--text", "nothing.txt"), DataError, "nothing.txt"),
-        (("--text", "records.jsonl"), DataError, "set --text-field to body"),
+        (("--text", "records.jsonl"), DataError, "(--text-field)"),
         (("--text", "empty.txt"), DataError, "no text in it"),
     ],
 )

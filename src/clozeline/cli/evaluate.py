@@ -74,12 +74,7 @@ def evaluate(
     # See stage.py: set before torch is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if text is None and blimp is None:
-        raise ParamsError(
-            "there is nothing to evaluate on",
-            given="neither --text nor --blimp",
-            expected="one of them, or both",
-            do="give text that the model was not trained on: `--text FILE`",
-        )
+        raise _nothing_asked()
     from clozeline.cli import evaluate_tables
     from clozeline.evaluation.judgement import Questions, judge_models
 
@@ -90,6 +85,15 @@ def evaluate(
     except DataError as error:
         raise _in_options(error) from error
     evaluate_tables.show(judgement, as_json=as_json)
+
+
+def _nothing_asked() -> ParamsError:
+    return ParamsError(
+        "there is nothing to evaluate on",
+        given="neither --text nor --blimp",
+        expected="one of them, or both",
+        do="give text that the model was not trained on: `--text FILE`",
+    )
 
 
 def _settings(estimator: Literal["folds", "pll"], max_length: int | None, samples: int) -> "Settings":

@@ -155,6 +155,7 @@ class QuestionAnswering:
             confusion=[(_kind(it.is_answerable), _kind(bool(text))) for it, text in answered],
             per_class=_per_group(questions.test, said),
             examples=shown(_shown(questions.test, said), self._params.num_examples),
+            test_texts=sorted({it.context for it in questions.test}),
         )
 
     def save(self, out: Path) -> None:

@@ -110,6 +110,7 @@ class Tagging:
             confusion=_confusion(actual, predicted),
             per_class={name: asdict(of_type) for name, of_type in ours.per_type.items()},
             examples=shown(self._shown(predicted), self._inputs.params.num_examples),
+            test_texts=[" ".join(sentence.words) for sentence in sentences.test],
         )
 
     def save(self, out: Path) -> None:
