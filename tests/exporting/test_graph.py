@@ -7,7 +7,17 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from clozeline.exporting.graph import declare, drop_unread, op_counts, write_graph
+from clozeline.exporting import graph
+from clozeline.exporting.graph import (
+    absorb_graph,
+    declare,
+    drop_unread,
+    op_counts,
+    read_graph,
+    remove_graph,
+    size_of,
+    write_graph,
+)
 from clozeline.inference.manifest import TensorSpec
 
 
@@ -49,6 +59,32 @@ def test_outputs_say_their_shape(model: onnx.ModelProto) -> None:
     declare(model, [TensorSpec(name="y", dtype="float32", shape=("batch", 3), meaning="a test")])
     axes = model.graph.output[0].type.tensor_type.shape.dim
     assert [axis.dim_param or axis.dim_value for axis in axes] == ["batch", 3]
+
+
+def test_weights_that_one_file_cannot_hold_lie_beside_it_and_come_back(
+    model: onnx.ModelProto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = numpy_helper.from_array(np.arange(9000, dtype=np.float32).reshape(3, 3000), "large")
+    model.graph.initializer.append(large)
+    before = model.SerializeToString(deterministic=True)
+    monkeypatch.setattr(graph, "_MAX_FILE_BYTES", 30_000)
+    path, data = tmp_path / "model.onnx", tmp_path / "model.onnx.data"
+    write_graph(model, path)
+    assert data.stat().st_size >= 36_000
+    assert size_of(path) == path.stat().st_size + data.stat().st_size
+    assert model.SerializeToString(deterministic=True) == before
+    assert read_graph(path).SerializeToString(deterministic=True) == before
+    written = path.read_bytes(), data.read_bytes()
+    write_graph(model, path)
+    assert (path.read_bytes(), data.read_bytes()) == written
+    assert absorb_graph(path).SerializeToString(deterministic=True) == before
+    assert not data.exists()
+    write_graph(model, path)
+    monkeypatch.undo()
+    write_graph(model, path)
+    assert [file.name for file in tmp_path.iterdir()] == ["model.onnx"]
+    remove_graph(path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_invalid_graph_is_not_written(model: onnx.ModelProto, tmp_path: Path) -> None:

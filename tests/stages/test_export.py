@@ -13,6 +13,7 @@ from transformers import BertConfig, BertForMaskedLM
 from clozeline.errors import ArtifactError, GateError
 from clozeline.exporting.graph import op_counts
 from clozeline.inference.manifest import FILES, read_manifest, record_of, verify
+from clozeline.inference.package import load
 from clozeline.params import ExportGates, ExportParams, RungParams, read_params
 from clozeline.stages import export
 
@@ -109,6 +110,24 @@ def test_the_int8_file_is_about_a_quarter(save_trained: Callable[[Any], Path], e
     assert metrics["int8_size_bytes"] < 0.30 * metrics["fp32_size_bytes"]
     # The vocabulary table is there once, in both files.
     assert metrics["fp32_size_bytes"] < 1.1 * 4 * BertForMaskedLM(config).num_parameters()
+
+
+def test_a_graph_too_large_for_one_file_is_a_whole_package_too(
+    small_encoder: Path, export_model: ExportModel, encoder_package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as lowered:
+        lowered.setattr("clozeline.exporting.graph._MAX_FILE_BYTES", 10_000)
+        package = export_model(small_encoder)
+    manifest = read_manifest(package)
+    weights = [f"{FILES.fp32}.data", f"{FILES.int8}.data"]
+    assert sorted(manifest.files) == sorted({file.name for file in package.iterdir()} - {FILES.manifest})
+    assert set(weights) < set(manifest.files)
+    for precision in manifest.precisions:
+        answers = load(package, precision=precision).fill(["the [MASK] reads"])
+        assert answers == load(encoder_package, precision=precision).fill(["the [MASK] reads"])
+    (package / weights[1]).write_bytes(b"damaged")
+    with pytest.raises(ArtifactError, match=r"model\.int8\.onnx\.data"):
+        load(package, precision="int8")
 
 
 def test_knobs_reach_the_graph(small_encoder: Path, export_model: ExportModel) -> None:

@@ -6,18 +6,75 @@ from pathlib import Path
 
 import onnx
 from onnx import GraphProto, ModelProto
+from onnx.external_data_helper import (
+    convert_model_to_external_data,
+    load_external_data_for_model,
+    uses_external_data,
+    write_external_data_tensors,
+)
 
-from clozeline.inference.manifest import TensorSpec
+from clozeline.inference.manifest import TensorSpec, data_file
+
+_MAX_FILE_BYTES = 2**31 - 2**24
+"""A protobuf file has to be below 2 GiB, what is not weights in it included."""
 
 
 def read_graph(path: Path) -> ModelProto:
-    return onnx.load(path)
+    """The graph with all its weights, wherever they lie."""
+    model = onnx.load(path, load_external_data=False)
+    _take_in(model, path.parent)
+    return model
+
+
+def absorb_graph(path: Path) -> ModelProto:
+    """Read the graph, and delete the files beside it that its weights lay in: it is about to be written anew."""
+    places = {
+        entry.value
+        for tensor in onnx.load(path, load_external_data=False).graph.initializer
+        if uses_external_data(tensor)
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    graph = read_graph(path)
+    for place in places:
+        (path.parent / place).unlink()
+    return graph
 
 
 def write_graph(model: ModelProto, path: Path) -> None:
-    """Check the graph and write it; equal graphs give equal bytes."""
-    onnx.checker.check_model(model, full_check=True)
+    """Check the graph and write it; equal graphs give equal bytes.
+
+    Where the weights are too many for one file they go into another one beside it, `data_file`.
+    """
+    data = path.with_name(data_file(path.name))
+    data.unlink(missing_ok=True)
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < _MAX_FILE_BYTES:
+        onnx.checker.check_model(model, full_check=True)
+        path.write_bytes(model.SerializeToString(deterministic=True))
+        return
+    convert_model_to_external_data(model, all_tensors_to_one_file=True, location=data.name)
+    write_external_data_tensors(model, str(path.parent))
     path.write_bytes(model.SerializeToString(deterministic=True))
+    onnx.checker.check_model(str(path), full_check=True)
+    _take_in(model, path.parent)
+
+
+def _take_in(model: ModelProto, folder: Path) -> None:
+    load_external_data_for_model(model, str(folder))
+    for tensor in model.graph.initializer:
+        tensor.ClearField("data_location")  # which says, where it is set, that the weights are where they always are
+
+
+def size_of(path: Path) -> int:
+    """Bytes of the graph in the file `path`, and of its weights beside it."""
+    data = path.with_name(data_file(path.name))
+    return path.stat().st_size + (data.stat().st_size if data.exists() else 0)
+
+
+def remove_graph(path: Path) -> None:
+    """Delete the graph in the file `path`, if there is one, with its weights."""
+    path.unlink(missing_ok=True)
+    path.with_name(data_file(path.name)).unlink(missing_ok=True)
 
 
 def declare(model: ModelProto, outputs: Sequence[TensorSpec]) -> None:

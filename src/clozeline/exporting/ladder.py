@@ -8,7 +8,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from clozeline.exporting.graph import write_graph
+from clozeline.exporting.graph import remove_graph, write_graph
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.quantization import Quantized, Scheme, products_by_constants, quantize
 from clozeline.exporting.sensitivity import worst_first
@@ -66,7 +66,7 @@ class Ladder:
             _LOG.info("INT8 scheme %d: %s", len(rungs), told(rungs[-1]))
             if rungs[-1].is_passed:
                 return Climbed(tuple(rungs), quantized)
-        path.unlink(missing_ok=True)
+        remove_graph(path)
         return Climbed(tuple(rungs), None)
 
     def _quantized(self, params: RungParams, calibration: Sequence[str]) -> Quantized:

@@ -3,7 +3,7 @@
 Shapes: B texts, L tokens, M masks in all texts together, V vocabulary, C classes, H hidden.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,31 +15,33 @@ from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.batching import Batch
 from clozeline.inference.session import GraphSession
 
-_BATCH_SIZES = (1, 3)
-_SHORT_LENGTHS = (2, 7)
-"""And the longest that the model reads: a graph may have kept a size of its traced example."""
+BATCH_SIZES = (1, 3)
+_LENGTHS = (2, 7, 128)
+"""Those that the model reads, and the longest that it does: a graph may have kept a size of its traced example."""
 
 
-def largest_difference(trained: TrainedModel, graph: Path, input_names: tuple[str, ...]) -> float:
-    """Largest absolute difference of any output, over batches of 1 and 3 texts of 2, 7 and `max_length` tokens.
+def largest_difference(
+    trained: TrainedModel, graph: Path, input_names: tuple[str, ...], batch_sizes: Sequence[int] = BATCH_SIZES
+) -> float:
+    """Largest absolute difference of any output, over batches of 1 and 3 texts of 2, 7, 128 and `max_length` tokens.
 
-    The texts of a batch of 3 differ in length, so that two are padded; the other side is the stock transformers
+    The texts of a batch differ in length, so that all but one are padded; the other side is the stock transformers
     model, which knows nothing of masks picked out or of pooling.
     """
     session = GraphSession(graph, input_names=input_names, num_threads=torch.get_num_threads())
     differences = [
         float(np.abs(expected - session.run(batch, output)[0]).max())
-        for batch in _batches(trained)
+        for batch in _batches(trained, batch_sizes)
         for output, expected in _stock_outputs(trained, batch).items()
     ]
     return max(differences)
 
 
-def _batches(trained: TrainedModel) -> Iterator[Batch]:
+def _batches(trained: TrainedModel, batch_sizes: Sequence[int]) -> Iterator[Batch]:
     tokenizer = trained.tokenizer
     generator = np.random.default_rng(0)
-    for batch_size in _BATCH_SIZES:
-        for length in (*_SHORT_LENGTHS, trained.max_length):
+    for batch_size in batch_sizes:
+        for length in (*(short for short in _LENGTHS if short < trained.max_length), trained.max_length):
             lengths_B = np.linspace(length, length / 2, batch_size).round().astype(int)
             attention_mask_BL = (np.arange(length) < lengths_B[:, None]).astype(np.int64)
             input_ids_BL = generator.integers(trained.model.config.vocab_size, size=(batch_size, length))

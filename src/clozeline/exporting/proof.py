@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from clozeline.errors import DataError
 from clozeline.exporting.answers import Answers, answers, hide, logits
+from clozeline.exporting.graph import size_of
 from clozeline.exporting.ratios import per_text, ratio, share
 from clozeline.exporting.sample import Sample
 from clozeline.inference.batching import Batch, padded
@@ -101,7 +102,7 @@ class Proof:
         text_A = self._exam.text_A
         rung = Rung(
             scheme=scheme,
-            size_bytes=graph.stat().st_size,
+            size_bytes=size_of(graph),
             agreement=share(self._fp32.top1_A == int8.top1_A, text_A),
             metric=self._exam.metric,
             fp32_metric=float(fp32_metric[self._asked].mean()),

@@ -29,6 +29,11 @@ FILES = PackageFiles()
 GRAPHS: Mapping[Precision, str] = MappingProxyType({"fp32": FILES.fp32, "int8": FILES.int8})
 
 
+def data_file(graph: str) -> str:
+    """Where the weights of the graph called `graph` lie if one file cannot hold them: ONNX Runtime reads it itself."""
+    return f"{graph}.data"
+
+
 class TensorSpec(Record):
     """An input or output of both graphs; a name in `shape` is an axis of any size."""
 

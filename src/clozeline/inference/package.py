@@ -6,7 +6,7 @@ from clozeline.errors import ArtifactError
 from clozeline.inference.batching import BATCH_TOKENS
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.manifest import FILES, GRAPHS, Manifest, Precision, Task, read_manifest, verify
+from clozeline.inference.manifest import FILES, GRAPHS, Manifest, Precision, Task, data_file, read_manifest, verify
 from clozeline.inference.session import GraphSession
 from clozeline.inference.tokenization import TextTokenizer
 
@@ -38,7 +38,8 @@ def load(
             expected=f"one of: {', '.join(manifest.precisions)}",
             do="leave the precision out: fp32 answers; or change `export.ladder` in params.yaml and export again",
         )
-    verify(folder, manifest, names=[graph, FILES.tokenizer])
+    names = [name for name in (graph, data_file(graph), FILES.tokenizer) if name in manifest.files]
+    verify(folder, manifest, names)
     return open_graph(folder / graph, manifest, num_threads=num_threads, batch_tokens=batch_tokens)
 
 

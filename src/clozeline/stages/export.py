@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from clozeline import atomic
 from clozeline.errors import GateError
-from clozeline.exporting.graph import declare, op_counts, read_graph, write_graph
+from clozeline.exporting.graph import absorb_graph, declare, op_counts, size_of, write_graph
 from clozeline.exporting.ladder import Climbed, Ladder
 from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.proof import Proof
@@ -115,7 +115,7 @@ def _proven_parity(trained: TrainedModel, graph: Path, inputs: tuple[str, ...], 
 
 
 def _declared(trained: TrainedModel, path: Path) -> ModelProto:
-    graph = read_graph(path)
+    graph = absorb_graph(path)
     declare(graph, _outputs(trained))
     write_graph(graph, path)
     return graph
@@ -174,7 +174,7 @@ def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, l
 
 
 def _manifest(folder: Path, draft: Manifest, climbed: Climbed) -> Manifest:
-    names = [FILES.fp32, *([FILES.int8] if climbed.quantized else []), FILES.tokenizer]
+    names = sorted(file.name for file in folder.iterdir())
     return draft.model_copy(
         update={
             "served": "int8" if climbed.quantized else "fp32",
@@ -188,7 +188,7 @@ def _manifest(folder: Path, draft: Manifest, climbed: Climbed) -> Manifest:
 def _record(folder: Path, sample: Sample, difference: float, climbed: Climbed) -> ExportMetrics:
     record = ExportMetrics(
         served="fp32",
-        fp32_size_bytes=(folder / FILES.fp32).stat().st_size,
+        fp32_size_bytes=size_of(folder / FILES.fp32),
         parity_max_abs_difference=difference,
         num_agreement_texts=len(sample.texts),
         ladder=climbed.rungs,
