@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,7 +39,7 @@ def learned(texts: list[str]) -> dict[str, Tokenizer]:
 
 
 def assert_same_as_whole_texts(tokenizer: Tokenizer, texts: Sequence[str], cache: WordCache | None = None) -> None:
-    encoded = (WordCache.create(tokenizer) if cache is None else cache).encode(texts)
+    encoded = (WordCache.create(tokenizer) if cache is None else cache).encode(pa.array(texts, pa.string()))
     expected = [encoding.ids for encoding in tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)]
     assert encoded.lengths_D.tolist() == [len(ids) for ids in expected]
     assert encoded.tokens_N.tolist() == [id_ for ids in expected for id_ in ids]
@@ -79,7 +80,7 @@ def test_words_encoded_a_few_at_a_time_keep_their_ids(
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_each_word_is_encoded_once(learned: dict[str, Tokenizer], algorithm: str) -> None:
     cache = WordCache.create(learned[algorithm])
-    cache.encode(["kato mire", "mire kato mire kato"])
+    cache.encode(pa.array(["kato mire", "mire kato mire kato"]))
     assert len(cache) <= 4
 
 
@@ -118,5 +119,5 @@ def test_a_tokenizer_whose_words_depend_on_each_other_is_given_whole_texts(
 
 
 def test_no_texts_are_no_tokens(learned: dict[str, Tokenizer]) -> None:
-    encoded = WordCache.create(learned["bpe"]).encode([])
+    encoded = WordCache.create(learned["bpe"]).encode(pa.array([], pa.string()))
     assert (len(encoded.tokens_N), len(encoded.lengths_D)) == (0, 0)

@@ -1,13 +1,14 @@
-"""Encodes each distinct word once: the same ids as encoding whole texts, several times faster.
+"""Encodes each distinct word once: the same ids as encoding whole texts, many times faster.
 
 Text repeats its words; `tokenizers` normalizes and splits each one anew. Where a tokenizer cuts at spaces whatever
 stands around them, a text's ids are its words' ids back to back, and words can be looked up.
 
-Shapes: D texts, N their tokens, W words of all texts.
+Shapes: D texts, N their tokens, W words of all texts, U distinct words.
 """
 
 import json
 import re
+import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -15,17 +16,22 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
+from clozeline.byte_words import ByteClasses, CutTexts
 from clozeline.tokens.shards import span_positions
 
-Cut = Callable[[str], list[str]]
+Cut = Callable[[Any], CutTexts]
+"""Of an Arrow array of texts."""
 
 BLANKS = r"\s+"
 """What the Unigram tokenizer makes one space of."""
 
 _MOST_WORDS = 2**17
-"""Words kept between batches (some 25 MiB); when there are more, the cache starts anew."""
+_MOST_WORD_BYTES = 2**22
+"""Kept between batches; when there are more, the cache starts anew."""
 _WORDS_AT_A_TIME = 4096
 """The encoding of a word weighs a hundred times its ids."""
 
@@ -52,76 +58,95 @@ class WordCache:
         return cls(tokenizer, _cut_for(tokenizer))
 
     def __len__(self) -> int:
-        return len(self._ordinals)
+        return len(self._words)
 
-    def encode(self, texts: Sequence[str]) -> Encoded:
-        """Ids of each text, without special tokens around it."""
-        if len(self) > _MOST_WORDS:
+    def encode(self, texts_D: Any) -> Encoded:
+        """Ids of each text of an Arrow array of strings, without special tokens around it."""
+        if len(self) > _MOST_WORDS or self._words.nbytes > _MOST_WORD_BYTES:
             self._forget()
-        words_D = [self._cut(text) for text in texts]
-        words_W = list(chain.from_iterable(words_D))
-        self._learn(sorted(set(words_W).difference(self._ordinals)))
-        first_word_D = np.cumsum([0, *map(len, words_D)])
-        ordinal_W = np.fromiter(map(self._ordinals.__getitem__, words_W), np.int64, len(words_W))
+        cut = self._cut(texts_D)
+        ordinal_W = self._ordinals(cut.distinct_U)[cut.index_W]
         length_W = self._lengths[ordinal_W]
         ends_W = np.append(0, np.cumsum(length_W))
+        first_word_D = np.append(0, np.cumsum(cut.num_words_D))
         return Encoded(
             tokens_N=self._tokens[span_positions(self._starts[ordinal_W], length_W)],
             lengths_D=np.diff(ends_W[first_word_D]),
         )
 
     def _forget(self) -> None:
-        self._ordinals: dict[str, int] = {}
+        self._words = pa.array([], pa.string())
         self._tokens = np.zeros(0, np.uint32)
         self._starts = np.zeros(0, np.int64)
         self._lengths = np.zeros(0, np.int64)
 
-    def _learn(self, words: list[str]) -> None:
+    def _ordinals(self, distinct_U: Any) -> npt.NDArray[np.int32]:
+        """Places of words in the cache; what is not in it yet is put there."""
+        place_U = pc.index_in(distinct_U, self._words)
+        new = distinct_U.filter(pc.is_null(place_U))
+        numbers = pa.array(np.arange(len(self), len(self) + len(new), dtype=np.int32))
+        self._learn(new)
+        found: npt.NDArray[np.int32] = pc.replace_with_mask(place_U, pc.is_null(place_U), numbers).to_numpy()
+        return found
+
+    def _learn(self, words: Any) -> None:
         ids = [
             encoding.ids
             for start in range(0, len(words), _WORDS_AT_A_TIME)
             for encoding in self._tokenizer.encode_batch_fast(
-                words[start : start + _WORDS_AT_A_TIME], add_special_tokens=False
+                words.slice(start, _WORDS_AT_A_TIME).to_pylist(), add_special_tokens=False
             )
         ]
         lengths = np.array([len(word_ids) for word_ids in ids], dtype=np.int64)
         starts = len(self._tokens) + np.cumsum(lengths) - lengths
         flat = np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum()))
-        self._ordinals.update(zip(words, range(len(self), len(self) + len(words)), strict=True))
+        self._words = pa.concat_arrays([self._words, words])
         self._tokens = np.concatenate([self._tokens, flat])
         self._starts = np.concatenate([self._starts, starts])
         self._lengths = np.concatenate([self._lengths, lengths])
 
 
-def _cut_at_blanks(text: str) -> list[str]:
-    """For tokenizers that throw whitespace away: an empty word has no tokens."""
-    return text.replace("\n", " ").split(" ")
+_AT_BLANKS = ByteClasses.of(blanks=" \n")
+_AT_PUNCTUATION = ByteClasses.of(blanks=" \t\n\r", alone=string.punctuation)
 
 
-_ASCII_WORDS = re.compile(r"[^ \t\n\r!-/:-@\[-`{-~]+|[!-/:-@\[-`{-~]")
+def _cut_at_blanks(texts_D: Any) -> CutTexts:
+    """For tokenizers that throw whitespace away."""
+    return _AT_BLANKS.cut(texts_D)
 
 
-def _cut_at_punctuation(text: str) -> list[str]:
+def _cut_at_punctuation(texts_D: Any) -> CutTexts:
     """For BERT's pre-tokenizer, to which each ASCII punctuation mark is a word; other marks stay inside their word."""
-    return _ASCII_WORDS.findall(text)
+    return _AT_PUNCTUATION.cut(texts_D)
 
 
-def _cut_at_blanks_unless_marked(text: str) -> list[str]:
+def _cut_at_blanks_unless_marked(texts_D: Any) -> CutTexts:
     """For Metaspace, which puts a mark before a word unless a mark stands there already, be it the text's own."""
-    return [text] if "▁" in text else _cut_at_blanks(text)
+    return _AT_BLANKS.cut(texts_D, pc.match_substring(texts_D, "▁").to_numpy(zero_copy_only=False))
 
 
 _BEFORE_BLANKS = re.compile(r"\s*\S+|\s+")
 _ONLY_PYTHON_SAYS_SPACE = re.compile(r"[\x1c-\x1f]")
 
 
-def _cut_before_blanks(text: str) -> list[str]:
+def _cut_before_blanks(texts_D: Any) -> CutTexts:
     """For GPT-2's pattern, where spaces belong to the word after them and no match goes from a letter into a space."""
-    return [text] if _ONLY_PYTHON_SAYS_SPACE.search(text) else _BEFORE_BLANKS.findall(text)
+    return _spelled(
+        [
+            [text] if _ONLY_PYTHON_SAYS_SPACE.search(text) else _BEFORE_BLANKS.findall(text)
+            for text in texts_D.to_pylist()
+        ]
+    )
 
 
-def _whole(text: str) -> list[str]:
-    return [text]
+def _whole(texts_D: Any) -> CutTexts:
+    return _spelled([[text] for text in texts_D.to_pylist()])
+
+
+def _spelled(words_D: list[list[str]]) -> CutTexts:
+    words_W = pa.array(chain.from_iterable(words_D), pa.string()).dictionary_encode()
+    num_words_D = np.array([len(words) for words in words_D], dtype=np.int64)
+    return CutTexts(words_W.dictionary, words_W.indices.to_numpy(), num_words_D)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,89 @@
+"""Cuts many texts into words at once, by the class of each byte: no Python object for a word, ten times as fast.
+
+It knows ASCII alone: in UTF-8 every byte of another character is 128 or more, and all of those are of one class.
+
+Shapes: D texts, Y bytes of all texts, W words of all texts, U distinct words.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+_BLANK, _LETTER, _ALONE = range(3)
+
+
+@dataclass(frozen=True)
+class CutTexts:
+    """The words of some texts in reading order, each distinct one spelled once."""
+
+    distinct_U: Any
+    """Arrow array of strings."""
+    index_W: NDArray[np.int32]
+    """Which of the distinct words each word is."""
+    num_words_D: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ByteClasses:
+    """Which bytes stand between words, which are a word each, and by what those inside a word are replaced."""
+
+    classes: bytes
+    spellings: bytes | None
+    """256 bytes to translate by; None where every byte stays as it is."""
+
+    @classmethod
+    def of(cls, *, blanks: str, alone: str = "", replaced: dict[str, str] | None = None) -> "ByteClasses":
+        """All other bytes are letters. `replaced`: ASCII character to ASCII character."""
+        classes = bytearray([_LETTER] * 256)
+        for characters, kind in ((blanks, _BLANK), (alone, _ALONE)):
+            for character in characters:
+                classes[ord(character)] = kind
+        spellings = {**{chr(code): chr(code) for code in range(256)}, **(replaced or {})}
+        return cls(bytes(classes), "".join(spellings.values()).encode("latin-1") if replaced else None)
+
+    def cut(self, texts_D: Any, whole_D: NDArray[np.bool_] | None = None) -> CutTexts:
+        """Cut Arrow strings into words; a text of `whole_D` is one word, whatever is in it."""
+        offsets_D, content = text_bytes(texts_D)
+        class_Y = np.frombuffer(bytearray(content.translate(self.classes)), np.uint8)
+        for text in np.flatnonzero(whole_D).tolist() if whole_D is not None else ():
+            class_Y[offsets_D[text] : offsets_D[text + 1]] = _LETTER
+        is_kept_Y = class_Y != _BLANK
+        starts_W = np.flatnonzero(_begins(class_Y, is_kept_Y, offsets_D))
+        spelled = content if self.spellings is None else content.translate(self.spellings)
+        kept = np.frombuffer(spelled, np.uint8)[is_kept_Y]
+        ends = np.append(np.cumsum(is_kept_Y, dtype=np.int32)[starts_W] - 1, len(kept)).astype(np.int32)
+        words_W = pa.StringArray.from_buffers(len(starts_W), pa.py_buffer(ends), pa.py_buffer(kept))
+        encoded = words_W.dictionary_encode()
+        return CutTexts(
+            distinct_U=encoded.dictionary,
+            index_W=encoded.indices.to_numpy(),
+            num_words_D=np.diff(np.searchsorted(starts_W, offsets_D)),
+        )
+
+
+def _begins(
+    class_Y: NDArray[np.uint8], is_kept_Y: NDArray[np.bool_], offsets_D: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Where a word begins: at every kept byte that does not go on with a letter after a letter of the same text."""
+    is_letter_Y = class_Y == _LETTER
+    begins_Y = is_kept_Y.copy()
+    begins_Y[1:] &= ~(is_letter_Y[1:] & is_letter_Y[:-1])
+    first_bytes = offsets_D[:-1][np.diff(offsets_D) > 0]
+    begins_Y[first_bytes] = is_kept_Y[first_bytes]
+    return begins_Y
+
+
+def text_bytes(texts_D: Any) -> tuple[NDArray[np.int64], bytes]:
+    """Where each text of an Arrow array begins and ends in the UTF-8 bytes of all, and these bytes."""
+    texts_D = texts_D.cast(pa.string())
+    assert not texts_D.null_count
+    if not len(texts_D):
+        return np.zeros(1, np.int64), b""
+    _, places, content = texts_D.buffers()
+    offsets_D = np.frombuffer(places, np.int32)[texts_D.offset : texts_D.offset + len(texts_D) + 1].astype(np.int64)
+    if content is None:
+        return offsets_D, b""
+    return offsets_D - offsets_D[0], content[int(offsets_D[0]) : int(offsets_D[-1])].to_pybytes()
