@@ -1,5 +1,7 @@
+import copy
+
 from clozeline import errors
-from clozeline.errors import ClozelineError
+from clozeline.errors import ClozelineError, DataError
 
 LEAVES = [kind for kind in vars(errors).values() if isinstance(kind, type) and ClozelineError in kind.__bases__]
 
@@ -25,3 +27,10 @@ def test_the_tree_in_the_docstring_is_the_tree() -> None:
 
 def test_only_what_may_work_later_has_the_exit_code_that_is_retried() -> None:
     assert [leaf.__name__ for leaf in LEAVES if leaf.exit_code == 75] == ["TransientError"]
+
+
+def test_an_error_is_copied_whole_as_it_is_on_its_way_out_of_a_worker() -> None:
+    error = DataError("the cup is empty", given="air", expected="tea", do="pour")
+    again = copy.copy(error)
+    assert type(again) is DataError
+    assert str(again) == str(error)

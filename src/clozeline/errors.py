@@ -13,7 +13,8 @@ Each class has its own exit code: the orchestrator sees nothing else of a stage 
 and retries only `TransientError`.
 """
 
-from typing import ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar
 
 
 class ClozelineError(Exception):
@@ -27,6 +28,10 @@ class ClozelineError(Exception):
         self.given = given
         self.expected = expected
         self.do = do
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """A worker process sends its error to the process that waits for it."""
+        return _again, (type(self), *self.args)
 
     def __str__(self) -> str:
         return f"{self.problem}\n  given:    {self.given}\n  expected: {self.expected}\n  do:       {self.do}"
@@ -72,3 +77,7 @@ class TransientError(ClozelineError):
     """Something outside did not answer; the same call may work later. 75 is sysexits' EX_TEMPFAIL."""
 
     exit_code = 75
+
+
+def _again(kind: type[ClozelineError], problem: str, given: object, expected: str, do: str) -> ClozelineError:
+    return kind(problem, given=given, expected=expected, do=do)

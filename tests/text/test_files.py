@@ -133,7 +133,7 @@ def test_json_that_only_lenient_readers_take_is_taken(tmp_path, params_of) -> No
 def test_a_null_text_is_empty_and_a_number_is_refused(tmp_path, params_of) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"text": null}\n{"text": 12}\n')
-    documents = iter(open_files(path, params_of().source).units)
+    documents = (document for unit in open_files(path, params_of().source).units for document in unit.documents())
     assert next(documents).text == ""
     with pytest.raises(DataError, match="line 2: field `text` is not text"):
         next(documents)

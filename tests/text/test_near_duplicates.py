@@ -3,6 +3,7 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from clozeline.text import near_duplicates
@@ -23,7 +24,9 @@ def sketch(folder: Path, texts: list[str], order: list[int] | None = None) -> Sk
         for start in range(0, len(texts), 50):
             part = texts[start : start + 50]
             ordinals = np.array(places[start : start + 50])
-            writer.append(SketchedBucket(0, ordinals, ordinals, np.zeros(len(part)), [shingle_sets(part, banding)]))
+            writer.append(
+                SketchedBucket(0, ordinals, ordinals, np.zeros(len(part)), [shingle_sets(pa.array(part), banding)])
+            )
         return writer.finish()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from clozeline.errors import ArtifactError
 from clozeline.tokens.shard_writer import ShardWriter
-from clozeline.tokens.shards import SpecialIds, TokenShards, TokensInfo, dtype_for, span_positions
+from clozeline.tokens.shards import SpecialIds, TokenShards, TokensInfo, dtype_for
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, every=(0, 1, 2, 3, 4))
 
@@ -75,10 +75,6 @@ def test_take_gathers_spans_back_to_back_even_across_shards(written: tuple[Token
     expected = np.concatenate([whole[start : start + length] for start, length in zip(starts, lengths, strict=True)])
     np.testing.assert_array_equal(shards.take(starts, lengths), expected)
     assert len(shards.take(starts[:0], lengths[:0])) == 0
-
-
-def test_spans_keep_their_order_and_may_overlap() -> None:
-    assert span_positions(np.array([5, 0, 4]), np.array([2, 0, 3])).tolist() == [5, 6, 4, 5, 6]
 
 
 def test_batches_make_no_difference_to_the_bytes(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,6 +18,8 @@ from clozeline.text.splits import SPLIT_NAMES
 
 CLEAN = pa.schema([("doc_id", pa.string()), ("text", pa.string()), ("source", pa.string()), ("title", pa.string())])
 _ROW_GROUP_BYTES = 2_000_000
+_KEYS_A_STEP_BITS = 7
+"""A row group ends between two ranges of keys, of which there are so many (2 to the power of this), or two buckets."""
 
 
 @dataclass
@@ -56,11 +59,15 @@ class CleanWriter:
         self._open.close()
 
     def append(self, texts: pa.Table, sides: NDArray[np.uint8]) -> None:
-        """Write each text (columns of `PREPARED`) to the split that `sides` names by number."""
-        doc_ids = pa.array([key.hex() for key in texts["key"].to_pylist()], pa.string())
+        """Write each text (columns of `PREPARED`, keys rising) to the split that `sides` names by number."""
+        keys = texts["key"].to_pylist()
+        step_N = np.array([key[0] >> 8 - _KEYS_A_STEP_BITS for key in keys], dtype=np.int64)
+        bounds = [0, *(np.flatnonzero(np.diff(step_N)) + 1).tolist(), len(keys)]
+        doc_ids = pa.array([key.hex() for key in keys], pa.string())
         clean = pa.table([doc_ids, texts["text"], texts["source"], texts["title"]], schema=CLEAN)
-        for side, part in enumerate(self._parts):
-            _append(part, clean.filter(pa.array(sides == side)))
+        for start, end in pairwise(bounds):
+            for side, part in enumerate(self._parts):
+                _append(part, clean.slice(start, end - start).filter(pa.array(sides[start:end] == side)))
 
     def report(self) -> dict[str, SplitReport]:
         return {

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from clozeline.errors import DataError
 from clozeline.params import PreprocessParams
 from clozeline.progress import ProgressBar, track
+from clozeline.text.buckets import num_buckets_for
 from clozeline.text.clean_writer import CleanWriter
 from clozeline.text.documents import DropReason, Source
 from clozeline.text.exact_duplicates import BucketTask, sketch_bucket
@@ -102,7 +103,8 @@ def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Pa
 
 
 def _read(source: Source, params: PreprocessParams, spool: Path, counts: _Counts, workers: Workers) -> None:
-    settings = PreparationSettings(params.min_characters, params.max_characters, source.decode_entities)
+    num_buckets = num_buckets_for(source.total_bytes)
+    settings = PreparationSettings(params.min_characters, params.max_characters, source.decode_entities, num_buckets)
     bar = ProgressBar("Reading (kB)", source.total_bytes // 1000)
     with closing(source.units), BucketWriter(spool) as writer, bar:
         shown = 0

@@ -1,7 +1,9 @@
 """One bucket of texts: exact duplicates out, sketches for finding near-duplicates made."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +14,7 @@ from numpy.typing import NDArray
 from clozeline.text.shingles import Banding, ShingleSets, shingle_sets
 from clozeline.text.spool import read_bucket, write_bucket
 
-_SKETCH_ROWS = 100
+_SKETCH_BYTES = 400_000
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,7 @@ def sketch_bucket(task: BucketTask) -> SketchedBucket:
     texts = texts.sort_by([("key", "ascending"), ("ordinal", "ascending")]).combine_chunks()
     kept = texts.filter(pa.array(_first_of_equal(texts["key"])))
     write_bucket(task.path, kept)
-    shingles = [
-        shingle_sets(kept["text"].slice(start, _SKETCH_ROWS).to_pylist(), task.banding)
-        for start in range(0, len(kept), _SKETCH_ROWS)
-    ]
+    shingles = [shingle_sets(part, task.banding) for part in _parts(kept["text"])]
     return SketchedBucket(
         num_exact_duplicates=len(texts) - len(kept),
         ordinals_N=kept["ordinal"].to_numpy(),
@@ -50,6 +49,14 @@ def sketch_bucket(task: BucketTask) -> SketchedBucket:
         draws_N=np.array([draw(task.seed, key) for key in kept["key"].to_pylist()]),
         shingles=shingles,
     )
+
+
+def _parts(texts: pa.ChunkedArray) -> Iterator[pa.Array]:
+    """Cut a column where about `_SKETCH_BYTES` have come together."""
+    column = pa.concat_arrays([*texts.chunks, pa.array([], pa.string())])
+    number_N = np.cumsum(pc.binary_length(column).to_numpy()) // _SKETCH_BYTES
+    bounds = [0, *(np.flatnonzero(np.diff(number_N)) + 1).tolist(), len(column)]
+    return (column.slice(start, end - start) for start, end in pairwise(bounds) if end > start)
 
 
 def draw(seed: int, key: bytes) -> float:

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 
 from clozeline.errors import DataError
 from clozeline.params import SourceParams
-from clozeline.text.documents import Document, Meter, Source
-from clozeline.text.line_formats import BY_SUFFIX, LineSettings, sniff
+from clozeline.text.documents import Document, Meter, RawUnit, Source
+from clozeline.text.line_formats import BY_SUFFIX, JsonBlock, LineSettings, read_json_lines, sniff
 from clozeline.text.records import Fields, check_fields, document_of
-from clozeline.text.streams import COMPRESSION_SUFFIXES, read_lines
+from clozeline.text.streams import COMPRESSION_SUFFIXES, read_blocks, read_lines
 
 _PARQUET_SUFFIXES = {".parquet", ".pq"}
 _PARQUET_ROWS = 1_000
@@ -27,7 +27,7 @@ def open_files(path: Path, params: SourceParams) -> Source:
     files = matching_files(path, params.pattern)
     meter = Meter()
     return Source(
-        units=(document for file in files for document in _documents(file, label_of(file, path), params, meter)),
+        units=(unit for file in files for unit in _units(file, label_of(file, path), params, meter)),
         total_bytes=sum(file.stat().st_size for file in files),
         meter=meter,
     )
@@ -62,15 +62,19 @@ def _some_names(folder: Path) -> str:
     return ", ".join(names[:5]) + (", …" if len(names) > 5 else "") if names else "nothing"
 
 
-def _documents(file: Path, label: str, params: SourceParams, meter: Meter) -> Iterator[Document]:
+def _units(file: Path, label: str, params: SourceParams, meter: Meter) -> Iterator[RawUnit]:
     fields = Fields(params.text_field, params.label_field)
     suffix = _format_suffix(file)
     if suffix in _PARQUET_SUFFIXES:
         yield from _read_parquet(file, label, fields, meter)
         return
     settings = LineSettings(str(file), label, fields, params.one_document_per)
+    reader = BY_SUFFIX.get(suffix)
+    if reader is read_json_lines:
+        with closing(read_blocks(file, meter)) as blocks:
+            yield from (JsonBlock(block, settings) for block in blocks)
+        return
     with closing(read_lines(file, meter)) as lines:
-        reader = BY_SUFFIX.get(suffix)
         if reader:
             yield from reader(lines, settings)
         else:

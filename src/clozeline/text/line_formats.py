@@ -14,6 +14,7 @@ import orjson
 from clozeline.errors import DataError
 from clozeline.text.documents import Document
 from clozeline.text.records import Fields, check_fields, document_of
+from clozeline.text.streams import Block
 
 _MAX_DOCUMENT_CHARACTERS = 32_000_000
 _SEPARATORS = {",": "a comma", ";": "a semicolon", "\t": "a tab"}
@@ -39,11 +40,26 @@ def read_text(lines: Iterable[str], settings: LineSettings) -> Iterator[Document
         yield Document(text, settings.label)
 
 
-def read_json_lines(lines: Iterable[str], settings: LineSettings) -> Iterator[Document]:
-    for number, line in enumerate(lines, start=1):
+def read_json_lines(lines: Iterable[str], settings: LineSettings, first_line: int = 1) -> Iterator[Document]:
+    for number, line in enumerate(lines, start=first_line):
         if line.strip():
             place = f"{settings.file}, line {number}"
             yield document_of(_json_object(line, place), settings.fields, settings.label, place)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonBlock:
+    """Lines of a JSON Lines file: to find where one ends is cheap, to take it apart is work for a worker."""
+
+    block: Block
+    settings: LineSettings
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.block.content)
+
+    def documents(self) -> Iterator[Document]:
+        return read_json_lines(self.block.lines(), self.settings, self.block.first_line)
 
 
 def read_separated(lines: Iterable[str], settings: LineSettings, *, delimiter: str) -> Iterator[Document]:

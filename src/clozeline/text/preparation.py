@@ -4,14 +4,14 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from operator import itemgetter
 
 import pyarrow as pa
 
+from clozeline.text.buckets import bucket_starts
 from clozeline.text.cleaning import clean, split_long
 from clozeline.text.documents import Document, DropReason, RawUnit
 
-NUM_BUCKETS = 128
-"""Texts with the same content meet in the same bucket, and a bucket fits in memory."""
 KEY_BYTES = 16
 _BATCH_BYTES = 1_000_000
 _MAX_BATCH_UNITS = 2_000
@@ -34,6 +34,7 @@ class PreparationSettings:
     min_characters: int
     max_characters: int
     decode_entities: bool
+    num_buckets: int
 
 
 @dataclass(frozen=True)
@@ -83,15 +84,12 @@ def prepare(batch: Batch) -> PreparedBatch:
     for unit in batch.units:
         for document in unit.documents():
             _add(rows, document, batch.settings)
-    rows.rows.sort(key=lambda row: row[0][0] * NUM_BUCKETS // 256)
+    rows.rows.sort(key=itemgetter(0))
     columns = list(zip(*rows.rows, strict=True)) or [()] * len(PREPARED)
     texts = pa.record_batch(
         [pa.array(column, kind) for column, kind in zip(columns, PREPARED.types, strict=True)], PREPARED
     )
-    sizes = Counter(row[0][0] * NUM_BUCKETS // 256 for row in rows.rows)
-    starts = [0]
-    for bucket in range(NUM_BUCKETS):
-        starts.append(starts[-1] + sizes[bucket])
+    starts = bucket_starts(columns[0], batch.settings.num_buckets)
     return PreparedBatch(texts, starts, rows.num_ordinals, rows.num_read, rows.num_split, rows.dropped)
 
 

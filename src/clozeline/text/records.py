@@ -36,7 +36,8 @@ def document_of(record: Mapping[str, object], fields: Fields, file_label: str, p
     Raises:
         DataError: a field is missing, or the text is not a string.
     """
-    check_fields(record.keys(), fields, place)
+    if fields.text not in record or (fields.label is not None and fields.label not in record):
+        check_fields(record.keys(), fields, place)
     text = record[fields.text]
     if text is not None and not isinstance(text, str):
         raise DataError(

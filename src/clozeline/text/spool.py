@@ -1,26 +1,27 @@
 """Texts on disk between the steps of the stage, in buckets by content, so that memory does not grow with the corpus."""
 
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from clozeline.text.preparation import PREPARED, PreparedBatch
 
+_WAITING_BYTES = 4_000_000
 _WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 class BucketWriter:
-    """Appends prepared batches to one Arrow stream per bucket."""
+    """Appends prepared batches to one file per bucket: each time as an Arrow stream that is whole, so no file is kept
+    open, however many buckets there are."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._streams: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
-        self._open = ExitStack()
+        self._waiting: list[tuple[pa.RecordBatch, list[int]]] = []
+        self._waiting_bytes = 0
         self._num_ordinals = 0
 
     def __enter__(self) -> Self:
@@ -29,7 +30,8 @@ class BucketWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open.close()
+        if kind is None:
+            self._flush()
 
     def append(self, batch: PreparedBatch) -> None:
         """Number the batch's texts after all that were appended before, and write them to their buckets."""
@@ -38,20 +40,25 @@ class BucketWriter:
             place = texts.schema.get_field_index(name)
             texts = texts.set_column(place, PREPARED.field(name), pc.add(texts.column(place), self._num_ordinals))
         self._num_ordinals += batch.num_ordinals
-        for bucket, (start, end) in enumerate(zip(batch.bucket_starts, batch.bucket_starts[1:], strict=False)):
-            if end > start:
-                self._stream(bucket).write_batch(texts.slice(start, end - start))
+        self._waiting.append((texts, batch.bucket_starts))
+        self._waiting_bytes += texts.nbytes
+        if self._waiting_bytes >= _WAITING_BYTES:
+            self._flush()
 
-    def _stream(self, bucket: int) -> pa.ipc.RecordBatchStreamWriter:
-        if bucket not in self._streams:
-            self._streams[bucket] = self._open.enter_context(
-                pa.ipc.new_stream(bucket_path(self._folder, bucket), PREPARED, options=_WRITE_OPTIONS)
-            )
-        return self._streams[bucket]
+    def _flush(self) -> None:
+        num_buckets = max((len(starts) - 1 for _, starts in self._waiting), default=0)
+        for bucket in range(num_buckets):
+            parts = [
+                texts.slice(starts[bucket], starts[bucket + 1] - starts[bucket]) for texts, starts in self._waiting
+            ]
+            bucket_texts = pa.Table.from_batches(parts).combine_chunks()
+            if len(bucket_texts):
+                _write(bucket_path(self._folder, bucket), bucket_texts, "ab")
+        self._waiting, self._waiting_bytes = [], 0
 
 
 def bucket_path(folder: Path, bucket: int) -> Path:
-    return folder / f"bucket-{bucket:03d}.arrow"
+    return folder / f"bucket-{bucket:05d}.arrow"
 
 
 def bucket_files(folder: Path) -> list[Path]:
@@ -60,10 +67,18 @@ def bucket_files(folder: Path) -> list[Path]:
 
 
 def read_bucket(path: Path) -> pa.Table:
-    with pa.ipc.open_stream(path, options=_READ_OPTIONS) as stream:
-        return stream.read_all()
+    parts = []
+    with pa.OSFile(str(path)) as file:
+        while file.tell() < file.size():
+            with pa.ipc.open_stream(file, options=_READ_OPTIONS) as stream:
+                parts.append(stream.read_all())
+    return pa.concat_tables(parts)
 
 
 def write_bucket(path: Path, texts: pa.Table) -> None:
-    with pa.ipc.new_stream(path, PREPARED, options=_WRITE_OPTIONS) as stream:
+    _write(path, texts, "wb")
+
+
+def _write(path: Path, texts: pa.Table, mode: Literal["ab", "wb"]) -> None:
+    with path.open(mode) as file, pa.ipc.new_stream(file, PREPARED, options=_WRITE_OPTIONS) as stream:
         stream.write_table(texts)

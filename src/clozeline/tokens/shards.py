@@ -18,11 +18,11 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clozeline.errors import ArtifactError
+from clozeline.spans import IndexArray, span_positions
 
 FORMAT_VERSION = 1
 INFO_NAME = "tokens.json"
 TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
-IndexArray = npt.NDArray[np.int64] | npt.NDArray[np.uint64]
 _REBUILD = "rebuild it: `dvc repro --force tokenize`"
 
 
@@ -206,15 +206,6 @@ class TokenShards:
             _expect_sha256(paths.tokens, shard.tokens_sha256)
             _expect_sha256(paths.offsets, shard.offsets_sha256)
             _expect_sha256(paths.document_bytes, shard.bytes_sha256)
-
-
-def span_positions(starts_S: IndexArray, lengths_S: IndexArray) -> npt.NDArray[np.int64]:
-    """Every position of every span, in order: int64 [sum of lengths]."""
-    starts_S, lengths_S = starts_S.astype(np.int64), lengths_S.astype(np.int64)
-    ends_S = np.cumsum(lengths_S)
-    before_S = ends_S - lengths_S
-    num_tokens = int(ends_S[-1]) if len(ends_S) else 0
-    return np.repeat(starts_S - before_S, lengths_S) + np.arange(num_tokens, dtype=np.int64)
 
 
 def _map_tokens(path: Path, num_tokens: int, dtype: np.dtype[Any]) -> TokenArray:

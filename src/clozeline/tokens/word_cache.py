@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
 from clozeline.byte_words import ByteClasses, CutTexts
-from clozeline.tokens.shards import span_positions
+from clozeline.spans import span_positions
 
 Cut = Callable[[Any], CutTexts]
 """Of an Arrow array of texts."""
