@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from clozeline.disk_arrays import DiskArrays, chunks
 from clozeline.errors import DataError
 from clozeline.params import PreprocessParams
 from clozeline.progress import ProgressBar, track
@@ -29,6 +30,7 @@ from clozeline.text.splits import (
     assign_sides,
     check_sides,
     groups,
+    kept_by_side,
     near_duplicates,
 )
 from clozeline.text.spool import BucketWriter, bucket_files, read_bucket
@@ -51,6 +53,7 @@ class _Decision:
 
     kept_N: NDArray[np.bool_]
     sides_N: NDArray[np.uint8]
+    num_kept: int
     similarity: SimilarityReport
 
 
@@ -92,7 +95,7 @@ def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Pa
         documents_split=counts.split,
         added_by_splitting=counts.ordinals - counts.read,
         documents_in=counts.ordinals,
-        kept=int(decision.kept_N.sum()),
+        kept=decision.num_kept,
         dropped=dropped_counts(counts.dropped),
         splits=clean.report(),
         similarity=decision.similarity,
@@ -130,27 +133,33 @@ def _sketch(spool: Path, params: PreprocessParams, seed: int, counts: _Counts, w
 
 def _decide(sketches: Sketches, params: PreprocessParams, counts: _Counts, workers: Workers) -> _Decision:
     shares = SplitShares(params.validation_fraction, params.holdout_fraction)
+    empty = DiskArrays(sketches.folder).empty
     edges = similar_pairs(sketches, params.same_side_similarity, workers)
-    dropped_N = near_duplicates(edges, sketches.num_texts, params.near_duplicate_similarity)
+    dropped_N = near_duplicates(edges, sketches.num_texts, params.near_duplicate_similarity, empty)
     counts.dropped[DropReason.NEAR_DUPLICATE] += int(dropped_N.sum())
-    together = groups(edges, sketches, dropped_N)
-    sides_N = assign_sides(together, sketches.draw_N, shares)
-    check_sides(sides_N[~dropped_N], together, shares, params.source.path)
-    kept_N, sides_by_place_N = np.empty_like(dropped_N), np.empty_like(sides_N)
-    kept_N[sketches.place_N] = ~dropped_N
-    sides_by_place_N[sketches.place_N] = sides_N
-    return _Decision(kept_N, sides_by_place_N, _similarity_report(edges, together, dropped_N))
+    together = groups(edges, sketches, dropped_N, empty)
+    sides_N = assign_sides(together, sketches.draw_N, shares, empty)
+    kept_N, sides_by_place_N = empty(sketches.num_texts, np.bool_), empty(sketches.num_texts, np.uint8)
+    for chunk in chunks(sketches.num_texts):
+        places = sketches.place_N[chunk]
+        kept_N[places], sides_by_place_N[places] = ~dropped_N[chunk], sides_N[chunk]
+    num_kept_by_side = kept_by_side(sides_N, dropped_N)
+    check_sides(num_kept_by_side, together, shares, params.source.path)
+    return _Decision(kept_N, sides_by_place_N, sum(num_kept_by_side), _similarity_report(edges, together))
 
 
-def _similarity_report(edges: Edges, together: Groups, dropped_N: NDArray[np.bool_]) -> SimilarityReport:
-    sizes = together.size_N[np.unique(together.root_N)]
+def _similarity_report(edges: Edges, together: Groups) -> SimilarityReport:
+    num_of_size: Counter[int] = Counter()
+    for sizes in together.sizes():
+        num_of_size.update(sizes.tolist())
+    several = {size: number for size, number in num_of_size.items() if size > 1}
     return SimilarityReport(
         compared_pairs=edges.num_candidates,
         similar_pairs=len(edges.similarity_E),
-        groups=int((sizes > 1).sum()),
-        grouped_documents=int(sizes[sizes > 1].sum()),
-        largest_group=int(sizes.max()),
-        groups_too_large=int((sizes > MAX_GROUP_TEXTS).sum()),
+        groups=sum(several.values()),
+        grouped_documents=sum(size * number for size, number in several.items()),
+        largest_group=max(num_of_size),
+        groups_too_large=sum(number for size, number in several.items() if size > MAX_GROUP_TEXTS),
     )
 
 

@@ -3,13 +3,13 @@
 Names end in their shape: N texts, E edges. Texts are numbered by their place in the source, earliest first.
 """
 
-from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from clozeline.disk_arrays import Empty, chunks
 from clozeline.errors import DataError
 from clozeline.text.near_duplicates import Edges
 from clozeline.text.sketches import Sketches
@@ -35,71 +35,109 @@ class Groups:
     size_N: NDArray[np.int64]
     """Texts in the group of each text, dropped ones not counted."""
 
+    def sizes(self) -> Iterator[NDArray[np.int64]]:
+        """The size of each group, some groups at a time."""
+        for chunk in chunks(len(self.root_N)):
+            is_root_C = self.root_N[chunk] == np.arange(chunk.start, chunk.stop)
+            yield self.size_N[chunk][is_root_C]
 
-def near_duplicates(edges: Edges, num_texts: int, minimum: float) -> NDArray[np.bool_]:
+
+def near_duplicates(edges: Edges, num_texts: int, minimum: float, empty: Empty = np.empty) -> NDArray[np.bool_]:
     """Mark each text that is near to an earlier one which is kept itself, so that chains do not drop everything."""
-    near_E = edges.similarity_E >= minimum
-    earlier, later = edges.earlier_E[near_E], edges.later_E[near_E]
-    order = np.lexsort((earlier, later))
-    dropped = bytearray(num_texts)
-    for first, second in _number_pairs(earlier[order], later[order]):
+    dropped_N = empty(num_texts, np.uint8)
+    dropped_N[:] = 0
+    dropped = dropped_N.data
+    # Edges come by their earlier text, so all that can drop a text is behind when it is asked whether it is dropped.
+    for first, second in _number_pairs(edges, minimum):
         if not dropped[first]:
             dropped[second] = 1
-    return np.frombuffer(dropped, dtype=bool)
+    return dropped_N.view(np.bool_)
 
 
-def groups(edges: Edges, sketches: Sketches, dropped_N: NDArray[np.bool_]) -> Groups:
+def groups(edges: Edges, sketches: Sketches, dropped_N: NDArray[np.bool_], empty: Empty = np.empty) -> Groups:
     """Join similar texts, and the parts of one document, into groups.
 
     Similarity to a dropped text joins too: its two neighbours may share much that they were never compared for.
     """
-    root = array("q", range(sketches.num_texts))
+    root_N, size_N, size_of_root_N = (empty(sketches.num_texts, np.int64) for _ in range(3))
+    for chunk in chunks(sketches.num_texts):
+        root_N[chunk] = np.arange(chunk.start, chunk.stop)
+        size_of_root_N[chunk] = 0
+    root = root_N.data
     for first, second in _joined(edges, sketches):
         earlier, later = sorted((_root(root, first), _root(root, second)))
         root[later] = earlier
-    root_N = np.fromiter((_root(root, text) for text in range(sketches.num_texts)), np.int64, sketches.num_texts)
-    return Groups(root_N, np.bincount(root_N[~dropped_N], minlength=sketches.num_texts)[root_N])
+    for chunk in chunks(sketches.num_texts):
+        root_N[chunk] = _roots(root_N, root_N[chunk])
+        kept_roots, counts = np.unique(root_N[chunk][~dropped_N[chunk]], return_counts=True)
+        size_of_root_N[kept_roots] += counts
+    for chunk in chunks(sketches.num_texts):
+        size_N[chunk] = size_of_root_N[root_N[chunk]]
+    return Groups(root_N, size_N)
 
 
-def assign_sides(groups: Groups, draw_N: NDArray[np.float64], shares: SplitShares) -> NDArray[np.uint8]:
+def assign_sides(
+    groups: Groups, draw_N: NDArray[np.float64], shares: SplitShares, empty: Empty = np.empty
+) -> NDArray[np.uint8]:
     """Draw each group's side by its earliest text: texts that are added after it do not move it."""
-    draw_N = draw_N[groups.root_N]
-    sides_N = np.full(len(draw_N), TRAIN, dtype=np.uint8)
-    sides_N[draw_N < shares.validation + shares.holdout] = HOLDOUT
-    sides_N[draw_N < shares.validation] = VALIDATION
-    sides_N[groups.size_N > MAX_GROUP_TEXTS] = TRAIN
+    sides_N: NDArray[np.uint8] = empty(len(draw_N), np.uint8)
+    for chunk in chunks(len(draw_N)):
+        draw_C = draw_N[groups.root_N[chunk]]
+        side_C = np.full(len(draw_C), TRAIN, dtype=np.uint8)
+        side_C[draw_C < shares.validation + shares.holdout] = HOLDOUT
+        side_C[draw_C < shares.validation] = VALIDATION
+        side_C[groups.size_N[chunk] > MAX_GROUP_TEXTS] = TRAIN
+        sides_N[chunk] = side_C
     return sides_N
 
 
 def _joined(edges: Edges, sketches: Sketches) -> Iterator[tuple[int, int]]:
-    yield from _number_pairs(edges.earlier_E, edges.later_E)
-    for text in np.flatnonzero(sketches.parent_N[1:] == sketches.parent_N[:-1]).tolist():
-        yield text, text + 1
+    yield from _number_pairs(edges)
+    parent_N = sketches.parent_N
+    for chunk in chunks(max(len(parent_N) - 1, 0)):
+        next_C = parent_N[chunk.start + 1 : chunk.stop + 1]
+        for text in (np.flatnonzero(next_C == parent_N[chunk]) + chunk.start).tolist():
+            yield text, text + 1
 
 
-def _number_pairs(first_E: NDArray[np.int64], second_E: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Python's numbers, made some thousands at a time: they take eight times the memory of an array's."""
-    for start in range(0, len(first_E), _PAIRS_AT_A_TIME):
-        part = slice(start, start + _PAIRS_AT_A_TIME)
-        yield from zip(first_E[part].tolist(), second_E[part].tolist(), strict=True)
+def _number_pairs(edges: Edges, minimum: float = 0.0) -> Iterator[tuple[int, int]]:
+    """Edges of this similarity or more as Python's numbers, made some thousands at a time: they are large."""
+    for chunk in chunks(len(edges.similarity_E), _PAIRS_AT_A_TIME):
+        is_near_C = edges.similarity_E[chunk] >= minimum
+        earlier_C, later_C = edges.earlier_E[chunk][is_near_C], edges.later_E[chunk][is_near_C]
+        yield from zip(earlier_C.tolist(), later_C.tolist(), strict=True)
 
 
-def _root(root: "array[int]", text: int) -> int:
+def _root(root: "memoryview[int]", text: int) -> int:
     while root[text] != text:
         root[text] = root[root[text]]
         text = root[text]
     return text
 
 
-def check_sides(sides_N: NDArray[np.uint8], groups: Groups, shares: SplitShares, origin: str) -> None:
+def _roots(root_N: NDArray[np.int64], texts: NDArray[np.int64]) -> NDArray[np.int64]:
+    while (further := root_N[texts] != texts).any():
+        texts = np.where(further, root_N[texts], texts)
+    return texts
+
+
+def kept_by_side(sides_N: NDArray[np.uint8], dropped_N: NDArray[np.bool_]) -> list[int]:
+    """How many texts are kept for each split."""
+    counts = np.zeros(len(SPLIT_NAMES), dtype=np.int64)
+    for chunk in chunks(len(sides_N)):
+        counts += np.bincount(sides_N[chunk][~dropped_N[chunk]], minlength=len(SPLIT_NAMES))
+    return counts.tolist()
+
+
+def check_sides(num_kept_by_side: list[int], groups: Groups, shares: SplitShares, origin: str) -> None:
     """Raise a DataError when a part that was asked for got no text."""
-    num_groups = len(np.unique(groups.root_N))
+    num_texts, num_groups = sum(num_kept_by_side), sum(map(len, groups.sizes()))
     wanted = {TRAIN: 1 - shares.validation - shares.holdout, VALIDATION: shares.validation, HOLDOUT: shares.holdout}
     for side, share in wanted.items():
-        if share > 0 and not (sides_N == side).any():
+        if share > 0 and not num_kept_by_side[side]:
             raise DataError(
                 f"{origin}: too little text to split, `{SPLIT_NAMES[side]}` got none",
-                given=f"{len(sides_N)} texts in {num_groups} groups of similar texts, and a share of {share:g} of them",
+                given=f"{num_texts} texts in {num_groups} groups of similar texts, and a share of {share:g} of them",
                 expected=f"at least {int(np.ceil(3 / share))} texts that are not similar to each other",
                 do="add text, or raise that share in params.yaml; if one plain text file holds many texts, "
                 "see preprocess.source.one_document_per",
