@@ -3,7 +3,7 @@
 What a process allocates must stay in memory; pages of a file the kernel writes back and drops when it needs the room.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -21,9 +21,10 @@ CHUNK = 1 << 16
 
 @dataclass(frozen=True)
 class DiskArrays:
-    """Makes arrays in files of `folder` that have no name: each is gone when nobody uses it any more."""
+    """Makes arrays in files that have no name: each is gone when nobody uses it any more."""
 
-    folder: Path
+    folder: Path | None = None
+    """None: where the machine keeps temporary files."""
 
     def empty(self, length: int, dtype: DTypeLike) -> NDArray[Any]:
         """Zeros, in fact."""
@@ -31,6 +32,14 @@ class DiskArrays:
             return np.empty(0, dtype)
         with TemporaryFile(dir=self.folder) as file:
             return np.asarray(np.memmap(file, dtype, mode="w+", shape=(length,)))
+
+    def joined(self, parts: Iterable[NDArray[Any]], dtype: DTypeLike) -> NDArray[Any]:
+        """Arrays back to back."""
+        with TemporaryFile(dir=self.folder) as file:
+            for part in parts:
+                np.ascontiguousarray(part, dtype).tofile(file)
+            file.flush()
+            return np.asarray(np.memmap(file, dtype, mode="r+")) if file.tell() else np.empty(0, dtype)
 
 
 def mapped(path: Path, dtype: DTypeLike, mode: Literal["r", "r+"] = "r") -> NDArray[Any]:

@@ -104,3 +104,27 @@ def test_positions_are_counted_in_the_document_not_in_the_row() -> None:
     rows = Rows.cut(offsets, max_length=64)
     tokens = gather(CountingTokens(offsets), rows, np.array([1]))
     assert tokens.position_N.tolist() == list(range(50, 100))
+
+
+@pytest.mark.parametrize("rows_at_a_time", [100, 1 << 15])
+def test_an_order_does_not_depend_on_how_much_is_sorted_in_one_go(
+    monkeypatch: pytest.MonkeyPatch, rows_at_a_time: int
+) -> None:
+    length_R = many_rows().length_R
+    monkeypatch.setattr("clozeline.tokens.rows._ROWS_AT_A_TIME", rows_at_a_time)
+    random = np.random.Generator(np.random.Philox(key=[1, 0]))
+    order_R = random.permutation(len(length_R))
+    pool_R = np.cumsum(length_R[order_R] + 2) // (64 * 512)
+    order_R = order_R[np.lexsort((length_R[order_R], pool_R))]
+    plan = shuffled_plan(length_R, 512, seed=1, epoch=0)
+    assert (plan.order_R == order_R).all()
+    assert (plan.batches == random.permutation(plan.num_batches)).all()
+
+
+def test_rows_are_the_same_however_many_documents_are_cut_in_one_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = many_rows()
+    monkeypatch.setattr("clozeline.tokens.rows._DOCUMENTS_AT_A_TIME", 7)
+    parts = many_rows()
+    assert (whole.document_R == parts.document_R).all()
+    assert (whole.start_R == parts.start_R).all()
+    assert (whole.length_R == parts.length_R).all()

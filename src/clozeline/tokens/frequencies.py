@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from clozeline.tokens.masking import Vocabulary
 from clozeline.tokens.shards import TokenShards
 
-_CHUNK_TOKENS = 1 << 22
+_CHUNK_TOKENS = 1 << 18
 
 
 def token_counts(shards: TokenShards, vocabulary: Vocabulary) -> NDArray[np.int64]:

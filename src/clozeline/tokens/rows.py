@@ -12,6 +12,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from clozeline.disk_arrays import DiskArrays, chunks
 from clozeline.tokens.masking import Ids
 from clozeline.tokens.shards import TokenShards
 
@@ -21,6 +22,11 @@ NUM_BOUNDARY_TOKENS = 2
 _POOL_BATCHES = 64
 """Rows are sorted by length inside pools of so many batches: large enough that the rows of a batch differ
 in length by a token or two, small enough that an epoch's order stays random."""
+
+
+_DOCUMENTS_AT_A_TIME = 1 << 13
+_ROWS_AT_A_TIME = 1 << 15
+"""What is computed in one go; everything that is as long as the corpus lies in files."""
 
 
 @dataclass(frozen=True)
@@ -50,52 +56,96 @@ class Rows:
         tail of three tokens without context. No token is dropped or repeated.
         """
         capacity = max_length - NUM_BOUNDARY_TOKENS
-        size_D = (offsets[1:] - offsets[:-1]).astype(np.int64)
-        num_rows_D = -(-size_D // capacity)
-        document_R = np.repeat(np.arange(len(size_D)), num_rows_D)
-        first_row_D = np.cumsum(num_rows_D) - num_rows_D
-        ordinal_R = np.arange(len(document_R)) - first_row_D[document_R]
-        share_R, extra_R = np.divmod(size_D[document_R], num_rows_D[document_R])
-        start_R = ordinal_R * share_R + np.minimum(ordinal_R, extra_R)
-        length_R = share_R + (ordinal_R < extra_R)
+        num_documents = max(len(offsets) - 1, 0)
+        num_rows = sum(
+            int((-(-_sizes(offsets, chunk) // capacity)).sum()) for chunk in chunks(num_documents, _DOCUMENTS_AT_A_TIME)
+        )
+        document_R, start_R, length_R = (DiskArrays().empty(num_rows, np.int64) for _ in range(3))
+        done = 0
+        for chunk in chunks(num_documents, _DOCUMENTS_AT_A_TIME):
+            size_D = _sizes(offsets, chunk)
+            num_rows_D = -(-size_D // capacity)
+            document_C = np.repeat(np.arange(len(size_D)), num_rows_D)
+            first_row_D = np.cumsum(num_rows_D) - num_rows_D
+            ordinal_C = np.arange(len(document_C)) - first_row_D[document_C]
+            share_C, extra_C = np.divmod(size_D[document_C], num_rows_D[document_C])
+            here = slice(done, done + len(document_C))
+            document_R[here] = document_C + chunk.start
+            start_R[here] = ordinal_C * share_C + np.minimum(ordinal_C, extra_C)
+            length_R[here] = share_C + (ordinal_C < extra_C)
+            done += len(document_C)
         return cls(document_R, start_R, length_R)
 
     def __len__(self) -> int:
         return len(self.length_R)
 
 
+def _sizes(offsets: NDArray[np.uint64], documents: slice) -> NDArray[np.int64]:
+    return np.diff(offsets[documents.start : documents.stop + 1]).astype(np.int64)
+
+
 @dataclass(frozen=True)
 class Plan:
-    """Which rows go together: batch i is rows `order_R[bounds[i]:bounds[i + 1]]`."""
+    """Which rows go together: batch i is rows `order_R[bounds[j]:bounds[j + 1]]`, where j is `batches[i]`."""
 
     order_R: NDArray[np.int64]
     bounds: NDArray[np.int64]
+    batches: NDArray[np.int64]
 
     @property
     def num_batches(self) -> int:
         return len(self.bounds) - 1
 
     def rows_of(self, batch: int) -> NDArray[np.int64]:
-        return self.order_R[self.bounds[batch] : self.bounds[batch + 1]]
+        place = int(self.batches[batch])
+        return self.order_R[self.bounds[place] : self.bounds[place + 1]]
 
 
 def shuffled_plan(length_R: NDArray[np.int64], batch_tokens: int, seed: int, epoch: int) -> Plan:
     """A new order for each epoch; rows of one batch have nearly the same length."""
     random = np.random.Generator(np.random.Philox(key=[seed, epoch]))
-    order_R = random.permutation(len(length_R))
-    position_R = np.cumsum(length_R[order_R] + NUM_BOUNDARY_TOKENS)
-    pool_R = position_R // (_POOL_BATCHES * batch_tokens)
-    by_length_R = np.lexsort((length_R[order_R], pool_R))
-    order_R, pool_R = order_R[by_length_R], pool_R[by_length_R]
-    bounds = _cut_batches(length_R[order_R] + NUM_BOUNDARY_TOKENS, pool_R, batch_tokens)
-    return _with_shuffled_batches(Plan(order_R, bounds), random)
+    order_R = _permutation(len(length_R), random)
+    bounds = DiskArrays().joined(_sorted_in_pools(order_R, length_R, batch_tokens), np.int64)
+    return Plan(order_R, bounds, _permutation(len(bounds) - 1, random))
 
 
 def sorted_plan(length_R: NDArray[np.int64], batch_tokens: int) -> Plan:
     """All rows once, shortest first: for evaluation, where order does not matter."""
     order_R = np.argsort(length_R, kind="stable")
     no_pools_R = np.zeros(len(order_R), dtype=np.int64)
-    return Plan(order_R, _cut_batches(length_R[order_R] + NUM_BOUNDARY_TOKENS, no_pools_R, batch_tokens))
+    bounds = _cut_batches(length_R[order_R] + NUM_BOUNDARY_TOKENS, no_pools_R, batch_tokens)
+    return Plan(order_R, bounds, np.arange(len(bounds) - 1))
+
+
+def _permutation(length: int, random: np.random.Generator) -> NDArray[np.int64]:
+    """What `random.permutation(length)` gives, on disk."""
+    numbers: NDArray[np.int64] = DiskArrays().empty(length, np.int64)
+    for chunk in chunks(length):
+        numbers[chunk] = np.arange(chunk.start, chunk.stop)
+    random.shuffle(numbers)
+    return numbers
+
+
+def _sorted_in_pools(
+    order_R: NDArray[np.int64], length_R: NDArray[np.int64], batch_tokens: int
+) -> Iterator[NDArray[np.int64]]:
+    """Sort `order_R` in place by length inside each pool, some pools at a time; yield the bounds of the batches."""
+    yield np.zeros(1, np.int64)
+    start, position, size = 0, 0, _ROWS_AT_A_TIME
+    while start < len(order_R):
+        some_C = order_R[start : start + size]
+        length_C = length_R[some_C] + NUM_BOUNDARY_TOKENS
+        position_C = position + np.cumsum(length_C)
+        pool_C = position_C // (_POOL_BATCHES * batch_tokens)
+        is_end = start + size >= len(order_R)
+        num_whole = len(pool_C) if is_end else int(np.searchsorted(pool_C, pool_C[-1]))
+        if not num_whole:
+            size *= 2
+            continue
+        by_length = np.lexsort((length_C[:num_whole], pool_C[:num_whole]))
+        some_C[:num_whole] = some_C[by_length]
+        yield start + _cut_batches(length_C[by_length], pool_C[by_length], batch_tokens)[1:]
+        start, position = start + num_whole, int(position_C[num_whole - 1])
 
 
 def _cut_batches(padded_length_R: NDArray[np.int64], pool_R: NDArray[np.int64], batch_tokens: int) -> NDArray[np.int64]:
@@ -110,13 +160,6 @@ def _cut_batches(padded_length_R: NDArray[np.int64], pool_R: NDArray[np.int64], 
             fits = np.arange(1, len(lengths) + 1) * lengths <= batch_tokens
             bounds.append(start + max(int(fits.sum()), 1))
     return np.array(bounds)
-
-
-def _with_shuffled_batches(plan: Plan, random: np.random.Generator) -> Plan:
-    batches = random.permutation(plan.num_batches)
-    sizes = np.diff(plan.bounds)[batches]
-    order_R = [plan.rows_of(batch) for batch in batches]
-    return Plan(np.concatenate(order_R) if order_R else plan.order_R, np.append(0, np.cumsum(sizes)))
 
 
 @dataclass(frozen=True)

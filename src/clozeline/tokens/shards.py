@@ -10,6 +10,7 @@ import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -17,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from clozeline.disk_arrays import DiskArrays
 from clozeline.errors import ArtifactError
 from clozeline.spans import IndexArray, span_positions
 
@@ -128,11 +130,11 @@ class TokenShards:
         pairs = list(zip(self._paths, shards, strict=True))
         self._tokens = [_map_tokens(paths.tokens, shard.num_tokens, np.dtype(info.dtype)) for paths, shard in pairs]
         self._starts = [0, *np.cumsum([shard.num_tokens for shard in shards], dtype=np.int64).tolist()]
-        parts = [_read_offsets(paths.offsets, shard) for paths, shard in pairs]
-        ends = [part[1:] + np.uint64(start) for part, start in zip(parts, self._starts, strict=False)]
-        self.offsets: npt.NDArray[np.uint64] = np.concatenate([np.zeros(1, np.uint64), *ends])
-        sizes = [_read_array(paths.document_bytes, shard.num_documents, np.dtype(np.uint32)) for paths, shard in pairs]
-        self.document_bytes: npt.NDArray[np.uint32] = np.concatenate([np.zeros(0, np.uint32), *sizes])
+        parts = (_read_offsets(paths.offsets, shard) for paths, shard in pairs)
+        ends = (part[1:] + np.uint64(start) for part, start in zip(parts, self._starts, strict=False))
+        self.offsets: npt.NDArray[np.uint64] = DiskArrays().joined(chain([np.zeros(1, np.uint64)], ends), np.uint64)
+        sizes = (_read_array(paths.document_bytes, shard.num_documents, np.dtype(np.uint32)) for paths, shard in pairs)
+        self.document_bytes: npt.NDArray[np.uint32] = DiskArrays().joined(sizes, np.uint32)
 
     @classmethod
     def open(cls, folder: Path, split: str) -> Self:
