@@ -9,7 +9,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-import pyarrow as pa
+from clozeline.memory import system_allocator, use_system_allocator
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -51,7 +51,7 @@ class Workers:
 @contextmanager
 def worker_processes(num_workers: int) -> Iterator[Workers]:
     """Yield a pool of `num_workers`; whatever is still queued when the block fails is dropped."""
-    with _system_allocator():
+    with system_allocator():
         if num_workers == 1:
             yield Workers(None, 1)
             return
@@ -64,19 +64,8 @@ def worker_processes(num_workers: int) -> Iterator[Workers]:
             executor.shutdown(cancel_futures=True)
 
 
-@contextmanager
-def _system_allocator() -> Iterator[None]:
-    """Arrow's own allocator keeps what its threads have freed: 60 MB after a small corpus, more after a large one."""
-    before = pa.default_memory_pool()
-    pa.set_memory_pool(pa.system_memory_pool())
-    try:
-        yield
-    finally:
-        pa.set_memory_pool(before)
-
-
 def _start_worker() -> None:
-    pa.set_memory_pool(pa.system_memory_pool())
+    use_system_allocator()
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

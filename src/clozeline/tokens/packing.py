@@ -24,7 +24,7 @@ from clozeline.tokens.tokenizer import OpenTokenizer
 from clozeline.tokens.word_cache import Encoded, WordCache
 
 _TEXT = "text"
-_BATCH_DOCUMENTS = 2048
+_BATCH_DOCUMENTS = 1024
 """Large enough to spread the cost of a batch, small enough to hold one; it changes no byte."""
 
 

@@ -32,7 +32,7 @@ BLANKS = r"\s+"
 _MOST_WORDS = 2**17
 _MOST_WORD_BYTES = 2**22
 """Kept between batches; when there are more, the cache starts anew."""
-_WORDS_AT_A_TIME = 4096
+_WORDS_AT_A_TIME = 1024
 """The encoding of a word weighs a hundred times its ids."""
 
 
