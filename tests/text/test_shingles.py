@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from clozeline.text import shingles
-from clozeline.text.shingles import Banding, ShingleSets, shingle_sets
+from clozeline.text.shingles import Banding, ShingleSets, plain_sets, shingle_sets
 
 BANDING = Banding.finding(0.5)
 
@@ -114,3 +114,7 @@ def test_bands_agree_as_often_as_the_signatures_should(words) -> None:
         hits += bool((found.bands_NB[0] == found.bands_NB[1]).any())
         expected += 1 - (1 - similarity**8) ** 8
     assert hits == pytest.approx(expected, abs=15)
+
+
+def test_half_a_surrogate_pair_is_between_words() -> None:
+    assert plain_sets(["one \ud83d two three"]).hashes_S.tolist() == plain_sets(["one two three"]).hashes_S.tolist()
