@@ -20,8 +20,9 @@ from clozeline.model import language_model
 from clozeline.model.families import TokenIds
 from clozeline.params import ClassificationParams, read_params
 from clozeline.stages import finetune
-from clozeline.tasks.classification.selection import Labelled, select
-from clozeline.tasks.classification.task import Classification
+from clozeline.tasks.classification.labelled import Labelled
+from clozeline.tasks.classification.selection import select
+from clozeline.tasks.classification.single_label import SingleLabel
 
 PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").finetune["library"]
 TOPICS = {"cooking": "salt oven butter flour", "sailing": "mast keel tide rudder", "gardens": "soil seed root weed"}
@@ -184,7 +185,7 @@ def test_stock_transformers_gives_the_answers_that_were_judged(run: Finetune) ->
     model = AutoModelForSequenceClassification.from_pretrained(out / "model").eval()
     tokenizer = AutoTokenizer.from_pretrained(out / "model")
     _, *rows = rows_of(out)
-    records = [Labelled(record["text"], record["topic"]) for record in topic_records(150)]
+    records = [Labelled((record["text"],), (record["topic"],)) for record in topic_records(150)]
     of_test = select(records, params()).test
     inputs = tokenizer([example.text for example in of_test], return_tensors="pt", padding=True, truncation=True)
     with torch.inference_mode():
@@ -202,20 +203,69 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(
     run: Finetune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run("whole")
-    judge, asked = Classification.validation_score, iter(range(10))
+    judge, asked = SingleLabel.validation_score, iter(range(10))
 
-    def killed_once(task: Classification) -> float:
+    def killed_once(task: SingleLabel) -> float:
         if next(asked) == 2:
             raise Killed
         return judge(task)
 
-    monkeypatch.setattr(Classification, "validation_score", killed_once)
+    monkeypatch.setattr(SingleLabel, "validation_score", killed_once)
     with pytest.raises(Killed):
         run("parts")
     assert len(list((tmp_path / "work" / "topics").glob("*/step-*"))) == 1
     assert contents(run("parts")) == contents(whole)
     assert next(asked) == 5
     assert list((tmp_path / "work" / "topics").iterdir()) == []
+
+
+def test_the_best_of_several_seeds_is_kept_by_validation_and_their_spread_is_told(
+    run: Finetune, tmp_path: Path
+) -> None:
+    told = metrics_of(out := run("out", epochs=2, num_seeds=3))
+    alone = [run(f"seed {seed}", seed=seed, epochs=2) for seed in (7, 8, 9)]
+    figures = [metrics_of(folder) for folder in alone]
+    values = [figure["headline"]["value"] for figure in figures]
+    spread = told.pop("over_seeds")
+    assert spread["mean"] == pytest.approx(np.mean(values))
+    assert spread["deviation"] == pytest.approx(np.std(values, ddof=1))
+    assert (spread["num_seeds"], spread["lowest"], spread["highest"]) == (3, min(values), max(values))
+    best = max(range(3), key=lambda place: figures[place]["validation_score"])
+    assert spread["best_seed"] == 7 + best
+    assert told == figures[best]
+    assert contents(out / "model") == contents(alone[best] / "model")
+    assert list((tmp_path / "work" / "topics").iterdir()) == []
+
+
+def test_parts_of_a_batch_that_fit_into_memory_give_the_figures_of_the_whole(run: Finetune) -> None:
+    whole, parts = run("whole", epochs=1), run("parts", epochs=1, micro_batch_tokens=64)
+    assert contents(whole)["model/model.safetensors"] != contents(parts)["model/model.safetensors"]
+    assert metrics_of(whole) == metrics_of(parts)
+
+
+KNOBS = {
+    "rates that fall with depth": {"layer_decay": 0.5},
+    "frozen layers": {"frozen_layers": 1},
+    "adapters": {"lora": {"rank": 4, "alpha": 8, "dropout": 0.0}},
+    "looks inside an epoch": {"looks_per_epoch": 2, "patience": 3},
+}
+
+
+@pytest.mark.parametrize("name", KNOBS)
+def test_a_knob_of_training_is_heard_and_the_task_still_learned(run: Finetune, small_encoder: Path, name: str) -> None:
+    out = run("out", epochs=2, **KNOBS[name])
+    assert metrics_of(out)["accuracy"] > 0.6 > metrics_of(out)["majority_accuracy"]
+    model = AutoModelForSequenceClassification.from_pretrained(out / "model")
+    encoder = AutoModelForSequenceClassification.from_pretrained(small_encoder)
+    before, after = encoder.base_model.state_dict(), model.base_model.state_dict()
+    same = {key for key, weight in after.items() if torch.equal(weight, before[key])}
+    low = {key for key in after if "embeddings" in key or "layers.0." in key}
+    assert (low <= same) == (name == "frozen layers")
+    assert {key for key in after if "norm" in key} <= same or name in {
+        "rates that fall with depth",
+        "looks inside an epoch",
+        "frozen layers",
+    }
 
 
 def test_a_checkpoint_of_other_params_is_not_gone_on_with(
@@ -225,13 +275,13 @@ def test_a_checkpoint_of_other_params_is_not_gone_on_with(
 
     asked = iter(range(10))
 
-    def killed_late(task: Classification) -> float:
+    def killed_late(task: SingleLabel) -> float:
         if next(asked) == 2:
             raise Killed
         return 0.5
 
     with monkeypatch.context() as patch:
-        patch.setattr(Classification, "validation_score", killed_late)
+        patch.setattr(SingleLabel, "validation_score", killed_late)
         with pytest.raises(Killed):
             run("left", batch_size=16)
     assert contents(run("after", batch_size=8)) == contents(fresh)
@@ -239,12 +289,12 @@ def test_a_checkpoint_of_other_params_is_not_gone_on_with(
 
 def test_the_test_part_has_no_say_in_the_model(run: Finetune, tmp_path: Path) -> None:
     before = run("before", epochs=2)
-    records = [Labelled(record["text"], record["topic"]) for record in topic_records(150)]
+    records = [Labelled((record["text"],), (record["topic"],)) for record in topic_records(150)]
     of_test = {example.text for example in select(records, params()).test}
     wrong = {"cooking": "sailing", "sailing": "gardens", "gardens": "cooking"}
     changed = [
-        {"text": record.text, "topic": wrong[record.label] if record.text in of_test else record.label}
-        for record in records
+        {"text": text, "topic": wrong[label] if text in of_test else label}
+        for (text,), (label,) in ((record.texts, record.labels) for record in records)
     ]
     pq.write_table(pa.Table.from_pylist(changed), tmp_path / "data.parquet")
     after = run("after", epochs=2)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binomtest, bootstrap
 
@@ -12,6 +12,7 @@ from clozeline.tasks.intervals import bootstrap_interval, wilson_interval
 
 
 @given(num_trials=st.integers(1, 5000), share=st.floats(0, 1))
+@settings(deadline=None)
 def test_the_interval_is_scipys_wilson_interval(num_trials: int, share: float) -> None:
     num_hits = round(share * num_trials)
     expected = binomtest(num_hits, num_trials).proportion_ci(method="wilson")

@@ -3,14 +3,20 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from clozeline.errors import DataError
-from clozeline.tasks.classification.selection import Labelled
 from clozeline.tasks.records import Record, lines_of, read_records
+
+
+class Labelled(NamedTuple):
+    text: str
+    label: str
+
 
 RECORDS = [
     Labelled('a "quoted", text\nof two lines', "x"),

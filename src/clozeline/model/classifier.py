@@ -5,6 +5,7 @@ Shapes: B rows, L longest row, C classes.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PreTrainedModel
@@ -13,14 +14,21 @@ from clozeline.model import heads
 from clozeline.model.encoded import EncodedBatch
 
 
-def build(encoder: Path, labels: Sequence[str], seed: int) -> PreTrainedModel:
+def build(
+    encoder: Path,
+    labels: Sequence[str],
+    seed: int,
+    problem: Literal["single_label_classification", "multi_label_classification"] = "single_label_classification",
+) -> PreTrainedModel:
     """The encoder's weights under a fresh head of `labels`; as `heads.build`."""
-    changes = {
+    changes: dict[str, object] = {
         "id2label": dict(enumerate(labels)),
         "label2id": {label: place for place, label in enumerate(labels)},
         # Masked language modelling never trains [CLS]: the mean over tokens is the better summary of a text.
         "classifier_pooling": "mean",
     }
+    if problem == "multi_label_classification":  # one label for each text is what transformers takes unsaid
+        changes["problem_type"] = problem
     return heads.build(encoder, AutoModelForSequenceClassification, seed, changes)
 
 

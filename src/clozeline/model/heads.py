@@ -1,5 +1,6 @@
 """A pre-trained encoder under a head of its own for a task: built, checked, saved; any of the Auto classes."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ from clozeline.errors import ArtifactError, ParamsError
 from clozeline.model.messages import errors_only
 from clozeline.model.saving import save_weights
 from clozeline.model.stock_classes import attention_of, longest_row_of
+
+_LOG = logging.getLogger(__name__)
+_LEAST_OF_VOCABULARY = 0.95
+"""Tables of embeddings are rounded up; by more than this, the tokenizer is hardly the model's."""
 
 
 def build(encoder: Path, auto_class: Any, seed: int, changes: Mapping[str, object]) -> PreTrainedModel:
@@ -57,7 +62,9 @@ def tells_pairs_apart(model: PreTrainedModel) -> bool:
     return int(getattr(model.config, "type_vocab_size", 0) or 0) > 1
 
 
-def check_fit(model: PreTrainedModel, encoder: Path, *, vocab_size: int, max_length: int) -> None:
+def check_fit(
+    model: PreTrainedModel, encoder: Path, *, vocab_size: int, max_length: int, pad_id: int | None = None
+) -> None:
     """Raises:
     ArtifactError: the folder's tokenizer was made for another model.
     ParamsError: rows of `max_length` tokens are longer than the model can read.
@@ -69,6 +76,18 @@ def check_fit(model: PreTrainedModel, encoder: Path, *, vocab_size: int, max_len
             expected=f"at most {model.config.vocab_size:,}: the rows of the model's embedding",
             do="save model and tokenizer of the same training: `dvc repro pretrain`",
         )
+    if pad_id is not None and model.config.pad_token_id not in (None, pad_id):
+        raise ArtifactError(
+            f"{encoder} holds the tokenizer of another model",
+            given=f"a tokenizer that pads with token {pad_id}",
+            expected=f"token {model.config.pad_token_id}, as config.json says",
+            do="save model and tokenizer of the same training: `dvc repro pretrain`",
+        )
+    if vocab_size < _LEAST_OF_VOCABULARY * model.config.vocab_size:
+        _LOG.warning(
+            "%s: the tokenizer has %d tokens and the model rows for %d: are they of the same training?",
+            *(encoder, vocab_size, model.config.vocab_size),
+        )
     longest = longest_row_of(model.config)
     if max_length > longest:
         raise ParamsError(
@@ -79,12 +98,16 @@ def check_fit(model: PreTrainedModel, encoder: Path, *, vocab_size: int, max_len
         )
 
 
-def save(model: PreTrainedModel, encoder: Path, max_length: int, out: Path) -> None:
+def save(model: PreTrainedModel, encoder: Path, max_length: int, out: Path, *, with_types: bool = False) -> None:
     """Fill `out` with what stock Auto classes load: the model, and the encoder's tokenizer.
 
-    The tokenizer remembers `max_length`: texts are cut in use where they were cut in training and in the test.
+    The tokenizer remembers `max_length`: texts are cut in use where they were cut in training and in the test. And
+    `with_types` that it is to tell the texts of a pair apart, if the model has learned from that.
     """
     save_weights(model, out)
     tokenizer = AutoTokenizer.from_pretrained(encoder, local_files_only=True)
     tokenizer.model_max_length = max_length
+    if with_types:
+        tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
+        tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names
     tokenizer.save_pretrained(out)

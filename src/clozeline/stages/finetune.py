@@ -3,18 +3,19 @@
 import csv
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from clozeline.atomic import replacing_file, replacing_folder
 from clozeline.params import FinetuneParams
 from clozeline.progress import ProgressBar
-from clozeline.tasks.best_epoch import BestEpoch, EpochPoint
-from clozeline.tasks.kinds import KINDS
+from clozeline.tasks.best_look import BestLook, Look
+from clozeline.tasks.seeds import Finished, OverSeeds, is_better, train_each
 from clozeline.tasks.task import TaskInputs, TaskReport
-from clozeline.tasks.training import prepare_training, use_threads
+from clozeline.tasks.training import use_threads
 from clozeline.text.contamination import contamination, text_batches
 from clozeline.tracking import RunLogger, run_logger
 from clozeline.training.callbacks import Callback
@@ -40,7 +41,7 @@ def run(
     examples: Path,
     work: Path,
 ) -> None:
-    """Train `task` on `data`; write the model to `out`, its figures to `metrics`.
+    """Train `task` on `data`, from as many seeds as it wants; write the best model to `out`, its figures to `metrics`.
 
     Every test answer goes to `confusion`, and the figures of each class to `classes`, both as CSV (of a kind that has
     none, without a row); some test items, as a person reads them, to `examples`.
@@ -51,30 +52,29 @@ def run(
     Raises:
         ArtifactError: the encoder is damaged, or a checkpoint belongs to another run.
         DataError: the data cannot be read, or there is too little of it.
-        ParamsError: `max_length` is longer than the encoder can read.
+        ParamsError: `max_length` is longer than the encoder can read, or a knob is not for it.
         TrainingError: the loss or the gradient is not finite.
     """
     use_threads(params.num_threads)
     inputs = TaskInputs(params, seed, encoder, data, pretraining_text)
-    prepared = KINDS[params.kind].prepare(inputs)
-    training = prepare_training(prepared, inputs, work / task)
-    points = _train(training, task)
-    report = prepared.test()
+    kept: Finished | None = None
+    values, checkpoints = [], []
+    for finished in train_each(inputs, work / task, partial(_watched, task, params.num_seeds)):
+        values.append(finished.report.headline.value)
+        checkpoints.append(finished.checkpoints)
+        kept = finished if is_better(finished, kept) else kept
+    assert kept is not None
     with replacing_folder(out) as folder:
-        prepared.save(folder)
-    _write_csv(confusion, ("actual", "predicted"), report.confusion)
-    columns = tuple(next(iter(report.per_class.values()), _NO_COLUMNS))
-    rows = ((label, *(repr(of_class[name]) for name in columns)) for label, of_class in report.per_class.items())
-    _write_csv(classes, ("class", *columns), rows)
-    best = max(points, key=lambda point: point.validation_score)
-    chosen = {"best_epoch": best.epoch, "validation_score": best.validation_score}
+        kept.task.save(folder)
+    _write_tables(kept.report, confusion, classes)
     with replacing_file(metrics) as file:
-        seen = _contamination(report, pretraining_text, task)
-        file.write_text(json.dumps(chosen | report.metrics | seen, indent=2) + "\n", encoding="utf-8")
+        told = _figures(kept, values) | _contamination(kept.report, pretraining_text, task)
+        file.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     with replacing_folder(examples) as folder:
-        told = json.dumps([asdict(item) for item in report.examples], indent=2, ensure_ascii=False)
-        (folder / "examples.json").write_text(told + "\n", encoding="utf-8")
-    training.loop.checkpoints.remove()
+        items = json.dumps([asdict(item) for item in kept.report.examples], indent=2, ensure_ascii=False)
+        (folder / "examples.json").write_text(items + "\n", encoding="utf-8")
+    for of_seed in checkpoints:
+        of_seed.remove()
 
 
 def _contamination(report: TaskReport, pretraining_text: Path, task: str) -> dict[str, int | float]:
@@ -89,27 +89,50 @@ def _contamination(report: TaskReport, pretraining_text: Path, task: str) -> dic
     }
 
 
-def _train(training: BestEpoch, task: str) -> list[EpochPoint]:
-    with closing(run_logger()) as log, ProgressBar(f"finetune {task}", training.loop.total_steps) as bar:
-        watch = _Watch(bar, log)
-        return training.run(watch, watch.epoch)
+def _watched(task: str, num_seeds: int, training: BestLook, seed: int) -> list[Look]:
+    name = f"finetune {task}" if num_seeds == 1 else f"finetune {task}, seed {seed}"
+    with closing(run_logger()) as log, ProgressBar(name, training.loop.total_steps) as bar:
+        watch = _Watch(bar, log, prefix="" if num_seeds == 1 else f"seed_{seed}.")
+        return training.run(watch, watch.look)
+
+
+def _figures(kept: Finished, values: Sequence[float]) -> dict[str, object]:
+    epoch = kept.best.epoch
+    chosen = {
+        "best_epoch": int(epoch) if epoch.is_integer() else epoch,
+        "validation_score": kept.best.validation_score,
+    }
+    spread = {} if len(values) == 1 else {"over_seeds": asdict(OverSeeds.of(kept.seed, values))}
+    return {**chosen, **spread, **kept.report.metrics}
+
+
+def _write_tables(report: TaskReport, confusion: Path, classes: Path) -> None:
+    _write_csv(confusion, ("actual", "predicted"), report.confusion)
+    columns = tuple(next(iter(report.per_class.values()), _NO_COLUMNS))
+    rows = ((label, *(repr(of_class[name]) for name in columns)) for label, of_class in report.per_class.items())
+    _write_csv(classes, ("class", *columns), rows)
 
 
 class _Watch(Callback):
-    """Shows the training while it runs: the bar, the tracker, a line for each epoch."""
+    """Shows the training while it runs: the bar, the tracker, a line for each look."""
 
-    def __init__(self, bar: ProgressBar, log: RunLogger) -> None:
+    def __init__(self, bar: ProgressBar, log: RunLogger, prefix: str) -> None:
+        """`prefix`: of the names of the tracker's figures, where several trainings are told apart."""
         self._bar = bar
         self._log = log
+        self._prefix = prefix
 
     def on_point(self, point: CurvePoint) -> None:
         self._bar.advance(point.step - self._bar.done, note=f"loss {point.loss:.3f}")
-        self._log.metrics({"loss": point.loss, "learning_rate": point.learning_rate}, step=point.step)
+        self._tell({"loss": point.loss, "learning_rate": point.learning_rate}, point.step)
 
-    def epoch(self, point: EpochPoint) -> None:
-        self._bar.advance(point.step - self._bar.done)
-        _LOG.info("epoch %d: validation score %.4f", point.epoch, point.validation_score)
-        self._log.metrics({"validation_score": point.validation_score}, step=point.step)
+    def look(self, look: Look) -> None:
+        self._bar.advance(look.step - self._bar.done)
+        _LOG.info("epoch %g: validation score %.4f", look.epoch, look.validation_score)
+        self._tell({"validation_score": look.validation_score}, look.step)
+
+    def _tell(self, figures: Mapping[str, float], step: int) -> None:
+        self._log.metrics({f"{self._prefix}{name}": value for name, value in figures.items()}, step=step)
 
 
 def _write_csv(path: Path, header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:

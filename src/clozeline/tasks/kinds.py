@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from clozeline.tasks.classification.task import Classification
+from clozeline.tasks.classification.task import prepare_classification
 from clozeline.tasks.question_answering.task import QuestionAnswering
 from clozeline.tasks.tagging.task import Tagging
 from clozeline.tasks.task import Task, TaskInputs
@@ -29,12 +29,12 @@ class TaskKind:
 KINDS: Mapping[str, TaskKind] = MappingProxyType(
     {
         "classification": TaskKind(
-            prepare=Classification,
-            answers="one label for each text",
-            data="a text and its label: Parquet, JSON Lines, CSV, TSV",
-            metric="accuracy, macro-F1",
+            prepare=prepare_classification,
+            answers="one label, or any number of them, for each text or pair of texts",
+            data="a text (or two) and its label (or several): Parquet, JSON Lines, CSV, TSV",
+            metric="accuracy, macro-F1, Matthews; of several labels micro-F1, macro-F1, exact match",
             reference="scikit-learn",
-            baseline="TF-IDF + logistic regression, largest class",
+            baseline="TF-IDF + logistic regression; largest class",
         ),
         "tagging": TaskKind(
             prepare=Tagging,

@@ -42,12 +42,9 @@ class TextRows:
         Args:
             seconds: the second text of each pair; of a pair that is too long, the longer text is cut first.
         """
-        tokenizer = opened.tokenizer
-        items = list(texts) if seconds is None else list(zip(texts, seconds, strict=True))
-        tokenizer.no_truncation()
-        num_truncated = sum(len(encoding) > max_length for encoding in tokenizer.encode_batch_fast(items))
-        tokenizer.enable_truncation(max_length)
-        encodings = tokenizer.encode_batch_fast(items)
+        num_truncated = int((lengths_of(texts, opened, seconds) > max_length).sum())
+        opened.tokenizer.enable_truncation(max_length)
+        encodings = opened.tokenizer.encode_batch_fast(_items(texts, seconds))
         ids_T = tuple(np.array(encoding.ids, dtype=np.int64) for encoding in encodings)
         types_T = None if seconds is None else tuple(np.array(e.type_ids, dtype=np.int64) for e in encodings)
         return cls(ids_T, opened.special_ids.pad, num_truncated, types_T)
@@ -71,6 +68,17 @@ class TextRows:
             attention_mask_BL=None if is_token_BL.all() else torch.from_numpy(is_token_BL.astype(np.int64)),
             token_type_ids_BL=types_BL,
         )
+
+
+def lengths_of(texts: Sequence[str], opened: OpenTokenizer, seconds: Sequence[str] | None = None) -> Ids:
+    """`length_T`: tokens of each whole text or pair, special ones among them."""
+    opened.tokenizer.no_truncation()
+    encodings = opened.tokenizer.encode_batch_fast(_items(texts, seconds))
+    return np.array([len(encoding) for encoding in encodings], dtype=np.int64)
+
+
+def _items(texts: Sequence[str], seconds: Sequence[str] | None) -> list[str] | list[tuple[str, str]]:
+    return list(texts) if seconds is None else list(zip(texts, seconds, strict=True))
 
 
 def padded(values: Sequence[Ids], filler: int) -> Ids:

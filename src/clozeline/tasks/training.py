@@ -2,16 +2,22 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import clozeline
-from clozeline.tasks.best_epoch import BestEpoch
+from clozeline.model import depths, lora
+from clozeline.params import FinetuneParams
+from clozeline.tasks.best_look import BestLook, Plan
 from clozeline.tasks.task import Task, TaskInputs
 from clozeline.training.checkpoint import Checkpoints, fingerprint
+from clozeline.training.distribution import Processes
 from clozeline.training.hardware import Hardware
 from clozeline.training.loop import Loop
+from clozeline.training.micro_batches import MicroBatches
 from clozeline.training.optimizers import build_optimizer
+from clozeline.training.precision import Precision
 from clozeline.training.schedule import Schedule
 
 _CODE = ("model", "tasks", "tokens", "training")
@@ -24,27 +30,55 @@ def use_threads(num_threads: int | None) -> None:
     torch.set_num_threads(num_threads or len(os.sched_getaffinity(0)))
 
 
-def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestEpoch:
-    """Warm-up and linear decay to zero (Devlin et al. 2018, appendix A.2), a checkpoint after each epoch."""
+def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
+    """Warm-up and linear decay to zero (Devlin et al. 2018, appendix A.2), a checkpoint at each look.
+
+    Raises:
+        ParamsError: the encoder has fewer layers than are to stay as they are, or the processor has no such precision.
+    """
     params = inputs.params
-    total_steps = params.epochs * task.batches_per_epoch
-    schedule = Schedule.linear_to_zero(round(params.warmup_fraction * total_steps), total_steps)
+    plan = Plan(
+        steps_per_epoch=task.batches_per_epoch,
+        num_epochs=params.epochs,
+        looks_per_epoch=params.looks_per_epoch,
+        checkpoint_every_steps=params.checkpoint_every_steps,
+        patience=params.patience,
+    )
+    schedule = Schedule.linear_to_zero(round(params.warmup_fraction * plan.total_steps), plan.total_steps)
+    hardware = _hardware(params)
+    _choose_what_is_trained(task.model, inputs)
+    task.model.to(hardware.precision.device)
+    rate_of = None if params.layer_decay == 1 else depths.rate_by_depth(task.model, params.layer_decay)
     loop = Loop(
         model=task.model,
-        optimizer=build_optimizer(task.model, params.optimizer),
+        optimizer=build_optimizer(task.model, params.optimizer, rate_of),
         batches_from=task.batches_from,
         loss_sum=task.loss_sum,
         fraction_at=schedule.fraction,
-        total_steps=total_steps,
+        total_steps=plan.total_steps,
         clip_norm=params.optimizer.clip_norm,
         log_every_steps=_LOG_EVERY_STEPS,
-        # Best weights belong to a checkpoint too, so `BestEpoch` saves it, and the loop none.
-        checkpoint_every_steps=total_steps + 1,
+        # Best weights belong to a checkpoint too, so `BestLook` saves it, and the loop none.
+        checkpoint_every_steps=plan.total_steps + 1,
         checkpoints=Checkpoints.of(work, _fingerprint(inputs), keep=1),
-        hardware=Hardware.plain(),
+        hardware=hardware,
         seed=inputs.seed,
     )
-    return BestEpoch(loop, task.batches_per_epoch, params.epochs, task.validation_score)
+    return BestLook(loop, plan, task.validation_score)
+
+
+def _hardware(params: FinetuneParams) -> Hardware[Any]:
+    """One process, on a GPU if there is one."""
+    processes = Processes.join({})
+    precision = Precision.choose(params.precision, processes.device)
+    return Hardware(processes, precision, MicroBatches(params.micro_batch_tokens, processes.device))
+
+
+def _choose_what_is_trained(model: Any, inputs: TaskInputs) -> None:
+    if inputs.params.lora is not None:
+        lora.add(model, inputs.params.lora, inputs.seed)
+    elif inputs.params.frozen_layers is not None:
+        depths.freeze(model, inputs.params.frozen_layers)
 
 
 def _fingerprint(inputs: TaskInputs) -> str:
@@ -56,6 +90,7 @@ def _fingerprint(inputs: TaskInputs) -> str:
         "seed": inputs.seed,
         "torch": torch.__version__,
         "num_threads": torch.get_num_threads(),
+        "on_gpu": torch.cuda.is_available(),
     }
     return fingerprint(facts, [*_files_of(inputs.data), *encoder, *code])
 

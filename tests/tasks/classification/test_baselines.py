@@ -2,7 +2,13 @@
 
 import numpy as np
 
-from clozeline.tasks.classification.baselines import LabelledTexts, largest_class, tfidf_logistic_regression
+from clozeline.tasks.classification.baselines import (
+    LabelledTexts,
+    Texts,
+    largest_class,
+    tfidf_label_shares,
+    tfidf_logistic_regression,
+)
 
 DRAW = np.random.default_rng(0)
 WORDS = (["oven", "salt", "flour"], ["mast", "keel", "tide"], ["soil", "seed", "root"])
@@ -11,12 +17,11 @@ WORDS = (["oven", "salt", "flour"], ["mast", "keel", "tide"], ["soil", "seed", "
 def part(size: int) -> LabelledTexts:
     class_T = DRAW.integers(3, size=size)
     texts = [" ".join(DRAW.choice([*WORDS[place], "the", "of", "and"], size=8)) for place in class_T]
-    return LabelledTexts(texts, class_T)
+    return LabelledTexts(Texts(texts), class_T)
 
 
 def test_the_largest_class_is_answered_always() -> None:
-    train = LabelledTexts(["x"] * 5, np.array([0, 2, 1, 2, 2]))
-    assert largest_class(train, 3).tolist() == [2, 2, 2]
+    assert largest_class(np.array([0, 2, 1, 2, 2]), 3).tolist() == [2, 2, 2]
 
 
 def test_counting_words_finds_topics_and_answers_the_same_twice() -> None:
@@ -28,6 +33,26 @@ def test_counting_words_finds_topics_and_answers_the_same_twice() -> None:
 
 def test_two_classes_are_enough() -> None:
     class_T = np.array([0, 1] * 20)
-    texts = [WORDS[place][0] for place in class_T]
+    texts = Texts([WORDS[place][0] for place in class_T])
     predicted_T = tfidf_logistic_regression(LabelledTexts(texts, class_T), LabelledTexts(texts, class_T), texts)
     np.testing.assert_array_equal(predicted_T, class_T)
+
+
+def test_of_a_pair_counting_sees_which_words_are_in_both_texts() -> None:
+    draw = np.random.default_rng(1)
+    words = [word for topic in WORDS for word in topic]
+    first = [str(draw.choice(words)) for _ in range(600)]
+    second = [word if draw.random() < 0.5 else str(draw.choice(words)) for word in first]
+    class_T = np.array([int(one == other) for one, other in zip(first, second, strict=True)])
+    whole = LabelledTexts(Texts(first, second), class_T)
+    assert (tfidf_logistic_regression(whole, whole, whole.texts) == class_T).mean() > 0.99
+    alone = LabelledTexts(Texts(first), class_T)
+    assert (tfidf_logistic_regression(alone, alone, alone.texts) == class_T).mean() < 0.8
+
+
+def test_each_label_has_a_probability_of_its_own_and_one_that_all_texts_have_is_certain() -> None:
+    labelled = part(300)
+    is_true_TC = np.stack([labelled.class_T == 0, labelled.class_T != 2, labelled.class_T >= 0], axis=1)
+    (shares,) = tfidf_label_shares(labelled.texts, is_true_TC.astype(np.float32), np.mean, [labelled.texts])
+    assert ((shares[:, :2] > 0.5) == is_true_TC[:, :2]).mean() > 0.95
+    assert (shares[:, 2] == 1).all()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
+from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, precision_recall_fscore_support
 
 from clozeline.tasks.classification.scores import score
 
@@ -19,8 +19,20 @@ def test_scores_are_those_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
     scores = score(actual, predicted, LABELS)
     assert scores.accuracy == pytest.approx(accuracy_score(actual, predicted))
     assert scores.macro_f1 == pytest.approx(f1_score(actual, predicted, average="macro", zero_division=0))
+    if len({*actual.tolist(), *predicted.tolist()}) > 1:  # of one class alone scikit-learn only warns
+        assert scores.matthews == pytest.approx(matthews_corrcoef(actual, predicted))
     columns = precision_recall_fscore_support(actual, predicted, labels=range(len(LABELS)), zero_division=0)
     for label, precision, recall, f1, num_texts in zip(LABELS, *columns, strict=True):
         of_class = scores.per_class[label]
         assert (of_class.precision, of_class.recall, of_class.f1) == pytest.approx((precision, recall, f1))
         assert of_class.num_texts == num_texts
+
+
+@pytest.mark.parametrize("pairs", [[(1, 2)] * 5, [(0, 0), (1, 0)], [(3, 0), (3, 1), (3, 2)]])
+def test_classes_that_are_always_the_same_have_no_correlation(pairs: list[tuple[int, int]]) -> None:
+    actual, predicted = np.array(pairs).T
+    assert score(actual, predicted, LABELS).matthews == matthews_corrcoef(actual, predicted) == 0
+
+
+def test_one_class_alone_has_no_correlation() -> None:
+    assert score(np.array([0, 0]), np.array([0, 0]), LABELS).matthews == 0

@@ -8,7 +8,9 @@ import pytest
 from clozeline.errors import DataError
 from clozeline.params import ClassificationParams, read_params
 from clozeline.params.finetuning import SplitsParams
-from clozeline.tasks.classification.selection import Labelled, Selection, select
+from clozeline.tasks.classification.labelled import Labelled
+from clozeline.tasks.classification.selection import Selection, select
+from clozeline.tasks.sources import Part
 
 PARAMS = read_params(Path(__file__).parents[3] / "params.yaml").finetune["library"]
 
@@ -18,8 +20,12 @@ def params(**changes: object) -> ClassificationParams:
     return PARAMS.model_copy(update=usual | changes)
 
 
+def labelled(text: str, label: str, given: Part = "train") -> Labelled:
+    return Labelled((text,), (label.strip(),) if label.strip() else None, given)
+
+
 def records(**sizes: int) -> list[Labelled]:
-    return [Labelled(f"{label} says {number}", label) for label, size in sizes.items() for number in range(size)]
+    return [labelled(f"{label} says {number}", label) for label, size in sizes.items() for number in range(size)]
 
 
 def part_of_each(selection: Selection) -> dict[str, str]:
@@ -54,7 +60,7 @@ def test_the_order_of_records_changes_nothing() -> None:
 
 
 def test_copies_that_differ_in_case_and_space_are_one_text() -> None:
-    copies = [Labelled(f"  {record.text.upper()}\n", record.label) for record in records(a=40, b=40)]
+    copies = [Labelled((f"  {record.texts[0].upper()}\n",), record.labels) for record in records(a=40, b=40)]
     selection = select(records(a=40, b=40) + copies, params())
     assert selection.count.duplicates == 80
     assert selection.count.num_used == 80
@@ -62,7 +68,7 @@ def test_copies_that_differ_in_case_and_space_are_one_text() -> None:
 
 
 def test_a_text_with_two_labels_is_used_with_neither() -> None:
-    contradiction = [Labelled("either", "a"), Labelled("Either", "b"), Labelled("either", "b")]
+    contradiction = [labelled("either", "a"), labelled("Either", "b"), labelled("either", "b")]
     selection = select(records(a=40, b=40) + contradiction, params())
     assert selection.count.contradictions == 3
     assert "either" not in {text.lower() for text in part_of_each(selection)}
@@ -70,7 +76,7 @@ def test_a_text_with_two_labels_is_used_with_neither() -> None:
 
 
 def test_records_without_text_or_label_are_counted() -> None:
-    selection = select([*records(a=40, b=40), Labelled(" \n", "a"), Labelled("x", " "), Labelled("", "")], params())
+    selection = select([*records(a=40, b=40), labelled(" \n", "a"), labelled("x", " "), labelled("", "")], params())
     assert (selection.count.without_text, selection.count.without_label) == (2, 1)
     assert_adds_up(selection)
 
@@ -97,9 +103,9 @@ def test_a_class_that_could_not_be_learned_is_not_asked_for() -> None:
     lonely = next(
         text
         for text in (f"lonely {number}" for number in range(100))
-        if text in {e.text for e in select([*everywhere, Labelled(text, "a")], params()).test}
+        if text in {e.text for e in select([*everywhere, labelled(text, "a")], params()).test}
     )
-    selection = select([*everywhere, Labelled(lonely, "z")], params())
+    selection = select([*everywhere, labelled(lonely, "z")], params())
     assert selection.labels == ("a", "b")
     assert selection.count.of_classes_without_training_text == 1
     assert_adds_up(selection)
@@ -116,7 +122,7 @@ def given_parts() -> list[Labelled]:
     """Two hundred texts for training, fifty for validation, fifty for the test."""
     sizes = {"train": 200, "validation": 50, "test": 50}
     return [
-        Labelled(f"{label} {part} {number}", label, part)
+        labelled(f"{label} {part} {number}", label, part)
         for part, size in sizes.items()
         for label in "ab"
         for number in range(size // 2)
@@ -140,10 +146,53 @@ def test_a_part_that_was_not_given_is_taken_out_of_the_training_part() -> None:
 
 
 def test_a_text_of_the_test_part_is_not_trained_on_and_not_chosen_by() -> None:
-    leaks = [Labelled("A Test 3", "a", "train"), Labelled("b test  4", "a", "validation"), Labelled("b test 4", "b")]
+    leaks = [labelled("A Test 3", "a", "train"), labelled("b test  4", "a", "validation"), labelled("b test 4", "b")]
     selection = select(given_parts() + leaks, params(splits=SplitsParams(train="t", validation="v", test="s")))
     assert selection.count.in_several_parts == 3
     assert selection.count.contradictions == 0
     assert part_of_each(selection)["a test 3"] == part_of_each(selection)["b test 4"] == "test"
     assert [len(part) for part in (selection.train, selection.validation, selection.test)] == [200, 50, 50]
     assert_adds_up(selection)
+
+
+def sets(*label_sets: str) -> list[Labelled]:
+    """Forty texts of each set of one-letter labels."""
+    return [Labelled((f"{names} {number}",), tuple(names)) for names in label_sets for number in range(40)]
+
+
+def test_of_a_multi_label_task_texts_without_a_label_are_used_and_rare_labels_leave_theirs_in() -> None:
+    selection = select(sets("ab", "a", "", "bc"), params(multi_label=True, max_per_class=None, max_classes=2))
+    assert selection.labels == ("a", "b")
+    every = [*selection.train, *selection.validation, *selection.test]
+    assert len(every) == selection.count.num_used == 160
+    assert {example.labels for example in every} == {("a", "b"), ("a",), (), ("b",)}
+    assert_adds_up(selection)
+
+
+def test_the_same_labels_in_another_order_are_no_contradiction() -> None:
+    copies = [Labelled(("ab 3",), ("b", "a", "a")), Labelled(("ab 4",), ("a",))]
+    selection = select(sets("ab", "") + copies, params(multi_label=True, max_per_class=None))
+    assert (selection.count.duplicates, selection.count.contradictions) == (1, 2)
+
+
+def test_pairs_are_told_apart_by_both_texts() -> None:
+    pairs = [Labelled((f"text {n}", other), (label,)) for n in range(60) for other, label in (("x", "a"), ("y", "b"))]
+    selection = select([*pairs, Labelled(("text 1", " X"), ("a",)), Labelled(("text", ""), ("a",))], params())
+    assert (selection.count.duplicates, selection.count.contradictions, selection.count.without_text) == (1, 0, 1)
+    assert {example.second for example in selection.train} == {"x", "y"}
+    assert_adds_up(selection)
+
+
+def test_texts_that_do_not_fit_are_left_out_and_counted() -> None:
+    selection = select(records(a=50, b=50), params(), lambda found: [not e.text.endswith("7") for e in found])
+    assert selection.count.too_long == 10
+    assert not any(text.endswith("7") for text in part_of_each(selection))
+    assert_adds_up(selection)
+
+
+def test_labels_that_are_on_no_training_text_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    odd = [labelled("odd", "strange", "test"), labelled("odder", "stranger", "validation")]
+    select(given_parts() + odd, params(splits=SplitsParams(train="t", validation="v", test="s")))
+    assert (
+        "2 labels of texts that judge are on no training text, and cannot be learned: strange, stranger" in caplog.text
+    )

@@ -3,7 +3,7 @@
 from clozeline.params.finetuning.classification import ClassificationParams
 from clozeline.params.finetuning.kinds import SECTIONS, AnyTask
 from clozeline.params.finetuning.question_answering import QuestionAnsweringParams
-from clozeline.params.finetuning.shared import FinetuneParams, HubParams, SplitsParams
+from clozeline.params.finetuning.shared import FinetuneParams, HubParams, LoraParams, SplitsParams
 from clozeline.params.finetuning.tagging import TaggingParams
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "ClassificationParams",
     "FinetuneParams",
     "HubParams",
+    "LoraParams",
     "QuestionAnsweringParams",
     "SplitsParams",
     "TaggingParams",

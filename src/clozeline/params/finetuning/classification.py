@@ -7,20 +7,53 @@ from pydantic import Field
 from clozeline.params.finetuning.shared import FinetuneParams
 from clozeline.params.section import Count
 
+_METRICS = {False: ("accuracy", "macro_f1", "matthews"), True: ("micro_f1", "macro_f1")}
+"""By `multi_label`; the first is what null stands for."""
+
 
 class ClassificationParams(FinetuneParams):
-    """One label for each text."""
+    """One label, or any number of them, for each text or each pair of texts."""
 
     kind: Literal["classification"]
     text_field: str
+    second_field: str | None
+    """Where the second text of a pair is; null: one text."""
     label_field: str
+    multi_label: bool
+    """A text may have several labels, or none."""
+    label_separator: Annotated[str, Field(min_length=1)]
+    """Multi-label alone: between the labels, where a record has them as one string and not as a list."""
+    too_long: Literal["truncate", "drop", "error"]
+    """What becomes of a text, or a pair, of more than `max_length` tokens; it is counted in any case."""
+    metric: Literal["accuracy", "macro_f1", "matthews", "micro_f1"] | None
+    """The headline, by which the best look is chosen too; null: accuracy, or micro-F1 of a multi-label task."""
+    class_weights: Literal["none", "balanced"]
+    """Balanced: texts of rare classes count for more in training."""
     max_classes: Annotated[int, Field(ge=2)] | None
     """The most frequent labels; rarer ones are left out and counted. Null: all."""
     max_per_class: Count | None
+    rules = (
+        *FinetuneParams.rules,
+        (
+            "multi_label metric",
+            lambda multi_label, metric: metric is None or metric in _METRICS[multi_label],
+            f"null, or one of: {', '.join(_METRICS[False])}; of a multi-label task {', '.join(_METRICS[True])}",
+        ),
+        (
+            "multi_label max_per_class",
+            lambda multi_label, most: not multi_label or most is None,
+            "`max_per_class: null` where a text has several labels: it belongs to no one class",
+        ),
+    )
     measured_by: ClassVar[tuple[str, ...]] = (
         *FinetuneParams.measured_by,
         "text_field",
+        "second_field",
         "label_field",
+        "multi_label",
+        "label_separator",
+        "too_long",
+        "metric",
         "max_classes",
         "max_per_class",
     )

@@ -27,8 +27,10 @@ class Preset:
         return {"hub": dict(self.hub), "splits": dict(self.splits), **self.knobs}
 
 
-def _glue(subset: str, *fields: str, test: str = "validation") -> Preset:
-    knobs = {"text_field": fields[0], "label_field": "label"}
+def _glue(
+    subset: str, text: str, second: str | None = None, *, test: str = "validation", metric: str = "accuracy"
+) -> Preset:
+    knobs = {"text_field": text, "second_field": second, "label_field": "label", "metric": metric}
     return Preset(
         "classification",
         {"dataset": _GLUE, "subset": subset},
@@ -46,8 +48,14 @@ def _squad(dataset: str) -> Preset:
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
+        "cola": _glue("cola", "sentence", metric="matthews"),
         "sst2": _glue("sst2", "sentence"),
-        "cola": _glue("cola", "sentence"),
+        "mrpc": _glue("mrpc", "sentence1", "sentence2"),
+        "qqp": _glue("qqp", "question1", "question2"),
+        "mnli": _glue("mnli", "premise", "hypothesis", test="validation_matched"),
+        "qnli": _glue("qnli", "question", "sentence"),
+        "rte": _glue("rte", "sentence1", "sentence2"),
+        "wnli": _glue("wnli", "sentence1", "sentence2"),
         "conll2003": Preset(
             "tagging",
             {"dataset": "eriktks/conll2003", "revision": "refs/convert/parquet"},

@@ -3,8 +3,10 @@
 Shapes: T texts, C classes.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -32,27 +34,58 @@ class Scores:
     """Ends of a 95 % interval for the accuracy on other texts like these."""
     macro_f1: float
     """Mean over the classes that occur among the actual or the predicted ones."""
+    matthews: float
+    """Correlation of actual and predicted classes (Gorodkin 2004); 0 where either is always the same."""
     per_class: dict[str, ClassScore]
 
 
 def score(actual_T: Classes, predicted_T: Classes, labels: Sequence[str]) -> Scores:
     """Compare predicted with actual classes, both as places in `labels`."""
-    num_classes = len(labels)
-    confusion_CC = np.bincount(actual_T * num_classes + predicted_T, minlength=num_classes**2)
-    confusion_CC = confusion_CC.reshape(num_classes, num_classes)
-    hits_C, actual_C, predicted_C = np.diag(confusion_CC), confusion_CC.sum(axis=1), confusion_CC.sum(axis=0)
-    precision_C, recall_C = _ratio(hits_C, predicted_C), _ratio(hits_C, actual_C)
-    f1_C = _ratio(2 * hits_C, actual_C + predicted_C)
+    hits_C, actual_C, predicted_C = _margins(actual_T, predicted_T, len(labels))
+    precision_C, recall_C = ratio(hits_C, predicted_C), ratio(hits_C, actual_C)
+    f1_C = ratio(2 * hits_C, actual_C + predicted_C)
     low, high = wilson_interval(int(hits_C.sum()), len(actual_T))
     columns = (array.tolist() for array in (precision_C, recall_C, f1_C, actual_C))
     return Scores(
-        accuracy=float(hits_C.sum() / len(actual_T)),
+        accuracy=accuracy(actual_T, predicted_T, len(labels)),
         accuracy_low=low,
         accuracy_high=high,
-        macro_f1=float(f1_C[(actual_C > 0) | (predicted_C > 0)].mean()),
+        macro_f1=macro_f1(actual_T, predicted_T, len(labels)),
+        matthews=matthews(actual_T, predicted_T, len(labels)),
         per_class={label: ClassScore(*values) for label, *values in zip(labels, *columns, strict=True)},
     )
 
 
-def _ratio(part_C: npt.NDArray[np.int64], whole_C: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+def accuracy(actual_T: Classes, predicted_T: Classes, num_classes: int) -> float:
+    return float((actual_T == predicted_T).sum() / len(actual_T))
+
+
+def macro_f1(actual_T: Classes, predicted_T: Classes, num_classes: int) -> float:
+    hits_C, actual_C, predicted_C = _margins(actual_T, predicted_T, num_classes)
+    f1_C = ratio(2 * hits_C, actual_C + predicted_C)
+    return float(f1_C[(actual_C > 0) | (predicted_C > 0)].mean())
+
+
+def matthews(actual_T: Classes, predicted_T: Classes, num_classes: int) -> float:
+    hits_C, actual_C, predicted_C = (
+        counts.astype(np.float64) for counts in _margins(actual_T, predicted_T, num_classes)
+    )
+    num_texts = float(len(actual_T))
+    together = num_texts * hits_C.sum() - actual_C @ predicted_C
+    alone = (num_texts**2 - predicted_C @ predicted_C) * (num_texts**2 - actual_C @ actual_C)
+    return float(together / math.sqrt(alone)) if alone > 0 else 0.0
+
+
+Figure = Callable[[Classes, Classes, int], float]
+FIGURES: Mapping[str, Figure] = MappingProxyType({"accuracy": accuracy, "macro_f1": macro_f1, "matthews": matthews})
+"""Keyed by `metric` in params.yaml."""
+
+
+def _margins(actual_T: Classes, predicted_T: Classes, num_classes: int) -> tuple[Classes, Classes, Classes]:
+    """Of each class: texts that are of it and are said to be, texts that are of it, texts that are said to be."""
+    hits_C = np.bincount(actual_T[actual_T == predicted_T], minlength=num_classes)
+    return hits_C, np.bincount(actual_T, minlength=num_classes), np.bincount(predicted_T, minlength=num_classes)
+
+
+def ratio(part_C: npt.NDArray[np.int64], whole_C: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
     return np.divide(part_C, whole_C, out=np.zeros(len(whole_C)), where=whole_C > 0)

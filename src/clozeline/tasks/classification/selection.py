@@ -1,37 +1,36 @@
 """Which labelled texts a task uses, and which of them it trains on, chooses by, and is judged on."""
 
+import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from clozeline.errors import DataError
 from clozeline.params import ClassificationParams
-from clozeline.tasks.records import Record
+from clozeline.tasks.classification.labelled import Labelled
 from clozeline.tasks.sources import Part
 from clozeline.tasks.splitting import identity_of, num_of_each, part_of, strictest
 
-
-@dataclass(frozen=True, slots=True)
-class Labelled:
-    """One record; a text or a label that it does not have is empty."""
-
-    text: str
-    label: str
-    given: Part = "train"
-
-    @classmethod
-    def of(cls, record: Record, given: Part, params: ClassificationParams) -> "Labelled":
-        return cls(record.text(params.text_field), record.category(params.label_field), given)
+_LOG = logging.getLogger(__name__)
+_MOST_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A text, its class, and its identity: the same for texts that differ in case and white space only."""
+    """A text (or a pair), its labels, and its identity: the same for texts that differ in case and white space only."""
 
     text: str
-    label: str
+    labels: tuple[str, ...]
+    """Sorted; just one, unless the task is multi-label."""
     identity: str
     part: Part
+    second: str = ""
+
+    @property
+    def label(self) -> str:
+        """Of a task with one for each text."""
+        (label,) = self.labels
+        return label
 
 
 @dataclass
@@ -50,6 +49,8 @@ class SelectionCount:
     """Copies of a text that was given for a part that judges: there it stays, and these are not trained on."""
     of_rarer_classes: int = 0
     above_max_per_class: int = 0
+    too_long: int = 0
+    """Left out because `too_long: drop` wants it."""
     of_classes_without_training_text: int = 0
 
 
@@ -64,23 +65,31 @@ class Selection:
     count: SelectionCount = field(default_factory=SelectionCount)
 
 
-def select(records: Iterable[Labelled], params: ClassificationParams) -> Selection:
-    """Choose and split.
+Fits = Callable[[Sequence[Example]], Sequence[bool]]
+"""Which of these are short enough."""
+
+
+def select(records: Iterable[Labelled], params: ClassificationParams, fits: Fits | None = None) -> Selection:
+    """Choose and split. Of a multi-label task a label that is left out leaves its texts in, without it.
 
     Raises:
         DataError: fewer than two classes are left, or a part is empty.
     """
     count = SelectionCount()
-    examples = _of_frequent_classes(_distinct(records, params, count), params.max_classes, count)
+    examples = _of_frequent_classes(_distinct(records, params, count), params, count)
     examples = _capped(examples, params.max_per_class, count)
+    if fits is not None:
+        short = [example for example, fit in zip(examples, fits(examples), strict=True) if fit]
+        count.too_long += len(examples) - len(short)
+        examples = short
     parts: dict[Part, list[Example]] = {"train": [], "validation": [], "test": []}
     for example in examples:
         parts[example.part].append(example)
-    labels = {example.label for example in parts["train"]}
+    labels = {label for example in parts["train"] for label in example.labels}
+    _name_unseen(parts, labels)
     for part, content in parts.items():
-        known = [example for example in content if example.label in labels]
-        count.of_classes_without_training_text += len(content) - len(known)
-        parts[part] = known
+        parts[part] = _with_labels_of(labels, content, params.multi_label)
+        count.of_classes_without_training_text += len(content) - len(parts[part])
     count.num_used = sum(map(len, parts.values()))
     _check_enough(parts, labels, count)
     return Selection(tuple(sorted(labels)), parts["train"], parts["validation"], parts["test"], count)
@@ -91,46 +100,71 @@ def _distinct(records: Iterable[Labelled], params: ClassificationParams, count: 
     found: dict[str, list[Example]] = {}
     for record in records:
         count.num_read += 1
-        text, label = record.text.strip(), record.label.strip()
-        if not text:
+        texts = [text.strip() for text in record.texts]
+        if not all(texts):
             count.without_text += 1
-        elif not label:
+        elif record.labels is None:
             count.without_label += 1
         else:
-            identity = identity_of(text)
+            identity = identity_of(*texts)
             part = part_of(identity, record.given, params)
-            found.setdefault(identity, []).append(Example(text, label, identity, part))
+            labels = tuple(sorted(set(record.labels)))
+            found.setdefault(identity, []).append(Example(texts[0], labels, identity, part, *texts[1:]))
     examples = []
     for all_copies in found.values():
         part = strictest(copy.part for copy in all_copies)
         copies = [copy for copy in all_copies if copy.part == part]
         count.in_several_parts += len(all_copies) - len(copies)
-        if len({copy.label for copy in copies}) > 1:
+        if len({copy.labels for copy in copies}) > 1:
             count.contradictions += len(copies)
         else:
             count.duplicates += len(copies) - 1
-            examples.append(min(copies, key=lambda copy: copy.text))
+            examples.append(min(copies, key=lambda copy: (copy.text, copy.second)))
     return sorted(examples, key=lambda example: example.identity)
 
 
-def _of_frequent_classes(examples: list[Example], max_classes: int | None, count: SelectionCount) -> list[Example]:
-    sizes = Counter(example.label for example in examples)
-    frequent = set(sorted(sizes, key=lambda label: (-sizes[label], label))[:max_classes])
-    kept = [example for example in examples if example.label in frequent]
+def _of_frequent_classes(examples: list[Example], params: ClassificationParams, count: SelectionCount) -> list[Example]:
+    sizes = Counter(label for example in examples for label in example.labels)
+    frequent = set(sorted(sizes, key=lambda label: (-sizes[label], label))[: params.max_classes])
+    kept = _with_labels_of(frequent, examples, params.multi_label)
     count.of_rarer_classes += len(examples) - len(kept)
     return kept
 
 
+def _with_labels_of(labels: set[str], examples: list[Example], multi_label: bool) -> list[Example]:
+    """Those with a label of `labels`; of a multi-label task all of them, with what is left of theirs."""
+    if not multi_label:
+        return [example for example in examples if example.label in labels]
+    return [
+        replace(example, labels=tuple(label for label in example.labels if label in labels)) for example in examples
+    ]
+
+
 def _capped(examples: list[Example], max_per_class: int | None, count: SelectionCount) -> list[Example]:
     """At most `max_per_class` of each class: those of the lowest identity, which is as good as drawn."""
+    if max_per_class is None:
+        return examples
     sizes: Counter[str] = Counter()
     kept = []
     for example in examples:
         sizes[example.label] += 1
-        if max_per_class is None or sizes[example.label] <= max_per_class:
+        if sizes[example.label] <= max_per_class:
             kept.append(example)
     count.above_max_per_class += len(examples) - len(kept)
     return kept
+
+
+def _name_unseen(parts: Mapping[Part, list[Example]], labels: set[str]) -> None:
+    judged = Counter(label for part in ("validation", "test") for example in parts[part] for label in example.labels)
+    unseen = sorted(set(judged) - labels)
+    if unseen:
+        _LOG.warning(
+            "%d labels of texts that judge are on no training text, and cannot be learned: %s%s (%d texts)",
+            len(unseen),
+            ", ".join(unseen[:_MOST_NAMED]),
+            ", …" if len(unseen) > _MOST_NAMED else "",
+            sum(judged[label] for label in unseen),
+        )
 
 
 def _check_enough(parts: Mapping[Part, list[Example]], labels: set[str], count: SelectionCount) -> None:

@@ -1,6 +1,6 @@
 """Which parameter is in which group: what decays, and what is a hidden matrix."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import nn
@@ -45,6 +45,17 @@ def hidden_matrix_groups(model: nn.Module, params: OptimizerParams) -> list[Grou
     matrices = _group(hidden, params.matrix_learning_rate, params.weight_decay)
     groups = [matrices, *_decay_groups(rest, params)]
     return [{**group, "is_hidden": group is matrices} for group in groups]
+
+
+def by_rate(groups: Sequence[Group], rate_of: Callable[[nn.Parameter], float]) -> list[Group]:
+    """Each group in parts that learn at one share of its learning rate, the highest first."""
+    parts = []
+    for group in groups:
+        for rate in sorted({rate_of(parameter) for parameter in group["params"]}, reverse=True):
+            alike = [parameter for parameter in group["params"] if rate_of(parameter) == rate]
+            rates = {key: group[key] * rate for key in ("lr", "peak_lr")}
+            parts.append({**group, **rates, "params": alike})
+    return parts
 
 
 def _decay_groups(trained: Sequence[nn.Parameter], params: OptimizerParams) -> list[Group]:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from clozeline.params import OptimizerParams
-from clozeline.training.optimizers.groups import Group, decay_groups, hidden_matrix_groups
+from clozeline.training.optimizers.groups import Group, by_rate, decay_groups, hidden_matrix_groups
 from clozeline.training.optimizers.lamb import Lamb
 from clozeline.training.optimizers.muon import MuonWithAdamW
 from clozeline.training.optimizers.novograd import NovoGrad
@@ -25,17 +25,21 @@ class OptimizerKind:
     """Groups and defaults (`lr`, `betas`, `eps`) → optimizer."""
 
 
-def build_optimizer(model: nn.Module, params: OptimizerParams) -> torch.optim.Optimizer:
+def build_optimizer(
+    model: nn.Module, params: OptimizerParams, rate_of: Callable[[nn.Parameter], float] | None = None
+) -> torch.optim.Optimizer:
     """The optimizer `params.kind` over the parameters of `model` that want a gradient, each in one group once.
 
-    Each group knows its `peak_lr`, of which `scale_learning_rates` sets a fraction.
+    Each group knows its `peak_lr`, of which `scale_learning_rates` sets a fraction. `rate_of` says what share of its
+    learning rate a parameter learns at; None: all of it.
 
     Raises:
         ParamsError: `muon`, and the model has no hidden matrix.
     """
     kind = OPTIMIZERS[params.kind]
     defaults = {"lr": params.learning_rate, "betas": (params.beta1, params.beta2), "eps": params.epsilon}
-    return kind.create(kind.group(model, params), defaults)
+    groups = kind.group(model, params)
+    return kind.create(groups if rate_of is None else by_rate(groups, rate_of), defaults)
 
 
 def _adamw(groups: list[Group], defaults: dict[str, Any]) -> torch.optim.Optimizer:

@@ -1,4 +1,4 @@
-"""Claim: the best epoch's weights are kept, and a run that was killed ends with the bytes of one that was not."""
+"""Claim: the best look's weights are kept, and a run that was killed ends with the bytes of one that was not."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from clozeline.errors import TrainingError
-from clozeline.tasks.best_epoch import BestEpoch, EpochPoint
+from clozeline.tasks.best_look import BestLook, Look, Plan, best_of
 from clozeline.training.callbacks import Callback
 from clozeline.training.checkpoint import Checkpoints
 from clozeline.training.hardware import Hardware
@@ -32,9 +32,15 @@ def batches_from(epoch: int, index: int) -> Iterator[Batch[Tensor]]:
 
 
 def training(
-    work: Path, score: Callable[[nn.Module, int], float], loss: Callable[[Tensor], Tensor] = torch.square
-) -> tuple[BestEpoch, nn.Module]:
-    """A linear model whose `score` is asked with the model and how many epochs were judged before."""
+    work: Path,
+    score: Callable[[nn.Module, int], float],
+    loss: Callable[[Tensor], Tensor] = torch.square,
+    *,
+    looks_per_epoch: int = 1,
+    checkpoint_every_steps: int | None = None,
+    patience: int | None = None,
+) -> tuple[BestLook, nn.Module]:
+    """A linear model whose `score` is asked with the model and how many looks were taken before."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 1), nn.Dropout(0.5))
     asked = iter(range(100))
@@ -52,13 +58,14 @@ def training(
         hardware=Hardware.plain(),
         seed=0,
     )
-    return BestEpoch(loop, STEPS_PER_EPOCH, NUM_EPOCHS, lambda: score(model, next(asked))), model
+    plan = Plan(STEPS_PER_EPOCH, NUM_EPOCHS, looks_per_epoch, checkpoint_every_steps, patience)
+    return BestLook(loop, plan, lambda: score(model, next(asked))), model
 
 
-def run(work: Path, score: Callable[[nn.Module, int], float]) -> tuple[list[EpochPoint], list[Tensor]]:
-    best_epoch, model = training(work, score)
-    points = best_epoch.run(Callback(), lambda point: None)
-    return points, [weight.detach().clone() for weight in model.state_dict().values()]
+def run(work: Path, score: Callable[[nn.Module, int], float], **plan: int | None) -> tuple[list[Look], list[Tensor]]:
+    best_look, model = training(work, score, **plan)
+    looks = best_look.run(Callback(), lambda look: None)
+    return looks, [weight.detach().clone() for weight in model.state_dict().values()]
 
 
 def scores_of(*values: float) -> Callable[[nn.Module, int], float]:
@@ -111,6 +118,53 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_no_number_stops_the_run(tmp_path: Path) -> None:
-    best_epoch, _ = training(tmp_path, weight_sum, loss=lambda outputs: outputs * float("nan"))
+    best_look, _ = training(tmp_path, weight_sum, loss=lambda outputs: outputs * float("nan"))
     with pytest.raises(TrainingError, match="diverged at step 0"):
-        best_epoch.run(Callback(), lambda point: None)
+        best_look.run(Callback(), lambda point: None)
+
+
+def test_looks_stand_evenly_in_an_epoch_and_at_its_end(tmp_path: Path) -> None:
+    looks, _ = run(tmp_path, weight_sum, looks_per_epoch=2)
+    assert [look.step for look in looks] == [2, 4, 6, 8, 10, 12, 14, 16, 18, 20]
+    assert [look.epoch for look in looks[:3]] == [0.5, 1.0, 1.5]
+    assert Plan(5, 1, 3, None, None).look_steps == [2, 4, 5]
+    assert Plan(1, 2, 7, None, None).look_steps == [1, 2]
+
+
+def test_a_training_without_a_better_look_is_stopped_with_the_best(tmp_path: Path) -> None:
+    seen: list[list[Tensor]] = []
+
+    def judge(model: nn.Module, asked: int) -> float:
+        seen.append([weight.clone() for weight in model.state_dict().values()])
+        return (1, 3, 2, 2.5, 9)[asked]
+
+    looks, weights = run(tmp_path, judge, patience=2)
+    assert [look.validation_score for look in looks] == [1, 3, 2, 2.5]
+    torch.testing.assert_close(weights, seen[1], rtol=0, atol=0)
+    assert run(tmp_path, scores_of(), patience=2)[0] == looks, "a run that has stopped stays stopped"
+
+
+def test_a_killed_run_goes_on_from_a_checkpoint_between_two_looks(tmp_path: Path) -> None:
+    plan = {"checkpoint_every_steps": 3}
+    whole_looks, whole_weights = run(tmp_path / "whole", weight_sum, **plan)
+    steps = iter(range(100))
+
+    def killed_at_step_14(outputs: Tensor) -> Tensor:
+        if next(steps) == 14:
+            raise Killed
+        return outputs.square()
+
+    first, _ = training(tmp_path / "parts", weight_sum, killed_at_step_14, **plan)
+    with pytest.raises(Killed):
+        first.run(Callback(), lambda look: None)
+    assert [saved.name for saved in (tmp_path / "parts" / "run").iterdir()] == ["step-000000012"]
+    looks, weights = run(tmp_path / "parts", weight_sum, **plan)
+    assert looks == whole_looks
+    torch.testing.assert_close(weights, whole_weights, rtol=0, atol=0)
+    torch.testing.assert_close(weights, run(tmp_path / "none", weight_sum)[1], rtol=0, atol=0)
+
+
+def test_a_score_that_is_no_number_loses_to_any_that_is_one() -> None:
+    looks = [Look(place, place, score) for place, score in enumerate([float("nan"), 0.1, float("nan"), 0.3, 0.3])]
+    assert best_of(looks) is looks[3]
+    assert best_of(looks[:1]) is looks[0]

@@ -1,0 +1,130 @@
+"""Training with looks at the validation part, of which the best is kept: judged at each one, resumed between them."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from clozeline.training.callbacks import Callback
+from clozeline.training.loop import Loop
+from clozeline.training.state import State
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is known after so many epochs."""
+
+    epoch: float
+    step: int
+    validation_score: float
+
+
+@dataclass
+class Best:
+    """The weights of the look with the highest score; of equal ones the first."""
+
+    look: Look
+    weights: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """When to look and when to save, in optimizer steps from the start."""
+
+    steps_per_epoch: int
+    num_epochs: int
+    looks_per_epoch: int
+    checkpoint_every_steps: int | None
+    patience: int | None
+    """Stop after so many looks without a better score; None: never."""
+
+    @property
+    def total_steps(self) -> int:
+        return self.num_epochs * self.steps_per_epoch
+
+    @property
+    def look_steps(self) -> list[int]:
+        """The ends of epochs, and evenly between them."""
+        num_looks = self.num_epochs * self.looks_per_epoch
+        steps = {-(-place * self.total_steps // num_looks) for place in range(1, num_looks + 1)}
+        return sorted(steps)
+
+    @property
+    def stops(self) -> list[int]:
+        """Where a look is taken or a checkpoint is written."""
+        every = self.checkpoint_every_steps or self.total_steps
+        return sorted({*self.look_steps, *range(every, self.total_steps, every)})
+
+
+@dataclass(frozen=True)
+class BestLook:
+    """Runs of a loop from stop to stop, that end with the weights of the best look."""
+
+    loop: Loop[Any]
+    plan: Plan
+    validation_score: Callable[[], float]
+
+    def run(self, callback: Callback, on_look: Callable[[Look], None]) -> list[Look]:
+        """Train from the newest checkpoint, or from nothing; a run killed and resumed ends with the same bytes.
+
+        Raises:
+            ArtifactError: a checkpoint belongs to another run.
+            TrainingError: the loss or the gradient is not finite.
+        """
+        state, looks, best = self._resume()
+        for look in looks:
+            on_look(look)
+        look_steps = set(self.plan.look_steps)
+        for stop in [stop for stop in self.plan.stops if stop > state.step]:
+            if self._has_lost_patience(looks):
+                break
+            state = replace(self.loop, total_steps=stop).run(state, callback)
+            if stop in look_steps:
+                looks.append(Look(stop / self.plan.steps_per_epoch, stop, self.validation_score()))
+                on_look(looks[-1])
+                best = self._better_of(best, looks[-1])
+            self._save(state, looks, best)
+        assert best is not None
+        self.loop.model.load_state_dict(best.weights)
+        return looks
+
+    def _better_of(self, best: Best | None, look: Look) -> Best:
+        if best is not None and not _is_better(look, best.look):
+            return best
+        weights = self.loop.model.state_dict()
+        return Best(look, {name: weight.clone() for name, weight in weights.items()})
+
+    def _has_lost_patience(self, looks: Sequence[Look]) -> bool:
+        if self.plan.patience is None or not looks:
+            return False
+        return len(looks) - 1 - looks.index(best_of(looks)) >= self.plan.patience
+
+    def _save(self, state: State, looks: list[Look], best: Best | None) -> None:
+        told = [asdict(look) for look in looks]
+        weights = None if best is None else best.weights
+        self.loop.save(state, validation_looks=told, validation_best=weights)
+
+    def _resume(self) -> tuple[State, list[Look], Best | None]:
+        saved = self.loop.checkpoints.load_newest()
+        if saved is None:
+            return State(), [], None
+        looks = [Look(**look) for look in saved["validation_looks"]]
+        weights = saved["validation_best"]
+        best = None if weights is None else Best(best_of(looks), weights)
+        return self.loop.restore(saved), looks, best
+
+
+def best_of(looks: Sequence[Look]) -> Look:
+    """The first of those with the highest score; one without a score (not a number) loses to any with one."""
+    best = looks[0]
+    for look in looks[1:]:
+        best = look if _is_better(look, best) else best
+    return best
+
+
+def _is_better(look: Look, best: Look) -> bool:
+    return look.validation_score > best.validation_score or (
+        math.isnan(best.validation_score) and not math.isnan(look.validation_score)
+    )

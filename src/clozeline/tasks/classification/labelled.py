@@ -1,0 +1,47 @@
+"""A record of a classification task: one text or two, and what it is labelled with."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from clozeline.params import ClassificationParams
+from clozeline.tasks.records import Fields, Record
+from clozeline.tasks.sources import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled:
+    """One record; a text that it does not have is empty."""
+
+    texts: tuple[str, ...]
+    labels: tuple[str, ...] | None
+    """None: it is not labelled; empty: of a multi-label task, none applies."""
+    given: Part = "train"
+
+    @classmethod
+    def of(cls, record: Record, given: Part, params: ClassificationParams) -> Self:
+        """Raises:
+        DataError: a field is of another type; with file and line.
+        """
+        fields = [params.text_field, *([params.second_field] if params.second_field else [])]
+        read = _several if params.multi_label else _one
+        return cls(tuple(record.text(field) for field in fields), read(record, params), given)
+
+
+def fields_of(params: ClassificationParams) -> Fields:
+    named = {"text_field": params.text_field, "label_field": params.label_field}
+    return named if params.second_field is None else {**named, "second_field": params.second_field}
+
+
+def _one(record: Record, params: ClassificationParams) -> tuple[str, ...] | None:
+    label = record.category(params.label_field).strip()
+    return (label,) if label else None
+
+
+def _several(record: Record, params: ClassificationParams) -> tuple[str, ...] | None:
+    """A list of strings, or a string in which `label_separator` stands between them."""
+    value = record.values[params.label_field]
+    if value is None:
+        return None
+    is_text = isinstance(value, str)
+    labels = value.split(params.label_separator) if is_text else record.strings(params.label_field)
+    return tuple(label.strip() for label in labels if label.strip())

@@ -1,0 +1,153 @@
+"""Any number of labels for each text, none among them.
+
+Shapes: T texts, B rows of a batch, C classes.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from clozeline.model import classifier
+from clozeline.model.encoded import TargetedBatch
+from clozeline.tasks.classification.baselines import Shares, tfidf_label_shares
+from clozeline.tasks.classification.label_sets import FIGURES, LabelSets, best_threshold, score_sets
+from clozeline.tasks.classification.on_texts import ClassifierOnTexts, Problem
+from clozeline.tasks.classification.parts import ClassifiedRows
+from clozeline.tasks.intervals import bootstrap_interval
+from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, shown
+
+NO_LABEL = "(none)"
+
+
+class MultiLabel(ClassifierOnTexts):
+    """A probability of its own for each label; those above one threshold, chosen on the validation part, are given."""
+
+    problem: Problem = "multi_label_classification"
+
+    def __init__(self, inputs: TaskInputs) -> None:
+        super().__init__(inputs)
+        self.metric = self.params.metric or "micro_f1"
+        self._weight_C = _weights(self.train.targets_T) if self.params.class_weights == "balanced" else None
+
+    def loss_sum(self, inputs: TargetedBatch) -> Tensor:
+        """Mean over the labels, summed over the rows."""
+        logits_BC = classifier.class_logits(self.model, inputs.encoded)
+        weight_C = None if self._weight_C is None else self._weight_C.to(logits_BC.device)
+        losses_BC = functional.binary_cross_entropy_with_logits(
+            logits_BC, inputs.targets_B, pos_weight=weight_C, reduction="none"
+        )
+        return losses_BC.mean(dim=1).sum()
+
+    def validation_score(self) -> float:
+        """The headline figure at the best threshold."""
+        actual_TC = self._actual(self.validation)
+        share_TC = self._shares(self.validation)
+        return self._figure(actual_TC, share_TC > self._threshold(share_TC))
+
+    def test(self) -> TaskReport:
+        actual_TC = self._actual(self.test_part)
+        threshold = self._threshold(self._shares(self.validation))
+        predicted_TC = self._shares(self.test_part) > threshold
+        counting_TC, frequent_TC = self._counting(), self._most_frequent(len(actual_TC))
+        ours, counting = (
+            score_sets(actual_TC, predicted_TC, self.labels),
+            score_sets(actual_TC, counting_TC, self.labels),
+        )
+        figures = {
+            "micro_f1": ours.micro_f1,
+            "macro_f1": ours.macro_f1,
+            "exact_match": ours.exact_match,
+            "baseline_tfidf_micro_f1": counting.micro_f1,
+            "baseline_tfidf_macro_f1": counting.macro_f1,
+            "majority_micro_f1": score_sets(actual_TC, frequent_TC, self.labels).micro_f1,
+            "decision_threshold": threshold,
+            "labels_per_text": float(actual_TC.sum(axis=1).mean()),
+            **self.counts(),
+            "records": asdict(self.selection.count),
+        }
+        return TaskReport(
+            headline=self._headline(actual_TC, predicted_TC, counting_TC, frequent_TC),
+            figures=figures,
+            confusion=list(self._pairs(actual_TC, predicted_TC)),
+            per_class={label: asdict(of_class) for label, of_class in ours.per_class.items()},
+            examples=self._examples(actual_TC, predicted_TC),
+            test_texts=self.test_part.texts.whole,
+        )
+
+    def save(self, out: Path) -> None:
+        self.model.config.decision_threshold = self._threshold(self._shares(self.validation))
+        super().save(out)
+
+    def _actual(self, part: ClassifiedRows) -> LabelSets:
+        return part.targets_T > 0.5
+
+    def _shares(self, part: ClassifiedRows) -> Shares:
+        return 1 / (1 + np.exp(-self.logits(part).astype(np.float64)))
+
+    def _figure(self, actual_TC: LabelSets, predicted_TC: LabelSets) -> float:
+        return FIGURES[self.metric](actual_TC, predicted_TC)
+
+    def _threshold(self, validation_TC: Shares) -> float:
+        return best_threshold(self._actual(self.validation), validation_TC, FIGURES[self.metric])
+
+    def _counting(self) -> LabelSets:
+        actual_TC = self._actual(self.validation)
+        figure = FIGURES[self.metric]
+        validation_TC, test_TC = tfidf_label_shares(
+            self.train.texts,
+            self.train.targets_T,
+            lambda share_TC: figure(actual_TC, share_TC > best_threshold(actual_TC, share_TC, figure)),
+            (self.validation.texts, self.test_part.texts),
+        )
+        return test_TC > self._threshold(validation_TC)
+
+    def _most_frequent(self, num_texts: int) -> LabelSets:
+        is_most_C = np.arange(len(self.labels)) == self._actual(self.train).sum(axis=0).argmax()
+        return np.tile(is_most_C, (num_texts, 1))
+
+    def _headline(
+        self, actual_TC: LabelSets, predicted_TC: LabelSets, counting_TC: LabelSets, frequent_TC: LabelSets
+    ) -> Headline:
+        low, high = bootstrap_interval(
+            lambda places: self._figure(actual_TC[places], predicted_TC[places]), len(actual_TC)
+        )
+        return Headline(
+            metric=self.metric,
+            value=self._figure(actual_TC, predicted_TC),
+            low=low,
+            high=high,
+            baseline="TF-IDF + logistic regression",
+            baseline_value=self._figure(actual_TC, counting_TC),
+            trivial="most frequent label",
+            trivial_value=self._figure(actual_TC, frequent_TC),
+        )
+
+    def _pairs(self, actual_TC: LabelSets, predicted_TC: LabelSets) -> Iterator[tuple[str, str]]:
+        """Every label that a text has or was given, beside itself or beside none."""
+        for place, label in zip(*np.nonzero(actual_TC | predicted_TC), strict=True):
+            name = self.labels[label]
+            yield name if actual_TC[place, label] else NO_LABEL, name if predicted_TC[place, label] else NO_LABEL
+
+    def _examples(self, actual_TC: LabelSets, predicted_TC: LabelSets) -> list[ShownItem]:
+        def named(is_given_C: LabelSets) -> str:
+            return ", ".join(self._names(is_given_C)) or NO_LABEL
+
+        items = [
+            ShownItem(self.given(place), named(actual_C), named(predicted_C), bool((actual_C == predicted_C).all()))
+            for place, (actual_C, predicted_C) in enumerate(zip(actual_TC, predicted_TC, strict=True))
+        ]
+        return shown(items, self.params.num_examples)
+
+    def _names(self, is_given_C: LabelSets) -> Sequence[str]:
+        return [self.labels[place] for place in np.flatnonzero(is_given_C)]
+
+
+def _weights(is_true_TC: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Tensor:
+    """`weight_C`: texts without a label over those with it, so that both sides of each label count alike."""
+    num_true_C = is_true_TC.sum(axis=0)
+    return torch.from_numpy(((len(is_true_TC) - num_true_C) / num_true_C).astype(np.float32))

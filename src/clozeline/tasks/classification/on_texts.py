@@ -1,0 +1,100 @@
+"""What a classifier of texts has whether a text has one label or several: its data, its rows, its logits.
+
+Shapes: T texts, B rows of a batch, C classes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from clozeline.model import classifier, heads
+from clozeline.model.encoded import TargetedBatch
+from clozeline.params import ClassificationParams
+from clozeline.tasks.classification.parts import ClassifiedRows, read_selection, warn_of_unknown_tokens
+from clozeline.tasks.rows import sorted_batches, training_batches
+from clozeline.tasks.splitting import count_seen
+from clozeline.tasks.task import TaskInputs
+from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.training.state import Batch
+
+_MEASURED_TOGETHER = 4
+"""A batch that is only measured may be so many times larger: it needs no gradients."""
+Problem = Literal["single_label_classification", "multi_label_classification"]
+
+
+class ClassifierOnTexts:
+    """An encoder under a head on the mean of its last hidden states, and the texts that it learns from."""
+
+    problem: Problem
+
+    def __init__(self, inputs: TaskInputs) -> None:
+        """Read the data and build the model.
+
+        Raises:
+            DataError: the data cannot be read, or there is too little of it.
+            ArtifactError: the encoder is missing, or its tokenizer was made for another model.
+            ParamsError: `max_length` is longer than the encoder can read.
+        """
+        params = inputs.params
+        assert isinstance(params, ClassificationParams)
+        self.inputs, self.params = inputs, params
+        opened = OpenTokenizer.open(inputs.encoder)
+        self.selection = read_selection(inputs, params, opened)
+        self.labels = self.selection.labels
+        self.model = classifier.build(inputs.encoder, self.labels, inputs.seed, self.problem)
+        heads.check_fit(
+            self.model,
+            inputs.encoder,
+            vocab_size=opened.vocab_size,
+            max_length=params.max_length,
+            pad_id=opened.special_ids.pad,
+        )
+        with_types = params.second_field is not None and heads.tells_pairs_apart(self.model)
+        self.train, self.validation, self.test_part = (
+            replace(ClassifiedRows.encode(part, self.labels, opened, params), with_types=with_types)
+            for part in (self.selection.train, self.selection.validation, self.selection.test)
+        )
+        warn_of_unknown_tokens(self.train.rows, opened)
+        self.batches_per_epoch = -(-len(self.train) // params.batch_size)
+
+    def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetedBatch]]:
+        length_T = self.train.rows.length_T
+        return training_batches(length_T, self.params.batch_size, self.inputs.seed, epoch, index, self.train.batch)
+
+    def save(self, out: Path) -> None:
+        heads.save(self.model, self.inputs.encoder, self.params.max_length, out, with_types=self.train.with_types)
+
+    def logits(self, part: ClassifiedRows) -> npt.NDArray[np.float32]:
+        """`logits_TC` of every text of a part."""
+        logits_TC = np.zeros((len(part), len(self.labels)), dtype=np.float32)
+        self.model.eval()
+        with torch.inference_mode():
+            for rows_B in sorted_batches(part.rows.length_T, _MEASURED_TOGETHER * self.params.batch_size):
+                batch = part.encoded(rows_B).to(self.model.device)
+                logits_TC[rows_B] = classifier.class_logits(self.model, batch).float().cpu().numpy()
+        return logits_TC
+
+    def counts(self) -> dict[str, int]:
+        """Figures of the data, the same for one label and several."""
+        identities = (example.identity for example in self.selection.test)
+        return {
+            "num_classes": len(self.labels),
+            "num_train": len(self.train),
+            "num_validation": len(self.validation),
+            "num_test": len(self.test_part),
+            "num_truncated_train": self.train.rows.num_truncated,
+            "num_truncated_test": self.test_part.rows.num_truncated,
+            # Up to case and white space: test texts that the encoder was pre-trained on.
+            "num_test_seen_in_pretraining": count_seen(identities, self.inputs.pretraining_text),
+        }
+
+    def given(self, place: int) -> dict[str, str]:
+        """A test text as a person reads it."""
+        texts = self.test_part.texts
+        named = {"text": texts.first[place]}
+        return named if texts.second is None else {**named, "second": texts.second[place]}

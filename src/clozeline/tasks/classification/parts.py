@@ -1,0 +1,114 @@
+"""The parts of a classification task, as texts and as tokens.
+
+Shapes: T texts, C classes, B rows of a batch.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from clozeline.errors import DataError
+from clozeline.model.encoded import EncodedBatch, TargetedBatch
+from clozeline.params import ClassificationParams
+from clozeline.tasks.classification.baselines import Texts
+from clozeline.tasks.classification.labelled import Labelled, fields_of
+from clozeline.tasks.classification.selection import Example, Selection, select
+from clozeline.tasks.rows import Ids, TextRows, lengths_of
+from clozeline.tasks.sources import records_of
+from clozeline.tasks.task import TaskInputs
+from clozeline.tokens.tokenizer import OpenTokenizer
+
+_LOG = logging.getLogger(__name__)
+_MOST_UNKNOWN = 0.2
+"""Share of unknown tokens above which a tokenizer is hardly for this text."""
+
+Targets = npt.NDArray[Any]
+"""`class_T`, a place among the labels; of a multi-label task `is_true_TC`, 0 or 1."""
+
+
+@dataclass(frozen=True)
+class ClassifiedRows:
+    """One part of the task."""
+
+    texts: Texts
+    rows: TextRows
+    targets_T: Targets
+    with_types: bool
+
+    @classmethod
+    def encode(
+        cls, examples: Sequence[Example], labels: Sequence[str], opened: OpenTokenizer, params: ClassificationParams
+    ) -> Self:
+        texts = texts_of(examples, params)
+        rows = TextRows.encode(texts.first, opened, params.max_length, seconds=texts.second)
+        return cls(texts, rows, _targets(examples, labels, params.multi_label), with_types=False)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def encoded(self, rows_B: Ids) -> EncodedBatch:
+        return self.rows.encoded(rows_B, with_types=self.with_types)
+
+    def batch(self, rows_B: Ids) -> TargetedBatch:
+        return TargetedBatch(self.encoded(rows_B), torch.from_numpy(self.targets_T[rows_B]))
+
+
+def read_selection(inputs: TaskInputs, params: ClassificationParams, opened: OpenTokenizer) -> Selection:
+    """Read the records and choose among them.
+
+    Raises:
+        DataError: the data cannot be read, there is too little of it, or a text is too long and `too_long` says error.
+    """
+    records = records_of(params, inputs.data, fields_of(params))
+    labelled = (Labelled.of(record, part, params) for part, record in records)
+
+    def fits(examples: Sequence[Example]) -> list[bool]:
+        texts = texts_of(examples, params)
+        length_T = lengths_of(texts.first, opened, texts.second)
+        if params.too_long == "error" and (length_T > params.max_length).any():
+            raise _too_long(examples, length_T, params)
+        return [bool(fit) for fit in length_T <= params.max_length]
+
+    return select(labelled, params, None if params.too_long == "truncate" else fits)
+
+
+def warn_of_unknown_tokens(rows: TextRows, opened: OpenTokenizer) -> None:
+    """Say so, if the tokenizer knows so little of the text that it must be that of another model or language."""
+    unk_id = opened.special_ids.unk
+    share = 0.0 if unk_id is None else float((np.concatenate(rows.ids_T) == unk_id).mean())
+    if share > _MOST_UNKNOWN:
+        _LOG.warning(
+            "%.0f %% of the tokens of the training texts are unknown to the tokenizer: is it that of another language, "
+            "or of another checkpoint?",
+            100 * share,
+        )
+
+
+def texts_of(examples: Sequence[Example], params: ClassificationParams) -> Texts:
+    first = [example.text for example in examples]
+    return Texts(first, None if params.second_field is None else [example.second for example in examples])
+
+
+def _targets(examples: Sequence[Example], labels: Sequence[str], multi_label: bool) -> Targets:
+    place = {label: place for place, label in enumerate(labels)}
+    if not multi_label:
+        return np.array([place[example.label] for example in examples], dtype=np.int64)
+    is_true_TC = np.zeros((len(examples), len(labels)), dtype=np.float32)
+    for row, example in zip(is_true_TC, examples, strict=True):
+        row[[place[label] for label in example.labels]] = 1
+    return is_true_TC
+
+
+def _too_long(examples: Sequence[Example], length_T: Ids, params: ClassificationParams) -> DataError:
+    longest = int(length_T.argmax())
+    return DataError(
+        f"{int((length_T > params.max_length).sum())} of {len(examples)} texts are too long for this task",
+        given=f"{length_T[longest]} tokens in: {examples[longest].text[:80]}…",
+        expected=f"at most {params.max_length} (`max_length` of this task; `too_long: error`)",
+        do="raise `max_length`, shorten the texts, or set `too_long: truncate` or `drop`",
+    )

@@ -1,0 +1,109 @@
+"""One label for each text, or for each pair of texts.
+
+Shapes: T texts, B rows of a batch, C classes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from clozeline.model import classifier
+from clozeline.model.encoded import TargetedBatch
+from clozeline.tasks.classification.baselines import LabelledTexts, largest_class, tfidf_logistic_regression
+from clozeline.tasks.classification.on_texts import ClassifierOnTexts, Problem
+from clozeline.tasks.classification.parts import ClassifiedRows
+from clozeline.tasks.classification.scores import FIGURES, Classes, score
+from clozeline.tasks.intervals import bootstrap_interval
+from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, shown
+
+
+class SingleLabel(ClassifierOnTexts):
+    """Softmax over the classes; the most probable one is the answer."""
+
+    problem: Problem = "single_label_classification"
+
+    def __init__(self, inputs: TaskInputs) -> None:
+        super().__init__(inputs)
+        self.metric = self.params.metric or "accuracy"
+        self._weight_C = _weights(self.train.targets_T) if self.params.class_weights == "balanced" else None
+
+    def loss_sum(self, inputs: TargetedBatch) -> Tensor:
+        logits_BC = classifier.class_logits(self.model, inputs.encoded)
+        weight_C = None if self._weight_C is None else self._weight_C.to(logits_BC.device)
+        return functional.cross_entropy(logits_BC, inputs.targets_B, weight=weight_C, reduction="sum")
+
+    def validation_score(self) -> float:
+        """The headline figure."""
+        return self._figure(self.validation.targets_T, self._answers(self.validation))
+
+    def test(self) -> TaskReport:
+        actual_T, predicted_T = self.test_part.targets_T, self._answers(self.test_part)
+        train, validation = (LabelledTexts(part.texts, part.targets_T) for part in (self.train, self.validation))
+        counting_T = tfidf_logistic_regression(train, validation, self.test_part.texts)
+        largest_T = largest_class(train.class_T, len(actual_T))
+        ours, counting = score(actual_T, predicted_T, self.labels), score(actual_T, counting_T, self.labels)
+        figures = {
+            "accuracy": ours.accuracy,
+            "accuracy_low": ours.accuracy_low,
+            "accuracy_high": ours.accuracy_high,
+            "macro_f1": ours.macro_f1,
+            "matthews": ours.matthews,
+            "baseline_tfidf_accuracy": counting.accuracy,
+            "baseline_tfidf_macro_f1": counting.macro_f1,
+            "majority_accuracy": float((largest_T == actual_T).mean()),
+            **self.counts(),
+            "records": asdict(self.selection.count),
+        }
+        answers = [
+            (self.labels[a], self.labels[p]) for a, p in zip(actual_T.tolist(), predicted_T.tolist(), strict=True)
+        ]
+        return TaskReport(
+            headline=self._headline(actual_T, predicted_T, counting_T, largest_T),
+            figures=figures,
+            confusion=answers,
+            per_class={label: asdict(of_class) for label, of_class in ours.per_class.items()},
+            examples=self._examples(answers),
+            test_texts=self.test_part.texts.whole,
+        )
+
+    def _answers(self, part: ClassifiedRows) -> Classes:
+        class_T: Classes = self.logits(part).argmax(axis=1)
+        return class_T
+
+    def _figure(self, actual_T: Classes, predicted_T: Classes) -> float:
+        return FIGURES[self.metric](actual_T, predicted_T, len(self.labels))
+
+    def _headline(self, actual_T: Classes, predicted_T: Classes, counting_T: Classes, largest_T: Classes) -> Headline:
+        if self.metric == "accuracy":
+            ours = score(actual_T, predicted_T, self.labels)
+            low, high = ours.accuracy_low, ours.accuracy_high
+        else:
+            low, high = bootstrap_interval(
+                lambda places: self._figure(actual_T[places], predicted_T[places]), len(actual_T)
+            )
+        return Headline(
+            metric=self.metric,
+            value=self._figure(actual_T, predicted_T),
+            low=low,
+            high=high,
+            baseline="TF-IDF + logistic regression",
+            baseline_value=self._figure(actual_T, counting_T),
+            trivial="largest class",
+            trivial_value=self._figure(actual_T, largest_T),
+        )
+
+    def _examples(self, answers: Sequence[tuple[str, str]]) -> list[ShownItem]:
+        items = [
+            ShownItem(self.given(place), actual, said, actual == said) for place, (actual, said) in enumerate(answers)
+        ]
+        return shown(items, self.params.num_examples)
+
+
+def _weights(class_T: Classes) -> Tensor:
+    """`weight_C`: the rarer a class, the more each of its texts counts; 1 on average over texts (King & Zeng 2001)."""
+    size_C = np.bincount(class_T)
+    return torch.from_numpy((len(class_T) / (len(size_C) * size_C)).astype(np.float32))

@@ -1,0 +1,48 @@
+"""Claim: labels are read as one, as a list, or as one string with separators, and "not labelled" is not "no label"."""
+
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.params import ClassificationParams, read_params
+from clozeline.tasks.classification.labelled import Labelled, fields_of
+from clozeline.tasks.records import Record
+
+PARAMS = read_params(Path(__file__).parents[3] / "params.yaml").finetune["library"]
+
+
+def params(**changes: object) -> ClassificationParams:
+    return PARAMS.model_copy(update={"text_field": "text", "label_field": "label", **changes})
+
+
+def read(label: object, **changes: object) -> Labelled:
+    return Labelled.of(Record({"text": "x", "other": "y", "label": label}, "here"), "test", params(**changes))
+
+
+@pytest.mark.parametrize(
+    ("label", "labels"), [("a|b", ("a|b",)), (3, ("3",)), (" a ", ("a",)), ("", None), (None, None)]
+)
+def test_one_label_is_read_whole(label: object, labels: object) -> None:
+    assert read(label) == Labelled(("x",), labels, "test")
+
+
+@pytest.mark.parametrize(
+    ("label", "labels"), [(["a", "b"], ("a", "b")), ("a| b|", ("a", "b")), ([], ()), ("", ()), (None, None)]
+)
+def test_several_labels_are_a_list_or_a_string_with_separators(label: object, labels: object) -> None:
+    assert read(label, multi_label=True).labels == labels
+
+
+def test_a_list_of_something_else_is_refused() -> None:
+    with pytest.raises(DataError, match="here: field `label`"):
+        read([1, 2], multi_label=True)
+
+
+def test_a_pair_is_two_fields() -> None:
+    assert read("a", second_field="other").texts == ("x", "y")
+    assert dict(fields_of(params(second_field="other"))) == {
+        "text_field": "text",
+        "label_field": "label",
+        "second_field": "other",
+    }

@@ -1,0 +1,250 @@
+"""Claim: label sets and pairs are learned beyond their baselines, on small files of the real shape, and load in stock
+classes with what was chosen for them.
+"""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertForMaskedLM
+
+from clozeline.errors import ArtifactError, DataError
+from clozeline.params import ClassificationParams, read_params
+from clozeline.params.finetuning.layers import whole_task
+from clozeline.stages import finetune
+from clozeline.tasks.classification.single_label import SingleLabel
+from clozeline.tasks.classification.task import prepare_classification
+from clozeline.tasks.task import Task, TaskInputs
+
+DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
+TOPICS = {"cooking": "model reads", "sailing": "tensor shape", "gardens": "error hash"}
+FILLER = ["the", "a", "of", "and", "with", "in", "that", "is"]
+SMALL = {
+    "kind": "classification",
+    "data": "data.jsonl",
+    "max_length": 24,
+    "batch_size": 16,
+    "epochs": 3,
+    "optimizer": {"learning_rate": 0.01},
+    "num_threads": 1,
+}
+
+
+def params(**changes: object) -> ClassificationParams:
+    return ClassificationParams.model_validate(whole_task("small", {**SMALL, **changes}, DEFAULTS))
+
+
+def topic_sets(num_texts: int) -> list[dict[str, Any]]:
+    """Texts about none, one or two topics, of which a few words give each away."""
+    draw = random.Random(1)
+    records = []
+    for number in range(num_texts):
+        topics = sorted(draw.sample(sorted(TOPICS), number % 3))
+        words = [draw.choice(TOPICS[topic].split()) for topic in topics for _ in range(3)]
+        words += draw.choices(FILLER, k=6)
+        draw.shuffle(words)
+        records.append({"text": " ".join(words), "label": topics})
+    return records
+
+
+def repeated(num_pairs: int) -> list[dict[str, str]]:
+    """Pairs whose second text begins as the first ends, or does not: no word tells, and no word of both."""
+    draw = random.Random(2)
+    words = " ".join(TOPICS.values()).split()
+    records = []
+    for number in range(num_pairs):
+        first, label = draw.choice(words), ("same", "other")[number % 2]
+        second = first if label == "same" else draw.choice([word for word in words if word != first])
+        filler = " ".join(draw.choices(FILLER, k=3))
+        records.append({"text": f"{filler} {first}", "second": f"{second} {filler}", "label": label})
+    return records
+
+
+Prepare = Callable[..., Task]
+
+
+@pytest.fixture
+def prepare(small_encoder: Path, tmp_path: Path) -> Prepare:
+    """`prepare(records, **changes)` makes a task of them."""
+
+    def make(records: list[dict[str, Any]], encoder: Path = small_encoder, **changes: object) -> Task:
+        (tmp_path / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+        pq.write_table(pa.table({"text": ["nothing"]}), tmp_path / "seen.parquet")
+        inputs = TaskInputs(params(**changes), 1, encoder, tmp_path / "data.jsonl", tmp_path / "seen.parquet")
+        return prepare_classification(inputs)
+
+    return make
+
+
+def run(records: list[dict[str, Any]], folder: Path, encoder: Path, **changes: object) -> dict[str, Any]:
+    """The stage on them; its metrics."""
+    (folder / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    pq.write_table(pa.table({"text": ["nothing"]}), folder / "seen.parquet")
+    finetune.run(
+        params(**changes),
+        seed=1,
+        task="small",
+        encoder=encoder,
+        data=folder / "data.jsonl",
+        pretraining_text=folder / "seen.parquet",
+        out=folder / "model",
+        metrics=folder / "metrics.json",
+        confusion=folder / "confusion.csv",
+        classes=folder / "classes.csv",
+        examples=folder / "examples",
+        work=folder / "work",
+    )
+    metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
+    return metrics
+
+
+@pytest.fixture(scope="module")
+def multi_label(small_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A folder with all that the stage wrote of a multi-label task, and its metrics."""
+    folder = tmp_path_factory.mktemp("multi")
+    return folder, run(topic_sets(450), folder, small_encoder, multi_label=True)
+
+
+def test_label_sets_are_learned(multi_label: tuple[Path, dict[str, Any]]) -> None:
+    _, metrics = multi_label
+    assert metrics["headline"]["metric"] == "micro_f1"
+    assert metrics["headline"]["value"] == metrics["micro_f1"] > 0.8
+    assert metrics["headline"]["low"] < metrics["micro_f1"] <= metrics["headline"]["high"]
+    assert metrics["majority_micro_f1"] < 0.6
+    assert metrics["baseline_tfidf_micro_f1"] > 0.9
+    assert metrics["labels_per_text"] == pytest.approx(1, abs=0.2)
+
+
+def test_stock_classes_give_the_label_sets_that_were_judged(multi_label: tuple[Path, dict[str, Any]]) -> None:
+    folder, metrics = multi_label
+    model = AutoModelForSequenceClassification.from_pretrained(folder / "model").eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder / "model")
+    assert model.config.problem_type == "multi_label_classification"
+    assert model.config.decision_threshold == metrics["decision_threshold"]
+    shown = json.loads((folder / "examples" / "examples.json").read_text())
+    with torch.inference_mode():
+        inputs = tokenizer(
+            [item["given"]["text"] for item in shown], return_tensors="pt", padding=True, truncation=True
+        )
+        is_given_BC = model(**inputs).logits.sigmoid() > model.config.decision_threshold
+    names = [", ".join(model.config.id2label[place] for place in np.flatnonzero(row)) for row in is_given_BC]
+    assert [item["predicted"] for item in shown] == [name or "(none)" for name in names]
+
+
+def test_a_confusion_of_label_sets_counts_each_label_that_is_there_or_was_given(
+    multi_label: tuple[Path, dict[str, Any]],
+) -> None:
+    folder, metrics = multi_label
+    rows = [line.split(",") for line in (folder / "confusion.csv").read_text().splitlines()[1:]]
+    hits = sum(actual == predicted for actual, predicted in rows)
+    both = sum(actual != "(none)" for actual, _ in rows) + sum(predicted != "(none)" for _, predicted in rows)
+    assert 2 * hits / both == pytest.approx(metrics["micro_f1"])
+
+
+@pytest.fixture(scope="module")
+def bert(small_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An encoder of a family that tells the texts of a pair apart, with the tokenizer of `small_encoder`."""
+    folder = tmp_path_factory.mktemp("bert")
+    torch.manual_seed(0)
+    config = BertConfig(90, 32, 2, 2, 48, max_position_embeddings=64)
+    BertForMaskedLM(config).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(small_encoder).save_pretrained(folder)
+    return folder
+
+
+def test_pairs_are_read_as_one_row_with_the_second_text_told_apart(
+    prepare: Prepare, bert: Path, tmp_path: Path
+) -> None:
+    task = prepare(repeated(60), encoder=bert, second_field="second")
+    batch = next(task.batches_from(0, 0)).inputs.encoded
+    assert batch.token_type_ids_BL is not None
+    assert set(batch.token_type_ids_BL.unique().tolist()) == {0, 1}
+    task.save(tmp_path / "out")
+    shown = task.test().examples[0]
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    inputs = tokenizer(shown.given["text"], shown.given["second"], return_tensors="pt")
+    assert "token_type_ids" in inputs
+    with torch.inference_mode():
+        assert stock.config.id2label[int(stock(**inputs).logits.argmax())] == shown.predicted
+
+
+def test_a_family_without_types_reads_pairs_too(prepare: Prepare) -> None:
+    task = prepare(repeated(60), second_field="second")
+    assert next(task.batches_from(0, 0)).inputs.encoded.token_type_ids_BL is None
+
+
+def test_pairs_are_learned(small_encoder: Path, tmp_path: Path) -> None:
+    records = [
+        {"text": record["text"], "second": f"the {word} is {number}", "label": word}
+        for number, record in enumerate(repeated(150))
+        for word in ("encoder", "sentence")
+    ]
+    metrics = run(records, tmp_path, small_encoder, second_field="second", metric="matthews")
+    assert metrics["headline"]["metric"] == "matthews"
+    assert metrics["headline"]["value"] == metrics["matthews"] > 0.5 > metrics["headline"]["trivial_value"] == 0
+
+
+@torch.no_grad()
+def test_balanced_weights_let_every_class_count_alike(prepare: Prepare) -> None:
+    records = [{"text": f"the model {n}", "label": "often" if n % 5 else "rarely"} for n in range(200)]
+    plain, balanced = prepare(records), prepare(records, class_weights="balanced")
+    batch = next(plain.batches_from(0, 0)).inputs
+    ours = sum(float(balanced.loss_sum(batch.rows(row, row + 1))) for row in range(batch.num_rows))
+    assert float(balanced.loss_sum(batch)) == pytest.approx(ours, rel=1e-4), "parts of a batch add up"
+    for row, target in enumerate(batch.targets_B.tolist()):
+        weight = float(balanced.loss_sum(batch.rows(row, row + 1)) / plain.loss_sum(batch.rows(row, row + 1)))
+        assert isinstance(balanced, SingleLabel)
+        size = int((balanced.train.targets_T == target).sum())
+        assert weight == pytest.approx(len(balanced.train) / (2 * size), rel=1e-4)
+
+
+@torch.no_grad()
+def test_a_loss_of_label_sets_is_the_mean_over_labels_and_the_sum_over_texts(prepare: Prepare) -> None:
+    task = prepare(topic_sets(90), multi_label=True)
+    batch = next(task.batches_from(0, 0)).inputs
+    logits_BC = task.model.train()(**batch.encoded.inputs).logits
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(logits_BC, batch.targets_B) * batch.num_rows
+    torch.testing.assert_close(task.loss_sum(batch), expected)
+    weighted = prepare(topic_sets(90), multi_label=True, class_weights="balanced")
+    assert float(weighted.loss_sum(batch)) > float(expected)
+
+
+LONG = [{"text": f"the model {n} " + "the " * (40 if n % 10 == 0 else 3), "label": "ab"[n % 2]} for n in range(100)]
+
+
+def test_texts_that_are_too_long_are_cut_left_out_or_refused_as_is_wished(prepare: Prepare) -> None:
+    cut = prepare(LONG).test().figures
+    assert cut["num_truncated_train"] + cut["num_truncated_test"] > 5
+    dropped = prepare(LONG, too_long="drop").test().figures
+    assert dropped["records"]["too_long"] == 10
+    assert dropped["num_truncated_train"] == dropped["num_truncated_test"] == 0
+    with pytest.raises(DataError, match="10 of 100 texts are too long") as caught:
+        prepare(LONG, too_long="error")
+    assert "the model" in str(caught.value.given)
+
+
+def test_a_tokenizer_that_does_not_know_the_text_is_noticed(prepare: Prepare, caplog: pytest.LogCaptureFixture) -> None:
+    prepare(LONG)
+    assert "unknown to the tokenizer" not in caplog.text
+    prepare([{"text": f"{chr(0x4E00 + n)} {chr(0x4E80 + n)} 東 京", "label": "ab"[n % 2]} for n in range(100)])
+    assert "tokens of the training texts are unknown to the tokenizer" in caplog.text
+
+
+def test_a_tokenizer_that_pads_with_another_token_is_refused(prepare: Prepare, bert: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "encoder"
+    folder.mkdir()
+    for file in bert.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": 1}))
+    with pytest.raises(ArtifactError, match="tokenizer of another model") as caught:
+        prepare(LONG, encoder=folder)
+    assert caught.value.given == "a tokenizer that pads with token 0"
