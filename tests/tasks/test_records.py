@@ -110,6 +110,11 @@ def test_a_truncated_parquet_file_is_named(tmp_path: Path) -> None:
         read(path)
 
 
+def test_blank_lines_may_hold_separators_and_lines_end_in_any_way(tmp_path: Path) -> None:
+    (tmp_path / "data.tsv").write_bytes(b'body\ttopic\r\na\tx\r\n \t\t\t\r\n\r\n"b\r\nc"\ty\n\t\r\n')
+    assert read(tmp_path / "data.tsv") == [Labelled("a", "x"), Labelled("b\r\nc", "y"), Labelled("", "")]
+
+
 def test_the_nearest_field_is_proposed(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("boddy,topic\na,x\n")
     with pytest.raises(DataError) as caught:

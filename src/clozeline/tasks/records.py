@@ -155,8 +155,8 @@ def _read_separated(path: Path, fields: Fields, *, delimiter: str) -> Iterator[R
         header = next(rows, [])
         check_fields(header, fields, f"{path}, line 1")
         for row in rows:
-            if not row:
-                continue
+            if not row or (len(row) != len(header) and not any(map(str.strip, row))):
+                continue  # a blank line may hold separators or spaces
             place = f"{path}, line {rows.line_num}"
             if len(row) != len(header):
                 raise _not_separated(place, f"{len(row)} columns under a header of {len(header)}")
