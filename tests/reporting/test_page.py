@@ -80,8 +80,8 @@ def test_the_same_files_give_the_same_page(ran: Ran) -> None:
 
 def test_figures_stand_beside_their_baselines_with_their_intervals(ran: Ran) -> None:
     told = text_of(chapter(build(ran.run).html, "encoder"))
-    assert "perplexity 34.60 32.50 – 36.90 444.3" in told
-    assert "top-1 39.2 % 38.4 % – 40.1 % 6.0 %" in told
+    assert "perplexity 34.60 444.3 32.50 – 36.90" in told
+    assert "top-1 39.2 % 6.0 % 38.4 % – 40.1 %" in told
 
 
 def test_a_figure_that_a_stage_begins_to_write_is_shown(ran: Ran) -> None:
@@ -93,6 +93,17 @@ def test_a_figure_that_a_stage_begins_to_write_is_shown(ran: Ran) -> None:
     html = build(ran.run).html
     assert "surprise 7.250 9" in text_of(chapter(html, "encoder"))
     assert "of_something.else 12.50" in text_of(chapter(html, "figures"))
+
+
+def test_each_kind_of_task_has_its_figures_beside_its_own_baselines(ran: Ran) -> None:
+    headline = METRICS["metrics/finetune/library.json"]["headline"]
+    figures = {"f1": 0.7, "f1_low": 0.65, "f1_high": 0.75, "exact_match": 0.6, "no_answer_f1": 0.5, "num_test": 3000}
+    others = {"baseline_nearest_sentence_f1": 0.2, "answers": {"num_misplaced": 4, "empty": 0}}
+    write_json(ran.root / "metrics/finetune/library.json", {"headline": headline, **figures, **others})
+    told = text_of(chapter(build(ran.run).html, "tasks"))
+    assert "figure fine-tuned nearest sentence by TF-IDF no answer to anything 95 % interval" in told
+    assert "F1 70.0 % 20.0 % 50.0 % 65.0 % – 75.0 % exact match 60.0 % test 3,000" in told
+    assert "Of the answers: misplaced 4." in told
 
 
 def test_gates_are_told_with_their_limits_and_verdicts(ran: Ran) -> None:
@@ -203,18 +214,28 @@ def test_a_curve_of_another_run_says_so(ran: Ran) -> None:
 
 
 def test_every_scheme_that_was_tried_is_a_row(ran: Ran) -> None:
-    scheme = {"weights": "int8 per column, symmetric", "activations": "uint8 per token, dynamic", "reduce_range": True}
+    file = ran.root / "dist/encoder/manifest.json"
+    manifest = json.loads(file.read_text())
+    measured = {"value": 0.9, "low": 0.88, "high": 0.92, "num_items": 500}
     check = {"name": "int8_agreement", "given": 0.9, "must_be": "at least", "limit": 0.96, "is_passed": False}
-    rungs = [
-        {"scheme": scheme, "size_bytes": 1500000, "agreement": {"value": 0.9}, "checks": [check]},
-        {
-            "scheme": scheme,
-            "size_bytes": 1600000,
-            "agreement": {"value": 0.97},
-            "checks": [{**check, "is_passed": True}],
-        },
-    ]
-    file = ran.root / "metrics/export/encoder.json"
-    write_json(file, json.loads(file.read_text()) | {"ladder": rungs})
+    rung = {
+        "scheme": manifest["quantization"],
+        "size_bytes": 1500000,
+        "agreement": measured,
+        "metric": "masked-LM accuracy",
+        "fp32_metric": 0.35,
+        "int8_metric": 0.3,
+        "metric_ratio": measured,
+        "embedding_cosine_mean": None,
+        "embedding_cosine_min": None,
+        "batch_flips": measured,
+        "batch_cosine_min": None,
+        "saturation": 0.0,
+        "checks": [check],
+    }
+    passed = rung | {"size_bytes": 1600000, "checks": [check | {"given": 0.97, "is_passed": True}]}
+    write_json(file, manifest | {"format_version": 2, "served": "int8", "ladder": [rung, passed]})
     told = text_of(chapter(build(ran.run).html, "packages"))
-    assert re.search(r"1 weights: int8 per column.* 1.50.MB 90.0.% ✗ int8 agreement 2 .* 1.60.MB 97.0.% ✓ passed", told)
+    first = "1 weights int8 per column.* 1.50 MB 90.0 % \\(88.0 % – 92.0 %\\) masked-LM accuracy: 35.0 % → 30.0 %"
+    assert re.search(first + " ✗ int8_agreement is 0.9000, at least 0.96: NO 2 ", told)
+    assert re.search("1.60 MB .* ✓ 1 passed", told)

@@ -64,20 +64,16 @@ def comparison(
     keys = [*compared, *(key for key in only if key in given and key not in compared)]
     if not keys:
         return None
+    methods = {prefix: name for prefix, name in others.items() if any(f"{prefix}{key}" in given for key in keys)}
     with_interval = any(interval(figures, key) for key in keys)
-    columns = (
-        "figure",
-        f">{ours}",
-        *([">95 % interval"] if with_interval else []),
-        *(f">{name}" for name in others.values()),
-    )
+    ends = [">95 % interval"] if with_interval else []
     rows = [
         (
             in_words(key),
             format_of(key)(given[key]),
+            *(format_of(key)(given[f"{prefix}{key}"]) if f"{prefix}{key}" in given else "–" for prefix in methods),
             *([interval(figures, key)] if with_interval else []),
-            *(format_of(key)(given[f"{prefix}{key}"]) if f"{prefix}{key}" in given else "–" for prefix in others),
         )
         for key in keys
     ]
-    return table(caption, columns, rows)
+    return table(caption, ("figure", f">{ours}", *(f">{name}" for name in methods.values()), *ends), rows)

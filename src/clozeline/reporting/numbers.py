@@ -34,7 +34,7 @@ def amount(value: float) -> str:
     if value == int(value) and abs(value) < 1e15:
         return f"{value:,.0f}"
     decimals = next((places for least, places in ((100, 1), (10, 2), (1, 3)) if abs(value) >= least), None)
-    return f"{value:.3g}" if decimals is None else f"{value:,.{decimals}f}"
+    return f"{value:.4g}" if decimals is None else f"{value:,.{decimals}f}"
 
 
 def short(value: float) -> str:

@@ -1,22 +1,23 @@
 """What is served: the exported graphs, how small INT8 makes them, how far it agrees, and how fast both are."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from markupsafe import Markup
 
+from clozeline.inference.evidence import QuantizationScheme, Rung
 from clozeline.inference.manifest import read_manifest
 from clozeline.reporting.charts import Bar, bars
 from clozeline.reporting.compared import in_words, numbers
 from clozeline.reporting.elements import code, described, element, folded, joined, table
-from clozeline.reporting.numbers import amount, count, format_of, megabytes, milliseconds
+from clozeline.reporting.numbers import amount, count, format_of, megabytes, milliseconds, share
 from clozeline.reporting.run import Part, Run
 from clozeline.reporting.verdict import require_released
 
 _LATENCIES = (
-    ("text_milliseconds", "one text of about 16 words"),
-    ("batch_milliseconds", "a batch of texts of 4 to 64 words"),
+    ("text_milliseconds", "one text"),
+    ("batch_milliseconds", "a batch"),
 )
 """End of a key of `inference.latency.Latency` → what was timed."""
 _SERVED, _EXACT = "int8_", "fp32_"
@@ -54,7 +55,10 @@ def _latencies(run: Run, package: str) -> Markup:
         if f"{prefix}{key}" in latency
     ]
     threads, texts = (amount(latency.get(key, 0)) for key in ("num_threads", "batch_texts"))
-    note = f"Median of whole calls where it was released; threads: {threads}; texts in a batch: {texts}."
+    note = (
+        f"Median of whole calls where it was released: a text of 16 words, a batch of {texts} of 4 to 64."
+        f" Threads: {threads}."
+    )
     return bars(f"{package}: time to answer", rows, note=note)
 
 
@@ -80,27 +84,34 @@ def _figures(run: Run, package: str) -> Markup:
 
 
 def _ladder(run: Run, package: str) -> Markup | None:
-    """Every INT8 scheme that was tried, where the export tries more than one."""
-    rungs: Sequence[Mapping[str, Any]] = metrics(run, package).get("ladder") or ()
-    rows = []
-    for place, rung in enumerate(rungs, start=1):
-        checks = rung.get("checks") or ()
-        failed = [check["name"].replace("_", " ") for check in checks if not check["is_passed"]]
-        verdict = (
-            element("span", f"✗ {', '.join(failed)}", class_="bad")
-            if failed
-            else element("span", "✓ passed", class_="good")
+    """Every INT8 scheme that was tried; of a package that was exported before there was a ladder, nothing."""
+    manifest = read_manifest(run.files.root / "dist" / package)
+    rows = [
+        (
+            place,
+            _scheme(rung.scheme),
+            megabytes(rung.size_bytes),
+            f"{share(rung.agreement.value)} ({share(rung.agreement.low)} – {share(rung.agreement.high)})",
+            f"{rung.metric}: {share(rung.fp32_metric)} → {share(rung.int8_metric)}",
+            _verdict(rung),
         )
-        measured = rung.get("agreement") or {}
-        agreement = format_of("agreement")(measured["value"]) if "value" in measured else "–"
-        rows.append((place, _scheme(rung.get("scheme") or {}), megabytes(rung["size_bytes"]), agreement, verdict))
-    columns = (">#", "scheme", ">size", ">agrees with fp32", "gates of the export")
-    return table(f"{package}: INT8 schemes in the order they were tried", columns, rows) if rows else None
+        for place, rung in enumerate(manifest.ladder, start=1)
+    ]
+    columns = (">#", "scheme", ">size", ">agrees with fp32", "fp32 → INT8", "gates of the export")
+    caption = f"{package}: INT8 schemes in the order they were tried; served is {manifest.served}"
+    return table(caption, columns, rows) if rows else None
 
 
-def _scheme(scheme: Mapping[str, Any]) -> str:
-    words = [f"{name}: {scheme[name]}" for name in ("weights", "activations", "embeddings") if name in scheme]
-    return "; ".join([*words, *(["7 bits"] if scheme.get("reduce_range") else [])])
+def _scheme(scheme: QuantizationScheme) -> str:
+    words = [f"{name} {getattr(scheme, name)}" for name in ("weights", "activations", "embeddings")]
+    return "; ".join([*words, *(["7 of 8 bits"] if scheme.reduce_range else [])])
+
+
+def _verdict(rung: Rung) -> Markup:
+    failed = [str(check) for check in rung.checks if not check.is_passed]
+    if failed:
+        return element("span", f"✗ {'; '.join(failed)}", class_="bad")
+    return element("span", f"✓ {len(rung.checks)} passed", class_="good")
 
 
 def _manifest(run: Run, package: str) -> Markup:

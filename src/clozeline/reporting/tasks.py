@@ -17,9 +17,13 @@ from clozeline.reporting.run import Part, Run
 
 _OTHERS = {
     "baseline_tfidf_": "TF-IDF + logistic regression",
+    "baseline_usual_tag_": "each word's usual tag",
+    "baseline_nearest_sentence_": "nearest sentence by TF-IDF",
     "majority_": "largest class",
+    "no_answer_": "no answer to anything",
 }
-"""Prefix of a key in a task's metric file → the method that the figure is of."""
+"""Prefix of a key in a task's metric file → the method that the figure is of; a new method is a new row."""
+_OPEN_CLASSES = 30
 
 
 @dataclass(frozen=True)
@@ -62,33 +66,30 @@ def _headline(run: Run, task: str) -> Markup:
     return bars(title, rows, most=1.0, note="The line is a 95 % interval, on other items like these.")
 
 
-def _figures(run: Run, task: str) -> Markup | None:
+def _figures(run: Run, task: str) -> Markup:
     figures = metrics(run, task)
     plain = numbers(figures)
-    compared = comparison(f"{task}: figures on the test set", "fine-tuned", figures, _OTHERS)
-    beside = {key for key in plain if any(key.startswith(prefix) for prefix in _OTHERS)}
-    ends = {key for key in plain if key.endswith(("_low", "_high"))}
+    compared = {key for key in plain if any(f"{prefix}{key}" in plain for prefix in _OTHERS)}
+    told = {f"{prefix}{key}" for key in compared for prefix in ("", *_OTHERS)}
+    told |= {f"{key}{end}" for key in plain for end in ("_low", "_high")}
     others = [
-        (in_words(key.removeprefix("num_")), count(value) if key.startswith("num_") else format_of(key)(value))
+        (in_words(key), count(value) if key.startswith("num_") else format_of(key)(value))
         for key, value in plain.items()
-        if key not in beside | ends and not any(f"{prefix}{key}" in plain for prefix in _OTHERS)
+        if key not in told
     ]
-    records = [(in_words(key), amount(value)) for key, value in numbers(figures.get("records") or {}).items() if value]
+    groups = {name: value for name, value in figures.items() if isinstance(value, dict) and name != "headline"}
     return joined(
         [
-            compared,
+            comparison(f"{task}: figures on the test set", "fine-tuned", figures, _OTHERS),
             described(others),
-            element(
-                "p",
-                "Of the labelled records: ",
-                ", ".join(f"{name} {told}" for name, told in records),
-                ".",
-                class_="note",
-            )
-            if records
-            else None,
+            *(_counts(name, numbers(counts)) for name, counts in groups.items()),
         ]
     )
+
+
+def _counts(name: str, counts: Mapping[str, float]) -> Markup:
+    told = ", ".join(f"{in_words(key)} {amount(value)}" for key, value in counts.items() if value)
+    return element("p", f"Of the {in_words(name)}: {told or 'nothing counted'}.", class_="note")
 
 
 def _classes(run: Run, task: str) -> Markup | None:
@@ -101,9 +102,6 @@ def _classes(run: Run, task: str) -> Markup | None:
     told = [(label, *(_class_cell(name, of_class.get(name)) for name in columns)) for label, of_class in figures]
     made = table(f"{task}: each class, the best first", ("class", *(f">{in_words(name)}" for name in columns)), told)
     return folded(f"Each of {len(rows)} classes", made, is_open=len(rows) <= _OPEN_CLASSES)
-
-
-_OPEN_CLASSES = 30
 
 
 def _class_cell(name: str, value: float | None) -> object:

@@ -42,7 +42,8 @@ def _package(run: Run, package: str) -> Markup:
         element("span", outcome, class_=f"badge {'good' if outcome == 'promoted' else 'bad'}"),
     )
     aliases = f", now {', '.join(released.aliases)}" if released.aliases else ", under no alias now"
-    about = element("p", f"{released.version}{aliases}. ", decision.reason if decision else None)
+    served = f", answers in {released.version.served}" if released.version.served else ""
+    about = element("p", f"{released.version}{aliases}{served}. ", decision.reason if decision else None)
     if not decision or not decision.gates:
         return heading + about
     before = decision.champion_before
