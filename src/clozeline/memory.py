@@ -6,6 +6,9 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
+_M_ARENA_MAX = -8
+"""glibc's malloc.h."""
+
 
 @contextmanager
 def system_allocator() -> Iterator[None]:
@@ -27,3 +30,10 @@ def give_back_freed() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+def share_one_heap() -> None:
+    """Let threads that start from now on have no heaps of their own: what one has freed, another can then use."""
+    choose = getattr(ctypes.CDLL(None), "mallopt", None)
+    if choose is not None:
+        choose(_M_ARENA_MAX, 1)

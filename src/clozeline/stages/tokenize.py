@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from clozeline.atomic import replacing_file, replacing_folder
-from clozeline.memory import give_back_freed, system_allocator
+from clozeline.memory import give_back_freed, share_one_heap, system_allocator
 from clozeline.params import TokenizeParams
 from clozeline.tokens import vocabularies
 from clozeline.tokens.packing import PackingCount, check_readable, pack, text_batches
@@ -29,6 +29,7 @@ def run(params: TokenizeParams, *, clean: Path, tokenizer: Path, out: Path, metr
     parts = {split: clean / f"{split}.parquet" for split in _SPLITS}
     for path in parts.values():
         check_readable(path)
+    share_one_heap()
     with replacing_folder(tokenizer) as tokenizer_beside, replacing_folder(out) as out_beside, system_allocator():
         _make_tokenizer(params, parts["train"], tokenizer_beside)
         give_back_freed()  # what the learning took is not needed for the packing
