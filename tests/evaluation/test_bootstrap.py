@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from clozeline.evaluation import bootstrap
-from clozeline.evaluation.bootstrap import ratio_intervals
+from clozeline.evaluation.bootstrap import ratio_intervals, sign_flip_p_value
 
 
 def documents(num_documents: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -46,3 +46,16 @@ def test_documents_are_drawn_whole_so_that_many_tokens_of_one_are_no_more_certai
 def test_samples_without_any_target_are_left_out() -> None:
     low, high = ratio_intervals(np.array([[4.0], [0.0]]), np.array([[2.0], [0.0]]), seed=1, num_samples=200)[:, 0]
     assert low == high == 2.0
+
+
+def test_equal_models_are_told_apart_by_chance_as_often_as_p_says() -> None:
+    random = np.random.default_rng(3)
+    p_values = [sign_flip_p_value(random.normal(0, 1, 40), seed=trial, num_samples=200) for trial in range(300)]
+    assert 0.02 * 300 <= sum(p < 0.05 for p in p_values) <= 0.09 * 300
+    assert np.mean(p_values) == pytest.approx(0.5, abs=0.06)
+
+
+def test_a_difference_that_every_document_has_is_no_chance_and_none_is_nothing_but_chance() -> None:
+    assert sign_flip_p_value(np.full(30, 0.1), seed=1, num_samples=999) == 1 / 1000
+    assert sign_flip_p_value(np.zeros(30), seed=1, num_samples=999) == 1
+    assert sign_flip_p_value(np.array([0.5]), seed=1, num_samples=999) == 1  # one document proves nothing
