@@ -4,6 +4,7 @@ Shapes: D documents of a batch, N their tokens, V vocabulary.
 """
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
-from clozeline.byte_words import text_bytes
+from clozeline.byte_words import CutTexts, text_bytes
 from clozeline.errors import ArtifactError
 from clozeline.progress import ProgressBar
 from clozeline.tokens.shard_writer import ShardWriter
@@ -86,10 +87,17 @@ def pack(path: Path, opened: OpenTokenizer, writer: ShardWriter) -> tuple[SplitI
 
 
 def _encoded(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[Any, Encoded]]:
-    """Columns of texts with their ids."""
+    """Columns of texts with their ids; a thread cuts one column into words while those of the one before are found."""
     words = WordCache.create(tokenizer)
-    for column in _columns(path):
-        yield column, words.encode(column)
+    with ThreadPoolExecutor(1) as thread:
+        before: tuple[Any, Future[CutTexts]] | None = None
+        for column in _columns(path):
+            cut = thread.submit(words.cut, column)
+            if before:
+                yield before[0], words.look_up(before[1].result())
+            before = column, cut
+        if before:
+            yield before[0], words.look_up(before[1].result())
 
 
 def _append(

@@ -49,7 +49,7 @@ class WordCache:
 
     def __init__(self, tokenizer: Tokenizer, cut: Cut) -> None:
         self._tokenizer = tokenizer
-        self._cut = cut
+        self.cut = cut
         self._forget()
 
     @classmethod
@@ -62,9 +62,12 @@ class WordCache:
 
     def encode(self, texts_D: Any) -> Encoded:
         """Ids of each text of an Arrow array of strings, without special tokens around it."""
+        return self.look_up(self.cut(texts_D))
+
+    def look_up(self, cut: CutTexts) -> Encoded:
+        """Ids of texts that `cut` gave."""
         if len(self) > _MOST_WORDS or self._words.nbytes > _MOST_WORD_BYTES:
             self._forget()
-        cut = self._cut(texts_D)
         ordinal_W = self._ordinals(cut.distinct_U)[cut.index_W]
         length_W = self._lengths[ordinal_W]
         ends_W = np.append(0, np.cumsum(length_W))
