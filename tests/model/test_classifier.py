@@ -49,9 +49,9 @@ def test_an_encoder_of_any_family_can_be_told_apart_with(
         second = classifier.class_logits(model, batch(slice(1, 2), length=3, masked=False))
     assert together.shape == (2, 3)
     torch.testing.assert_close(together[1:], second, rtol=0, atol=1e-5)
-    heads.check_fit(model, folder, vocab_size=64, max_length=64)
+    heads.check_fit(model, folder, vocab_size=64, max_length=64, pad_id=0)
     with pytest.raises(ParamsError, match="at most 64"):
-        heads.check_fit(model, folder, vocab_size=64, max_length=65)
+        heads.check_fit(model, folder, vocab_size=64, max_length=65, pad_id=0)
 
 
 def test_the_global_random_state_is_left_alone(small_encoder: Path) -> None:
@@ -85,16 +85,16 @@ def test_stock_classes_load_what_is_saved_and_answer_the_same(small_encoder: Pat
 
 def test_rows_longer_than_the_encoder_reads_are_refused(small_encoder: Path) -> None:
     model = classifier.build(small_encoder, LABELS, 1)
-    heads.check_fit(model, small_encoder, vocab_size=90, max_length=64)
+    heads.check_fit(model, small_encoder, vocab_size=90, max_length=64, pad_id=0)
     with pytest.raises(ParamsError, match="longer than the encoder can read") as caught:
-        heads.check_fit(model, small_encoder, vocab_size=90, max_length=65)
+        heads.check_fit(model, small_encoder, vocab_size=90, max_length=65, pad_id=0)
     assert (caught.value.given, caught.value.expected) == (65, "at most 64")
 
 
 def test_the_tokenizer_of_a_larger_model_is_refused(small_encoder: Path) -> None:
     model = classifier.build(small_encoder, LABELS, 1)
     with pytest.raises(ArtifactError, match="tokenizer of another model"):
-        heads.check_fit(model, small_encoder, vocab_size=91, max_length=64)
+        heads.check_fit(model, small_encoder, vocab_size=91, max_length=64, pad_id=0)
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:

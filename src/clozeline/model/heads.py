@@ -62,9 +62,7 @@ def tells_pairs_apart(model: PreTrainedModel) -> bool:
     return int(getattr(model.config, "type_vocab_size", 0) or 0) > 1
 
 
-def check_fit(
-    model: PreTrainedModel, encoder: Path, *, vocab_size: int, max_length: int, pad_id: int | None = None
-) -> None:
+def check_fit(model: PreTrainedModel, encoder: Path, *, vocab_size: int, max_length: int, pad_id: int) -> None:
     """Raises:
     ArtifactError: the folder's tokenizer was made for another model.
     ParamsError: rows of `max_length` tokens are longer than the model can read.
@@ -76,7 +74,7 @@ def check_fit(
             expected=f"at most {model.config.vocab_size:,}: the rows of the model's embedding",
             do="save model and tokenizer of the same training: `dvc repro pretrain`",
         )
-    if pad_id is not None and model.config.pad_token_id not in (None, pad_id):
+    if model.config.pad_token_id not in (None, pad_id):
         raise ArtifactError(
             f"{encoder} holds the tokenizer of another model",
             given=f"a tokenizer that pads with token {pad_id}",

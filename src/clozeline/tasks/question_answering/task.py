@@ -87,7 +87,13 @@ class QuestionAnswering:
         self._questions = select(records_of(params, inputs.data, fields, {".json": read_squad}), params)
         self.model = answerer.build(inputs.encoder, inputs.seed)
         opened = OpenTokenizer.open(inputs.encoder)
-        heads.check_fit(self.model, inputs.encoder, vocab_size=opened.vocab_size, max_length=params.max_length)
+        heads.check_fit(
+            self.model,
+            inputs.encoder,
+            vocab_size=opened.vocab_size,
+            max_length=params.max_length,
+            pad_id=opened.special_ids.pad,
+        )
         self._with_types = heads.tells_pairs_apart(self.model)
         self._train, self._validation, self._test = (
             Windows.encode(part, opened, params)
@@ -159,7 +165,7 @@ class QuestionAnswering:
         )
 
     def save(self, out: Path) -> None:
-        heads.save(self.model, self._inputs.encoder, self._params.max_length, out)
+        heads.save(self.model, self._inputs.encoder, self._params.max_length, out, with_types=self._with_types)
 
     def _find(self, part: Windows) -> list[Found]:
         """The best stretch over all windows of each question."""

@@ -77,7 +77,13 @@ class Tagging:
         self._tags = self._sentences.tags
         self.model = tagger.build(inputs.encoder, self._tags, inputs.seed)
         opened = OpenTokenizer.open(inputs.encoder)
-        heads.check_fit(self.model, inputs.encoder, vocab_size=opened.vocab_size, max_length=params.max_length)
+        heads.check_fit(
+            self.model,
+            inputs.encoder,
+            vocab_size=opened.vocab_size,
+            max_length=params.max_length,
+            pad_id=opened.special_ids.pad,
+        )
         self._train, self._validation, self._test = (
             TaggedRows.encode(part, self._tags, opened, params.max_length)
             for part in (self._sentences.train, self._sentences.validation, self._sentences.test)
