@@ -20,8 +20,8 @@ export PATH := $(BIN):$(PATH)
 run: setup  ## From raw text to a served INT8 encoder: every stage, the release, and a table of what came out
 	$(BIN)/clozeline run
 
-test: setup system  ## Every test; no GPU, and no network beyond the set-up
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: setup system  ## Every test, on every core (PYTEST_ARGS=-n0: in this process); no GPU, and no network beyond the set-up
+	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
 
 lint: setup  ## Style and types
 	$(BIN)/ruff check .

@@ -1,7 +1,10 @@
 """What several rooms' tests need: token shards and params small enough to train on in a second."""
 
 import logging
+import os
 import signal
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,8 @@ import pytest
 from clozeline.params import PretrainParams, read_params
 from clozeline.tokens.shard_writer import ShardWriter
 from clozeline.tokens.shards import SpecialIds, TokensInfo
+from tests.ports import held_ports
+from tests.tiny_models import SENTENCES, sentence_tokenizer, small_modernbert
 
 PROJECT = Path(__file__).parents[1]
 VOCAB_SIZE = 64
@@ -23,22 +28,57 @@ TokensMaker = Callable[[Documents, Documents], Path]
 
 def pytest_configure() -> None:
     """Let the processes that tests start hear Ctrl-C and SIGHUP: a shell that runs us in the background, or `nohup`,
-    has switched them off.
+    has switched them off. Beside other workers, each has its share of the cores, with what its tests start.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    if num_workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
+        assert "torch" not in sys.modules, "it has read these variables already"
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(num_cores() // int(num_workers), 1)))
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def num_cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """`-n auto`. Each worker imports all that is tested, so more than a few cost more memory than they save time."""
+    return min(num_cores(), 4)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Prefect's threads outlive the flow that began them, and what is forked from their process ends in an error: the
-    tests that run flows in this process come last.
+    """Files in the order in which workers are given them.
+
+    Prefect's threads outlive the flow that began them, and what is forked from their process ends in an error: the
+    tests that run flows in this process come last. Otherwise the files with the most slow tests come first, so that
+    no worker has a long one left when the others are done.
     """
-    items.sort(key=lambda item: item.path.parts[-2] in {"flows", "infra"})
+    num_slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: (item.path.parts[-2] == "flows", -num_slow[item.path]))
+
+
+@pytest.fixture(scope="session")
+def free_port() -> Iterator[Callable[[], int]]:
+    """`free_port()`: a port of the loopback for a server that a test starts, until the session ends."""
+    with held_ports() as free_port:
+        yield free_port
+
+
+@pytest.fixture(autouse=True)
+def _own_threads() -> Iterator[None]:
+    """A command takes cores for as long as its process lives; here the process lives on."""
+    torch = sys.modules.get("torch")
+    before = torch.get_num_threads() if torch else 0
+    yield
+    if torch:
+        torch.set_num_threads(before)
 
 
 @pytest.fixture(autouse=True)
 def _own_log_levels() -> Iterator[None]:
-    """A command sets levels for as long as its process lives; here the process lives on."""
+    """So it is with the levels that a command sets."""
     loggers = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
     levels = [(logger, logger.level) for logger in [logging.root, *loggers]]
     yield
@@ -145,13 +185,6 @@ def tiny_pretraining() -> PretrainParams:
     )
 
 
-SENTENCES = [
-    "the encoder reads a sentence and fills in the word that is missing",
-    "a tokenizer cuts text into pieces that the model has seen before",
-    "returns a tensor of the same shape, with padded rows at the end",
-    "raises an error if the file is empty or its hash is not the one given",
-    "small models answer quickly on ordinary processors",
-]
 LABELS = ("jax", "numpy", "torch")
 SaveTrained = Callable[[Any], Path]
 ExportModel = Callable[..., Path]
@@ -160,17 +193,7 @@ ExportModel = Callable[..., Path]
 @pytest.fixture(scope="session")
 def save_trained(tmp_path_factory: pytest.TempPathFactory) -> SaveTrained:
     """`save_trained(model)` writes a transformers model beside a tokenizer, as `pretrain` and `finetune` do."""
-    from tokenizers import BertWordPieceTokenizer
-    from transformers import PreTrainedTokenizerFast
-
-    trainer = BertWordPieceTokenizer()
-    trainer.train_from_iterator(SENTENCES, vocab_size=200, show_progress=False)
-    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=BertWordPieceTokenizer(vocab=trainer.get_vocab())._tokenizer,
-        model_input_names=["input_ids", "attention_mask"],
-        **names,
-    )
+    tokenizer = sentence_tokenizer()
 
     def save(model: Any) -> Path:
         folder = tmp_path_factory.mktemp("trained")
@@ -188,7 +211,7 @@ def small_encoder(save_trained: SaveTrained) -> Path:
     from transformers import ModernBertForMaskedLM
 
     torch.manual_seed(0)
-    return save_trained(ModernBertForMaskedLM(_small_modernbert()))
+    return save_trained(ModernBertForMaskedLM(small_modernbert()))
 
 
 @pytest.fixture(scope="session")
@@ -197,32 +220,11 @@ def small_classifier(save_trained: SaveTrained) -> Path:
     import torch
     from transformers import ModernBertForSequenceClassification
 
-    config = _small_modernbert()
+    config = small_modernbert()
     config.id2label = dict(enumerate(LABELS))
     config.label2id = {label: number for number, label in enumerate(LABELS)}
     torch.manual_seed(0)
     return save_trained(ModernBertForSequenceClassification(config))
-
-
-def _small_modernbert() -> Any:
-    from transformers import ModernBertConfig
-
-    return ModernBertConfig(
-        vocab_size=90,
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=48,
-        max_position_embeddings=64,
-        global_attn_every_n_layers=2,
-        local_attention=16,
-        pad_token_id=0,
-        bos_token_id=2,
-        cls_token_id=2,
-        eos_token_id=3,
-        sep_token_id=3,
-        reference_compile=False,
-    )
 
 
 @pytest.fixture(scope="session")

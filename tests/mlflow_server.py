@@ -1,7 +1,6 @@
 """A real MLflow server with its files behind it, as a team runs one; a test may stop and start it."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -16,11 +15,10 @@ from clozeline.workspace import Workspace
 class MlflowServer:
     """Listens on one port of the loopback, over a database and an artifact folder in `folder`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port: int) -> None:
         self._folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self._port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self._port}"
+        self._port = port
+        self.url = f"http://127.0.0.1:{port}"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:

@@ -1,7 +1,7 @@
 """A small project of four stages in a folder of its own: real DVC, trivial work."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -111,7 +111,9 @@ def own_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def prefect_server(quiet_tools: None) -> Iterator[None]:
-    """The one Prefect server of the whole suite."""
-    with prefect_test_harness(server_startup_timeout=120):
-        yield
+def prefect_server(quiet_tools: None, free_port: Callable[[], int]) -> Iterator[None]:
+    """The one Prefect server of all these tests; each worker that runs some has one."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("prefect.testing.utilities._find_available_port", free_port)
+        with prefect_test_harness(server_startup_timeout=120):
+            yield

@@ -3,9 +3,9 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -25,13 +25,8 @@ serve_until_interrupted(Workspace(Path.cwd()), mlflow_port=int(sys.argv[1]), pre
 """
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
-
-
 @pytest.mark.slow
-def test_both_pages_are_shown_until_they_are_interrupted(tmp_path: Path) -> None:
+def test_both_pages_are_shown_until_they_are_interrupted(tmp_path: Path, free_port: Callable[[], int]) -> None:
     environment = {
         **os.environ,
         "PYTHONPATH": str(Path(__file__).parents[2]),

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -74,17 +73,6 @@ def compose() -> Compose:
     example = read_env_file(ROOT / "infra/.env.example")
     secrets = {name: value or f"GK{len(name):032x}" for name, value in example.items()}
     return Compose(content["services"], secrets, read_env_file(ROOT / "infra/settings.env"))
-
-
-@pytest.fixture(scope="session")
-def free_port() -> Callable[[], int]:
-    def free_port() -> int:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port: int = listener.getsockname()[1]
-        return port
-
-    return free_port
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """The registry of a team: a server that keeps the files, and a machine that has nothing yet."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import mlflow
@@ -17,14 +17,16 @@ URI = "models:/clozeline-encoder@champion"
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MlflowServer]:
-    server = MlflowServer(tmp_path)
-    server.start()
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: Callable[[], int]) -> Iterator[MlflowServer]:
+    server = MlflowServer(tmp_path, free_port())
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
     monkeypatch.setenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")
-    yield server
-    server.stop()
-    mlflow.set_tracking_uri(None)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
+        mlflow.set_tracking_uri(None)
 
 
 def test_a_package_goes_through_the_server_and_comes_back_byte_by_byte(

@@ -1,6 +1,6 @@
 """A flow run in MLflow: opened, picked up after a cut, closed; a server that goes away costs no result."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,11 +27,13 @@ def address(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[MlflowServer]:
-    server = MlflowServer(tmp_path)
-    server.start()
-    yield server
-    server.stop()
+def server(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[MlflowServer]:
+    server = MlflowServer(tmp_path, free_port())
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
 
 
 def read(address: str, run_id: str | None) -> Run:
