@@ -31,7 +31,7 @@ ENCODER, LIBRARY = "clozeline-encoder", "clozeline-library"
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory, encoder_package: Path, classifier_package: Path) -> Path:
-    """A project with two packages, released once."""
+    """A project with two packages."""
     root = tmp_path_factory.mktemp("template") / "project"
     packages = {"encoder": encoder_package, "library": classifier_package}
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -39,10 +39,26 @@ def template(tmp_path_factory: pytest.TempPathFactory, encoder_package: Path, cl
         return make_release_project(root, PARAMS, packages)
 
 
+@pytest.fixture(scope="module")
+def released_template(prefect_server: None, template: Path) -> Path:
+    """The same, released once. A copy of it takes its versions along: its database follows its files."""
+    root = shutil.copytree(template, template.parent / "released", symlinks=True)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+        assert outcomes(release(root)) == {"encoder": ("1", "promoted"), "library": ("1", "promoted")}
+    return root
+
+
 @pytest.fixture
 def project(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     return shutil.copytree(template, tmp_path / "project", symlinks=True)
+
+
+@pytest.fixture
+def released(released_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
+    return shutil.copytree(released_template, tmp_path / "project", symlinks=True)
 
 
 def registry(root: Path) -> Registry:
@@ -88,12 +104,11 @@ def test_where_int8_is_slower_fp32_is_served_and_it_is_said_and_a_second_look_ch
     assert registry(project).at(ENCODER, CHAMPION).served == "fp32"
 
 
-def test_a_better_model_takes_the_place_and_its_decision_can_be_read(project: Path) -> None:
-    release(project)
-    retrain(project, "one two three", nats_per_byte=1.2, accuracy=0.85)
-    assert outcomes(release(project)) == {"encoder": ("2", "promoted"), "library": ("2", "promoted")}
-    assert aliases(project) == {CHAMPION: "2", PREVIOUS: "1"}
-    decided = decision(project, LIBRARY, "2")
+def test_a_better_model_takes_the_place_and_its_decision_can_be_read(released: Path) -> None:
+    retrain(released, "one two three", nats_per_byte=1.2, accuracy=0.85)
+    assert outcomes(release(released)) == {"encoder": ("2", "promoted"), "library": ("2", "promoted")}
+    assert aliases(released) == {CHAMPION: "2", PREVIOUS: "1"}
+    decided = decision(released, LIBRARY, "2")
     assert (decided["outcome"], decided["champion_before"]) == ("promoted", "1")
     gates = {gate["name"]: gate for gate in decided["gates"]}
     assert gates["accuracy_delta"]["given"] == pytest.approx(0.05)
@@ -103,53 +118,49 @@ def test_a_better_model_takes_the_place_and_its_decision_can_be_read(project: Pa
     assert "promoted" in str(shown.data)
 
 
-def test_a_worse_model_stays_a_candidate_and_the_error_has_the_numbers(project: Path) -> None:
-    release(project)
-    retrain(project, "one", nats_per_byte=1.3)
+def test_a_worse_model_stays_a_candidate_and_the_error_has_the_numbers(released: Path) -> None:
+    retrain(released, "one", nats_per_byte=1.3)
     with pytest.raises(GateError, match=r"clozeline-encoder") as caught:
-        release(project)
+        release(released)
     assert "perplexity_ratio is 1.2214, at most 1.0200" in str(caught.value.given)
-    assert aliases(project) == {CHAMPION: "1", CANDIDATE: "2"}
-    assert aliases(project, LIBRARY) == {CHAMPION: "2", PREVIOUS: "1"}
-    assert decision(project, ENCODER, "2")["outcome"] == "refused"
+    assert aliases(released) == {CHAMPION: "1", CANDIDATE: "2"}
+    assert aliases(released, LIBRARY) == {CHAMPION: "2", PREVIOUS: "1"}
+    assert decision(released, ENCODER, "2")["outcome"] == "refused"
 
 
 @pytest.mark.parametrize(("nats_per_byte", "accuracy"), [(2.5, 0.4), (0.5, 0.99)])
 def test_figures_of_other_text_say_nothing_of_the_champion_and_a_person_decides(
-    project: Path, nats_per_byte: float, accuracy: float
+    released: Path, nats_per_byte: float, accuracy: float
 ) -> None:
-    release(project)
-    retrain(project, "one", "harder or easier text", nats_per_byte=nats_per_byte, accuracy=accuracy)
-    releases = release(project)
+    retrain(released, "one", "harder or easier text", nats_per_byte=nats_per_byte, accuracy=accuracy)
+    releases = release(released)
     assert outcomes(releases) == {"encoder": ("2", "held"), "library": ("2", "held")}
-    assert aliases(project) == aliases(project, LIBRARY) == {CHAMPION: "1", CANDIDATE: "2"}
+    assert aliases(released) == aliases(released, LIBRARY) == {CHAMPION: "1", CANDIDATE: "2"}
     encoder, library = (made.reason for made in releases)
     assert "data/clean/validation.parquet has md5" in encoder
     assert "data/clean/holdout.parquet has md5" in library
     assert "`clozeline release --new-text`" in encoder
-    assert outcomes(release(project, new_text=True)) == {"encoder": ("2", "promoted"), "library": ("2", "promoted")}
-    assert aliases(project) == aliases(project, LIBRARY) == {CHAMPION: "2", PREVIOUS: "1"}
-    assert decision(project, ENCODER, "2")["not_compared_with_champion"]
+    assert outcomes(release(released, new_text=True)) == {"encoder": ("2", "promoted"), "library": ("2", "promoted")}
+    assert aliases(released) == aliases(released, LIBRARY) == {CHAMPION: "2", PREVIOUS: "1"}
+    assert decision(released, ENCODER, "2")["not_compared_with_champion"]
 
 
-def test_other_text_opens_no_way_round_the_other_gates(project: Path) -> None:
-    release(project)
-    retrain(project, "one", "other text", unigram_perplexity=200, int8_agreement=0.5)
+def test_other_text_opens_no_way_round_the_other_gates(released: Path) -> None:
+    retrain(released, "one", "other text", unigram_perplexity=200, int8_agreement=0.5)
     with pytest.raises(GateError) as caught:
-        release(project, new_text=True)
+        release(released, new_text=True)
     assert "clozeline-encoder version 2: unigram_ratio is 1.3477, at least 2.0000" in str(caught.value.given)
     assert "clozeline-library version 2: int8_agreement" in str(caught.value.given)
 
 
-def test_what_a_person_rolled_back_no_release_puts_back(project: Path) -> None:
-    release(project)
-    retrain(project, "one two three")
-    release(project)
-    registry(project).roll_back(ENCODER)
-    (held, _) = release(project)
+def test_what_a_person_rolled_back_no_release_puts_back(released: Path) -> None:
+    retrain(released, "one two three")
+    release(released)
+    registry(released).roll_back(ENCODER)
+    (held, _) = release(released)
     assert (held.version, held.outcome) == ("2", "held")
     assert "--undo" in held.reason
-    assert aliases(project) == {CHAMPION: "1", PREVIOUS: "2"}
+    assert aliases(released) == {CHAMPION: "1", PREVIOUS: "2"}
 
 
 def test_int8_that_disagrees_with_fp32_is_not_released(project: Path) -> None:
