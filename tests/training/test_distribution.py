@@ -15,17 +15,19 @@ from clozeline.errors import ParamsError
 from clozeline.params import PretrainParams
 from clozeline.training import pretraining
 from clozeline.training.distribution import Processes
+from tests.training import two_ranks
 
-SCRIPT = Path(__file__).with_name("two_ranks.py")
+SCRIPT = Path(two_ranks.__file__)
 
 
-def train(
-    num_processes: int, params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path, sharding: str = "ddp"
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Weights of a training by so many processes, and what the first of them told: where it began, and its losses."""
-    folder.mkdir(exist_ok=True)
+Trained = tuple[dict[str, torch.Tensor], dict[str, Any]]
+"""Weights, and what the first process told: where it began, and its losses."""
+
+
+def by_two(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path, sharding: str = "ddp") -> Trained:
+    folder.mkdir()
     (folder / "params.json").write_text(params.model_dump_json(), encoding="utf-8")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={num_processes}"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     environment = {**os.environ, "CLOZELINE_SHARDING": sharding, "OMP_NUM_THREADS": "1"}
     result = subprocess.run(
         [*torchrun, str(SCRIPT), str(folder), str(tokens), str(tokenizer)],
@@ -35,6 +37,13 @@ def train(
     )
     assert result.returncode == 0, result.stderr
     return load_file(folder / "encoder" / "model.safetensors"), json.loads((folder / "told.json").read_text())
+
+
+def by_one(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path) -> Trained:
+    """What each of the two does, in this process."""
+    folder.mkdir(exist_ok=True)
+    told = two_ranks.train(params, tokens, tokenizer, folder)
+    return load_file(folder / "encoder" / "model.safetensors"), told
 
 
 @pytest.fixture
@@ -53,8 +62,8 @@ def test_two_processes_end_with_the_parameters_of_one(
 
     P6, P27: nor do masks or the learning rate depend on how many they are; the logged loss is that of both.
     """
-    one, one_told = train(1, small, tiny_tokens, tiny_tokenizer, tmp_path / "one")
-    two, two_told = train(2, small, tiny_tokens, tiny_tokenizer, tmp_path / "two", sharding)
+    one, one_told = by_one(small, tiny_tokens, tiny_tokenizer, tmp_path / "one")
+    two, two_told = by_two(small, tiny_tokens, tiny_tokenizer, tmp_path / "two", sharding)
     assert one.keys() == two.keys()
     assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-5
     assert two_told["losses"] == pytest.approx(one_told["losses"], abs=1e-5)
@@ -69,7 +78,7 @@ def test_two_processes_detect_replaced_tokens_as_one_does(
     params = small.model_copy(update={"objective": "rtd", "model": model})
     one = pretraining.pretrain(params, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer)
     one.save(tmp_path / "one")
-    _, two_told = train(2, params, tiny_tokens, tiny_tokenizer, tmp_path / "two")
+    _, two_told = by_two(params, tiny_tokens, tiny_tokenizer, tmp_path / "two")
     for file in ("model.safetensors", "generator/model.safetensors"):
         alone, both = load_file(tmp_path / "one" / file), load_file(tmp_path / "two" / "encoder" / file)
         assert alone.keys() == both.keys()
@@ -83,10 +92,10 @@ def test_what_two_processes_began_one_can_finish(
 ) -> None:
     """A checkpoint holds the whole state, whoever wrote it."""
     part = small.model_copy(update={"checkpoint_every_steps": 5, "micro_batch_tokens": 100})
-    train(2, part, tiny_tokens, tiny_tokenizer, tmp_path / "both")
-    finished, told = train(1, part, tiny_tokens, tiny_tokenizer, tmp_path / "both")
+    by_two(part, tiny_tokens, tiny_tokenizer, tmp_path / "both")
+    finished, told = by_one(part, tiny_tokens, tiny_tokenizer, tmp_path / "both")
     assert told["started_at"] == 10, "it goes on from the checkpoint of the two"
-    alone, _ = train(1, part, tiny_tokens, tiny_tokenizer, tmp_path / "alone")
+    alone, _ = by_one(part, tiny_tokens, tiny_tokenizer, tmp_path / "alone")
     assert max((finished[name] - alone[name]).abs().max().item() for name in alone) < 1e-5
 
 
