@@ -1,5 +1,6 @@
 """Every family of the zoo leaves training whole: parity over shapes and padding, then INT8, with a tied vocabulary."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -40,31 +41,42 @@ def small(family: str) -> PretrainedConfig:
     return config
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def trained(family: str, head: type, save_trained: object) -> TrainedModel:
     torch.manual_seed(0)
     return open_trained(save_trained(head.from_config(small(family))))
 
 
-def exported(trained: TrainedModel, path: Path) -> tuple[ModelProto, tuple[str, ...]]:
+@dataclass(frozen=True)
+class Exported:
+    path: Path
+    graph: ModelProto
+    inputs: tuple[str, ...]
+
+
+@pytest.fixture(scope="module")
+def exported(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Exported:
+    """Once for all that is asked of one model."""
+    path = tmp_path_factory.mktemp("exported") / "model.onnx"
     inputs = export_onnx(trained, 17, path)
     graph = read_graph(path)
     write_graph(graph, path)
-    return graph, tuple(inputs)
+    return Exported(path, graph, tuple(inputs))
 
 
-@pytest.mark.parametrize("head", [AutoModelForMaskedLM, AutoModelForSequenceClassification])
-@pytest.mark.parametrize("family", EXPORTED)
-def test_the_graph_computes_what_the_model_computes(trained: TrainedModel, tmp_path: Path) -> None:
+@pytest.mark.parametrize("head", [AutoModelForMaskedLM, AutoModelForSequenceClassification], scope="module")
+@pytest.mark.parametrize("family", EXPORTED, scope="module")
+def test_the_graph_computes_what_the_model_computes(trained: TrainedModel, exported: Exported) -> None:
     """Of batches of 1, 3 and 17 texts of 2, 7 and as many tokens as it reads, all but one of them padded."""
-    _, inputs = exported(trained, tmp_path / "model.onnx")
-    assert largest_difference(trained, tmp_path / "model.onnx", inputs, batch_sizes=(1, 3, 17)) < 1e-5
+    assert largest_difference(trained, exported.path, exported.inputs, batch_sizes=(1, 3, 17)) < 1e-5
 
 
-@pytest.mark.parametrize("head", [AutoModelForMaskedLM])
-@pytest.mark.parametrize("family", EXPORTED)
-def test_int8_opens_near_fp32_with_every_weight_and_the_table_in_8_bits(trained: TrainedModel, tmp_path: Path) -> None:
-    graph, inputs = exported(trained, tmp_path / "model.onnx")
+@pytest.mark.parametrize("head", [AutoModelForMaskedLM], scope="module")
+@pytest.mark.parametrize("family", EXPORTED, scope="module")
+def test_int8_opens_near_fp32_with_every_weight_and_the_table_in_8_bits(
+    trained: TrainedModel, exported: Exported, tmp_path: Path
+) -> None:
+    graph, inputs = exported.graph, exported.inputs
     scheme = Scheme(per_token=True, per_channel=True, weights="int7", embeddings=True)
     head = head_products(trained, graph)
     quantized = quantize(graph, scheme, exact=head)
@@ -82,8 +94,8 @@ def test_int8_opens_near_fp32_with_every_weight_and_the_table_in_8_bits(trained:
     GraphSession(tmp_path / "model.int8.onnx", input_names=inputs, num_threads=1)
 
 
-@pytest.mark.parametrize("head", [AutoModelForMaskedLM])
-@pytest.mark.parametrize("family", EXPORTED)
+@pytest.mark.parametrize("head", [AutoModelForMaskedLM], scope="module")
+@pytest.mark.parametrize("family", EXPORTED, scope="module")
 def test_the_length_that_is_promised_is_the_one_that_params_name(trained: TrainedModel) -> None:
     """RoBERTa's table of positions has rows that no token ever has."""
     assert trained.max_length == 40
