@@ -20,23 +20,26 @@ URI = "models:/clozeline-encoder@champion"
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory, encoder_package: Path) -> Path:
+    """A project whose encoder is released. A copy of it takes its version along: its database follows its files."""
     root = tmp_path_factory.mktemp("template") / "project"
+    workspace = Workspace(root)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
-        return make_release_project(root, PARAMS, {"encoder": encoder_package, "library": encoder_package})
+        for name, value in workspace.defaults().items():
+            monkeypatch.setenv(name, value)
+        make_release_project(root, PARAMS, {"encoder": encoder_package, "library": encoder_package})
+        publisher = Publisher(workspace.defaults()["MLFLOW_TRACKING_URI"])
+        evidence = Evidence(files={"dvc.lock": root / "dvc.lock"}, tags={})
+        publisher.registry.promote(publisher.publish(root / "dist/encoder", "clozeline-encoder", evidence))
+    return root
 
 
 @pytest.fixture
 def workspace(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    """A project whose encoder is released."""
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
     workspace = Workspace(shutil.copytree(template, tmp_path / "project", symlinks=True))
     for name, value in workspace.defaults().items():
         monkeypatch.setenv(name, value)
-    publisher = Publisher(workspace.defaults()["MLFLOW_TRACKING_URI"])
-    evidence = Evidence(files={"dvc.lock": workspace.root / "dvc.lock"}, tags={})
-    version = publisher.publish(workspace.root / "dist/encoder", "clozeline-encoder", evidence)
-    publisher.registry.promote(version)
     return workspace
 
 
