@@ -3,12 +3,15 @@
 import ast
 import importlib
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from clozeline.params import PretrainParams
 
 FOLDER = Path(__file__).parent
 NAMES = [
@@ -95,3 +98,23 @@ def test_the_cost_of_a_stage_counts_its_worker_processes(monkeypatch: pytest.Mon
         for child in stages.psutil.Process(process.pid).children():
             child.kill()
     assert resident > own > 200_000_000
+
+
+def test_ours_is_trained_until_it_passes_a_loss_and_judged_in_masks_that_stay(
+    monkeypatch: pytest.MonkeyPatch, tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path
+) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    ours = importlib.import_module("comparison.ours")
+    split = ours.first_tokens(tiny_tokens, tiny_pretraining.max_length, 200)
+    with ours.prepared(tiny_pretraining, 1, tiny_tokens, tiny_tokenizer) as job:
+
+        def look() -> float:
+            return ours.validation_loss(job.model, split)
+
+        before = look()
+        assert before == look()
+        assert before == pytest.approx(math.log(job.model.config.vocab_size), abs=0.3)
+        passing = ours.train_until(job, look, before - 0.05)
+    assert passing.passed
+    assert passing.loss <= before - 0.05
+    assert 0 < passing.step <= tiny_pretraining.steps

@@ -17,7 +17,9 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from clozeline.evaluation import figures
+from clozeline.evaluation.asking import in_folds
+from clozeline.evaluation.figures import measure
+from clozeline.evaluation.groupings import ByDocument
 from clozeline.model import language_model
 from clozeline.model.batches import Split
 from clozeline.model.objectives import OBJECTIVES
@@ -136,12 +138,11 @@ def validation_loss(model: PreTrainedModel, split: Split, batch_tokens: int = 81
     """Nats per token over `split`, every token hidden once, in masks that no seed of a training changes."""
     was_training = model.training
     model.eval()
+    questions = in_folds("mlm", split, seed=_MASK_SEED, num_folds=_NUM_FOLDS, batch_tokens=batch_tokens)
     with torch.inference_mode():
-        measured = figures.measure(
-            model, split, seed=_MASK_SEED, num_folds=_NUM_FOLDS, batch_tokens=batch_tokens, advance=lambda rows: None
-        )
+        sums = measure(model, questions, {"all": ByDocument(1)}, lambda rows: None)["all"]
     model.train(was_training)
-    return measured.loss_nats_per_token
+    return float(sums.loss_nats_G.sum() / sums.num_targets_G.sum())
 
 
 @dataclass(frozen=True)
