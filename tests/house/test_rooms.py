@@ -75,6 +75,17 @@ def test_only_model_and_its_users_of_stock_tokenizers_import_transformers() -> N
     assert only_in(*(f"src/clozeline/{place}" for place in places), importers=importers)
 
 
+def test_one_file_counts_the_cores_of_a_container() -> None:
+    """A process that asks the machine itself does not hear of a container's quota, and takes too many threads."""
+    asking = {
+        str(file.relative_to(PROJECT))
+        for file in SOURCES
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Attribute) and node.attr in {"sched_getaffinity", "cpu_count", "process_cpu_count"}
+    }
+    assert asking == {"src/clozeline/cores.py"}
+
+
 @pytest.mark.parametrize("file", SOURCES, ids=lambda file: str(file.relative_to(PROJECT)))
 def test_a_file_is_small_and_named_for_what_it_holds(file: Path) -> None:
     assert file.stem not in {"utils", "util", "helpers", "common", "base", "core", "misc", "manager", "factory"}

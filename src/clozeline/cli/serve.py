@@ -73,8 +73,8 @@ def serve(
 
     Ctrl+C, or SIGTERM, stops it after the requests that it has accepted are answered.
     """
+    from clozeline.cores import available_cores
     from clozeline.serving.access import ApiKeys
-    from clozeline.serving.cores import available_cores
     from clozeline.serving.scheduling.admission import Admission
     from clozeline.serving.server import Settings, run
     from clozeline.serving.service import Capacity

@@ -1,11 +1,11 @@
 """The costs of one pre-training, together."""
 
-import os
 from dataclasses import dataclass
 from typing import Self
 
 import torch
 
+from clozeline.cores import available_cores
 from clozeline.model import language_model
 from clozeline.model.families import FAMILIES, Objective, TokenIds
 from clozeline.model.language_model import LanguageModel
@@ -52,7 +52,7 @@ class Plan:
 
     def time(self) -> Speed:
         """Train a few steps on this machine."""
-        torch.set_num_threads(self.params.num_threads or len(os.sched_getaffinity(0)))
+        torch.set_num_threads(self.params.num_threads or available_cores())
         model = _started(self.params, self.vocab_size) or language_model.build(
             self.params.model, self.params.objective, _ids(self.vocab_size), seed=0
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from clozeline.cores import available_cores
 from clozeline.reporting.elements import described
 from clozeline.reporting.run import Part, Run
 
@@ -29,7 +30,7 @@ def describe(cpu_facts: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
     installed = {package: _version(package) for package in _PACKAGES}
     return {
         "processor": _processor(cpu_facts),
-        "cores for this process": str(len(os.sched_getaffinity(0))),
+        "cores for this process": str(available_cores()),
         "memory": f"{pages * page_bytes / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),

@@ -4,10 +4,11 @@ import logging
 from pathlib import Path
 
 from clozeline.atomic import replacing_file, replacing_folder
+from clozeline.cores import available_cores
 from clozeline.params import PreprocessParams
 from clozeline.text.corpus import build_corpus
 from clozeline.text.sources import open_source
-from clozeline.text.workers import available_cores, worker_processes
+from clozeline.text.workers import worker_processes
 
 _LOG = logging.getLogger(__name__)
 

@@ -1,12 +1,12 @@
 """A task made ready to train: optimizer, schedule, checkpoints of exactly this run."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
 import clozeline
+from clozeline.cores import available_cores
 from clozeline.model import depths, lora
 from clozeline.params import FinetuneParams
 from clozeline.tasks.best_look import BestLook, Plan
@@ -27,7 +27,7 @@ _LOG_EVERY_STEPS = 10
 
 def use_threads(num_threads: int | None) -> None:
     """None: every core this process may use."""
-    torch.set_num_threads(num_threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(num_threads or available_cores())
 
 
 def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:

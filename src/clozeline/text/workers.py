@@ -17,11 +17,6 @@ Result = TypeVar("Result")
 _IN_FLIGHT_PER_WORKER = 2
 
 
-def available_cores() -> int:
-    """Cores that this process may use, which containers and `taskset` make fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 class Workers:
     """Maps functions over items; with one worker in this very process, so that results cannot depend on it."""
 

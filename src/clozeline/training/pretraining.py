@@ -10,7 +10,6 @@ In five lines, from Python:
 """
 
 import logging
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from torch import Tensor
 
 import clozeline
 from clozeline.atomic import replacing_folder
+from clozeline.cores import available_cores
 from clozeline.model import language_model
 from clozeline.model.batches import Split
 from clozeline.model.families import TokenIds
@@ -148,7 +148,7 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
         ParamsError: the params cannot be met here.
     """
     processes = Processes.join()
-    torch.set_num_threads(params.num_threads or max(len(os.sched_getaffinity(0)) // processes.on_this_machine, 1))
+    torch.set_num_threads(params.num_threads or max(available_cores() // processes.on_this_machine, 1))
     processes.check(params.optimizer.kind)
     precision = Precision.choose(params.precision, processes.device)
     hardware: Hardware[TargetBatch] = Hardware(

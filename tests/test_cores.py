@@ -1,4 +1,4 @@
-"""How many workers a container gets."""
+"""How many threads and worker processes a container gets."""
 
 import os
 import subprocess
@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.inference.package import load
-from clozeline.serving.cores import available_cores
+from clozeline.cores import available_cores
 
 
 @pytest.fixture
@@ -63,13 +62,6 @@ def test_without_control_groups_affinity_alone_holds(machine: Path) -> None:
 
 def test_a_process_held_to_one_core_counts_one() -> None:
     code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))}); "
-    code += "from clozeline.serving.cores import available_cores; print(available_cores())"
+    code += "from clozeline.cores import available_cores; print(available_cores())"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert told == "1\n"
-
-
-def test_a_model_brings_no_threads_of_its_own(dist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # as the server does
-    before = len(list(Path("/proc/self/task").iterdir()))
-    load(dist / "library").tokenize(["a", "b"] * 100)
-    assert len(list(Path("/proc/self/task").iterdir())) == before
