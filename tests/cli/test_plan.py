@@ -1,5 +1,6 @@
 """`clozeline plan`: figures of the params, of the zoo, and what to choose."""
 
+import json
 import os
 import pty
 import shutil
@@ -46,6 +47,14 @@ def test_options_stand_in_for_params(project: Path) -> None:
     options = "--family bert --size tiny --objective clm --vocab-size 1000 --max-length 600 --no-timing"
     result = CliRunner().invoke(app, ["plan", *options.split()], catch_exceptions=False)
     assert result.stdout.startswith("bert tiny, clm, a vocabulary of 1,000, rows of 600\n")
+
+
+def test_before_there_are_tokens_the_vocabulary_is_that_of_the_checkpoint(project: Path, small_encoder: Path) -> None:
+    lines = (project / "params.yaml").read_text(encoding="utf-8")
+    (project / "params.yaml").write_text(lines.replace("start: null ", f"start: {small_encoder} "), encoding="utf-8")
+    vocab_size = json.loads((small_encoder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
+    result = CliRunner().invoke(app, ["plan", "--no-timing"], catch_exceptions=False)
+    assert f"a vocabulary of {vocab_size:,}, rows of 64" in result.stdout
 
 
 @pytest.mark.slow

@@ -111,6 +111,20 @@ def test_a_pair_is_timed_as_it_is_trained(params: PretrainParams) -> None:
     assert not torch.equal(model.discriminator.discriminator_predictions.dense.weight, before)
 
 
+@pytest.mark.parametrize("is_asked", [True, False])
+def test_what_is_timed_is_compiled_and_recomputes_if_the_training_will(
+    params: PretrainParams, is_asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = []
+    monkeypatch.setattr("clozeline.planning.speed.compiled", lambda loss, is_wanted: wanted.append(is_wanted) or loss)
+    model = language_model.build(of_family(params, "bert"), "mlm", IDS, seed=0)
+    asked = params.model_copy(update={"gradient_checkpointing": is_asked, "compile": is_asked})
+    monkeypatch.setattr("clozeline.planning.speed._timed", lambda first, second, device: (1.0, 1.0))
+    measure(model, asked, target_share=0.2, flops_per_token=1e6)
+    assert model.is_gradient_checkpointing == is_asked
+    assert wanted == [is_asked]
+
+
 def test_a_causal_model_attends_to_half(params: PretrainParams) -> None:
     both = [
         Compute.of(outline(params.model, objective, 300), length=32, target_share=1) for objective in ("mlm", "clm")

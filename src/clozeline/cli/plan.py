@@ -65,7 +65,7 @@ def plan(
         return
     params = read_params(Path("params.yaml"))
     pretrain = changed(params.pretrain, family=family, size=size, objective=objective, max_length=max_length)
-    num_tokens = vocab_size or _vocab_size(params)
+    num_tokens = vocab_size or _vocab_size(params, pretrain)
     plan_tables.show(_zoo(pretrain, num_tokens) if every else _one(pretrain, num_tokens, timing))
 
 
@@ -105,12 +105,15 @@ def changed(params: "PretrainParams", **options: object) -> "PretrainParams":
         ) from error
 
 
-def _vocab_size(params: "Params") -> int:
-    """Of the tokens that are there, else the one they will have."""
+def _vocab_size(params: "Params", pretrain: "PretrainParams") -> int:
+    """Of the tokens that are there, else the one they will have: that of the checkpoint that training goes on from."""
+    from clozeline.model.starting import token_ids
     from clozeline.tokens.shards import INFO_NAME, TokensInfo
 
     if (_TOKENS / INFO_NAME).is_file():
         return TokensInfo.read(_TOKENS).vocab_size
+    if pretrain.start is not None:
+        return token_ids(pretrain.start, pretrain.start_revision, pretrain.objective).vocab_size
     return params.tokenize.vocab_size
 
 

@@ -103,6 +103,22 @@ def start_from(
     return (ReplacedTokenPair(*parts) if objective == "rtd" else model).train()
 
 
+def token_ids(name: str, revision: str | None, objective: Objective) -> TokenIds:
+    """Those that the model saved as `name` reads: what a plan needs before there are tokens.
+
+    Raises:
+        ArtifactError: there is no such checkpoint, or training with `objective` cannot go on from it.
+    """
+    checkpoint = Checkpoint(name, revision)
+    facts = _facts(checkpoint)
+    if facts.get("model_type") == OWN_MODEL_TYPE and objective == "mlm":
+        return TokenIds(**facts["ids"])
+    _, form = _known(checkpoint, facts.get("model_type", "none"), objective)
+    config = form.model_class.config_class.from_pretrained(**checkpoint.where)
+    ids = (getattr(config, f"{role}_token_id", None) for role in ("pad", "cls", "sep"))
+    return TokenIds(config.vocab_size, *(id_ or 0 for id_ in ids))
+
+
 def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
     if checkpoint.is_folder and not (Path(checkpoint.name) / "config.json").is_file():
         raise ArtifactError(
@@ -127,15 +143,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
 def _stock(
     checkpoint: Checkpoint, model_type: str, objective: Objective, params: ModelParams, ids: TokenIds, seed: int
 ) -> PreTrainedModel:
-    if (model_type, objective) not in _BY_TYPE:
-        able = sorted(known for known, its_objective in _BY_TYPE if its_objective == objective)
-        raise ArtifactError(
-            f"{checkpoint.name} is of a kind that training with objective `{objective}` cannot go on from",
-            given=f"model_type {model_type}",
-            expected=f"one of: {', '.join(able)}",
-            do="start from another checkpoint, or set `pretrain.start: null`",
-        )
-    family, form = _BY_TYPE[model_type, objective]
+    family, form = _known(checkpoint, model_type, objective)
     config = form.model_class.config_class.from_pretrained(**checkpoint.where)
     _make_ours(config, form.configure(params, ids), family.dropouts(params))
     _check_padding(config, checkpoint.name, ids)
@@ -144,6 +152,18 @@ def _stock(
         model, report = _loaded(checkpoint, form, config)
     _tell_what_is_fresh(model, report["missing_keys"], checkpoint.name)
     return model
+
+
+def _known(checkpoint: Checkpoint, model_type: str, objective: Objective) -> tuple[Family, Form]:
+    if (model_type, objective) not in _BY_TYPE:
+        able = sorted(known for known, its_objective in _BY_TYPE if its_objective == objective)
+        raise ArtifactError(
+            f"{checkpoint.name} is of a kind that training with objective `{objective}` cannot go on from",
+            given=f"model_type {model_type}",
+            expected=f"one of: {', '.join(able)}",
+            do="start from another checkpoint, or set `pretrain.start: null`",
+        )
+    return _BY_TYPE[model_type, objective]
 
 
 def _generator(

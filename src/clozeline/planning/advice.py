@@ -24,7 +24,7 @@ class Situation:
 
     @property
     def family(self) -> str:
-        return self.plan.params.model.family
+        return self.plan.family
 
     @property
     def seconds(self) -> float:
@@ -49,7 +49,8 @@ def _is_largest_part_vocabulary(situation: Situation) -> bool:
 
 
 def _has_few_tokens(situation: Situation) -> bool:
-    could_be_smaller = situation.plan.params.model.size != "mini"
+    params = situation.plan.params
+    could_be_smaller = params.start is None and params.model.size != "mini"
     return could_be_smaller and situation.plan.budget_tokens < _ENOUGH_TOKENS_PER_PARAMETER * situation.plan.count.body
 
 

@@ -1,16 +1,18 @@
 """The costs of one pre-training, together."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 
 from clozeline.cores import available_cores
 from clozeline.model import language_model
+from clozeline.model.detection import parts_of
+from clozeline.model.encoders import OwnEncoderWithHead
 from clozeline.model.families import FAMILIES, Objective, TokenIds
 from clozeline.model.language_model import LanguageModel
 from clozeline.model.sizes import SIZES
-from clozeline.model.starting import start_from
+from clozeline.model.starting import start_from, token_ids
 from clozeline.params import ModelParams, PretrainParams
 from clozeline.planning.compute import Compute
 from clozeline.planning.counting import ParameterCount, outline
@@ -25,6 +27,8 @@ class Plan:
 
     params: PretrainParams
     vocab_size: int
+    family: str
+    """Of `params.start`, if there is one: a checkpoint has its own."""
     precision: Precision
     count: ParameterCount
     compute: Compute
@@ -44,6 +48,7 @@ class Plan:
         return cls(
             params=params,
             vocab_size=vocab_size,
+            family=_family_of(model) if params.start else params.model.family,
             precision=precision,
             count=ParameterCount.of(model),
             compute=Compute.of(model, length=params.max_length, target_share=share),
@@ -102,9 +107,20 @@ def _started(params: PretrainParams, vocab_size: int) -> LanguageModel | None:
         params.start_revision,
         params.model,
         params.objective,
-        _ids(vocab_size),
+        replace(token_ids(params.start, params.start_revision, params.objective), vocab_size=vocab_size),
         seed=0,
         max_length=params.max_length,
+    )
+
+
+def _family_of(model: LanguageModel) -> str:
+    part = parts_of(model)[0]
+    if isinstance(part, OwnEncoderWithHead):
+        return part.config.params.family
+    return next(
+        name
+        for name, family in FAMILIES.items()
+        if any(isinstance(part, form.model_class) for form in family.forms.values())
     )
 
 

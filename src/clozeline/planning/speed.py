@@ -14,6 +14,7 @@ from torch import nn
 from clozeline.model.language_model import LanguageModel, objective_of
 from clozeline.model.objectives import DetectionBatch, TargetBatch
 from clozeline.params import PretrainParams
+from clozeline.training.compilation import compiled
 from clozeline.training.losses import loss_of
 from clozeline.training.optimizers import build_optimizer
 from clozeline.training.precision import Precision
@@ -42,15 +43,18 @@ class Speed:
 
 
 def measure(model: LanguageModel, params: PretrainParams, *, target_share: float, flops_per_token: float) -> Speed:
-    """Train `model` a few steps, on as many threads as the training will have; it is of no use afterwards.
+    """Train `model` a few steps, as the training will: on as many threads, compiled and recomputing if `params` say so.
+    It is of no use afterwards.
 
     Raises:
-        ParamsError: the precision is not for this processor.
+        ParamsError: the precision is not for this processor, or there is no compiler.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision = Precision.choose(params.precision, device)
     no_flags_V = np.zeros(model.config.vocab_size, dtype=bool)
-    loss = loss_of(model.train(), no_flags_V, params.discriminator_weight).to(device)
+    if params.gradient_checkpointing:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    loss = compiled(loss_of(model.train(), no_flags_V, params.discriminator_weight).to(device), params.compile)
     optimizer = build_optimizer(model, params.optimizer)
     most = min(params.batch_tokens, params.micro_batch_tokens or params.batch_tokens, _MOST_FLOPS / flops_per_token)
     batch = _synthetic(max(int(most) // params.max_length, 1), params.max_length, target_share, model).to(device)

@@ -1,0 +1,52 @@
+"""A plan is of what will be trained: of a checkpoint, if training goes on from one."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clozeline.model import language_model
+from clozeline.model.families import FAMILIES, TokenIds
+from clozeline.params import PretrainParams, read_params
+from clozeline.planning.advice import Situation, advise
+from clozeline.planning.counting import ParameterCount
+from clozeline.planning.plan import Plan
+
+PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").pretrain
+SHAPE = {"size": None, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+VOCAB_SIZE = 70
+SaveFamily = Callable[..., tuple[ParameterCount, PretrainParams]]
+
+
+@pytest.fixture
+def save(tiny_tokenizer: Path, tmp_path: Path) -> SaveFamily:
+    """`save(family, pad_id)`: a model's count, and params that go on from it, though they name another family."""
+
+    def save(family: str, pad_id: int = 5) -> tuple[ParameterCount, PretrainParams]:
+        shape = PARAMS.model.model_copy(update={**SHAPE, "family": family})
+        model = language_model.build(shape, "mlm", TokenIds(VOCAB_SIZE, pad_id, cls_id=2, sep_id=3), seed=0)
+        folder = tmp_path / family
+        folder.mkdir()
+        language_model.save(model, tiny_tokenizer, folder)
+        return ParameterCount.of(model), PARAMS.model_copy(update={"start": str(folder)})
+
+    return save
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("pad_id", [1, 5])
+def test_a_checkpoint_of_any_family_is_planned_wherever_its_padding_is(
+    family: str, pad_id: int, save: SaveFamily
+) -> None:
+    count, params = save(family, pad_id)
+    plan = Plan.of(params, VOCAB_SIZE)
+    assert plan.count == count
+    assert plan.family in {family, family.replace("v3", "v2")}  # one class has both
+
+
+def test_advice_is_on_the_checkpoints_family_and_no_smaller_one_is_advised(save: SaveFamily) -> None:
+    _, params = save("longformer")
+    large = params.model_copy(update={"model": params.model.model_copy(update={"size": "large"}), "steps": 1})
+    told = " ".join(advise(Situation(Plan.of(large, VOCAB_SIZE), None, 2**40)))
+    assert "not exported to ONNX" in told
+    assert "a smaller size may" not in told
