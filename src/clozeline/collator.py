@@ -27,7 +27,7 @@ from torch.utils.data import Dataset
 
 from clozeline.errors import ParamsError
 from clozeline.params import MaskingParams
-from clozeline.tokens.identity import Ids
+from clozeline.tokens.identity import Ids, check_seed
 from clozeline.tokens.masking import Masker, Vocabulary
 from clozeline.tokens.ragged import RaggedRows, unreadable
 from clozeline.tokens.spelling import Spelling
@@ -83,7 +83,7 @@ class MaskingCollator:
     `final_mask_rate` is reached in the last epoch, in equal steps from epoch to epoch.
 
     Raises:
-        ParamsError: the tokenizer cannot mask or pad, or a setting cannot be used.
+        ParamsError: the tokenizer cannot mask or pad, or a setting or the seed cannot be used.
     """
 
     def __init__(
@@ -95,7 +95,8 @@ class MaskingCollator:
         pad_to_multiple_of: int | None = None,
         **settings: object,
     ) -> None:
-        assert masking is None or not settings, "give `masking` or single settings, not both"
+        _check_not_both(masking, settings)
+        check_seed(seed)
         _check_usable(tokenizer)
         self._masker = _masker(tokenizer, masking or _masking(settings), seed)
         self._pad_id = int(tokenizer.pad_token_id)
@@ -143,14 +144,17 @@ class MaskingCollator:
             features: of each row its `input_ids` (list, array or tensor), framed and of any length; if given, its
                 `attention_mask` (0: padding, left out), `special_tokens_mask` (1: never masked), `token_type_ids`,
                 and `document`, a number that is the row's own where rows of equal tokens shall differ in their masks.
+                A `Trainer` drops columns that its model does not take, `document` and `special_tokens_mask` among them,
+                unless `TrainingArguments(remove_unused_columns=False)` says to keep them.
 
         Raises:
-            DataError: a row has no `input_ids`, or an id that the tokenizer does not have.
+            DataError: there is no row, a row has no `input_ids`, or an id that the tokenizer does not have.
         """
+        if not features:
+            raise unreadable("no row", "a batch of one row at least")
         is_fixed = isinstance(features[0], FixedRow)
         rows = RaggedRows.read([row.features if isinstance(row, FixedRow) else row for row in features])
-        if rows.input_ids_N.size and int(rows.input_ids_N.max()) >= len(self._masker.is_special_V):
-            raise unreadable(f"id {int(rows.input_ids_N.max())}", f"ids below {len(self._masker.is_special_V)}")
+        self._check_ids(rows.input_ids_N)
         shown_N, labels_N = self._mask(rows, (_FIXED_EPOCH, 0) if is_fixed else self._epoch.tolist())
         slot = rows.slots(self._pads_left, self._multiple)
         filled = {
@@ -162,6 +166,12 @@ class MaskingCollator:
             filled["token_type_ids"] = slot.filled(rows.token_type_ids_N, 0)
         return {name: torch.from_numpy(values_BL) for name, values_BL in filled.items()}
 
+    def _check_ids(self, input_ids_N: Ids) -> None:
+        size = len(self._masker.is_special_V)
+        unknown = input_ids_N[(input_ids_N < 0) | (input_ids_N >= size)]
+        if len(unknown):
+            raise unreadable(f"id {unknown[0]}", f"ids from 0 to {size - 1}")
+
     def _mask(self, rows: RaggedRows, epochs: Sequence[int]) -> tuple[Ids, Ids]:
         """What the model sees, and its labels, in the epoch and the number of epochs `epochs`."""
         epoch, num_epochs = epochs
@@ -170,6 +180,16 @@ class MaskingCollator:
         shown_N = np.where(rows.is_maskable_N, masked.input_ids_N, rows.input_ids_N)
         is_target_N = masked.is_target_N & rows.is_maskable_N
         return shown_N, np.where(is_target_N, rows.input_ids_N, NO_LOSS)
+
+
+def _check_not_both(masking: MaskingParams | None, settings: Mapping[str, object]) -> None:
+    if masking is not None and settings:
+        raise ParamsError(
+            "MaskingCollator is given `masking` and single settings",
+            given=f"masking, and {', '.join(settings)}",
+            expected="one of the two",
+            do="`masking.model_copy(update={…})` changes single ones of it",
+        )
 
 
 def _masking(settings: Mapping[str, object]) -> MaskingParams:

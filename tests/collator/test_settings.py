@@ -46,9 +46,41 @@ def test_a_tokenizer_without_a_mask_is_refused_with_what_to_do(wordpiece: PreTra
 
 @pytest.mark.parametrize(
     ("row", "given"),
-    [({"ids": [2, 3]}, "keys ids"), ({"input_ids": [[2, 3]]}, "of shape (1, 2)"), ({"input_ids": [2, 999]}, "id 999")],
+    [
+        ({"ids": [2, 3]}, "keys ids"),
+        ({"input_ids": [[2, 3]]}, "of shape (1, 2)"),
+        ({"input_ids": [2, 999]}, "id 999"),
+        ({"input_ids": [2, -100, 3]}, "id -100"),
+    ],
 )
 def test_rows_that_are_none_are_refused(wordpiece: PreTrainedTokenizerFast, row: dict[str, Any], given: str) -> None:
     with pytest.raises(DataError) as caught:
         MaskingCollator(wordpiece)([row])
     assert given in caught.value.given
+
+
+def test_no_rows_are_refused(wordpiece: PreTrainedTokenizerFast) -> None:
+    with pytest.raises(DataError, match="no row"):
+        MaskingCollator(wordpiece)([])
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_that_makes_no_bits_is_refused(wordpiece: PreTrainedTokenizerFast, seed: int) -> None:
+    with pytest.raises(ParamsError, match=f"(?s)seed.*{seed}"):
+        MaskingCollator(wordpiece, seed=seed)
+
+
+def test_a_section_and_single_settings_are_not_given_both(wordpiece: PreTrainedTokenizerFast) -> None:
+    masking = MaskingParams(
+        unit="token",
+        mask_rate=0.15,
+        final_mask_rate=None,
+        mask_share=0.8,
+        random_share=0.1,
+        keep_share=0.1,
+        mean_span_tokens=None,
+        word_dropout=0.0,
+        protected_tokens=(),
+    )
+    with pytest.raises(ParamsError, match="mask_rate"):
+        MaskingCollator(wordpiece, masking, mask_rate=0.3)

@@ -9,6 +9,8 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from clozeline.errors import ParamsError
+
 Ids = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
 Flags = NDArray[np.bool_]
@@ -16,6 +18,15 @@ Uniforms = NDArray[np.float64]
 
 _UNIT = 2.0**-24
 _SECOND_24_BITS = np.uint64(24)
+_END_OF_SEEDS = 2**63
+
+
+def check_seed(seed: int) -> None:
+    """Raises:
+    ParamsError: `seed` is not one from which bits can be made.
+    """
+    if not 0 <= seed < _END_OF_SEEDS:
+        raise ParamsError("a seed that cannot be used", given=seed, expected="0 to 2^63 - 1", do="choose another")
 
 
 class Stream(IntEnum):
