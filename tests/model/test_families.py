@@ -1,6 +1,7 @@
 """What every row of the table of families is held to."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,24 @@ def test_the_initial_loss_is_that_of_knowing_nothing(model, batch_of) -> None:
     batch = batch_of(*[[2, *torch.randint(5, 64, (30,)).tolist(), 3] for _ in range(20)])
     loss = functional.cross_entropy(language_model.target_logits(model, batch), batch.labels_T)
     assert loss.item() == pytest.approx(math.log(64), abs=0.1)
+
+
+@every_form
+@torch.inference_mode()
+def test_the_initial_loss_of_a_wide_model_is_higher_by_half_the_variance_of_its_logits(
+    family, objective, params_of, ids, batch_of
+) -> None:
+    """768 wide, as `base` is: what a norm gives times a table drawn with sigma has logits of variance sigma^2 width,
+    and the mean of exp of a normal variable is exp(variance / 2). Labels are not what the model reads."""
+    shape = {"hidden_size": 768, "num_hidden_layers": 1, "num_attention_heads": 12, "intermediate_size": 768}
+    size = 512
+    model = language_model.build(params_of(family, **shape), objective, replace(ids, vocab_size=size), seed=0).eval()
+    torch.manual_seed(0)
+    batch = batch_of(*[[2, *torch.randint(5, size, (30,)).tolist(), 3] for _ in range(20)])
+    labels_T = torch.randint(5, size, batch.labels_T.shape)
+    loss = functional.cross_entropy(language_model.target_logits(model, batch), labels_T)
+    width = model.get_input_embeddings().weight.shape[1]
+    assert loss.item() == pytest.approx(math.log(size) + 0.02**2 * width / 2, abs=0.1)
 
 
 @every_form

@@ -52,6 +52,13 @@ def test_the_fall_is_from_the_peak_to_the_final_fraction_at_the_last_step_and_st
     assert falling.fraction(500) == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("decay", ["cosine", "linear", "polynomial"])
+def test_two_steps_are_at_the_peak_the_last_of_warm_up_and_the_first_of_the_fall(decay: str) -> None:
+    falling = schedule(decay)
+    assert [step for step in range(110) if falling.fraction(step) == 1.0] == [9, 10]
+    assert "two steps at the peak" in (Schedule.fraction.__doc__ or "")
+
+
 @pytest.mark.parametrize("decay", KINDS)
 def test_the_rate_never_rises_after_warm_up(decay: str) -> None:
     falling = schedule(decay)

@@ -35,7 +35,8 @@ class Schedule:
     def fraction(self, step: int) -> float:
         """Of the peak, 0-1, at `step`, counted from 0; steps past the last are like the last.
 
-        Warm-up gives its first step a first stride, so that none is lost to a rate of zero.
+        Warm-up gives its first step a first stride, so that none is lost to a rate of zero. So its last step is at the
+        peak already, and the first step of the fall is there too: two steps at the peak.
         """
         if step < self.params.warmup_steps:
             done = (step + 1) / self.params.warmup_steps
