@@ -2,10 +2,12 @@
 
 import logging
 import os
+import shutil
 import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +92,7 @@ def _own_log_levels() -> Iterator[None]:
 
 
 @pytest.fixture
-def make_tokens(tmp_path: Path) -> TokensMaker:
+def make_tokens(tmp_path: Path, made_tiny_tokenizer: Path) -> TokensMaker:
     """`make_tokens(train, validation)` writes shards of these documents and returns their folder."""
 
     def make(train: Documents, validation: Documents) -> Path:
@@ -106,7 +108,7 @@ def make_tokens(tmp_path: Path) -> TokensMaker:
             format_version=1,
             vocab_size=VOCAB_SIZE,
             dtype="uint16",
-            tokenizer_sha256="0" * 64,
+            tokenizer_sha256=sha256((made_tiny_tokenizer / "tokenizer.json").read_bytes()).hexdigest(),
             special_ids=SPECIAL_IDS,
             splits=splits,
         ).write(folder)
@@ -131,8 +133,14 @@ def counting_documents(num_documents: int, seed: int) -> list[np.ndarray]:
 
 
 @pytest.fixture
-def tiny_tokenizer(tmp_path: Path) -> Path:
+def tiny_tokenizer(made_tiny_tokenizer: Path, tmp_path: Path) -> Path:
     """A tokenizer folder for the tiny language: words w5 … w63."""
+    return shutil.copytree(made_tiny_tokenizer, tmp_path / "tokenizer")
+
+
+@pytest.fixture(scope="session")
+def made_tiny_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `tiny_tokenizer` is a copy of."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace
@@ -141,6 +149,7 @@ def tiny_tokenizer(tmp_path: Path) -> Path:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{number}" for number in range(5, VOCAB_SIZE))]
     tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = Whitespace()
+    folder = tmp_path_factory.mktemp("tiny") / "tokenizer"
     PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token="[PAD]",
@@ -148,8 +157,8 @@ def tiny_tokenizer(tmp_path: Path) -> Path:
         cls_token="[CLS]",
         sep_token="[SEP]",
         mask_token="[MASK]",
-    ).save_pretrained(tmp_path / "tokenizer")
-    return tmp_path / "tokenizer"
+    ).save_pretrained(folder)
+    return folder
 
 
 @pytest.fixture

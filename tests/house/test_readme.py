@@ -90,6 +90,16 @@ def test_the_five_lines_of_python_are_those_that_a_test_runs() -> None:
     assert block in (PROJECT / "docs/pretraining.md").read_text(encoding="utf-8")
 
 
+def test_the_collator_and_several_machines_are_shown_as_the_docs_show_them() -> None:
+    """tests/collator and tests/cli/test_torchrun.py run what is behind them."""
+    docs = (PROJECT / "docs/pretraining.md").read_text(encoding="utf-8")
+    collator = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "Collator" in block)
+    assert collator in docs
+    several = re.findall(r"^CLOZELINE_TORCHRUN=.*$", README, re.MULTILINE)
+    assert ["--nnodes" in line for line in several] == [False, True]
+    assert all(f"{line}\n" in docs for line in several)
+
+
 def test_what_the_readme_links_to_is_there() -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (PROJECT / target).is_file(), target

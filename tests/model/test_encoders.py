@@ -9,8 +9,10 @@ from torch.nn import functional
 
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.model import language_model
+from clozeline.model.encoders import sources_of
 from clozeline.model.starting import start_from
 from clozeline.params import ModelParams
+from clozeline.training.identity import identity_of
 
 ROW = [2, 10, 11, 12, 13, 14, 3]
 SOURCE = """
@@ -93,6 +95,18 @@ def test_one_line_of_params_is_all_there_is_to_register(model) -> None:
     assert sum(type(module).__name__ == "RMSNorm" for module in model.modules()) == 4
     assert language_model.objective_of(model) == "mlm"
     assert language_model.longest_row(model) == 64
+
+
+def test_the_files_that_define_it_are_known(model, own_module, params_of, ids) -> None:
+    assert sources_of(model) == [own_module]
+    assert sources_of(language_model.build(params_of("bert"), "mlm", ids, seed=0)) == []
+
+
+def test_a_change_of_its_module_is_another_training(model, own_module, tiny_pretraining, tiny_tokens: Path) -> None:
+    before = identity_of(tiny_pretraining, 1, tiny_tokens, 40, model)
+    assert identity_of(tiny_pretraining, 1, tiny_tokens, 40, model) == before
+    own_module.write_text(SOURCE.replace("0.5", "0.7"))
+    assert identity_of(tiny_pretraining, 1, tiny_tokens, 40, model) != before
 
 
 def test_it_knows_nothing_at_first_and_learns_a_batch_by_heart(model, batch_of) -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -6,9 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from clozeline.errors import ClozelineError
 from clozeline.model.batches import Split
 from clozeline.model.objectives import OBJECTIVES
 from clozeline.params import PretrainParams
+from clozeline.progress import ProgressBar
 from clozeline.tokens.masking import Masker
 from clozeline.tokens.shards import TokenShards
 from clozeline.training import pretraining
@@ -276,3 +279,49 @@ def test_a_start_point_of_another_state_is_another_run(prepare: Prepare, tmp_pat
     name = str(tmp_path / "first")
     checkpoints = [prepare(start=name, start_revision=revision).loop.checkpoints for revision in ("one", "two")]
     assert checkpoints[0].fingerprint != checkpoints[1].fingerprint
+
+
+def test_checkpoints_stay_until_the_model_is_saved(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    trained = pretraining.pretrain(tiny_pretraining, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer, work=work)
+    (tmp_path / "encoder").write_text("no folder", encoding="utf-8")
+    with pytest.raises(ClozelineError):
+        trained.save(tmp_path / "encoder" / "inside")
+    assert list(work.glob("*/step-*"))
+    trained.save(tmp_path / "saved")
+    assert list(work.iterdir()) == []
+
+
+def test_of_several_processes_the_first_alone_saves(prepare: Prepare, tmp_path: Path) -> None:
+    trained = prepare.trained(steps=5)
+    replace(trained, writes=False).save(tmp_path / "encoder")
+    assert not (tmp_path / "encoder").exists()
+    trained.save(tmp_path / "encoder")
+    assert (tmp_path / "encoder" / "config.json").is_file()
+
+
+def test_from_python_a_training_shows_how_far_it_is_and_examples(
+    prepare: Prepare, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown: list[tuple[int, str]] = []
+    monkeypatch.setattr(ProgressBar, "advance", lambda bar, units, note: shown.append((units, note)))
+    with caplog.at_level("INFO"):
+        prepare.trained(validation__every_steps=20, validation__num_examples=2)
+    assert len(shown) == 8
+    assert shown[0][1].startswith("loss ")
+    assert len([record for record in caplog.records if "____" in record.message]) == 4
+
+
+def test_from_python_a_plateau_is_warned_of(prepare: Prepare, caplog: pytest.LogCaptureFixture) -> None:
+    """Hardly any learning rate: the loss stays at ln 64, close to what frequencies give in this language."""
+    prepare.trained(steps=150, optimizer__learning_rate=1e-9)
+    assert "frequent tokens are" in caplog.text
+
+
+def test_another_version_of_transformers_is_another_run(prepare: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = prepare().loop.checkpoints.fingerprint
+    assert prepare().loop.checkpoints.fingerprint == before
+    monkeypatch.setattr("clozeline.training.identity.version", lambda package: "4.0")
+    assert prepare().loop.checkpoints.fingerprint != before

@@ -25,6 +25,7 @@ Shapes: B rows, L longest row, T targets, H hidden, V vocabulary.
 
 import importlib
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -171,6 +172,18 @@ def load_own(folder: Path) -> OwnEncoderWithHead:
             do="bring your module back to the state it was trained in, or train again: `dvc repro pretrain`",
         ) from error
     return model
+
+
+def sources_of(model: object) -> list[Path]:
+    """The files that define an encoder of your own: the module that `family` names, and those of the same package that
+    its parts are classes of. Of a stock model none."""
+    if not isinstance(model, OwnEncoderWithHead):
+        return []
+    named = model.config.params.family.partition(":")[0]
+    package = named.partition(".")[0]
+    modules = {named, *(kind.__module__ for part in model.encoder.modules() for kind in type(part).__mro__)}
+    own = (sys.modules[name] for name in modules if name.partition(".")[0] == package)
+    return sorted(Path(file) for module in own if (file := module.__file__) is not None)
 
 
 def _name_of_tied(model: OwnEncoderWithHead) -> str:

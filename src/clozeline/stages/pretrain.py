@@ -10,16 +10,13 @@ from dataclasses import astuple, fields
 from pathlib import Path
 
 from clozeline.atomic import replacing_file
-from clozeline.model.detection import ReplacedTokenPair
 from clozeline.params import PretrainParams
 from clozeline.progress import ProgressBar
-from clozeline.tokens.frequencies import unigram_entropy
 from clozeline.tracking import RunLogger, run_logger
 from clozeline.training import pretraining
-from clozeline.training.callbacks import Callback, PlateauWarning
+from clozeline.training.advisers import advisers
+from clozeline.training.callbacks import Callback
 from clozeline.training.pretraining import Pretraining
-from clozeline.training.shown_examples import ShownExamples
-from clozeline.training.shown_parts import ShownParts
 from clozeline.training.state import CurvePoint, Look, State
 
 _LOG = logging.getLogger(__name__)
@@ -57,7 +54,7 @@ def run(
     _LOG.info("%s parameters, %s rows, %s steps", f"{job.num_parameters:,}", f"{job.num_rows:,}", f"{total:,}")
     with closing(run_logger()) as log, ProgressBar("pretrain", total) as bar:
         watch = _Watch(bar, log)
-        state = job.run([watch, *_advisers(params, job, tokenizer)])
+        state = job.run([watch, *advisers(params, job, tokenizer)])
     job.trained(tokenizer, state).save(out)
     _write_csv(curve, [field.name for field in fields(CurvePoint)], (astuple(point) for point in state.curve))
     _write_csv(looks, [field.name for field in fields(Look)], (astuple(look) for look in state.looks))
@@ -65,19 +62,6 @@ def run(
     with replacing_file(metrics) as file:
         file.write_text(json.dumps(_figures(job, state), indent=2) + "\n", encoding="utf-8")
     job.loop.checkpoints.remove()
-
-
-def _advisers(params: PretrainParams, job: Pretraining, tokenizer: Path) -> list[Callback]:
-    entropy = unigram_entropy(job.train.shards, job.train.vocabulary)
-    first_step = 2 * params.schedule.warmup_steps
-    advisers: list[Callback] = []
-    if not job.loop.hardware.processes.divides_weights:  # else the first process alone cannot ask the model
-        advisers = [ShownExamples.of(job.model, job.validation, tokenizer, params.validation.num_examples)]
-    if not isinstance(job.model, ReplacedTokenPair):
-        return [PlateauWarning(entropy, first_step), *advisers]
-    if advisers:
-        return [ShownParts.of(job.model, job.judge, params.discriminator_weight, entropy, first_step), *advisers]
-    return []
 
 
 def _figures(job: Pretraining, state: State) -> dict[str, int | float | None]:

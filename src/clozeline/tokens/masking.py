@@ -1,6 +1,7 @@
 """Which tokens are hidden, as a pure function of who they are: (seed, epoch, document, position).
 
-Nothing here knows of batches, workers, or ranks, so none of them can change a mask.
+Nothing here knows of batches, workers, or ranks, so none of them can change a mask. Under `final_mask_rate` the rate
+follows the share of the budget that is done: there `batch_tokens` and `steps` say how far down the same order it hides.
 
 Shapes: N tokens, rows whole and in reading order where a unit is more than a token; V vocabulary.
 """

@@ -24,6 +24,7 @@ from clozeline.spans import IndexArray, span_positions
 
 FORMAT_VERSION = 1
 INFO_NAME = "tokens.json"
+_TOKENIZER_FILE = "tokenizer.json"
 TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 _REBUILD = "rebuild it: `dvc repro --force tokenize`"
 
@@ -91,6 +92,22 @@ class TokensInfo(_Record):
             raise ArtifactError(
                 f"{path} is damaged", given=str(error.errors()[0]["msg"]), expected="a whole tokens.json", do=_REBUILD
             ) from error
+
+    def check_tokenizer(self, folder: Path, tokenizer: Path) -> None:
+        """Compare the tokenizer of these tokens, in `folder`, with the one in the folder `tokenizer`.
+
+        Raises:
+            ArtifactError: it is another one, or missing.
+        """
+        path = tokenizer / _TOKENIZER_FILE
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+        if sha256 != self.tokenizer_sha256:
+            raise ArtifactError(
+                f"the tokens in {folder} were not made with the tokenizer in {tokenizer}",
+                given=f"no file {path}" if sha256 is None else f"{path} of sha256 {sha256[:12]}…",
+                expected=f"the one of sha256 {self.tokenizer_sha256[:12]}…, as {folder / INFO_NAME} says",
+                do="make both together: `dvc repro tokenize`",
+            )
 
     def write(self, folder: Path) -> None:
         (folder / INFO_NAME).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")

@@ -11,14 +11,13 @@ In five lines, from Python:
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
 
-import clozeline
 from clozeline.atomic import replacing_folder
 from clozeline.cores import available_cores
 from clozeline.model import language_model
@@ -28,15 +27,19 @@ from clozeline.model.language_model import LanguageModel
 from clozeline.model.objectives import OBJECTIVES, TargetBatch
 from clozeline.model.starting import start_from
 from clozeline.params import PretrainParams
+from clozeline.progress import ProgressBar
+from clozeline.tokens.identity import check_seed
 from clozeline.tokens.masking import Masker
-from clozeline.tokens.shards import INFO_NAME, TokenShards
+from clozeline.tokens.shards import TokenShards, TokensInfo
 from clozeline.tokens.spelling import Spelling
+from clozeline.training.advisers import Advancing, advisers
 from clozeline.training.callbacks import Callback, Callbacks
-from clozeline.training.checkpoint import Checkpoints, fingerprint
+from clozeline.training.checkpoint import Checkpoints
 from clozeline.training.compilation import compiled
 from clozeline.training.distribution import Processes
 from clozeline.training.feeding import Feed, steps_of
 from clozeline.training.hardware import Hardware
+from clozeline.training.identity import identity_of
 from clozeline.training.judging import Judge
 from clozeline.training.looks import Looks
 from clozeline.training.loop import Loop
@@ -44,12 +47,11 @@ from clozeline.training.losses import loss_of
 from clozeline.training.micro_batches import MicroBatches
 from clozeline.training.optimizers import build_optimizer
 from clozeline.training.precision import Precision
+from clozeline.training.requests import check_budget, tell_what_has_no_effect
 from clozeline.training.schedule import Schedule
 from clozeline.training.state import State
 
 _LOG = logging.getLogger(__name__)
-_CODE = ("model", "tokens", "training")
-"""Rooms whose code decides the result."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ class Pretraining:
     def trained(self, tokenizer: Path, state: State) -> "Pretrained":
         """What came of it. Every process must call it: weights that are divided among them are put together."""
         weights = self.loop.hardware.processes.divided_weights(self.model)
-        return Pretrained(self.model.eval(), weights, state, tokenizer)
+        return Pretrained(self.model.eval(), weights, state, tokenizer, self.is_first_process)
 
 
 @dataclass(frozen=True)
@@ -99,11 +101,22 @@ class Pretrained:
     """All of them, where `model` has a part."""
     state: State
     tokenizer: Path
+    writes: bool = True
+    """Whether this is the process that writes files: of those that train together the first."""
+    checkpoints: Checkpoints | None = None
+    """Of no use any more once this is saved."""
 
     def save(self, out: Path) -> None:
-        """Write what stock `AutoModelForMaskedLM` (`AutoModelForCausalLM`), `AutoModel` and `AutoTokenizer` load."""
+        """Write what stock `AutoModelForMaskedLM` (`AutoModelForCausalLM`), `AutoModel` and `AutoTokenizer` load.
+
+        Every process may call it: the first one alone writes.
+        """
+        if not self.writes:
+            return
         with replacing_folder(out) as folder:
             language_model.save(self.model, self.tokenizer, folder, weights=self.weights)
+        if self.checkpoints is not None:
+            self.checkpoints.remove()
 
 
 def pretrain(
@@ -115,15 +128,15 @@ def pretrain(
     work: Path | None = None,
     callbacks: Iterable[Callback] = (),
 ) -> Pretrained:
-    """Train a language model on token shards.
+    """Train a language model on token shards. A bar of steps goes to standard error, a plateau and examples to the log.
 
     Args:
         params: section `pretrain` of params.yaml.
         seed: decides weights, order, masks and dropout.
         tokens: folder of token shards, as stage `tokenize` writes it: parts `train` and `validation`.
         tokenizer: folder of the tokenizer they were made with.
-        work: where checkpoints live until the training is done; a run that was killed goes on from there. None: no
-            run outlives its process.
+        work: where checkpoints live until the model is saved (`Pretrained.save`); a run that was killed goes on from
+            there. None: no run outlives its process.
         callbacks: hear of each point of the curve (nats per target), each look at held-out text, start and end.
 
     Raises:
@@ -133,11 +146,15 @@ def pretrain(
     """
     with TemporaryDirectory() as nowhere:
         job = prepare(params, seed=seed, tokens=tokens, tokenizer=tokenizer, work=work or Path(nowhere))
-        state = job.run(callbacks)
-        trained = job.trained(tokenizer, state)
-        if job.is_first_process:
-            job.loop.checkpoints.remove()
-    return trained
+        trained = job.trained(tokenizer, _watched(job, params, tokenizer, callbacks))
+    return trained if work is None else replace(trained, checkpoints=job.loop.checkpoints)
+
+
+def _watched(job: Pretraining, params: PretrainParams, tokenizer: Path, callbacks: Iterable[Callback]) -> State:
+    if not job.is_first_process:
+        return job.run(callbacks)
+    with ProgressBar("pretrain", job.loop.total_steps) as bar:
+        return job.run([Advancing(bar), *advisers(params, job, tokenizer), *callbacks])
 
 
 def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path, work: Path) -> Pretraining:
@@ -147,6 +164,8 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
         ArtifactError: the shards are damaged, or do not fit the tokenizer or the start point.
         ParamsError: the params cannot be met here.
     """
+    check_seed(seed)
+    tell_what_has_no_effect(params)
     processes = Processes.join()
     torch.set_num_threads(params.num_threads or max(available_cores() // processes.on_this_machine, 1))
     processes.check(params.optimizer.kind)
@@ -154,12 +173,14 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
     hardware: Hardware[TargetBatch] = Hardware(
         processes, precision, MicroBatches(params.micro_batch_tokens, processes.device)
     )
+    TokensInfo.read(tokens).check_tokenizer(tokens, tokenizer)
     train, validation = (
         Split.open(TokenShards.open(tokens, part), params.max_length) for part in ("train", "validation")
     )
+    total_steps = params.steps or steps_of(params.tokens or 0, train, params.batch_tokens, seed)
+    check_budget(params, total_steps)
     model = _model(params, train, tokenizer, seed).to(processes.device)
     spelling = Spelling.open(tokenizer) if Masker.needs_spelling(params.masking) else None
-    total_steps = params.steps or steps_of(params.tokens or 0, train, params.batch_tokens, seed)
     masker = Masker.create(params.masking, train.vocabulary, seed, spelling)
     feed = Feed(
         objective=OBJECTIVES[params.objective],
@@ -185,7 +206,7 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
         clip_norm=params.optimizer.clip_norm,
         log_every_steps=params.log_every_steps,
         checkpoint_every_steps=params.checkpoint_every_steps,
-        checkpoints=Checkpoints.of(work, _fingerprint(params, seed, tokens, total_steps), params.num_checkpoints),
+        checkpoints=Checkpoints.of(work, identity_of(params, seed, tokens, total_steps, model), params.num_checkpoints),
         hardware=hardware,
         seed=seed,
         looks=_looks(params, judge),
@@ -218,19 +239,3 @@ def _looks(params: PretrainParams, judge: Judge) -> Looks | None:
     if params.validation.every_steps is None:
         return None
     return Looks(params.validation.every_steps, params.validation.patience, judge.measure)
-
-
-def _fingerprint(params: PretrainParams, seed: int, tokens: Path, total_steps: int) -> str:
-    package = Path(clozeline.__file__).parent
-    code = [file for room in _CODE for file in sorted((package / room).rglob("*.py"))]
-    facts = {
-        "params": params.model_dump(exclude=_NOT_OF_THE_RESULT),
-        "seed": seed,
-        "total_steps": total_steps,
-        "torch": torch.__version__,
-        "num_threads": torch.get_num_threads(),
-    }
-    return fingerprint(facts, [tokens / INFO_NAME, *code])
-
-
-_NOT_OF_THE_RESULT = {"checkpoint_every_steps", "num_checkpoints", "num_workers"}

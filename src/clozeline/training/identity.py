@@ -1,0 +1,32 @@
+"""Which training this is: all that its result depends on, as the name of its checkpoints' folder."""
+
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+
+import clozeline
+from clozeline.model.encoders import sources_of
+from clozeline.model.language_model import LanguageModel
+from clozeline.params import PretrainParams
+from clozeline.tokens.shards import INFO_NAME
+from clozeline.training.checkpoint import fingerprint
+
+_CODE = ("model", "tokens", "training")
+"""Rooms whose code decides the result."""
+_NOT_OF_THE_RESULT = {"checkpoint_every_steps", "num_checkpoints", "num_workers"}
+
+
+def identity_of(params: PretrainParams, seed: int, tokens: Path, total_steps: int, model: LanguageModel) -> str:
+    """Of an encoder of one's own the files that define it are part of it; of stock classes transformers' version is."""
+    package = Path(clozeline.__file__).parent
+    code = [file for room in _CODE for file in sorted((package / room).rglob("*.py"))]
+    facts = {
+        "params": params.model_dump(exclude=_NOT_OF_THE_RESULT),
+        "seed": seed,
+        "total_steps": total_steps,
+        "torch": torch.__version__,
+        "transformers": version("transformers"),
+        "num_threads": torch.get_num_threads(),
+    }
+    return fingerprint(facts, [tokens / INFO_NAME, *code, *sources_of(model)])
