@@ -12,91 +12,183 @@ import torch
 from safetensors.torch import load_file
 
 from clozeline.errors import ParamsError
+from clozeline.model.families import FAMILIES
 from clozeline.params import PretrainParams
-from clozeline.training import pretraining
 from clozeline.training.distribution import Processes
 from tests.training import two_ranks
 
 SCRIPT = Path(two_ranks.__file__)
+SHARDINGS = ("ddp", "fsdp")
 
-
-Trained = tuple[dict[str, torch.Tensor], dict[str, Any]]
+Weights = dict[str, torch.Tensor]
+Trained = tuple[Weights, dict[str, Any]]
 """Weights, and what the first process told: where it began, and its losses."""
 
 
-def by_two(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path, sharding: str = "ddp") -> Trained:
-    folder.mkdir()
-    (folder / "params.json").write_text(params.model_dump_json(), encoding="utf-8")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    environment = {**os.environ, "CLOZELINE_SHARDING": sharding, "OMP_NUM_THREADS": "1"}
-    result = subprocess.run(
-        [*torchrun, str(SCRIPT), str(folder), str(tokens), str(tokenizer)],
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    assert result.returncode == 0, result.stderr
+def changed(params: PretrainParams, **changes: Any) -> PretrainParams:
+    """Keys of subsections are written `section__key`."""
+    tree = params.model_dump()
+    for name, value in changes.items():
+        section, _, key = name.rpartition("__")
+        (tree[section] if section else tree)[key] = value
+    return PretrainParams.model_validate(tree)
+
+
+def cases_of(small: PretrainParams) -> dict[str, tuple[str, PretrainParams]]:
+    """Name → how models are divided, and params."""
+    best = changed(small, optimizer__learning_rate=1.0, validation__every_steps=2, validation__patience=50)
+    few_rows = changed(small, batch_tokens=32)
+    brief = changed(small, steps=3, log_every_steps=1, schedule__warmup_steps=1)
+    detecting = {"objective": "rtd", "model__family": "electra"}
+    return {
+        "ddp": ("ddp", small),
+        "fsdp": ("fsdp", small),
+        "detecting": ("ddp", changed(small, **detecting)),
+        "in parts": ("ddp", changed(small, checkpoint_every_steps=5, micro_batch_tokens=100)),
+        "few rows": ("ddp", few_rows),
+        "few rows, detecting": ("ddp", changed(few_rows, **detecting)),
+        "few rows in parts, divided": ("fsdp", changed(small, batch_tokens=100, micro_batch_tokens=32)),
+        "best kept, divided": ("fsdp", changed(best, checkpoint_every_steps=50)),
+        "best kept, divided, with checkpoints": ("fsdp", changed(best, checkpoint_every_steps=5)),
+        **{
+            f"{family} {sharding}": (sharding, changed(brief, model__family=family))
+            for family in FAMILIES
+            for sharding in SHARDINGS
+        },
+    }
+
+
+class Together:
+    """What two processes left of each case; all were run by one start of them, which takes longer than the cases."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.cases: dict[str, tuple[str, PretrainParams]] = {}
+
+    def run(self, cases: dict[str, tuple[str, PretrainParams]], tokens: Path, tokenizer: Path) -> None:
+        again = "best kept, divided, with checkpoints"
+        told = [
+            {"name": name, "sharding": cases[name][0], "params": cases[name][1].model_dump()}
+            for name in [*cases, again]  # this one goes on from its newest checkpoint the second time
+        ]
+        (self.folder / "cases.json").write_text(json.dumps(told), encoding="utf-8")
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+        result = subprocess.run(
+            [*torchrun, str(SCRIPT), str(self.folder), str(tokens), str(tokenizer)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=900,
+        )
+        assert result.returncode == 0, result.stderr
+        self.cases = cases
+
+    def trained(self, name: str) -> Trained:
+        return read(self.folder / name)
+
+
+def read(folder: Path) -> Trained:
     return load_file(folder / "encoder" / "model.safetensors"), json.loads((folder / "told.json").read_text())
 
 
-def by_one(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path) -> Trained:
-    """What each of the two does, in this process."""
-    folder.mkdir(exist_ok=True)
-    told = two_ranks.train(params, tokens, tokenizer, folder)
-    return load_file(folder / "encoder" / "model.safetensors"), told
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Together:
+    return Together(tmp_path_factory.mktemp("two"))
 
 
 @pytest.fixture
-def small(tiny_pretraining: PretrainParams) -> PretrainParams:
-    """A learning rate at which rounding is not blown up by Adam, on few steps."""
-    optimizer = tiny_pretraining.optimizer.model_copy(update={"learning_rate": 1e-3})
-    return tiny_pretraining.model_copy(update={"steps": 12, "optimizer": optimizer, "log_every_steps": 3})
+def two(started: Together, tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path) -> Together:
+    if not started.cases:
+        # A learning rate at which rounding is not blown up by Adam, on few steps.
+        small = changed(tiny_pretraining, steps=12, log_every_steps=3, optimizer__learning_rate=1e-3)
+        started.run(cases_of(small), tiny_tokens, tiny_tokenizer)
+    return started
+
+
+@pytest.fixture
+def alone(two: Together, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path) -> "Alone":
+    return Alone(two, tiny_tokens, tiny_tokenizer, tmp_path / "alone")
+
+
+class Alone:
+    """`alone(name)`: the same case in this process, in a folder of its own or in one where it was begun."""
+
+    def __init__(self, two: Together, tokens: Path, tokenizer: Path, folder: Path) -> None:
+        self._two, self._tokens, self._tokenizer, self.folder = two, tokens, tokenizer, folder
+
+    def __call__(self, name: str, folder: Path | None = None) -> Trained:
+        folder = folder or self.folder
+        folder.mkdir(exist_ok=True)
+        told = two_ranks.train(self._two.cases[name][1], self._tokens, self._tokenizer, folder)
+        return load_file(folder / "encoder" / "model.safetensors"), told
+
+
+def largest_difference(one: Weights, other: Weights) -> float:
+    assert one.keys() == other.keys()
+    return max((one[name] - other[name]).abs().max().item() for name in one)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sharding", ["ddp", "fsdp"])
-def test_two_processes_end_with_the_parameters_of_one(
-    small: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path, sharding: str
-) -> None:
+@pytest.mark.parametrize("name", ["ddp", "fsdp"])
+def test_two_processes_end_with_the_parameters_of_one(two: Together, alone: Alone, name: str) -> None:
     """P22: each takes half of a batch's rows, so one process with the doubled half is the same params alone.
 
     P6, P27: nor do masks or the learning rate depend on how many they are; the logged loss is that of both.
     """
-    one, one_told = by_one(small, tiny_tokens, tiny_tokenizer, tmp_path / "one")
-    two, two_told = by_two(small, tiny_tokens, tiny_tokenizer, tmp_path / "two", sharding)
-    assert one.keys() == two.keys()
-    assert max((one[name] - two[name]).abs().max().item() for name in one) < 1e-5
-    assert two_told["losses"] == pytest.approx(one_told["losses"], abs=1e-5)
+    weights, told = two.trained(name)
+    one_weights, one_told = alone(name)
+    assert largest_difference(weights, one_weights) < 1e-5
+    assert told["losses"] == pytest.approx(one_told["losses"], abs=1e-5)
 
 
 @pytest.mark.slow
-def test_two_processes_detect_replaced_tokens_as_one_does(
-    small: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+@pytest.mark.parametrize("name", [f"{family} {sharding}" for family in FAMILIES for sharding in SHARDINGS])
+def test_two_processes_train_every_family_as_one_does(two: Together, alone: Alone, name: str) -> None:
+    """P22: also where a loss does not depend on some weights, and where lists of layers hold lists of layers."""
+    assert largest_difference(two.trained(name)[0], alone(name)[0]) < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["few rows", "few rows, detecting", "few rows in parts, divided"])
+def test_batches_of_fewer_rows_than_processes_or_parts_are_trained_on_as_one_does(
+    two: Together, alone: Alone, name: str
 ) -> None:
+    weights, told = two.trained(name)
+    one_weights, one_told = alone(name)
+    assert largest_difference(weights, one_weights) < 1e-5
+    assert told["losses"] == pytest.approx(one_told["losses"], abs=1e-4)
+
+
+@pytest.mark.slow
+def test_two_processes_detect_replaced_tokens_as_one_does(two: Together, alone: Alone) -> None:
     """P22: two models that share a table, of which half the rows of a batch are in each process."""
-    model = small.model.model_copy(update={"family": "electra"})
-    params = small.model_copy(update={"objective": "rtd", "model": model})
-    one = pretraining.pretrain(params, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer)
-    one.save(tmp_path / "one")
-    _, two_told = by_two(params, tiny_tokens, tiny_tokenizer, tmp_path / "two")
+    _, told = two.trained("detecting")
+    _, one_told = alone("detecting")
     for file in ("model.safetensors", "generator/model.safetensors"):
-        alone, both = load_file(tmp_path / "one" / file), load_file(tmp_path / "two" / "encoder" / file)
-        assert alone.keys() == both.keys()
-        assert max((alone[name] - both[name]).abs().max().item() for name in alone) < 1e-5
-    assert two_told["losses"] == pytest.approx([point.loss for point in one.state.curve], abs=1e-4)
+        one, both = (load_file(folder / "encoder" / file) for folder in (alone.folder, two.folder / "detecting"))
+        assert largest_difference(one, both) < 1e-5
+    assert told["losses"] == pytest.approx(one_told["losses"], abs=1e-4)
 
 
 @pytest.mark.slow
-def test_what_two_processes_began_one_can_finish(
-    small: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
-) -> None:
+def test_what_two_processes_began_one_can_finish(two: Together, alone: Alone) -> None:
     """A checkpoint holds the whole state, whoever wrote it."""
-    part = small.model_copy(update={"checkpoint_every_steps": 5, "micro_batch_tokens": 100})
-    by_two(part, tiny_tokens, tiny_tokenizer, tmp_path / "both")
-    finished, told = by_one(part, tiny_tokens, tiny_tokenizer, tmp_path / "both")
+    finished, told = alone("in parts", two.folder / "in parts")
     assert told["started_at"] == 10, "it goes on from the checkpoint of the two"
-    alone, _ = by_one(part, tiny_tokens, tiny_tokenizer, tmp_path / "alone")
-    assert max((finished[name] - alone[name]).abs().max().item() for name in alone) < 1e-5
+    whole, _ = alone("in parts")
+    assert largest_difference(finished, whole) < 1e-5
+
+
+@pytest.mark.slow
+def test_a_divided_model_comes_back_with_its_best_weights(two: Together) -> None:
+    """The best look was before the checkpoint: what is kept then is in it, whole."""
+    finished, told = two.trained("best kept, divided, with checkpoints")
+    whole, _ = two.trained("best kept, divided")
+    assert told["started_at"] == 10
+    assert largest_difference(finished, whole) == 0.0
+    (state,) = two.folder.glob("best kept, divided, with checkpoints/work/*/step-000000010/state.pt")
+    kept = torch.load(state, weights_only=True)["best_weights"]
+    assert largest_difference({name: kept[name] for name in whole}, whole) == 0.0
 
 
 def test_a_process_alone_is_the_first_of_one() -> None:

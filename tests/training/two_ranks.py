@@ -1,4 +1,4 @@
-"""Trains a tiny model on as many processes as there are, and saves it; run by torchrun, or imported."""
+"""Trains tiny models on as many processes as there are, and saves them; run by torchrun, or imported."""
 
 import json
 import os
@@ -32,9 +32,15 @@ def train(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path) -
     return {"started_at": start.step, "losses": [point.loss for point in state.curve]}
 
 
+def train_each(folder: Path, tokens: Path, tokenizer: Path) -> None:
+    """`cases.json` in `folder` says what, one after another; the first process writes what it was told of each."""
+    for case in json.loads((folder / "cases.json").read_text(encoding="utf-8")):
+        os.environ["CLOZELINE_SHARDING"] = case["sharding"]
+        sys.stderr.write(f"{case['name']}\n")  # says in which one an error or a hang was
+        told = train(PretrainParams.model_validate(case["params"]), tokens, tokenizer, folder / case["name"])
+        if int(os.environ["RANK"]) == 0:
+            (folder / case["name"] / "told.json").write_text(json.dumps(told), encoding="utf-8")
+
+
 if __name__ == "__main__":
-    folder, tokens, tokenizer = map(Path, sys.argv[1:4])
-    given = PretrainParams.model_validate_json((folder / "params.json").read_text(encoding="utf-8"))
-    told = train(given, tokens, tokenizer, folder)
-    if int(os.environ["RANK"]) == 0:
-        (folder / "told.json").write_text(json.dumps(told), encoding="utf-8")
+    train_each(*map(Path, sys.argv[1:4]))

@@ -56,6 +56,10 @@ class TargetBatch:
             labels_T=self.labels_T[of_rows],
         )
 
+    def silent(self) -> Self:
+        """The same rows, asked for nothing: their loss is 0, and so is every gradient."""
+        return replace(self, slot_T=self.slot_T[:0], labels_T=self.labels_T[:0])
+
     def targets_in(self, first: int, last: int) -> slice:
         """Those of rows `first` … `last - 1`."""
         length = self.input_ids_BL.shape[1]
@@ -92,6 +96,10 @@ class DetectionBatch(TargetBatch):
             uniform_T=self.uniform_T[self.targets_in(first, last)],
             targets_per_token=self.targets_per_token,
         )
+
+    def silent(self) -> Self:
+        no_share = torch.zeros_like(self.targets_per_token)
+        return replace(super().silent(), uniform_T=self.uniform_T[:0], targets_per_token=no_share)
 
     def as_part_of(self, num_targets: int, num_tokens: int) -> Self:
         return replace(self, targets_per_token=torch.tensor(num_targets / num_tokens))

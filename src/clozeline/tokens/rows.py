@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.disk_arrays import DiskArrays, chunks
+from clozeline.errors import DataError
 from clozeline.tokens.masking import Ids
 from clozeline.tokens.shards import TokenShards
 
@@ -102,7 +103,18 @@ class Plan:
 
 
 def shuffled_plan(length_R: NDArray[np.int64], batch_tokens: int, seed: int, epoch: int) -> Plan:
-    """A new order for each epoch; rows of one batch have nearly the same length."""
+    """A new order for each epoch; rows of one batch have nearly the same length.
+
+    Raises:
+        DataError: there is no row.
+    """
+    if not len(length_R):
+        raise DataError(
+            "the training part holds no token",
+            given="0 rows to make batches of",
+            expected="documents with tokens",
+            do="give more text, or lower `preprocess.validation_fraction`; then `dvc repro`",
+        )
     random = np.random.Generator(np.random.Philox(key=[seed, epoch]))
     order_R = _permutation(len(length_R), random)
     bounds = DiskArrays().joined(_sorted_in_pools(order_R, length_R, batch_tokens), np.int64)

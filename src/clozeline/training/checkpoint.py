@@ -4,6 +4,7 @@ They live outside DVC's outs, in a folder named by a fingerprint of all that the
 learning rate, another corpus, or another line of code looks in another folder and cannot pick up a stale one.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -50,10 +51,12 @@ class Checkpoints:
         Raises:
             StorageError: the disk is full; the states saved before are still there.
         """
+        for half in self.folder.glob(".step-*"):
+            shutil.rmtree(half, ignore_errors=True)  # of a run that was killed while it wrote this
         with replacing_folder(self.folder / f"step-{step:09d}") as beside:
             _write(dict(state), beside / _STATE)
-            seal = {"fingerprint": self.fingerprint, "sha256": _sha256(beside / _STATE)}
-            (beside / _SEAL).write_text(json.dumps(seal), encoding="utf-8")
+            seal = _Seal(self.fingerprint, _sha256(beside / _STATE))
+            (beside / _SEAL).write_text(seal.text(), encoding="utf-8")
         for old in self._saved()[: -self.keep]:
             shutil.rmtree(old)
 
@@ -66,7 +69,7 @@ class Checkpoints:
         for saved in reversed(self._saved()):
             try:
                 return self._load(saved)
-            except (OSError, ValueError, KeyError) as error:
+            except (OSError, ValueError) as error:
                 _LOG.warning("checkpoint %s is damaged (%s): trying the one before it", saved, error)
         return None
 
@@ -74,23 +77,64 @@ class Checkpoints:
         """Forget every state: the training is done and its result is saved."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
+    def tell_of_others(self) -> None:
+        """Warn of states of other trainings beside these: each waits for params, inputs and code that may never come
+        back."""
+        with contextlib.suppress(FileNotFoundError):  # one that ends in this moment removes its own
+            saved = [path for path in self.folder.parent.glob("*/step-*") if path.parent != self.folder]
+            size_bytes = sum(file.stat().st_size for path in saved for file in path.iterdir())
+            if saved:
+                _LOG.warning(
+                    "%s holds checkpoints of other params, inputs or code, %.1f MB in all: %s. Remove those that no run"
+                    " is to go on from",
+                    self.folder.parent,
+                    size_bytes / 1e6,
+                    ", ".join(sorted({path.parent.name for path in saved})),
+                )
+
     def _saved(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
 
     def _load(self, saved: Path) -> dict[str, Any]:
-        seal = json.loads((saved / _SEAL).read_text(encoding="utf-8"))
-        if seal["fingerprint"] != self.fingerprint:
+        seal = _Seal.read(saved / _SEAL)
+        if seal.fingerprint != self.fingerprint:
             raise ArtifactError(
                 f"{saved} is a checkpoint of another run",
-                given=f"fingerprint {seal['fingerprint']}",
+                given=f"fingerprint {seal.fingerprint}",
                 expected=f"fingerprint {self.fingerprint}, of these params, inputs and code",
                 do=f"remove {saved}: it was moved there by hand",
             )
         sha256 = _sha256(saved / _STATE)
-        if sha256 != seal["sha256"]:
-            raise ValueError(f"sha256 is {sha256[:12]}…, {seal['sha256'][:12]}… was written")
+        if sha256 != seal.sha256:
+            raise ValueError(f"sha256 is {sha256[:12]}…, {seal.sha256[:12]}… was written")
         state: dict[str, Any] = torch.load(saved / _STATE, weights_only=True)
         return state
+
+
+@dataclass(frozen=True)
+class _Seal:
+    """Says whose a state is and what it was when it was written; it tells damage to itself from another run's seal."""
+
+    fingerprint: str
+    sha256: str
+
+    @property
+    def _own_sha256(self) -> str:
+        return hashlib.sha256(f"{self.fingerprint} {self.sha256}".encode()).hexdigest()
+
+    def text(self) -> str:
+        return json.dumps({"fingerprint": self.fingerprint, "sha256": self.sha256, "own_sha256": self._own_sha256})
+
+    @classmethod
+    def read(cls, path: Path) -> "_Seal":
+        """Raises:
+        ValueError: it is not what `text` gave.
+        """
+        fields = json.loads(path.read_text(encoding="utf-8"))
+        seal = cls(str(fields.get("fingerprint")), str(fields.get("sha256"))) if isinstance(fields, dict) else None
+        if seal is None or fields.get("own_sha256") != seal._own_sha256:
+            raise ValueError(f"{path.name} is not what was written")
+        return seal
 
 
 def _write(state: dict[str, Any], path: Path) -> None:

@@ -6,22 +6,27 @@ gradients are summed over all of them, so N processes do what one does with the 
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.checkpoint import state_dict as whole
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from clozeline.errors import ParamsError
 
 Sharding = Literal["ddp", "fsdp"]
+
 _WHOLE = whole.StateDictOptions(full_state_dict=True, cpu_offload=True)
+
+
+class Movable(Protocol):
+    def to(self, device: torch.device) -> object: ...
 
 
 @dataclass(frozen=True)
@@ -81,17 +86,23 @@ class Processes:
         """No process has them all."""
         return self.world_size > 1 and self.sharding == "fsdp"
 
-    def wrap(self, module: nn.Module) -> nn.Module:
-        """`module`, its gradients summed over all processes when a backward pass ends."""
+    def wrap(self, module: nn.Module, smallest: Callable[[], Movable]) -> nn.Module:
+        """`module`, its gradients summed over all processes when a backward pass ends.
+
+        `smallest`: makes what `module` is called with; it tells which weights a loss depends on.
+        """
         if self.world_size == 1:
             return module
         if self.sharding == "fsdp":
-            for layers in [inner for inner in module.modules() if isinstance(inner, nn.ModuleList)]:
+            # Lists inside lists first: what is divided already stays so where the outer one is divided.
+            for layers in reversed([inner for inner in module.modules() if isinstance(inner, nn.ModuleList)]):
                 for layer in layers:
                     fully_shard(layer)
             fully_shard(module)
             return module
-        return DistributedDataParallel(module, broadcast_buffers=False)
+        # DDP waits for the gradient of every weight, and a search for those that get none costs each step a little.
+        has_idle = _has_idle_weights(module, smallest().to(self.device))
+        return DistributedDataParallel(module, broadcast_buffers=False, find_unused_parameters=has_idle)
 
     def one_sum(self, module: object, is_last: bool) -> AbstractContextManager[None]:
         """Around a backward pass: gradients are summed over the processes after the last micro-batch alone."""
@@ -131,6 +142,15 @@ class Processes:
         tied = dict(model.named_parameters(remove_duplicate=False)).keys() - dict(model.named_parameters()).keys()
         return {name: weight for name, weight in weights.items() if name not in tied}
 
+    def put_together(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Parts of weights made whole. Every process must call it."""
+        return {name: _whole(weight) for name, weight in weights.items()}
+
+    def divide(self, weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+        """What `put_together` gave, divided as the weights of `model` are. Every process must call it."""
+        like = model.state_dict()
+        return {name: _divided(weight, like[name]) for name, weight in weights.items()}
+
     def restore(
         self,
         model: nn.Module,
@@ -154,6 +174,23 @@ class Processes:
 
 def _is_sharded(model: nn.Module) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+
+
+def _whole(weight: Tensor) -> Tensor:
+    return weight.full_tensor().cpu() if isinstance(weight, DTensor) else weight
+
+
+def _divided(weight: Tensor, like: Tensor) -> Tensor:
+    return distribute_tensor(weight, like.device_mesh, like.placements) if isinstance(like, DTensor) else weight
+
+
+def _has_idle_weights(module: nn.Module, inputs: object) -> bool:
+    """Whether the loss does not depend on some of them: a pooler that nobody asks, global attention without a token
+    that has it."""
+    module(inputs).backward()
+    has_idle = any(weight.requires_grad and weight.grad is None for weight in module.parameters())
+    module.zero_grad()
+    return has_idle
 
 
 @contextlib.contextmanager

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
@@ -58,8 +59,7 @@ class Feed:
         whole = self.objective.training(
             self.split, self.masker, self.split.read(turn.rows_B), turn.epoch, self.progress(turn)
         )
-        first, last = (whole.num_rows * (self.rank + place) // self.world_size for place in (0, 1))
-        own = whole if self.world_size == 1 else whole.rows(first, last)
+        own = whole if self.world_size == 1 else self._share_of(whole)
         return Batch(
             epoch=turn.epoch,
             index=turn.batch,
@@ -67,7 +67,18 @@ class Feed:
             num_tokens=self.split.num_tokens(turn.rows_B),
             num_targets=len(whole.labels_T),
             num_rows_without_target=whole.num_rows_without_target,
+            rows_short=-(-whole.num_rows // self.world_size) - own.num_rows,
         )
+
+    def _share_of(self, whole: TargetBatch) -> TargetBatch:
+        """This process's rows. Of fewer rows than processes, one that has none takes a silent one: gradients are summed
+        over processes that all take the same steps."""
+        first, last = (whole.num_rows * (self.rank + place) // self.world_size for place in (0, 1))
+        return whole.rows(first, last) if first < last else whole.rows(0, 1).silent()
+
+    def one_row(self) -> TargetBatch:
+        """The smallest batch there is, of the kind that a model is given."""
+        return self.batch(Turn(0, 0, np.zeros(1, np.int64))).inputs
 
     def progress(self, turn: Turn) -> float:
         """Share of the budget (0-1) before this batch, by its place alone."""

@@ -10,6 +10,7 @@ from typing import Any, Generic
 import torch
 from torch import Tensor, nn
 
+from clozeline.errors import TrainingError
 from clozeline.training.callbacks import Callback
 from clozeline.training.checkpoint import Checkpoints
 from clozeline.training.hardware import Hardware
@@ -17,6 +18,9 @@ from clozeline.training.looks import Looks
 from clozeline.training.optimizers import scale_learning_rates
 from clozeline.training.state import Batch, Inputs, State
 from clozeline.training.steps import Steps
+
+_MOST_EMPTY_BATCHES = 1000
+"""Batches in a row without a target, after which no one is waited for."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +49,19 @@ class Loop(Generic[Inputs]):
         """Train from `state` to the last step; a run killed at any step and resumed ends with the same bytes.
 
         Raises:
-            TrainingError: the loss or the gradient is not finite.
+            TrainingError: the loss or the gradient is not finite, or no batch has a target.
         """
         self.model.train()
         callback.on_start(state)
         steps = Steps(self.model, self.optimizer, self.loss_sum, self.clip_norm, self.hardware, self.seed)
         batches = self.batches_from(state.epoch, state.index)
+        num_empty = 0
         while state.step < self.total_steps and not self._is_done(state):
-            self._take(next(batches), steps, state, callback)
+            batch = next(batches)
+            num_empty = 0 if batch.num_targets else num_empty + 1
+            if num_empty > _MOST_EMPTY_BATCHES:
+                raise _nothing_to_learn(batch)
+            self._take(batch, steps, state, callback)
         if self.looks is not None and self.looks.keeps_best:
             self.looks.restore_best(self.model)
         callback.on_end(state)
@@ -72,11 +81,18 @@ class Loop(Generic[Inputs]):
         if steps.must_read or is_point or is_checkpoint:
             state.window_loss_sum += steps.read()
         if is_point:
-            callback.on_point(state.close_window(self.optimizer.param_groups[0]["lr"], steps.last_norm))
+            self._draw(steps, state, callback)
         if self.looks is not None and self.looks.is_due(state.step, is_last):
             callback.on_look(self.looks.take(self.model, state))
+        if self._is_done(state) and not is_point:
+            self._draw(steps, state, callback)
         if is_checkpoint:
             self.save(state)
+
+    def _draw(self, steps: Steps[Inputs], state: State, callback: Callback) -> None:
+        """A point of the curve."""
+        state.window_loss_sum += steps.read()
+        callback.on_point(state.close_window(self.optimizer.param_groups[0]["lr"], steps.last_norm))
 
     def _is_done(self, state: State) -> bool:
         return self.looks is not None and self.looks.has_lost_patience(state)
@@ -90,12 +106,14 @@ class Loop(Generic[Inputs]):
 
     def everything(self, state: State) -> dict[str, Any]:
         """What `restore` needs."""
-        model, optimizer = self.hardware.processes.states(self.model, self.optimizer)
+        processes = self.hardware.processes
+        model, optimizer = processes.states(self.model, self.optimizer)
+        best = self.looks.best_weights if self.looks is not None else None
         return {
             "model": model,
             "optimizer": optimizer,
             "scaler": self.hardware.precision.scaler.state_dict(),
-            "best_weights": self.looks.best_weights if self.looks is not None else None,
+            "best_weights": None if best is None else processes.put_together(best),
             "state": asdict(state),
         }
 
@@ -105,6 +123,8 @@ class Loop(Generic[Inputs]):
         Raises:
             ArtifactError: a checkpoint belongs to another run.
         """
+        if self.hardware.processes.is_first:
+            self.checkpoints.tell_of_others()
         saved = self.checkpoints.load_newest()
         return State() if saved is None else self.restore(saved)
 
@@ -113,5 +133,15 @@ class Loop(Generic[Inputs]):
         self.hardware.processes.restore(self.model, self.optimizer, saved["model"], saved["optimizer"])
         self.hardware.precision.scaler.load_state_dict(saved["scaler"])
         if self.looks is not None:
-            self.looks.best_weights = saved["best_weights"]
+            best = saved["best_weights"]
+            self.looks.best_weights = None if best is None else self.hardware.processes.divide(best, self.model)
         return State.of(saved["state"])
+
+
+def _nothing_to_learn(batch: Batch[Any]) -> TrainingError:
+    return TrainingError(
+        "the training has nothing to learn",
+        given=f"no target in {_MOST_EMPTY_BATCHES:,} batches up to batch {batch.index} of epoch {batch.epoch}",
+        expected="tokens that a model is asked for",
+        do="raise `mask_rate` in params.yaml, or give texts that are not special or unknown tokens alone",
+    )

@@ -21,6 +21,9 @@ class Divisible(Protocol):
 
     def rows(self, first: int, last: int) -> Self: ...
 
+    def silent(self) -> Self:
+        """The same rows, asked for nothing."""
+
     def to(self, device: torch.device) -> Self: ...
 
 
@@ -35,16 +38,25 @@ class MicroBatches(Generic[Rows]):
         self._most_slots = most_slots
         self._device = device
 
-    def parts(self, batch: Rows) -> list[Rows]:
-        """Parts of nearly equal numbers of rows; each has one row at least."""
-        return [part.to(self._device) for part in self._cut(batch)]
+    def parts(self, batch: Rows, rows_short: int = 0) -> list[Rows]:
+        """Parts of nearly equal numbers of rows; each has one row at least.
 
-    def _cut(self, batch: Rows) -> list[Rows]:
-        if self._most_slots is None or batch.num_slots <= self._most_slots:
+        `rows_short`: how many rows more another process has. They are as many parts as it needs, for a model that is
+        divided among processes is put together for each part by all of them: of fewer rows than parts, some are silent.
+        """
+        return [part.to(self._device) for part in self._cut(batch, rows_short)]
+
+    def _cut(self, batch: Rows, rows_short: int = 0) -> list[Rows]:
+        if self._most_slots is None:
             return [batch]
-        num_parts = min(-(-batch.num_slots // self._most_slots), batch.num_rows)
+        most_rows = batch.num_rows + rows_short
+        num_slots = batch.num_slots * most_rows // batch.num_rows
+        if num_slots <= self._most_slots:
+            return [batch]
+        num_parts = min(-(-num_slots // self._most_slots), most_rows)
         bounds = [batch.num_rows * part // num_parts for part in range(num_parts + 1)]
-        return [batch.rows(first, last) for first, last in itertools.pairwise(bounds)]
+        spans = itertools.pairwise(bounds)
+        return [batch.rows(first, last) if first < last else batch.rows(0, 1).silent() for first, last in spans]
 
     def halve(self, batch: Rows) -> bool:
         """After memory ran out: parts half as large from now on. False: a part was one row already."""

@@ -194,7 +194,7 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
         world_size=processes.world_size,
     )
     bare_loss = loss_of(model, masker.is_fixed_V, params.discriminator_weight).to(processes.device)
-    loss = processes.wrap(compiled(bare_loss, params.compile))
+    loss = processes.wrap(compiled(bare_loss, params.compile), feed.one_row)
     judge = Judge(loss, feed.objective, validation, seed, params.validation.max_tokens, params.batch_tokens, hardware)
     loop = Loop(
         model=model,

@@ -20,6 +20,8 @@ class Batch(Generic[Inputs]):
     """Of the whole batch: the loss of every part is divided by it, so parts add up to the mean over targets."""
     num_rows_without_target: int = 0
     """Of the whole batch: rows that were read and taught nothing."""
+    rows_short: int = 0
+    """How many rows more the process with the most has: all of them must cut their rows into as many parts."""
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,8 @@ class Steps(Generic[Inputs]):
         Raises:
             TrainingError: a loss or a gradient was not finite; it names the first step and its batch.
         """
+        if not self._unread:
+            return 0.0
         losses = self._hardware.processes.sum(torch.stack([loss.double() for _, _, loss, _ in self._unread])).tolist()
         norms = torch.stack([_local(norm) for *_, norm in self._unread]).tolist()
         for (step, batch, _, _), loss, norm in zip(self._unread, losses, norms, strict=True):
@@ -84,7 +86,7 @@ class Steps(Generic[Inputs]):
         processes, precision = self._hardware.processes, self._hardware.precision
         begin_step(self._seed, step, processes.rank, precision.device)
         scale = processes.loss_scale / batch.num_targets
-        parts = self._hardware.micro_batches.parts(batch.inputs)
+        parts = self._hardware.micro_batches.parts(batch.inputs, batch.rows_short)
         total = torch.zeros((), device=precision.device)
         for place, part in enumerate(parts):
             with processes.one_sum(self._loss_sum, is_last=place == len(parts) - 1):
