@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from clozeline.errors import DataError
 from clozeline.tokens.rows import Boundary, Rows, cursor, gather, shuffled_plan, sorted_plan
 
 BOUNDARY = Boundary(cls_id=2, sep_id=3, pad_id=0)
@@ -72,6 +73,11 @@ def test_epochs_differ_and_the_same_epoch_is_the_same() -> None:
     first, again, second = (shuffled_plan(rows.length_R, 2048, seed=1, epoch=epoch) for epoch in (0, 0, 1))
     assert (first.order_R == again.order_R).all()
     assert not (first.order_R == second.order_R).all()
+
+
+def test_of_no_rows_there_is_no_endless_search_for_a_batch() -> None:
+    with pytest.raises(DataError, match="no token"):
+        next(cursor(np.zeros(0, np.int64), 2048, seed=1, epoch=0, batch=0))
 
 
 def test_batches_can_start_anywhere() -> None:

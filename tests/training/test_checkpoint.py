@@ -56,7 +56,18 @@ def lose_seal(saved: Path) -> None:
     (saved / "seal.json").unlink()
 
 
-@pytest.mark.parametrize("harm", [damage, truncate, lose_seal])
+def write_null_into_seal(saved: Path) -> None:
+    (saved / "seal.json").write_text("null")
+
+
+def change_a_letter_of_the_seal(saved: Path) -> None:
+    seal = saved / "seal.json"
+    text = seal.read_text()
+    assert '"one"' in text
+    seal.write_text(text.replace('"one"', '"onf"'))
+
+
+@pytest.mark.parametrize("harm", [damage, truncate, lose_seal, write_null_into_seal, change_a_letter_of_the_seal])
 def test_a_damaged_newest_state_is_passed_over_loudly(
     tmp_path: Path, harm: object, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -93,6 +104,27 @@ def test_a_save_that_fails_leaves_the_states_before_it(tmp_path: Path, monkeypat
     assert state is not None
     assert state["step"] == 9
     assert [folder.name for folder in (tmp_path / "one").iterdir()] == ["step-000000009"]
+
+
+def test_what_a_killed_save_left_goes_with_the_next(tmp_path: Path) -> None:
+    half = tmp_path / "one" / ".step-000000010.123.abcd.partial"
+    half.mkdir(parents=True)
+    (half / "state.pt").write_bytes(b"half")
+    save(checkpoints(tmp_path), 10)
+    assert [folder.name for folder in (tmp_path / "one").iterdir()] == ["step-000000010"]
+
+
+def test_states_of_trainings_that_were_given_up_are_told_of_and_kept(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    save(checkpoints(tmp_path, "one"), 1)
+    checkpoints(tmp_path, "one").tell_of_others()
+    assert caplog.text == ""
+    for name in ("two", "three"):
+        save(checkpoints(tmp_path, name), 1)
+    checkpoints(tmp_path, "one").tell_of_others()
+    assert "three, two" in caplog.text
+    assert {folder.name for folder in tmp_path.iterdir()} == {"one", "two", "three"}
 
 
 def test_removing_forgets_this_training_alone(tmp_path: Path) -> None:

@@ -36,7 +36,8 @@ def changed(params: PretrainParams, **changes: Any) -> PretrainParams:
 
 def cases_of(small: PretrainParams) -> dict[str, tuple[str, PretrainParams]]:
     """Name → how models are divided, and params."""
-    best = changed(small, optimizer__learning_rate=1.0, validation__every_steps=2, validation__patience=50)
+    worse = changed(small, optimizer__learning_rate=5.0, schedule__warmup_steps=11)  # the later, the worse
+    best = changed(worse, validation__every_steps=2, validation__patience=50)
     few_rows = changed(small, batch_tokens=32)
     brief = changed(small, steps=3, log_every_steps=1, schedule__warmup_steps=1)
     detecting = {"objective": "rtd", "model__family": "electra"}

@@ -10,9 +10,11 @@ from clozeline.params import OptimizerParams
 from clozeline.training.callbacks import Callback
 from clozeline.training.checkpoint import Checkpoints
 from clozeline.training.hardware import Hardware
+from clozeline.training.looks import Looks
 from clozeline.training.loop import Loop
 from clozeline.training.optimizers import build_optimizer
 from clozeline.training.state import Batch, CurvePoint
+from clozeline.training.steps import Steps
 
 OPTIMIZER = OptimizerParams(
     kind="adamw",
@@ -154,3 +156,35 @@ def test_the_gradient_is_clipped_to_the_norm(tmp_path: Path) -> None:
     curve = run(training)
     assert norms[0] == pytest.approx(1.0, abs=1e-4)
     assert curve[0].gradient_norm > 100
+
+
+@pytest.mark.parametrize("reads_each_step", [True, False])
+def test_a_training_that_stops_before_its_first_point_has_one_where_it_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads_each_step: bool
+) -> None:
+    """Where losses are read at each step, and where the processor runs ahead of them."""
+    take = Steps.take
+
+    def taken(steps: Steps[Tensor], batch: Batch[Tensor], step: int) -> None:
+        steps.must_read = reads_each_step
+        take(steps, batch, step)
+
+    monkeypatch.setattr(Steps, "take", taken)
+    training = loop(tmp_path)
+    losses = iter([1.0, 2.0, 3.0])
+    object.__setattr__(training, "looks", Looks(every_steps=1, patience=1, measure=lambda: next(losses)))
+    curve = run(training)
+    assert [point.step for point in curve] == [2]
+    assert curve[0].loss > 0
+
+
+def test_a_training_that_never_has_a_target_is_ended(tmp_path: Path) -> None:
+    training = loop(tmp_path)
+
+    def silent(epoch: int, index: int) -> Iterator[Batch[Tensor]]:
+        for place in range(5000):
+            yield Batch(epoch + place, 0, torch.empty(0), num_tokens=8, num_targets=0)
+
+    object.__setattr__(training, "batches_from", silent)
+    with pytest.raises(TrainingError, match=r"(?s)nothing to learn.*no target in 1,000 batches.*mask_rate"):
+        run(training)

@@ -1,6 +1,10 @@
+import io
+import os
+import signal
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pytest
@@ -158,6 +162,53 @@ def test_a_killed_training_ends_with_the_bytes_of_one_that_was_not(
     resumed = prepare("killed", **changes)
     assert resumed.run() == whole_state
     assert largest_difference(weights_of(whole.model), weights_of(resumed.model)) == 0.0
+
+
+def killed_in_a_save(job: Pretraining, save: int) -> int:
+    """Signal that ended a process of its own that runs `job`, when half of its save `save` was on the disk."""
+    process = os.fork()
+    if process == 0:
+        try:
+            die_in_save(job, save)
+        finally:
+            os._exit(1)
+    return os.WTERMSIG(os.waitpid(process, 0)[1])
+
+
+def die_in_save(job: Pretraining, save: int) -> None:
+    write, num_saves = torch.save, 0
+
+    def half(state: object, file: BinaryIO) -> None:
+        nonlocal num_saves
+        num_saves += 1
+        whole = io.BytesIO()
+        write(state, whole)
+        file.write(whole.getvalue()[: None if num_saves < save else len(whole.getvalue()) // 2])
+        if num_saves == save:
+            file.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    torch.save = half
+    job.run()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_training_killed_while_it_saves_ends_with_the_bytes_of_one_that_was_not(
+    prepare: Prepare, tmp_path: Path, num_workers: int
+) -> None:
+    """P29, P31: by the signal that no process hears."""
+    changes = {"model__dropout": 0.1, "checkpoint_every_steps": 4, "steps": 16, "num_workers": num_workers}
+    whole = prepare("whole", **changes)
+    whole_state = whole.run()
+    assert killed_in_a_save(prepare("killed", **changes), save=3) == signal.SIGKILL
+    left = [folder.name for folder in (tmp_path / "killed").glob("*/*")]
+    assert sorted(name for name in left if name.endswith("0004") or name.endswith("0008")) == sorted(left)[1:]
+    assert sorted(left)[0].startswith(".step-000000012."), "it was killed in the middle of its third save"
+    resumed = prepare("killed", **changes)
+    assert resumed.loop.resume().step == 8
+    assert resumed.run() == whole_state
+    assert largest_difference(weights_of(whole.model), weights_of(resumed.model)) == 0.0
+    assert not list((tmp_path / "killed").glob("*/.step-*"))
 
 
 def test_the_first_batch_after_a_resume_does_not_take_longer_late_in_a_training(prepare: Prepare) -> None:

@@ -1,0 +1,49 @@
+"""Claim: what each process has of a batch is cut into as many parts, and they teach what the batch does."""
+
+import pytest
+import torch
+
+from clozeline.model.objectives import DetectionBatch, TargetBatch
+from clozeline.training.micro_batches import MicroBatches
+
+CPU = torch.device("cpu")
+
+
+def rows(num_rows: int, length: int = 8) -> TargetBatch:
+    """Each row's first token is its number, and its only target."""
+    input_ids_BL = torch.arange(num_rows)[:, None].expand(num_rows, length)
+    return TargetBatch(input_ids_BL, None, torch.arange(num_rows) * length, torch.arange(num_rows))
+
+
+def share(whole: TargetBatch, rank: int, world_size: int) -> tuple[TargetBatch, int]:
+    """As a feed deals them out: rows, and how many more another process has."""
+    first, last = (whole.num_rows * (rank + place) // world_size for place in (0, 1))
+    own = whole.rows(first, last) if first < last else whole.rows(0, 1).silent()
+    return own, -(-whole.num_rows // world_size) - own.num_rows
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 8])
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 5, 9, 16, 17])
+@pytest.mark.parametrize("most_slots", [1, 8, 17, 30, 64])
+def test_processes_cut_equally_many_parts_that_hold_each_target_once(
+    world_size: int, num_rows: int, most_slots: int
+) -> None:
+    whole = rows(num_rows)
+    parts = [MicroBatches(most_slots, CPU).parts(*share(whole, rank, world_size)) for rank in range(world_size)]
+    assert len({len(of_one) for of_one in parts}) == 1
+    assert torch.cat([part.labels_T for of_one in parts for part in of_one]).tolist() == list(range(num_rows))
+    assert all(part.num_rows == 1 or part.num_slots <= most_slots for of_one in parts for part in of_one)
+    assert all(part.num_rows for of_one in parts for part in of_one)
+
+
+def test_a_silent_row_of_detection_asks_neither_generator_nor_discriminator() -> None:
+    batch = rows(3)
+    detecting = DetectionBatch(
+        **vars(batch),
+        text_ids_BL=batch.input_ids_BL,
+        uniform_T=torch.rand(3, dtype=torch.float64),
+        targets_per_token=torch.tensor(0.1),
+    )
+    silent = detecting.rows(0, 1).silent()
+    assert (silent.num_rows, len(silent.slot_T), len(silent.labels_T), len(silent.uniform_T)) == (1, 0, 0, 0)
+    assert silent.targets_per_token.item() == 0.0
