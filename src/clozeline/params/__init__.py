@@ -2,7 +2,13 @@
 
 from clozeline.params.data import PreprocessParams, SourceParams, TokenizeParams
 from clozeline.params.delivery import ExportGates, ExportParams, ReleaseParams, RungParams
-from clozeline.params.finetuning import ClassificationParams, FinetuneParams, QuestionAnsweringParams, TaggingParams
+from clozeline.params.finetuning import (
+    ClassificationParams,
+    FinetuneParams,
+    QuestionAnsweringParams,
+    SimilarityParams,
+    TaggingParams,
+)
 from clozeline.params.model import FAMILY_NAMES, SIZE_NAMES, ModelParams
 from clozeline.params.optimization import OptimizerParams, ScheduleParams
 from clozeline.params.pretraining import EvaluateParams, MaskingParams, PretrainParams, ValidationParams
@@ -27,6 +33,7 @@ __all__ = [
     "ReleaseParams",
     "RungParams",
     "ScheduleParams",
+    "SimilarityParams",
     "SourceParams",
     "TaggingParams",
     "TokenizeParams",

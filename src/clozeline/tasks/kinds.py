@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from clozeline.tasks.classification.task import prepare_classification
 from clozeline.tasks.question_answering.task import QuestionAnswering
+from clozeline.tasks.similarity.task import prepare_similarity
 from clozeline.tasks.tagging.task import Tagging
 from clozeline.tasks.task import Task, TaskInputs
 
@@ -51,6 +52,14 @@ KINDS: Mapping[str, TaskKind] = MappingProxyType(
             metric="F1, exact match",
             reference="SQuAD's official script",
             baseline="nearest sentence by TF-IDF, no answer to anything",
+        ),
+        "similarity": TaskKind(
+            prepare=prepare_similarity,
+            answers="a vector for each text; the cosine of two says how alike they are",
+            data="two texts, scored or belonging together; or docstrings: Parquet, JSON Lines, CSV, TSV",
+            metric="of scored pairs Spearman, Pearson; of others recall@k, MRR over all second texts",
+            reference="SciPy; every pair compared, one by one",
+            baseline="cosine of TF-IDF, the same for all; BM25, a random order",
         ),
     }
 )

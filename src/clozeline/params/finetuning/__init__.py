@@ -4,6 +4,7 @@ from clozeline.params.finetuning.classification import ClassificationParams
 from clozeline.params.finetuning.kinds import SECTIONS, AnyTask
 from clozeline.params.finetuning.question_answering import QuestionAnsweringParams
 from clozeline.params.finetuning.shared import FinetuneParams, HubParams, LoraParams, SplitsParams
+from clozeline.params.finetuning.similarity import SimilarityParams
 from clozeline.params.finetuning.tagging import TaggingParams
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "HubParams",
     "LoraParams",
     "QuestionAnsweringParams",
+    "SimilarityParams",
     "SplitsParams",
     "TaggingParams",
 ]

@@ -10,6 +10,7 @@ from pydantic_core import CoreSchema, core_schema
 from clozeline.params.finetuning.classification import ClassificationParams
 from clozeline.params.finetuning.question_answering import QuestionAnsweringParams
 from clozeline.params.finetuning.shared import FinetuneParams
+from clozeline.params.finetuning.similarity import SimilarityParams
 from clozeline.params.finetuning.tagging import TaggingParams
 
 SECTIONS: Mapping[str, type[FinetuneParams]] = MappingProxyType(
@@ -17,6 +18,7 @@ SECTIONS: Mapping[str, type[FinetuneParams]] = MappingProxyType(
         "classification": ClassificationParams,
         "tagging": TaggingParams,
         "question_answering": QuestionAnsweringParams,
+        "similarity": SimilarityParams,
     }
 )
 """Keyed by `kind`."""

@@ -62,6 +62,12 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             {"train": "train", "validation": "validation", "test": "test"},
             {"tokens_field": "tokens", "tags_field": "ner_tags"},
         ),
+        "stsb": Preset(
+            "similarity",
+            {"dataset": _GLUE, "subset": "stsb"},
+            {"train": "train", "validation": None, "test": "validation"},
+            {"first_field": "sentence1", "second_field": "sentence2", "score_field": "label"},
+        ),
         "squad": _squad("rajpurkar/squad"),
         "squad_v2": _squad("rajpurkar/squad_v2"),
     }

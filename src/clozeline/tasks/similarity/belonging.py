@@ -1,0 +1,156 @@
+"""Pairs that belong together: of all second texts, those of a first text are to be the nearest.
+
+Shapes: Q first texts, D second texts, H hidden.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from clozeline.tasks.intervals import bootstrap_interval
+from clozeline.tasks.similarity.baselines import bm25
+from clozeline.tasks.similarity.on_pairs import OnPairs
+from clozeline.tasks.similarity.pairs import Pair, PairCount
+from clozeline.tasks.similarity.ranking import Ranked, by_vectors, chance_of_recall, ranked
+from clozeline.tasks.splitting import count_seen
+from clozeline.tasks.task import Headline, ShownItem, TaskReport, shown
+
+_BEST = "1"
+_SHOWN_CHARACTERS = 400
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Each first text of a part once, each second text once, and which of these belong to it."""
+
+    firsts: list[str]
+    seconds: list[str]
+    second_identities: list[str]
+    belonging: list[list[int]]
+
+    @classmethod
+    def of(cls, pairs: Sequence[Pair]) -> Self:
+        second = {pair.second_identity: pair.second for pair in pairs}
+        place = {identity: place for place, identity in enumerate(second)}
+        first = {pair.first_identity: pair.first for pair in pairs}
+        belonging: dict[str, set[int]] = {identity: set() for identity in first}
+        for pair in pairs:
+            belonging[pair.first_identity].add(place[pair.second_identity])
+        return cls([*first.values()], [*second.values()], [*second], [sorted(own) for own in belonging.values()])
+
+
+@dataclass(frozen=True)
+class Figures:
+    """metrics/finetune/<task>.json; shares are 0-1, and of the first texts of the test part."""
+
+    recall: float
+    """At `recall_at`."""
+    recall_low: float
+    recall_high: float
+    recall_at_1: float
+    mrr: float
+    baseline_bm25_recall: float
+    baseline_bm25_recall_at_1: float
+    baseline_bm25_mrr: float
+    random_order_recall: float
+    num_train: int
+    num_validation: int
+    num_test: int
+    num_first_texts_test: int
+    num_second_texts_test: int
+    """What is searched."""
+    num_truncated_train: int
+    num_truncated_test: int
+    num_test_seen_in_pretraining: int
+    """Second texts."""
+    records: PairCount
+
+
+class BelongingPairs(OnPairs):
+    """Judged by exact search among all second texts of a part."""
+
+    def validation_score(self) -> float:
+        """Recall."""
+        found, _ = self._search(Questions.of(self.pairs.validation))
+        return float(found.recall_at(self.params.recall_at).mean())
+
+    def test(self) -> TaskReport:
+        questions, k = Questions.of(self.pairs.test), self.params.recall_at
+        found, num_truncated = self._search(questions)
+        beside = ranked(bm25(questions.firsts, questions.seconds), questions.belonging)
+        is_found_Q = found.recall_at(k)
+        low, high = bootstrap_interval(lambda places_Q: float(is_found_Q[places_Q].mean()), len(is_found_Q))
+        seen = count_seen(questions.second_identities, self.inputs.pretraining_text)
+        figures = Figures(
+            recall=float(is_found_Q.mean()),
+            recall_low=low,
+            recall_high=high,
+            recall_at_1=float(found.recall_at(1).mean()),
+            mrr=float(found.reciprocal.mean()),
+            baseline_bm25_recall=float(beside.recall_at(k).mean()),
+            baseline_bm25_recall_at_1=float(beside.recall_at(1).mean()),
+            baseline_bm25_mrr=float(beside.reciprocal.mean()),
+            random_order_recall=chance_of_recall(len(questions.seconds), questions.belonging, k),
+            num_train=len(self.pairs.train),
+            num_validation=len(self.pairs.validation),
+            num_test=len(self.pairs.test),
+            num_first_texts_test=len(questions.firsts),
+            num_second_texts_test=len(questions.seconds),
+            num_truncated_train=self.num_truncated_train,
+            num_truncated_test=num_truncated,
+            num_test_seen_in_pretraining=seen,
+            records=self.pairs.count,
+        )
+        return TaskReport(
+            headline=_headline(figures, k),
+            figures=asdict(figures),
+            confusion=[(_BEST, _bucket(rank, k)) for rank in found.rank_Q.tolist()],
+            examples=shown(_shown(questions, found), self.params.num_examples),
+            test_texts=questions.seconds,
+        )
+
+    def _search(self, questions: Questions) -> tuple[Ranked, int]:
+        """What was found, and how many texts were cut."""
+        queries_QH, num_first = self.embed(questions.firsts)
+        candidates_DH, num_second = self.embed(questions.seconds)
+        return ranked(by_vectors(queries_QH, candidates_DH), questions.belonging), num_first + num_second
+
+
+def _bucket(rank: int, k: int) -> str:
+    """1, 2-10, 11-100, …, from one power of ten to the next; with the bound that is judged by among them."""
+    if rank == 1:
+        return _BEST
+    bounds = sorted({k, 10, 100, 1000} - {1})
+    below = 1
+    for bound in bounds:
+        if rank <= bound:
+            return f"{below + 1}-{bound}"
+        below = bound
+    return f"over {below}"
+
+
+def _shown(questions: Questions, found: Ranked) -> list[ShownItem]:
+    return [
+        ShownItem(
+            {"text": first},
+            questions.seconds[own[0]][:_SHOWN_CHARACTERS],
+            f"place {rank}; first is: {questions.seconds[best][:_SHOWN_CHARACTERS]}",
+            rank == 1,
+        )
+        for first, own, rank, best in zip(
+            questions.firsts, questions.belonging, found.rank_Q.tolist(), found.best_Q.tolist(), strict=True
+        )
+    ]
+
+
+def _headline(figures: Figures, k: int) -> Headline:
+    return Headline(
+        metric=f"recall_at_{k}",
+        value=figures.recall,
+        low=figures.recall_low,
+        high=figures.recall_high,
+        baseline="BM25",
+        baseline_value=figures.baseline_bm25_recall,
+        trivial="a random order",
+        trivial_value=figures.random_order_recall,
+    )

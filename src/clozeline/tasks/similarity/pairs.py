@@ -1,0 +1,168 @@
+"""Which pairs of texts a task uses, and which of them it trains on, chooses by, and is judged on."""
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from clozeline.errors import DataError
+from clozeline.params import SimilarityParams
+from clozeline.tasks.records import Record
+from clozeline.tasks.sources import Part
+from clozeline.tasks.splitting import STRICTEST_FIRST, identity_of, num_of_each, part_of, strictest
+from clozeline.text.summaries import parted, without_name
+
+_LEAST_SUMMARY_WORDS = 3
+_LEAST_DESCRIPTION_WORDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two texts; the identity of each is that of all texts of these words in any case."""
+
+    first: str
+    second: str
+    score: float | None
+    """0-1; None: they belong together."""
+    first_identity: str
+    second_identity: str
+    part: Part
+
+
+@dataclass
+class PairCount:
+    """What became of the records: read = used + every reason."""
+
+    num_read: int = 0
+    num_used: int = 0
+    without_text: int = 0
+    without_score: int = 0
+    too_short: int = 0
+    """Docstrings without a description, or with a summary that says nothing."""
+    repeated: int = 0
+    """Docstrings whose description has the summary in it word by word: it would be found without being understood."""
+    twice: int = 0
+    """The same two texts again; of their scores the mean is taken."""
+    in_several_parts: int = 0
+    """A text of theirs is in a part that judges: they are not trained on, or not chosen by."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    train: list[Pair]
+    validation: list[Pair]
+    test: list[Pair]
+    count: PairCount = field(default_factory=PairCount)
+
+
+def select(records: Iterable[tuple[Part, Record]], params: SimilarityParams) -> Pairs:
+    """Read and split.
+
+    Scored pairs go where both texts together send them. Of pairs that belong together all with one second text go where
+    that text sends them, and a first text is in one part alone: what is looked for in a part is only there.
+
+    Raises:
+        DataError: a score is none or beyond the scale, or there is too little to train on or to judge by.
+    """
+    count = PairCount()
+    copies: dict[tuple[str, str], list[Pair]] = {}
+    for given, record in records:
+        count.num_read += 1
+        pair = _pair(record, given, params, count)
+        if pair is not None:
+            copies.setdefault((pair.first_identity, pair.second_identity), []).append(pair)
+    # Sorted: what comes out does not depend on the order of the records.
+    merged = [_merged(copies[key], count) for key in sorted(copies)]
+    kept = merged if params.score_field else _apart(merged, count)
+    parts: dict[Part, list[Pair]] = {part: [pair for pair in kept if pair.part == part] for part in STRICTEST_FIRST}
+    count.num_used = len(kept)
+    _check_enough(parts, count)
+    return Pairs(parts["train"], parts["validation"], parts["test"], count)
+
+
+def _pair(record: Record, given: Part, params: SimilarityParams, count: PairCount) -> Pair | None:
+    texts = _both(record, params, count)
+    if texts is None:
+        return None
+    score = None
+    if params.score_field:
+        score = _scaled(record, params.score_field, params)
+        if score is None:
+            count.without_score += 1
+            return None
+    first, second = identity_of(texts[0]), identity_of(texts[1])
+    identity = identity_of(*sorted((first, second))) if params.score_field else second
+    return Pair(*texts, score, first, second, part_of(identity, given, params))
+
+
+def _both(record: Record, params: SimilarityParams, count: PairCount) -> tuple[str, str] | None:
+    if params.docstring_field is not None:
+        return _of_docstring(record, params.docstring_field, params.title_field, count)
+    texts = record.text(params.first_field).strip(), record.text(params.second_field).strip()
+    if not all(texts):
+        count.without_text += 1
+        return None
+    return texts
+
+
+def _of_docstring(
+    record: Record, docstring_field: str, title_field: str | None, count: PairCount
+) -> tuple[str, str] | None:
+    whole = record.text(docstring_field)
+    if not whole.strip():
+        count.without_text += 1
+        return None
+    title = record.text(title_field) if title_field else ""
+    docstring = parted(whole)
+    summary, description = without_name(docstring.summary, title), without_name(docstring.description, title)
+    if len(summary.split()) < _LEAST_SUMMARY_WORDS or len(description.split()) < _LEAST_DESCRIPTION_WORDS:
+        count.too_short += 1
+        return None
+    if summary.rstrip(".").casefold() in description.casefold():
+        count.repeated += 1
+        return None
+    return summary, description
+
+
+def _scaled(record: Record, score_field: str, params: SimilarityParams) -> float | None:
+    score = record.number(score_field)
+    if score is None:
+        return None
+    if not params.lowest_score <= score <= params.highest_score:
+        raise record.refuse(
+            score_field, f"a number from {params.lowest_score:g} (`lowest_score`) to {params.highest_score:g}"
+        )
+    return (score - params.lowest_score) / (params.highest_score - params.lowest_score)
+
+
+def _merged(copies: list[Pair], count: PairCount) -> Pair:
+    part = strictest(copy.part for copy in copies)
+    kept = [copy for copy in copies if copy.part == part]
+    count.in_several_parts += len(copies) - len(kept)
+    count.twice += len(kept) - 1
+    chosen = min(kept, key=lambda copy: (copy.first, copy.second))
+    scores = sorted(copy.score for copy in kept if copy.score is not None)
+    score = statistics.fmean(scores) if scores else None
+    return Pair(chosen.first, chosen.second, score, chosen.first_identity, chosen.second_identity, part)
+
+
+def _apart(pairs: list[Pair], count: PairCount) -> list[Pair]:
+    """Those whose texts are in no stricter part: first by second texts, then by first texts."""
+    for identity_name in ("second_identity", "first_identity"):
+        parts: dict[str, set[Part]] = {}
+        for pair in pairs:
+            parts.setdefault(getattr(pair, identity_name), set()).add(pair.part)
+        kept = [pair for pair in pairs if pair.part == strictest(parts[getattr(pair, identity_name)])]
+        count.in_several_parts += len(pairs) - len(kept)
+        pairs = kept
+    return pairs
+
+
+def _check_enough(parts: Mapping[Part, list[Pair]], count: PairCount) -> None:
+    if all(len(pairs) > 1 for pairs in parts.values()):
+        return
+    raise DataError(
+        "there are too few pairs for this task",
+        given=f"{count.num_read} records, of which {count.num_used} could be used: {num_of_each(parts)}",
+        expected="two pairs or more for each part",
+        do="add pairs, or check the fields, `validation_fraction` and `test_fraction` of this task in params.yaml",
+    )

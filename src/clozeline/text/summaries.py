@@ -1,0 +1,51 @@
+"""Docstrings as their authors wrote them: a line that sums up, then the description (PEP 257)."""
+
+import re
+from dataclasses import dataclass
+
+_PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
+_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"'(\[:*])")
+_SIGNATURE = re.compile(r"[\w.*]+\([^\n]*\)(?:\s*->\s*[^\n]*)?\s*(?:\n|$)")
+"""`add(x, y, /) -> array`, as compiled functions begin theirs: it is no sentence."""
+_HIDDEN = "this"
+
+
+@dataclass(frozen=True, slots=True)
+class Docstring:
+    summary: str
+    """One line."""
+    description: str
+    """All the rest, without white space that lays it out; empty if there is none."""
+
+
+def parted(text: str) -> Docstring:
+    """The first sentence of the first paragraph, and what follows it."""
+    whole = text.strip()
+    signature = _SIGNATURE.match(whole)
+    if signature:
+        whole = whole[signature.end() :].strip()
+    first, *others = _PARAGRAPH_END.split(whole, maxsplit=1)
+    summary, *rest = _SENTENCE_END.split(first, maxsplit=1)
+    return Docstring(_in_one_line(summary), _in_one_line(" ".join([*rest, *others])))
+
+
+def without_name(text: str, qualified_name: str) -> str:
+    """`text` in which the last part of a qualified name, and all of it, is `this`: whoever looks for a function does
+    not know what it is called. Names that are plain words are told from words by standing as code does: before a
+    parenthesis, behind a dot, or between back quotes.
+    """
+    name = qualified_name.rpartition(".")[2]
+    if not name:
+        return text
+    escaped = re.escape(name)
+    is_plain_word = name.isalpha() and name.islower()
+    pattern = (
+        rf"(?:\b[\w.]+\.{escaped}\b|\b{escaped}\b(?=\s?\()|(?<=`){escaped}(?=`))"
+        if is_plain_word
+        else (rf"\b(?:[\w.]+\.)?{escaped}\b")
+    )
+    return re.sub(pattern, _HIDDEN, text)
+
+
+def _in_one_line(text: str) -> str:
+    return " ".join(text.split())

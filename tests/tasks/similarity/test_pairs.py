@@ -1,0 +1,112 @@
+"""Claim: pairs are split so that nothing that judges is trained on, and every record is accounted for."""
+
+import dataclasses
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.params import SimilarityParams, read_params
+from clozeline.params.finetuning.layers import whole_task
+from clozeline.tasks.records import Record
+from clozeline.tasks.similarity.pairs import Pairs, select
+from clozeline.tasks.similarity.tables import readers
+
+DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
+FIELDS = {"first_field": "sentence1", "second_field": "sentence2", "score_field": "score"}
+
+
+def params(**changes: object) -> SimilarityParams:
+    return SimilarityParams.model_validate(whole_task("t", {"kind": "similarity", "data": "x", **changes}, DEFAULTS))
+
+
+def chosen(rows: Iterable[dict[str, object]], **changes: object) -> Pairs:
+    records = [("train", Record(row, f"x, line {number}")) for number, row in enumerate(rows, start=1)]
+    return select(records, params(**changes))
+
+
+def pairs(num: int) -> list[dict[str, object]]:
+    return [{"sentence1": f"query {n}", "sentence2": f"text {n}", "score": str(n % 6)} for n in range(num)]
+
+
+def adds_up(found: Pairs) -> bool:
+    counts = dataclasses.asdict(found.count)
+    return counts.pop("num_read") == sum(counts.values())
+
+
+def test_scores_become_shares_of_the_scale_and_rows_without_one_are_counted() -> None:
+    rows = [*pairs(60), {"sentence1": "a", "sentence2": "b", "score": ""}, {"sentence1": "", "sentence2": "b"}]
+    found = chosen(rows, score_field="score")
+    used = [*found.train, *found.validation, *found.test]
+    assert all(pair.score == int(pair.first.split()[1]) % 6 / 5 for pair in used)
+    assert (found.count.without_score, found.count.without_text, found.count.num_used) == (1, 1, 60)
+    assert adds_up(found)
+
+
+def test_a_score_beyond_the_scale_is_named_with_its_line() -> None:
+    with pytest.raises(DataError, match=r"x, line 3: field `score`.*\n.*7\n.*0 \(`lowest_score`\) to 5"):
+        chosen([*pairs(2), {"sentence1": "a", "sentence2": "b", "score": "7"}], score_field="score")
+
+
+def test_the_same_pair_again_has_the_mean_of_its_scores() -> None:
+    found = chosen(
+        [*pairs(60), *({"sentence1": "A", "sentence2": "B", "score": n} for n in (1, 4))], score_field="score"
+    )
+    (pair,) = (pair for pair in [*found.train, *found.validation, *found.test] if pair.first == "A")
+    assert pair.score == 0.5
+    assert found.count.twice == 1
+    assert adds_up(found)
+
+
+def test_no_text_is_in_two_parts() -> None:
+    rows = [{"sentence1": f"query {n % 90}", "sentence2": f"text {n % 70}"} for n in range(200)]
+    found = chosen(rows)
+    for name in ("first", "second"):
+        texts = [{getattr(pair, name) for pair in part} for part in (found.train, found.validation, found.test)]
+        assert len(set.union(*texts)) == sum(map(len, texts))
+    assert found.count.in_several_parts > 10
+    assert adds_up(found)
+
+
+def test_the_order_of_the_records_changes_nothing() -> None:
+    assert chosen(pairs(80)) == chosen(reversed(pairs(80)))
+
+
+def test_docstrings_give_pairs_and_those_that_give_themselves_away_are_counted() -> None:
+    docs = [
+        {"text": f"Sort the list {n}.\n\nCalls lib.fun_{n}(x) on a list of {n} items.", "title": f"lib.fun_{n}"}
+        for n in range(60)
+    ]
+    bad = [
+        "Sort it all.",
+        "Sorts.\n\nA list is sorted by what it holds.",
+        "Sort it all.\n\nTo sort it all, call it or not.",
+        "",
+    ]
+    found = chosen([*docs, *({"text": text, "title": ""} for text in bad)], docstring_field="text", title_field="title")
+    assert (found.count.too_short, found.count.repeated, found.count.without_text) == (2, 1, 1)
+    assert adds_up(found)
+    assert all(re.fullmatch(r"Calls this\(x\) on a list of \d+ items\.", pair.second) for pair in found.train)
+
+
+def test_too_few_pairs_are_refused_with_their_counts() -> None:
+    with pytest.raises(DataError, match="1 records, of which 1 could be used"):
+        chosen(pairs(1))
+
+
+def test_columns_without_a_header_are_read_as_they_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "sts.tsv"
+    path.write_text('4.5\tA "lone quote\tB\tsource\r\n\t\t\n\tC\tD\n')
+    read = readers(["score", "sentence1", "sentence2"])[".tsv"]
+    records = list(read(path, FIELDS))
+    assert [record.values["score"] for record in records] == ["4.5", ""]
+    assert records[0].values["sentence1"] == 'A "lone quote'
+    assert records[1].place.endswith("line 3")
+    path.write_text("4.5\tA\n")
+    with pytest.raises(DataError, match="line 1: too few columns"):
+        list(read(path, FIELDS))
+    with pytest.raises(DataError, match="no field `sentence2`"):
+        list(readers(["score", "sentence1"])[".tsv"](path, FIELDS))
+    assert readers(None) == {}

@@ -1,0 +1,153 @@
+"""Claim: vectors are learned that find what belongs together, and that follow scores, better than words in common."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from clozeline.params import SimilarityParams, read_params
+from clozeline.params.finetuning.layers import whole_task
+from clozeline.stages import finetune
+from clozeline.tasks.similarity.belonging import BelongingPairs
+from clozeline.tasks.task import TaskInputs
+
+PROJECT = Path(__file__).parents[3]
+DEFAULTS = read_params(PROJECT / "params.yaml").finetune_defaults
+Finetune = Callable[..., Path]
+WORDS = ["encoder", "sentence", "tokenizer", "pieces", "tensor", "rows", "error", "hash"]
+OTHERS = ["model", "text", "word", "file", "shape", "end", "processors", "small"]
+"""What the one side calls so is on the other side called so: no word is in common."""
+
+
+def paired(num: int) -> list[dict[str, object]]:
+    draw = random.Random(1)
+    rows = []
+    for _ in range(num):
+        one, other = (draw.sample(range(8), 3) for _ in range(2))
+        kept = draw.choice([one, other, [one[0], *other[1:]]])
+        first, second = (" ".join(words[place] for place in places) for words, places in ((WORDS, one), (OTHERS, kept)))
+        rows.append({"first": first, "second": second, "score": len(set(one) & set(kept))})
+    return rows
+
+
+def params(**changes: object) -> SimilarityParams:
+    task = {
+        "kind": "similarity",
+        "data": "x",
+        "first_field": "first",
+        "second_field": "second",
+        "max_length": 32,
+        "batch_size": 16,
+        "epochs": 6,
+        "optimizer": {"learning_rate": 0.01},
+        "num_threads": 1,
+        **changes,
+    }
+    return SimilarityParams.model_validate(whole_task("alike", task, DEFAULTS))
+
+
+@pytest.fixture
+def run(small_encoder: Path, tmp_path: Path) -> Finetune:
+    """`run(name, rows, **changes)` runs the stage and returns the folder of all it wrote."""
+    pq.write_table(pa.table({"text": ["something else"]}), tmp_path / "train.parquet")
+
+    def run(name: str, rows: list[dict[str, object]], **changes: object) -> Path:
+        out = tmp_path / name
+        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data.parquet")
+        finetune.run(
+            params(**changes),
+            seed=7,
+            task="alike",
+            encoder=small_encoder,
+            data=tmp_path / "data.parquet",
+            pretraining_text=tmp_path / "train.parquet",
+            out=out / "model",
+            metrics=out / "metrics.json",
+            confusion=out / "confusion.csv",
+            classes=out / "classes.csv",
+            examples=out / "examples",
+            work=tmp_path / "work",
+        )
+        return out
+
+    return run
+
+
+def metrics_of(out: Path) -> dict[str, object]:
+    metrics: dict[str, object] = json.loads((out / "metrics.json").read_text())
+    return metrics
+
+
+def matching(num: int) -> list[dict[str, object]]:
+    rows = paired(num)
+    return [row for row in rows if row["score"] == 3]
+
+
+def test_what_belongs_together_is_found_where_no_word_is_in_common(run: Finetune) -> None:
+    out = run("out", matching(900), recall_at=3)
+    metrics = metrics_of(out)
+    headline = metrics["headline"]
+    assert headline["metric"] == "recall_at_3"
+    assert headline["value"] > 0.5 > headline["baseline_value"] + 0.2
+    assert headline["low"] < headline["value"] < headline["high"]
+    assert headline["trivial_value"] == pytest.approx(3 / metrics["num_second_texts_test"], rel=0.5)
+    assert metrics["recall_at_1"] <= metrics["mrr"] <= metrics["recall"] + metrics["recall_at_1"]
+    shown = json.loads((out / "examples" / "examples.json").read_text())
+    assert all(item["predicted"].startswith("place 1;") == item["is_right"] for item in shown)
+
+
+def test_cosines_follow_scores_where_no_word_is_in_common(run: Finetune) -> None:
+    metrics = metrics_of(run("out", paired(500), score_field="score", highest_score=3.0))
+    headline = metrics["headline"]
+    assert headline["metric"] == "spearman"
+    assert headline["value"] > 0.4 > headline["baseline_value"] + 0.2
+    assert headline["trivial_value"] == 0
+    assert headline["low"] < headline["value"] < headline["high"]
+
+
+def test_the_same_bytes_come_out_twice_and_stock_transformers_reads_them(run: Finetune, tmp_path: Path) -> None:
+    rows = matching(400)
+    once, twice = (run(name, rows, epochs=1) for name in ("one", "two"))
+    files = sorted(file.relative_to(once) for file in once.rglob("*") if file.is_file())
+    assert all((once / file).read_bytes() == (twice / file).read_bytes() for file in files)
+    model = AutoModel.from_pretrained(once / "model").eval()
+    tokenizer = AutoTokenizer.from_pretrained(once / "model")
+    task = BelongingPairs(
+        TaskInputs(params(), 7, once / "model", tmp_path / "data.parquet", tmp_path / "train.parquet")
+    )
+    texts = ["encoder sentence", "the model has seen a small file"]
+    with torch.inference_mode():
+        inputs = tokenizer(texts, return_tensors="pt", padding=True)
+        hidden_BLH = model(**inputs).last_hidden_state
+    weight_BL1 = inputs["attention_mask"].unsqueeze(2)
+    mean_BH = torch.nn.functional.normalize((hidden_BLH * weight_BL1).sum(1), dim=1)
+    assert np.allclose(task.embed(texts)[0], mean_BH.numpy(), atol=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{}, {"score_field": "score", "highest_score": 3.0}])
+def test_parts_of_a_batch_teach_what_the_batch_does(
+    small_encoder: Path, tmp_path: Path, changes: dict[str, object]
+) -> None:
+    pq.write_table(pa.Table.from_pylist(paired(200)), tmp_path / "data.parquet")
+    asked = params(**changes)
+    inputs = TaskInputs(asked, 7, small_encoder, tmp_path / "data.parquet", tmp_path / "data.parquet")
+    task = BelongingPairs(inputs)
+    batch = next(task.batches_from(0, 0)).inputs
+    gradients, losses = [], []
+    for bounds in ([(0, 16)], [(0, 5), (5, 10), (10, 16)]):
+        task.model.zero_grad()
+        parts = [task.loss_sum(batch.rows(first, last)) for first, last in bounds]
+        for part in parts:
+            part.backward()
+        losses.append(sum(float(part) for part in parts))
+        gradients.append(torch.cat([p.grad.flatten() for p in task.model.parameters() if p.grad is not None]))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    assert torch.allclose(*gradients, atol=1e-5, rtol=1e-3)
+    assert gradients[0].abs().max() > 1e-2
