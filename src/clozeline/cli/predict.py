@@ -10,7 +10,9 @@ from clozeline.errors import DataError, ParamsError
 
 if TYPE_CHECKING:
     from clozeline.inference.classifier import Classifier
+    from clozeline.inference.embedder import Embedder
     from clozeline.inference.encoder import Encoder
+    from clozeline.inference.manifest import Task
 
 _PANEL = "Use a model"
 _CHUNK_TEXTS = 1024
@@ -97,10 +99,10 @@ def embed(
     """
     from clozeline.cli import answers
 
-    encoder = _encoder(model, precision)
+    embedder = _embedder(model, precision)
     show = answers.printer(as_json, answers.EMBED)
     for chunk in _chunks(texts):
-        show(chunk, encoder.embed(chunk, truncate=truncate))
+        show(chunk, embedder.embed(chunk, truncate=truncate))
 
 
 def classify(
@@ -131,33 +133,43 @@ def classify(
 def _encoder(place: str | None, precision: Literal["int8", "fp32"] | None) -> "Encoder":
     from clozeline.inference.encoder import Encoder
 
-    model = _opened(place, "fill-mask", precision)
+    model = _opened(place, ("fill-mask",), precision)
     assert isinstance(model, Encoder)
+    return model
+
+
+def _embedder(place: str | None, precision: Literal["int8", "fp32"] | None) -> "Embedder":
+    """Without a place the encoder; a model that was fine-tuned for similarity is to be named."""
+    from clozeline.inference.embedder import Embedder
+
+    model = _opened(place, ("fill-mask", "feature-extraction"), precision)
+    assert isinstance(model, Embedder)
     return model
 
 
 def _classifier(place: str | None, precision: Literal["int8", "fp32"] | None) -> "Classifier":
     from clozeline.inference.classifier import Classifier
 
-    model = _opened(place, "text-classification", precision)
+    model = _opened(place, ("text-classification",), precision)
     assert isinstance(model, Classifier)
     return model
 
 
 def _opened(
-    place: str | None, task: Literal["fill-mask", "text-classification"], precision: Literal["int8", "fp32"] | None
-) -> "Encoder | Classifier":
+    place: str | None, tasks: "tuple[Task, ...]", precision: Literal["int8", "fp32"] | None
+) -> "Embedder | Classifier":
+    """`tasks`: of a model that can answer; without a place, one of the first."""
     from clozeline.inference.package import load
     from clozeline.serving.sources import ModelSource, default_for, fetched
 
-    source = ModelSource.parse(place) if place else default_for(task)
+    source = ModelSource.parse(place) if place else default_for(tasks[0])
     found = fetched(source)
     model = load(found.folder, precision=precision or found.served)
-    if model.manifest.task != task:
+    if model.manifest.task not in tasks:
         raise ParamsError(
             f"{source.place} does something else",
             given=f"a model of the task {model.manifest.task}",
-            expected=f"a model of the task {task}",
+            expected=f"a model of the task {' or '.join(tasks)}",
             do="choose another --model, or another verb: fill and embed ask encoders, classify asks classifiers",
         )
     return model

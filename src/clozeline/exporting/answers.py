@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.inference.batching import Batch
+from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.tokenization import TokenizedText
@@ -25,7 +26,7 @@ class Answers:
     """The answers of a text follow each other; texts are in the order that they were given in."""
 
     top1_A: npt.NDArray[np.int64]
-    """The likeliest token of each mask, or label of each text."""
+    """The likeliest token of each mask, label of each text, or second half for each first half."""
     embeddings_TH: npt.NDArray[np.float32] | None
     """Of length 1; a classifier has none."""
 
@@ -35,6 +36,8 @@ def answers(model: OpenModel, grouped: Iterable[Batch]) -> Answers:
 
     An encoder's embeddings are those of the texts as they are given, masks among them: one run gives both.
     """
+    if isinstance(model, Embedder) and not isinstance(model, Encoder):
+        return _nearest(model, grouped)
     outputs = ("logits", "sentence_embedding") if isinstance(model, Encoder) else ("logits",)
     top1: dict[int, npt.NDArray[np.int64]] = {}
     embeddings: dict[int, npt.NDArray[np.float32]] = {}
@@ -51,9 +54,19 @@ def answers(model: OpenModel, grouped: Iterable[Batch]) -> Answers:
     )
 
 
+def _nearest(model: Embedder, grouped: Iterable[Batch]) -> Answers:
+    """Texts are `halves`: of each first one the nearest second one."""
+    vectors: dict[int, npt.NDArray[np.float32]] = {}
+    for batch, (embeddings_BH,) in model.run_batches(grouped, "sentence_embedding"):
+        vectors.update(zip(batch.positions, embeddings_BH, strict=True))
+    embeddings_TH = np.stack([vectors[position] for position in sorted(vectors)])
+    return Answers((embeddings_TH[::2] @ embeddings_TH[1::2].T).argmax(axis=1), embeddings_TH)
+
+
 def logits(model: OpenModel, texts: Sequence[TokenizedText]) -> Iterator[npt.NDArray[np.float32]]:
-    """`logits_AV` of each batch of `texts`."""
-    return (logits_AV for _, (logits_AV,) in model.run_batches(model.batches(texts), "logits"))
+    """`logits_AV` of each batch of `texts`; of an encoder without a head, its embeddings."""
+    output = model.manifest.outputs[0].name
+    return (values for _, (values,) in model.run_batches(model.batches(texts), output))
 
 
 @dataclass(frozen=True)
@@ -72,6 +85,19 @@ def hide(text: TokenizedText, model: Encoder) -> Hidden:
     ids_L = text.ids_L.copy()
     ids_L[places] = specials.mask_id
     return Hidden(replace(text, ids_L=ids_L), text.ids_L[places])
+
+
+def halves(texts: Sequence[TokenizedText], special_ids: Sequence[int]) -> list[TokenizedText]:
+    """The first and the second half of each text of two tokens or more, in turns: a first half is to find its own
+    second half among all. Special tokens are in both.
+    """
+    parts = []
+    for text in texts:
+        places = np.flatnonzero(~np.isin(text.ids_L, special_ids))
+        middle = len(places) // 2
+        if middle:
+            parts += [TokenizedText(np.delete(text.ids_L, cut), ()) for cut in (places[middle:], places[:middle])]
+    return parts
 
 
 def hidden_places(ids_L: npt.NDArray[np.int64], special_ids: Sequence[int]) -> npt.NDArray[np.int64]:

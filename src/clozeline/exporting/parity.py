@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from clozeline.exporting.through_optimum import mean_of_tokens
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.batching import Batch
 from clozeline.inference.session import GraphSession
+from clozeline.model.pooling import mean_of_tokens
 
 BATCH_SIZES = (1, 3)
 _LENGTHS = (2, 7, 128)
@@ -54,7 +54,10 @@ def _batches(trained: TrainedModel, batch_sizes: Sequence[int]) -> Iterator[Batc
 @torch.inference_mode()
 def _stock_outputs(trained: TrainedModel, batch: Batch) -> dict[str, npt.NDArray[np.float32]]:
     input_ids_BL, attention_mask_BL = torch.from_numpy(batch.input_ids_BL), torch.from_numpy(batch.attention_mask_BL)
-    logits = trained.model(input_ids=input_ids_BL, attention_mask=attention_mask_BL).logits
+    output = trained.model(input_ids=input_ids_BL, attention_mask=attention_mask_BL)
+    if trained.task == "feature-extraction":
+        return {"sentence_embedding": mean_of_tokens(output.last_hidden_state, attention_mask_BL).numpy()}
+    logits = output.logits
     if trained.task == "text-classification":
         return {"logits": logits.numpy()}
     hidden_BLH = trained.model.base_model(input_ids=input_ids_BL, attention_mask=attention_mask_BL).last_hidden_state

@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.errors import DataError
-from clozeline.exporting.answers import Answers, answers, hide, logits
+from clozeline.exporting.answers import Answers, answers, halves, hide, logits
 from clozeline.exporting.graph import size_of
 from clozeline.exporting.ratios import per_text, ratio, share
 from clozeline.exporting.sample import Sample
 from clozeline.inference.batching import Batch, padded
+from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.evidence import Check, Metric, QuantizationScheme, Rung
 from clozeline.inference.manifest import Manifest
@@ -53,6 +54,8 @@ class Exam:
             DataError: nothing, for no text has a token.
         """
         read = model.tokenize(sample.texts, truncate=True)
+        if isinstance(model, Embedder) and not isinstance(model, Encoder):
+            return cls.of_halves(halves(read, model.manifest.special_tokens.ids))
         if not isinstance(model, Encoder):
             places = {label: place for place, label in enumerate(model.manifest.labels)}
             true_T = np.array([places.get(label or "", _NO_LABEL) for label in sample.labels], dtype=np.int64)
@@ -69,6 +72,23 @@ class Exam:
             )
         true_A = np.concatenate([text.true_ids_M for text in hidden])
         return cls([text.text for text in hidden], true_A, text_A, "masked-LM accuracy")
+
+    @classmethod
+    def of_halves(cls, texts: Sequence[TokenizedText]) -> "Exam":
+        """Each first half is to find its second half.
+
+        Raises:
+            DataError: there is none.
+        """
+        if not texts:
+            raise DataError(
+                "INT8 and fp32 cannot be compared",
+                given="no text of two tokens or more",
+                expected="texts that the tokenizer knows words of",
+                do="check that tokenizer and validation text belong together",
+            )
+        number_A = np.arange(len(texts) // 2)
+        return cls(texts, number_A, number_A, "halves found")
 
 
 class Proof:

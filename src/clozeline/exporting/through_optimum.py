@@ -16,6 +16,7 @@ from torch.jit._trace import TracerWarning
 from transformers import PreTrainedModel
 
 from clozeline.exporting.trained import TrainedModel
+from clozeline.model.pooling import mean_of_tokens
 
 
 class AnswersAtMasks(nn.Module):
@@ -55,17 +56,28 @@ class AnswersAtMasks(nn.Module):
         return {"logits": logits_1MV.squeeze(0), "sentence_embedding": embedding[0]}
 
 
-def mean_of_tokens(hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor:
-    """Mean over real tokens, divided by its length (Reimers & Gurevych 2019, section 3: MEAN pooling): [B, H]."""
-    weight_BL1 = attention_mask_BL.unsqueeze(-1).to(hidden_BLH.dtype)
-    mean_BH = (hidden_BLH * weight_BL1).sum(dim=1) / weight_BL1.sum(dim=1)
-    return nn.functional.normalize(mean_BH, dim=-1)
+class Embeds(nn.Module):
+    """An encoder without a head: `sentence_embedding` [B, H] alone."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.encoder = model
+        self.config = model.config
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> dict[str, Tensor]:
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if token_type_ids is not None:
+            inputs["token_type_ids"] = token_type_ids
+        return {"sentence_embedding": mean_of_tokens(self.encoder(**inputs).last_hidden_state, attention_mask)}
 
 
 def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
     """Write the graph of `trained` to `path`; returns the names of its inputs.
 
-    A masked language model is written as `AnswersAtMasks`, a classifier as it is: `logits` [B, C].
+    A masked language model is written as `AnswersAtMasks`, an encoder without a head as `Embeds`, a classifier as it
+    is: `logits` [B, C].
     """
     model, task = trained.model, trained.task
     constructor = TasksManager.get_exporter_config_constructor(
@@ -73,6 +85,8 @@ def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
     )
     if task == "text-classification":
         return _export(model, constructor.func(model.config, task=task), opset, path)
+    if task == "feature-extraction":
+        return _export(Embeds(model), _embedding(constructor.func)(model.config, task=task), opset, path)
     mask_id = trained.tokenizer.mask_token_id
     config = _at_masks(constructor.func, mask_id)(model.config, task=task)
     return _export(AnswersAtMasks(model, mask_id), config, opset, path)
@@ -84,9 +98,17 @@ def head_products(trained: TrainedModel, graph: ModelProto) -> list[str]:
     They are small, and run for a few rows only; their errors are in every logit. On the default encoder, 7-bit weights
     in this one layer alone changed 2.6 % of the likeliest words.
     """
+    if trained.task == "feature-extraction":
+        return []
     in_base_model = f"/{trained.model.base_model_prefix}/"
     products = [node.name for node in graph.graph.node if node.op_type == "MatMul" and in_base_model not in node.name]
     return products[:-1] if trained.task == "fill-mask" else products
+
+
+def _embedding(stock: Any) -> Any:
+    """The family's export configuration, with the output of `Embeds`."""
+    outputs = property(lambda config: {"sentence_embedding": {0: "batch"}})
+    return type("EmbeddingConfig", (stock,), {"outputs": outputs})
 
 
 def _at_masks(stock: Any, mask_id: int) -> Any:

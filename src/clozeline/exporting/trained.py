@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from safetensors import SafetensorError
 from transformers import (
+    AutoModel,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoTokenizer,
@@ -19,7 +20,7 @@ from transformers import (
 from clozeline.errors import ArtifactError
 from clozeline.model.stock_classes import longest_row_of
 
-TrainedTask = Literal["fill-mask", "text-classification"]
+TrainedTask = Literal["fill-mask", "text-classification", "feature-extraction"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class TrainedModel:
     @property
     def labels(self) -> tuple[str, ...]:
         """Of a classifier, in the order of its logits."""
-        if self.task == "fill-mask":
+        if self.task != "text-classification":
             return ()
         names: Mapping[int, str] = self.model.config.id2label
         return tuple(names[place] for place in range(len(names)))
@@ -52,6 +53,7 @@ _KINDS: Mapping[str, tuple[TrainedTask, Any]] = MappingProxyType(
     {
         "ForMaskedLM": ("fill-mask", AutoModelForMaskedLM),
         "ForSequenceClassification": ("text-classification", AutoModelForSequenceClassification),
+        "Model": ("feature-extraction", AutoModel),
     }
 )
 """Keyed by how the name in config.json's `architectures` ends."""
@@ -148,7 +150,7 @@ def _check_fit(trained: TrainedModel) -> None:
             len(tokenizer) > config.vocab_size
         ),
         "a tokenizer without a padding token": tokenizer.pad_token_id is None,
-        "a tokenizer without a mask token": not is_classifier and tokenizer.mask_token_id is None,
+        "a tokenizer without a mask token": trained.task == "fill-mask" and tokenizer.mask_token_id is None,
         f"{config.num_labels} labels, problem type {config.problem_type}": is_classifier and not has_one_label,
     }
     for fault, occurs in faults.items():

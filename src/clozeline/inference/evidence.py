@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-Metric = Literal["masked-LM accuracy", "accuracy", "label agreement"]
+Metric = Literal["masked-LM accuracy", "accuracy", "label agreement", "halves found"]
 
 
 class Record(BaseModel):
@@ -61,7 +61,8 @@ class Rung(Record):
     size_bytes: int
     """Of the file."""
     agreement: Measured
-    """Share of masked tokens (encoder) or texts (classifier) that INT8 answers as fp32 does."""
+    """Share of masked tokens (encoder) or texts (classifier) that INT8 answers as fp32 does; of an encoder without a
+    head, of first halves of texts for which it finds the same second half."""
     metric: Metric
     """Of the task: what fp32 and INT8 get right. Without labelled texts a classifier is held to what fp32 says."""
     fp32_metric: float

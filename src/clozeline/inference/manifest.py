@@ -12,7 +12,7 @@ from clozeline.errors import ArtifactError
 from clozeline.inference.evidence import QuantizationScheme, Record, Rung
 
 Precision = Literal["int8", "fp32"]
-Task = Literal["fill-mask", "text-classification"]
+Task = Literal["fill-mask", "text-classification", "feature-extraction"]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 

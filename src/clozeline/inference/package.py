@@ -5,17 +5,22 @@ from pathlib import Path
 from clozeline.errors import ArtifactError
 from clozeline.inference.batching import BATCH_TOKENS
 from clozeline.inference.classifier import Classifier
+from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.manifest import FILES, GRAPHS, Manifest, Precision, Task, data_file, read_manifest, verify
 from clozeline.inference.session import GraphSession
 from clozeline.inference.tokenization import TextTokenizer
 
-_ANSWERING: dict[Task, type[Encoder] | type[Classifier]] = {"fill-mask": Encoder, "text-classification": Classifier}
+_ANSWERING: dict[Task, type[Embedder] | type[Classifier]] = {
+    "fill-mask": Encoder,
+    "text-classification": Classifier,
+    "feature-extraction": Embedder,
+}
 
 
 def load(
     folder: Path, *, precision: Precision | None = None, num_threads: int = 1, batch_tokens: int = BATCH_TOKENS
-) -> Encoder | Classifier:
+) -> Embedder | Classifier:
     """Open the package in `folder`; what comes back can be used from many threads at once.
 
     Args:
@@ -45,7 +50,7 @@ def load(
 
 def open_graph(
     path: Path, manifest: Manifest, *, num_threads: int = 1, batch_tokens: int = BATCH_TOKENS, wide_sums: bool = False
-) -> Encoder | Classifier:
+) -> Embedder | Classifier:
     """Open one graph beside its tokenizer.json, whatever its bytes; `wide_sums` as of `GraphSession`."""
     tokenizer = TextTokenizer(
         path.parent / FILES.tokenizer, max_length=manifest.max_length, mask_id=manifest.special_tokens.mask_id

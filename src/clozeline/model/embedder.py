@@ -6,11 +6,12 @@ Shapes: B texts, L longest, H hidden.
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModel, PreTrainedModel
 
 from clozeline.model import heads
 from clozeline.model.encoded import EncodedBatch
+from clozeline.model.pooling import mean_of_tokens
 
 
 def build(encoder: Path, seed: int) -> PreTrainedModel:
@@ -23,10 +24,3 @@ def embeddings(model: PreTrainedModel, batch: EncodedBatch) -> Tensor:
     mask_BL = batch.attention_mask_BL
     hidden_BLH = model(**batch.inputs).last_hidden_state
     return mean_of_tokens(hidden_BLH.float(), torch.ones_like(batch.input_ids_BL) if mask_BL is None else mask_BL)
-
-
-def mean_of_tokens(hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor:
-    """Mean over real tokens, divided by its length (Reimers & Gurevych 2019, section 3: MEAN pooling): [B, H]."""
-    weight_BL1 = attention_mask_BL.unsqueeze(-1).to(hidden_BLH.dtype)
-    mean_BH = (hidden_BLH * weight_BL1).sum(dim=1) / weight_BL1.sum(dim=1)
-    return nn.functional.normalize(mean_BH, dim=-1)

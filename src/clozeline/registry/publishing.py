@@ -159,6 +159,7 @@ def _save(package: Path, folder: Path) -> None:
 
 
 def _description(manifest: Manifest) -> str:
-    task = "a masked language model" if manifest.task == "fill-mask" else f"labels: {', '.join(manifest.labels)}"
+    does = {"fill-mask": "a masked language model", "feature-extraction": "a vector for each text"}
+    task = does.get(manifest.task) or f"labels: {', '.join(manifest.labels)}"
     form = "INT8 ONNX" if manifest.served == "int8" else "fp32 ONNX: no INT8 scheme passed its checks"
     return f"{manifest.family}, {manifest.task}; {form}; {task}"

@@ -1,7 +1,8 @@
 """A package of `dist/` as an MLflow model: this file itself is what MLflow stores and runs, so nothing is pickled.
 
 `mlflow.pyfunc.load_model("models:/clozeline-encoder@champion").predict(["Returns a [MASK]."])` gives one record for
-each text: of an encoder its `embedding`, and for each mask the likeliest words; of a classifier its `labels`.
+each text: of an encoder its `embedding`, and for each mask the likeliest words (if it names words); of a classifier its
+`labels`.
 """
 
 from dataclasses import asdict
@@ -37,7 +38,10 @@ class ServedModel(PythonModel):
         options = {"top_k": 5, "truncate": False} | (params or {})
         if isinstance(self._model, Classifier):
             return _classified(self._model, model_input, **options)
-        return _embedded_and_filled(self._model, model_input, **options)
+        if isinstance(self._model, Encoder):
+            return _embedded_and_filled(self._model, model_input, **options)
+        embeddings_TH = self._model.embed(model_input, truncate=options["truncate"])
+        return [{"embedding": embedding_H.tolist()} for embedding_H in embeddings_TH]
 
 
 def _classified(model: Classifier, texts: list[str], top_k: int, truncate: bool) -> list[object]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from clozeline.inference.classifier import Classifier
+from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.manifest import Precision, Task
 from clozeline.inference.open_model import OpenModel
@@ -12,7 +13,11 @@ from clozeline.serving.errors import problem
 
 Model = TypeVar("Model", bound=OpenModel, covariant=True)
 
-ROUTES: dict[Task, tuple[str, ...]] = {"fill-mask": ("/fill-mask", "/embed"), "text-classification": ("/classify",)}
+ROUTES: dict[Task, tuple[str, ...]] = {
+    "fill-mask": ("/fill-mask", "/embed"),
+    "text-classification": ("/classify",),
+    "feature-extraction": ("/embed",),
+}
 """Which routes a model of a task answers."""
 
 
@@ -43,18 +48,18 @@ class ServedModel(Generic[Model]):
 class Catalogue:
     """The models by name, in the order they were given: without a name, the first that can answer does."""
 
-    def __init__(self, models: Sequence[ServedModel[Encoder | Classifier]]) -> None:
+    def __init__(self, models: Sequence[ServedModel[Embedder | Classifier]]) -> None:
         self._models = {served.identity.name: served for served in models}
         assert len(self._models) == len(models), "names are told apart before models are loaded"
         self.num_swaps = 0
 
-    def __iter__(self) -> Iterator[ServedModel[Encoder | Classifier]]:
+    def __iter__(self) -> Iterator[ServedModel[Embedder | Classifier]]:
         return iter(list(self._models.values()))
 
-    def named(self, name: str) -> ServedModel[Encoder | Classifier]:
+    def named(self, name: str) -> ServedModel[Embedder | Classifier]:
         return self._models[name]
 
-    def swap(self, served: ServedModel[Encoder | Classifier]) -> Identity:
+    def swap(self, served: ServedModel[Embedder | Classifier]) -> Identity:
         """Let `served` answer from now on instead of the model of its name; what that has begun, it ends."""
         before = self._models[served.identity.name].identity
         self._models[served.identity.name] = served
@@ -68,6 +73,14 @@ class Catalogue:
             ApiError: 404, there is none.
         """
         return self._answering(Encoder, "fill-mask", name)
+
+    def embedder(self, name: str | None) -> ServedModel[Embedder]:
+        """The model called `name`, or the first, that embeds: with a head for masks or without.
+
+        Raises:
+            ApiError: 404, there is none.
+        """
+        return self._answering(Embedder, "feature-extraction", name)
 
     def classifier(self, name: str | None) -> ServedModel[Classifier]:
         """The classifier called `name`, or the first.

@@ -3,6 +3,7 @@
 import logging
 
 from clozeline.inference.classifier import Classifier
+from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.manifest import GRAPHS, Precision
 from clozeline.inference.package import load
@@ -11,7 +12,7 @@ from clozeline.serving.sources import ModelSource, fetched
 
 _LOG = logging.getLogger(__name__)
 
-LoadedModel = ServedModel[Encoder | Classifier]
+LoadedModel = ServedModel[Embedder | Classifier]
 
 
 def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel:
@@ -37,11 +38,11 @@ def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel
     return ServedModel(Identity(source.name, source.place, found.version or sha256[:12], sha256, answering), model)
 
 
-def _warm_up(model: Encoder | Classifier) -> None:
+def _warm_up(model: Embedder | Classifier) -> None:
     if isinstance(model, Classifier):
         model.classify(["warm"])
         return
     model.embed(["warm"])
     mask_token = model.manifest.special_tokens.mask_token
-    if mask_token:
+    if mask_token and isinstance(model, Encoder):
         model.fill([mask_token])

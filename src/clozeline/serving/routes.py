@@ -57,7 +57,7 @@ async def embed(
     timeout_milliseconds: schemas.TimeoutMilliseconds = None,
 ) -> Response:
     service = service_of(request)
-    served = service.catalogue.encoder(body.model)
+    served = service.catalogue.embedder(body.model)
     texts = texts_of(body.inputs)
     reply = await service.asking.ask(
         request,

@@ -121,10 +121,12 @@ def fetched(source: ModelSource) -> FetchedModel:
 
 
 def _champions(task: Task) -> list[str]:
-    """The live models of the registry that are of a task: the encoder has one, every other name is a classifier's."""
-    is_encoder = task == "fill-mask"
+    """The live models of the registry that are of a task: the encoder has one, every other model is asked which."""
     prefix = f"{REGISTRY_SCHEME}{registry.model_name('encoder')}@"
-    return [uri for uri in registry.champions() if uri.startswith(prefix) == is_encoder]
+    if task == "fill-mask":
+        return [uri for uri in registry.champions() if uri.startswith(prefix)]
+    others = [uri for uri in registry.champions() if not uri.startswith(prefix)]
+    return [uri for uri in others if read_manifest(registry.resolve(uri)).task == task]
 
 
 def _no_model(verb: str, task: str) -> ArtifactError:

@@ -5,7 +5,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import PlainTextResponse
 
 from clozeline.inference.classifier import Classifier
-from clozeline.inference.encoder import Encoder
+from clozeline.inference.embedder import Embedder
 from clozeline.serving import schemas
 from clozeline.serving.catalogue import ROUTES, ServedModel
 from clozeline.serving.errors import ErrorEnvelope
@@ -59,7 +59,7 @@ async def models(request: Request) -> Response:
     return JsonResponse({"models": [card.model_dump() for card in cards]})
 
 
-def card(served: ServedModel[Encoder | Classifier]) -> schemas.ModelCard:
+def card(served: ServedModel[Embedder | Classifier]) -> schemas.ModelCard:
     identity, manifest = served.identity, served.model.manifest
     return schemas.ModelCard(
         name=identity.name,

@@ -67,7 +67,8 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
 
     Args:
         params: the section `export` of params.yaml.
-        model: a masked language model or a sequence classifier, as transformers saves it, with tokenizer.json.
+        model: a masked language model, a sequence classifier or an encoder without a head, as transformers saves it,
+            with tokenizer.json.
         texts: Parquet file whose column `text` INT8 is compared with fp32 on.
         lock: the requirements lock; its hash goes into the manifest.
         out: package folder; keeps what it held if anything fails.
@@ -126,6 +127,14 @@ def _outputs(trained: TrainedModel) -> tuple[TensorSpec, ...]:
     if trained.task == "text-classification":
         meaning = "one for each label, before softmax"
         return (TensorSpec(name="logits", dtype="float32", shape=("batch", len(trained.labels)), meaning=meaning),)
+    embedding = TensorSpec(
+        name="sentence_embedding",
+        dtype="float32",
+        shape=("batch", config.hidden_size),
+        meaning="mean of the last hidden states where attention_mask is 1, divided by its length",
+    )
+    if trained.task == "feature-extraction":
+        return (embedding,)
     return (
         TensorSpec(
             name="logits",
@@ -133,12 +142,7 @@ def _outputs(trained: TrainedModel) -> tuple[TensorSpec, ...]:
             shape=("masks", config.vocab_size),
             meaning="of the positions whose input id is the mask id, row by row of the batch; before softmax",
         ),
-        TensorSpec(
-            name="sentence_embedding",
-            dtype="float32",
-            shape=("batch", config.hidden_size),
-            meaning="mean of the last hidden states where attention_mask is 1, divided by its length",
-        ),
+        embedding,
     )
 
 

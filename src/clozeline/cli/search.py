@@ -1,0 +1,120 @@
+"""`clozeline search`: functions of the installed libraries, by what they do."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from clozeline.errors import ArtifactError, ParamsError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from clozeline.inference.embedder import Embedder
+    from clozeline.search.index import Found, SearchIndex
+
+_PACKAGE = "dist/docsearch"
+_CLEAN = Path("data/clean")
+_WORK = Path("work")
+
+
+def add_to(app: typer.Typer) -> None:
+    app.command(rich_help_panel="Use a model")(search)
+
+
+def search(
+    queries: Annotated[
+        list[str], typer.Argument(metavar="QUERY...", help="What the function does, as a sentence; quote each.")
+    ],
+    top_k: Annotated[int, typer.Option(min=1, help="Functions for each query.")] = 10,
+    library: Annotated[
+        str | None, typer.Option(help="Only of this library, such as numpy; `python` is the standard library.")
+    ] = None,
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="A folder of dist/, or a registry URI (models:/NAME@ALIAS).")
+    ] = _PACKAGE,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object for each query, on a line of its own.")
+    ] = False,
+) -> None:
+    """Find functions of the installed libraries by what they do, not by what they are called.
+
+    Every docstring is read once by the exported `docsearch` model (a minute; kept under work/search until the model
+    or the text is another); then the nearest to each query are shown: library, qualified name, summary, and cosine.
+    Write as a docstring would: "Return the sorted values", not "sort".
+
+    In a terminal: a table. Else: tab-separated query, rank, score, library, name, summary.
+
+    Examples:
+
+    - `clozeline search "Remove duplicate rows from a table."`
+    - `clozeline search "Wait until a file exists." --library python --top-k 3`
+    - `clozeline search "Compute a hash of a file." --json`
+    """
+    from clozeline.cli.answers import Form, printer
+
+    embedder, index = _opened(model)
+    if library is not None and library not in index.libraries:
+        raise ParamsError(
+            f"there is no library {library} in the text",
+            given=library,
+            expected=f"one of: {', '.join(index.libraries)}",
+            do="choose one of these, or leave --library out",
+        )
+    vectors_QH = embedder.embed(queries, truncate=True)
+    answers = [index.nearest(vector_H, top_k, library) for vector_H in vectors_QH]
+    printer(as_json, Form(_records, _lines, _tables))(queries, answers)
+
+
+def _opened(place: str) -> "tuple[Embedder, SearchIndex]":
+    from clozeline.inference.embedder import Embedder
+    from clozeline.inference.manifest import FILES
+    from clozeline.inference.package import load
+    from clozeline.search.index import SearchIndex
+    from clozeline.serving.sources import REGISTRY_SCHEME, ModelSource, fetched
+
+    if not place.startswith(REGISTRY_SCHEME) and not (Path(place) / FILES.manifest).is_file():
+        raise ArtifactError(
+            f"{place} is no model to search with",
+            given=f"no {place}/{FILES.manifest}",
+            expected="the exported model of the task docsearch",
+            do="run `dvc repro export@docsearch` (or `make run`), or name another: --model",
+        )
+    folder = fetched(ModelSource.parse(place)).folder
+    model = load(folder, num_threads=len(os.sched_getaffinity(0)))
+    if not isinstance(model, Embedder):
+        raise ParamsError(
+            f"{place} does something else",
+            given=f"a model of the task {model.manifest.task}",
+            expected="one that turns texts into vectors",
+            do="leave --model out, or name such a model",
+        )
+    return model, SearchIndex.open(model, folder, _CLEAN, _WORK)
+
+
+def _records(queries: Sequence[str], answers: "Sequence[Sequence[Found]]") -> Iterator[dict[str, Any]]:
+    for query, found in zip(queries, answers, strict=True):
+        yield {"query": query, "found": [asdict(one) for one in found]}
+
+
+def _lines(queries: Sequence[str], answers: "Sequence[Sequence[Found]]") -> Iterator[Sequence[object]]:
+    for query, found in zip(queries, answers, strict=True):
+        for rank, one in enumerate(found, start=1):
+            yield query, rank, one.score, one.library, one.name, one.summary
+
+
+def _tables(queries: Sequence[str], answers: "Sequence[Sequence[Found]]") -> "Iterator[RenderableType]":
+    from rich.markup import escape
+    from rich.table import Table
+    from rich.text import Text
+
+    for query, found in zip(queries, answers, strict=True):
+        yield Text(query, style="bold")
+        table = Table("library", "name", "summary")
+        table.add_column("cosine", justify="right")
+        for one in found:
+            table.add_row(escape(one.library), escape(one.name), escape(one.summary), f"{one.score:.2f}")
+        yield table

@@ -1,0 +1,39 @@
+"""An encoder, answering: a vector for each text.
+
+H hidden, T texts given.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from clozeline.inference.open_model import OpenModel
+from clozeline.inference.question import Question, Rows
+from clozeline.inference.tokenization import TokenizedText
+
+
+class Embedder(OpenModel):
+    """Embeds texts."""
+
+    def embed(self, texts: Sequence[str], *, truncate: bool = False) -> npt.NDArray[np.float32]:
+        """One vector of length 1 for each text, [T, H]: the mean of its last hidden states, normalized.
+
+        Raises:
+            TextTooLongError: a text is longer than `manifest.max_length` tokens and `truncate` is not set.
+        """
+        embeddings_TH = np.empty((len(texts), self.manifest.hidden_size), dtype=np.float32)
+        for position, embedding_H in enumerate(self.answers(self.embedding(texts, truncate=truncate))):
+            embeddings_TH[position] = embedding_H
+        return embeddings_TH
+
+    def embedding(self, texts: Sequence[str], *, truncate: bool = False) -> Question[Rows]:
+        """As `embed`, to be run elsewhere; raises the same."""
+        return Question(
+            self.tokenize(texts, truncate=truncate), "sentence_embedding", lambda _, embedding_H: embedding_H
+        )
+
+    def embeddings(self, texts: Sequence[TokenizedText]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """`embedding_H` of each text beside its position in `texts`; shorter texts come first."""
+        for batch, embeddings_BH in self.run(texts, "sentence_embedding"):
+            yield from zip(batch.positions, embeddings_BH, strict=True)

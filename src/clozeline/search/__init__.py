@@ -1,0 +1,1 @@
+"""Functions of the installed libraries, found by what their docstrings mean."""

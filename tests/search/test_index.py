@@ -1,0 +1,102 @@
+"""Claim: a model without a head is exported, and finds functions by their docstrings, from an index made once."""
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoModel, AutoTokenizer
+from typer.testing import CliRunner
+
+from clozeline.cli import app
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.inference.embedder import Embedder
+from clozeline.inference.package import load
+from clozeline.search.index import SearchIndex
+
+DOCS = {
+    "torch.pad": ("torch", "Returns a tensor of the same shape.\n\nRows are padded at the end by torch.pad(x)."),
+    "python.hash": ("python", "Raises an error if the file is empty.\n\nIts hash is the one given."),
+    "python.cut": ("python", "Cuts text into pieces that the model has seen."),
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, embedding_package: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "data/clean").mkdir(parents=True)
+    rows = [{"title": title, "source": source, "text": text} for title, (source, text) in DOCS.items()]
+    for name, part in (("train", rows[:1]), ("validation", rows[1:2]), ("holdout", rows[2:])):
+        pq.write_table(pa.Table.from_pylist(part), tmp_path / f"data/clean/{name}.parquet")
+    shutil.copytree(embedding_package, tmp_path / "dist/docsearch")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def opened(project: Path) -> tuple[Embedder, SearchIndex]:
+    model = load(project / "dist/docsearch")
+    assert isinstance(model, Embedder)
+    return model, SearchIndex.open(model, project / "dist/docsearch", project / "data/clean", project / "work")
+
+
+def test_the_package_gives_the_vectors_of_stock_transformers(embedding_package: Path, small_encoder: Path) -> None:
+    texts = ["the encoder reads a sentence", "small models"]
+    tokenizer = AutoTokenizer.from_pretrained(small_encoder)
+    inputs = tokenizer(texts, return_tensors="pt", padding=True)
+    with torch.inference_mode():
+        hidden_BLH = AutoModel.from_pretrained(small_encoder).eval()(**inputs).last_hidden_state
+    mean_BH = (hidden_BLH * inputs["attention_mask"].unsqueeze(2)).sum(1)
+    model = load(embedding_package, precision="fp32")
+    assert isinstance(model, Embedder)
+    assert np.allclose(model.embed(texts), torch.nn.functional.normalize(mean_BH, dim=1), atol=1e-5)
+    rung = model.manifest.ladder[0]
+    assert (model.manifest.task, rung.metric) == ("feature-extraction", "halves found")
+    assert rung.embedding_cosine_min is not None
+    assert rung.embedding_cosine_min > 0.9
+
+
+def test_a_function_is_found_by_its_own_docstring(project: Path) -> None:
+    model, index = opened(project)
+    (vector_H,) = model.embed(["Raises an error if the file is empty. Its hash is the one given."])
+    found = index.nearest(vector_H, top_k=2)
+    assert [found[0].name, found[0].library] == ["python.hash", "python"]
+    assert found[0].summary == "Raises an error if the file is empty."
+    assert found[0].score == pytest.approx(1.0, abs=0.01)
+    assert found[0].score > found[1].score
+    assert {one.name for one in index.nearest(vector_H, 9, "python")} == {"python.hash", "python.cut"}
+
+
+def test_the_index_is_made_once_for_each_text_and_each_model(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, made = opened(project)
+    with monkeypatch.context() as patched:
+        patched.setattr(Embedder, "embed", None)
+        assert np.array_equal(opened(project)[1].vector_EH, made.vector_EH)
+    rows = [{"title": "a.b", "source": "a", "text": "Something else."}]
+    pq.write_table(pa.Table.from_pylist(rows), project / "data/clean/holdout.parquet")
+    assert opened(project)[1].libraries == ["a", "python", "torch"]
+    assert len(list((project / "work/search").iterdir())) == 2
+
+
+def test_the_command_answers_a_program_in_json_and_in_columns(project: Path) -> None:
+    run = CliRunner().invoke
+    result = run(app, ["search", "padded rows", "hash", "--top-k", "2", "--json"])
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [record["query"] for record in records] == ["padded rows", "hash"]
+    assert all(set(found) == {"library", "name", "summary", "score"} for found in records[0]["found"])
+    (line,) = run(app, ["search", "hash", "--top-k", "1", "--library", "torch"]).stdout.splitlines()
+    assert line.split("\t")[3:] == ["torch", "torch.pad", "Returns a tensor of the same shape."]
+
+
+def test_what_is_missing_is_told_with_the_command_that_makes_it(project: Path) -> None:
+    run = CliRunner().invoke
+    assert isinstance(unknown := run(app, ["search", "x", "--library", "jax"]).exception, ParamsError)
+    assert "python, torch" in str(unknown)
+    (project / "data/clean/train.parquet").unlink()
+    assert "dvc repro preprocess" in str(run(app, ["search", "x"]).exception)
+    shutil.rmtree(project / "dist")
+    result = run(app, ["search", "x"])
+    assert isinstance(result.exception, ArtifactError)
+    assert "dvc repro export@docsearch" in str(result.exception)
