@@ -249,7 +249,7 @@ def test_a_discriminator_is_not_exported_to_fill_masks_but_its_generator_is(edit
     path.write_text(exported, encoding="utf-8")
     assert read_params(path).export.models["encoder"] == "encoder/generator"
     path.write_text(exported.replace("objective: rtd ", "objective: mlm "), encoding="utf-8")
-    assert "one of: encoder, finetuned/library\n" in message(path)
+    assert "one of: encoder, finetuned/docsearch, finetuned/library\n" in message(path)
 
 
 @pytest.mark.parametrize(

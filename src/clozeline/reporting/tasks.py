@@ -17,6 +17,9 @@ from clozeline.reporting.run import Part, Run
 
 _OTHERS = {
     "baseline_tfidf_": "TF-IDF + logistic regression",
+    "baseline_tfidf_cosine_": "cosine of TF-IDF",
+    "baseline_bm25_": "BM25",
+    "random_order_": "a random order",
     "baseline_usual_tag_": "each word's usual tag",
     "baseline_nearest_sentence_": "nearest sentence by TF-IDF",
     "majority_": "largest class",

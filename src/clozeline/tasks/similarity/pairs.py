@@ -164,5 +164,5 @@ def _check_enough(parts: Mapping[Part, list[Pair]], count: PairCount) -> None:
         "there are too few pairs for this task",
         given=f"{count.num_read} records, of which {count.num_used} could be used: {num_of_each(parts)}",
         expected="two pairs or more for each part",
-        do="add pairs, or check the fields, `validation_fraction` and `test_fraction` of this task in params.yaml",
+        do="add pairs, check the fields and fractions of this task in params.yaml, or take it out of `finetune`",
     )

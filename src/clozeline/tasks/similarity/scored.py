@@ -31,8 +31,8 @@ class Figures:
     spearman_low: float
     spearman_high: float
     pearson: float
-    baseline_tfidf_spearman: float
-    baseline_tfidf_pearson: float
+    baseline_tfidf_cosine_spearman: float
+    baseline_tfidf_cosine_pearson: float
     num_train: int
     num_validation: int
     num_test: int
@@ -61,8 +61,8 @@ class ScoredPairs(OnPairs):
             spearman_low=_or_nothing(low),
             spearman_high=_or_nothing(high),
             pearson=_or_nothing(pearson(score_N, cosine_N)),
-            baseline_tfidf_spearman=_or_nothing(spearman(score_N, tfidf_N)),
-            baseline_tfidf_pearson=_or_nothing(pearson(score_N, tfidf_N)),
+            baseline_tfidf_cosine_spearman=_or_nothing(spearman(score_N, tfidf_N)),
+            baseline_tfidf_cosine_pearson=_or_nothing(pearson(score_N, tfidf_N)),
             num_train=len(self.pairs.train),
             num_validation=len(self.pairs.validation),
             num_test=len(test),
@@ -125,7 +125,7 @@ def _headline(figures: Figures) -> Headline:
         low=figures.spearman_low,
         high=figures.spearman_high,
         baseline="cosine of TF-IDF",
-        baseline_value=figures.baseline_tfidf_spearman,
+        baseline_value=figures.baseline_tfidf_cosine_spearman,
         trivial="the same for all pairs",
         trivial_value=_TRIVIAL_CORRELATION,
     )
