@@ -7,7 +7,7 @@ from typing import Any, Final
 from ruamel.yaml import YAML
 
 from clozeline.errors import DataError
-from clozeline.params import ClassificationParams, Params
+from clozeline.params import LabelledParams, Params
 from flows.stage_graph import StageNode
 
 _CLEAN: Final = "data/clean"
@@ -37,9 +37,7 @@ def unlabelled_tasks(params: Params) -> list[str]:
     return [
         name
         for name, task in params.finetune.items()
-        if isinstance(task, ClassificationParams)
-        and task.label_field == "source"
-        and Path(task.data).is_relative_to(_CLEAN)
+        if isinstance(task, LabelledParams) and task.label_field == "source" and Path(task.data).is_relative_to(_CLEAN)
     ]
 
 

@@ -71,6 +71,20 @@ def test_a_verb_without_a_model_asks_the_one_that_can(project: Path, monkeypatch
     assert default_for("fill-mask").place == "dist/encoder"
 
 
+def test_of_several_released_models_the_one_of_the_task_is_found(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = {f"models:/clozeline-{name}@champion": project / "released" / name for name in ("docsearch", "library")}
+    for folder, task in zip(folders.values(), ("feature-extraction", "text-classification"), strict=True):
+        write_encoder(folder)
+        manifest = folder / "manifest.json"
+        manifest.write_text(manifest.read_text().replace("fill-mask", task))
+    monkeypatch.setattr(registry, "champions", lambda: ["models:/clozeline-encoder@champion", *folders])
+    monkeypatch.setattr(registry, "resolve", lambda uri: folders[uri])
+    assert default_for("text-classification").name == "clozeline-library"
+    assert default_for("feature-extraction").name == "clozeline-docsearch"
+
+
 def test_two_that_could_answer_have_to_be_told_apart(project: Path) -> None:
     for name in ("library", "topic"):
         write_classifier(project / "dist" / name)

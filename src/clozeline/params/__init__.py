@@ -5,9 +5,11 @@ from clozeline.params.delivery import ExportGates, ExportParams, ReleaseParams, 
 from clozeline.params.finetuning import (
     ClassificationParams,
     FinetuneParams,
+    LabelledParams,
     QuestionAnsweringParams,
     SimilarityParams,
     TaggingParams,
+    ZeroShotParams,
 )
 from clozeline.params.model import FAMILY_NAMES, SIZE_NAMES, ModelParams
 from clozeline.params.optimization import OptimizerParams, ScheduleParams
@@ -23,6 +25,7 @@ __all__ = [
     "ExportGates",
     "ExportParams",
     "FinetuneParams",
+    "LabelledParams",
     "MaskingParams",
     "ModelParams",
     "OptimizerParams",
@@ -38,5 +41,6 @@ __all__ = [
     "TaggingParams",
     "TokenizeParams",
     "ValidationParams",
+    "ZeroShotParams",
     "read_params",
 ]

@@ -126,6 +126,8 @@ def _champions(task: Task) -> list[str]:
     if task == "fill-mask":
         return [uri for uri in registry.champions() if uri.startswith(prefix)]
     others = [uri for uri in registry.champions() if not uri.startswith(prefix)]
+    if len(others) < 2:
+        return others  # whoever opens it sees whether it can
     return [uri for uri in others if read_manifest(registry.resolve(uri)).task == task]
 
 

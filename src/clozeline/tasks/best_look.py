@@ -73,6 +73,10 @@ class BestLook:
             ArtifactError: a checkpoint belongs to another run.
             TrainingError: the loss or the gradient is not finite.
         """
+        if self.plan.total_steps == 0:  # of a kind that trains nothing
+            only = Look(0.0, 0, self.validation_score())
+            on_look(only)
+            return [only]
         state, looks, best = self._resume()
         for look in looks:
             on_look(look)

@@ -9,6 +9,7 @@ from clozeline.tasks.question_answering.task import QuestionAnswering
 from clozeline.tasks.similarity.task import prepare_similarity
 from clozeline.tasks.tagging.task import Tagging
 from clozeline.tasks.task import Task, TaskInputs
+from clozeline.tasks.zero_shot.task import ZeroShot
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,14 @@ KINDS: Mapping[str, TaskKind] = MappingProxyType(
             metric="of scored pairs Spearman, Pearson; of others recall@k, MRR over all second texts",
             reference="SciPy; every pair compared, one by one",
             baseline="cosine of TF-IDF, the same for all; BM25, a random order",
+        ),
+        "zero_shot": TaskKind(
+            prepare=ZeroShot,
+            answers="one label for each text, by the word filled into a prompt; nothing is trained",
+            data="a text and its label, to judge by: Parquet, JSON Lines, CSV, TSV",
+            metric="accuracy, macro-F1, Matthews",
+            reference="scikit-learn",
+            baseline="TF-IDF + logistic regression, which is trained; largest class",
         ),
     }
 )

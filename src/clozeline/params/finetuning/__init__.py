@@ -1,11 +1,12 @@
 """Sections `finetune` and `finetune_defaults`: one entry for each task, and what tasks have that say nothing else."""
 
-from clozeline.params.finetuning.classification import ClassificationParams
+from clozeline.params.finetuning.classification import ClassificationParams, LabelledParams
 from clozeline.params.finetuning.kinds import SECTIONS, AnyTask
 from clozeline.params.finetuning.question_answering import QuestionAnsweringParams
 from clozeline.params.finetuning.shared import FinetuneParams, HubParams, LoraParams, SplitsParams
 from clozeline.params.finetuning.similarity import SimilarityParams
 from clozeline.params.finetuning.tagging import TaggingParams
+from clozeline.params.finetuning.zero_shot import ZeroShotParams
 
 __all__ = [
     "SECTIONS",
@@ -13,9 +14,11 @@ __all__ = [
     "ClassificationParams",
     "FinetuneParams",
     "HubParams",
+    "LabelledParams",
     "LoraParams",
     "QuestionAnsweringParams",
     "SimilarityParams",
     "SplitsParams",
     "TaggingParams",
+    "ZeroShotParams",
 ]

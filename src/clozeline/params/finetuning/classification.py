@@ -1,4 +1,4 @@
-"""A task of the kind `classification`."""
+"""A task of the kind `classification`, and what every task of labelled texts has."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -11,10 +11,9 @@ _METRICS = {False: ("accuracy", "macro_f1", "matthews"), True: ("micro_f1", "mac
 """By `multi_label`; the first is what null stands for."""
 
 
-class ClassificationParams(FinetuneParams):
-    """One label, or any number of them, for each text or each pair of texts."""
+class LabelledParams(FinetuneParams):
+    """Texts, or pairs of them, and their labels."""
 
-    kind: Literal["classification"]
     text_field: str
     second_field: str | None
     """Where the second text of a pair is; null: one text."""
@@ -57,3 +56,9 @@ class ClassificationParams(FinetuneParams):
         "max_classes",
         "max_per_class",
     )
+
+
+class ClassificationParams(LabelledParams):
+    """One label, or any number of them, for each text or each pair of texts."""
+
+    kind: Literal["classification"]

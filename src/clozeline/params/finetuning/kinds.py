@@ -12,6 +12,7 @@ from clozeline.params.finetuning.question_answering import QuestionAnsweringPara
 from clozeline.params.finetuning.shared import FinetuneParams
 from clozeline.params.finetuning.similarity import SimilarityParams
 from clozeline.params.finetuning.tagging import TaggingParams
+from clozeline.params.finetuning.zero_shot import ZeroShotParams
 
 SECTIONS: Mapping[str, type[FinetuneParams]] = MappingProxyType(
     {
@@ -19,6 +20,7 @@ SECTIONS: Mapping[str, type[FinetuneParams]] = MappingProxyType(
         "tagging": TaggingParams,
         "question_answering": QuestionAnsweringParams,
         "similarity": SimilarityParams,
+        "zero_shot": ZeroShotParams,
     }
 )
 """Keyed by `kind`."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from clozeline.params import ClassificationParams
+from clozeline.params import LabelledParams
 from clozeline.tasks.records import Fields, Record
 from clozeline.tasks.sources import Part
 
@@ -18,7 +18,7 @@ class Labelled:
     given: Part = "train"
 
     @classmethod
-    def of(cls, record: Record, given: Part, params: ClassificationParams) -> Self:
+    def of(cls, record: Record, given: Part, params: LabelledParams) -> Self:
         """Raises:
         DataError: a field is of another type; with file and line.
         """
@@ -27,17 +27,17 @@ class Labelled:
         return cls(tuple(record.text(field) for field in fields), read(record, params), given)
 
 
-def fields_of(params: ClassificationParams) -> Fields:
+def fields_of(params: LabelledParams) -> Fields:
     named = {"text_field": params.text_field, "label_field": params.label_field}
     return named if params.second_field is None else {**named, "second_field": params.second_field}
 
 
-def _one(record: Record, params: ClassificationParams) -> tuple[str, ...] | None:
+def _one(record: Record, params: LabelledParams) -> tuple[str, ...] | None:
     label = record.category(params.label_field).strip()
     return (label,) if label else None
 
 
-def _several(record: Record, params: ClassificationParams) -> tuple[str, ...] | None:
+def _several(record: Record, params: LabelledParams) -> tuple[str, ...] | None:
     """A list of strings, or a string in which `label_separator` stands between them."""
     value = record.values[params.label_field]
     if value is None:

@@ -14,7 +14,7 @@ import torch
 
 from clozeline.model import classifier, heads
 from clozeline.model.encoded import TargetedBatch
-from clozeline.params import ClassificationParams
+from clozeline.params import LabelledParams
 from clozeline.tasks.classification.parts import ClassifiedRows, read_selection, warn_of_unknown_tokens
 from clozeline.tasks.rows import sorted_batches, training_batches
 from clozeline.tasks.splitting import count_seen
@@ -41,12 +41,12 @@ class ClassifierOnTexts:
             ParamsError: `max_length` is longer than the encoder can read.
         """
         params = inputs.params
-        assert isinstance(params, ClassificationParams)
+        assert isinstance(params, LabelledParams)
         self.inputs, self.params = inputs, params
         opened = OpenTokenizer.open(inputs.encoder)
         self.selection = read_selection(inputs, params, opened)
         self.labels = self.selection.labels
-        self.model = classifier.build(inputs.encoder, self.labels, inputs.seed, self.problem)
+        self.model = self.built(inputs)
         heads.check_fit(
             self.model,
             inputs.encoder,
@@ -61,6 +61,10 @@ class ClassifierOnTexts:
         )
         warn_of_unknown_tokens(self.train.rows, opened)
         self.batches_per_epoch = -(-len(self.train) // params.batch_size)
+
+    def built(self, inputs: TaskInputs) -> classifier.PreTrainedModel:
+        """The model that answers; as `heads.build`."""
+        return classifier.build(inputs.encoder, self.labels, inputs.seed, self.problem)
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetedBatch]]:
         length_T = self.train.rows.length_T

@@ -14,7 +14,7 @@ import torch
 
 from clozeline.errors import DataError
 from clozeline.model.encoded import EncodedBatch, TargetedBatch
-from clozeline.params import ClassificationParams
+from clozeline.params import LabelledParams
 from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.classification.labelled import Labelled, fields_of
 from clozeline.tasks.classification.selection import Example, Selection, select
@@ -42,7 +42,7 @@ class ClassifiedRows:
 
     @classmethod
     def encode(
-        cls, examples: Sequence[Example], labels: Sequence[str], opened: OpenTokenizer, params: ClassificationParams
+        cls, examples: Sequence[Example], labels: Sequence[str], opened: OpenTokenizer, params: LabelledParams
     ) -> Self:
         texts = texts_of(examples, params)
         rows = TextRows.encode(texts.first, opened, params.max_length, seconds=texts.second)
@@ -58,7 +58,7 @@ class ClassifiedRows:
         return TargetedBatch(self.encoded(rows_B), torch.from_numpy(self.targets_T[rows_B]))
 
 
-def read_selection(inputs: TaskInputs, params: ClassificationParams, opened: OpenTokenizer) -> Selection:
+def read_selection(inputs: TaskInputs, params: LabelledParams, opened: OpenTokenizer) -> Selection:
     """Read the records and choose among them.
 
     Raises:
@@ -89,7 +89,7 @@ def warn_of_unknown_tokens(rows: TextRows, opened: OpenTokenizer) -> None:
         )
 
 
-def texts_of(examples: Sequence[Example], params: ClassificationParams) -> Texts:
+def texts_of(examples: Sequence[Example], params: LabelledParams) -> Texts:
     first = [example.text for example in examples]
     return Texts(first, None if params.second_field is None else [example.second for example in examples])
 
@@ -104,7 +104,7 @@ def _targets(examples: Sequence[Example], labels: Sequence[str], multi_label: bo
     return is_true_TC
 
 
-def _too_long(examples: Sequence[Example], length_T: Ids, params: ClassificationParams) -> DataError:
+def _too_long(examples: Sequence[Example], length_T: Ids, params: LabelledParams) -> DataError:
     longest = int(length_T.argmax())
     return DataError(
         f"{int((length_T > params.max_length).sum())} of {len(examples)} texts are too long for this task",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from clozeline.errors import DataError
-from clozeline.params import ClassificationParams
+from clozeline.params import LabelledParams
 from clozeline.tasks.classification.labelled import Labelled
 from clozeline.tasks.sources import Part
 from clozeline.tasks.splitting import identity_of, num_of_each, part_of, strictest
@@ -69,7 +69,7 @@ Fits = Callable[[Sequence[Example]], Sequence[bool]]
 """Which of these are short enough."""
 
 
-def select(records: Iterable[Labelled], params: ClassificationParams, fits: Fits | None = None) -> Selection:
+def select(records: Iterable[Labelled], params: LabelledParams, fits: Fits | None = None) -> Selection:
     """Choose and split. Of a multi-label task a label that is left out leaves its texts in, without it.
 
     Raises:
@@ -95,7 +95,7 @@ def select(records: Iterable[Labelled], params: ClassificationParams, fits: Fits
     return Selection(tuple(sorted(labels)), parts["train"], parts["validation"], parts["test"], count)
 
 
-def _distinct(records: Iterable[Labelled], params: ClassificationParams, count: SelectionCount) -> list[Example]:
+def _distinct(records: Iterable[Labelled], params: LabelledParams, count: SelectionCount) -> list[Example]:
     """Each text once, in the order of identities; none of those that are labelled in two ways."""
     found: dict[str, list[Example]] = {}
     for record in records:
@@ -123,7 +123,7 @@ def _distinct(records: Iterable[Labelled], params: ClassificationParams, count: 
     return sorted(examples, key=lambda example: example.identity)
 
 
-def _of_frequent_classes(examples: list[Example], params: ClassificationParams, count: SelectionCount) -> list[Example]:
+def _of_frequent_classes(examples: list[Example], params: LabelledParams, count: SelectionCount) -> list[Example]:
     sizes = Counter(label for example in examples for label in example.labels)
     frequent = set(sorted(sizes, key=lambda label: (-sizes[label], label))[: params.max_classes])
     kept = _with_labels_of(frequent, examples, params.multi_label)

@@ -1,0 +1,32 @@
+"""A task of the kind `zero_shot`."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from clozeline.params.finetuning.classification import LabelledParams
+from clozeline.params.section import Rule
+
+BLANK = "[MASK]"
+"""In a prompt, whatever the tokenizer calls its mask."""
+
+
+class ZeroShotParams(LabelledParams):
+    """One label for each text, by what the pre-trained model itself would fill into a prompt: nothing is trained."""
+
+    kind: Literal["zero_shot"]
+    prompt: str
+    """What is said behind each text, with one blank."""
+    label_words: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] | None
+    """Label → words that stand for it, each one token; null: the labels themselves."""
+    calibrated: bool
+    """How much likelier a word is behind the text than in the prompt alone, instead of how likely."""
+    rules: ClassVar[tuple[Rule, ...]] = (
+        *LabelledParams.rules,
+        ("prompt", lambda prompt: prompt.count(BLANK) == 1, f"a sentence with one {BLANK}"),
+        ("multi_label", lambda several: not several, "`multi_label: false`: one word is filled in"),
+        ("second_field", lambda second: second is None, "`second_field: null`: one text, and the prompt behind it"),
+        ("num_seeds", lambda num: num == 1, "`num_seeds: 1`: nothing is drawn"),
+        ("lora", lambda lora: lora is None, "`lora: null`: nothing is trained"),
+    )
+    measured_by: ClassVar[tuple[str, ...]] = (*LabelledParams.measured_by, "prompt", "label_words", "calibrated")

@@ -1,0 +1,114 @@
+"""Claim: without training, a text gets the label whose words the model fills into the prompt."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.params import ZeroShotParams, read_params
+from clozeline.params.finetuning.layers import whole_task
+from clozeline.stages import finetune
+from clozeline.tasks.task import TaskInputs
+from clozeline.tasks.zero_shot.task import ZeroShot
+
+DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
+PROMPT = "the text is [MASK] here"
+WORDS = {"files": ["f", "h"], "models": ["m"]}
+"""The tests' tokenizer knows hardly more than letters."""
+
+
+def params(**changes: object) -> ZeroShotParams:
+    task = {"kind": "zero_shot", "data": "x", "prompt": PROMPT, "label_words": WORDS, "max_length": 24}
+    return ZeroShotParams.model_validate(whole_task("t", {**task, "num_threads": 1, **changes}, DEFAULTS))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    rows = [
+        {"text": f"{word} " * (1 + n) + f"{n}", "label": label}
+        for n in range(40)
+        for label, (word, *_) in WORDS.items()
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data.parquet")
+    return tmp_path / "data.parquet"
+
+
+def by_hand(encoder: Path, text: str) -> dict[str, float]:
+    """Mean log-probability of each label's words, by stock transformers."""
+    model, tokenizer = AutoModelForMaskedLM.from_pretrained(encoder).eval(), AutoTokenizer.from_pretrained(encoder)
+    inputs = tokenizer(f"{text} {PROMPT}".strip(), return_tensors="pt")
+    place = inputs["input_ids"][0].tolist().index(tokenizer.mask_token_id)
+    with torch.inference_mode():
+        log_V = model(**inputs).logits[0, place].log_softmax(0)
+    return {label: float(log_V[tokenizer.convert_tokens_to_ids(words)].mean()) for label, words in WORDS.items()}
+
+
+def test_scores_are_those_of_the_prompt_filled_by_stock_transformers(small_encoder: Path, data: Path) -> None:
+    for is_calibrated in (False, True):
+        task = ZeroShot(TaskInputs(params(calibrated=is_calibrated), 1, small_encoder, data, data))
+        text = min(task.test_part.texts.first, key=len)
+        given = task.logits(task.test_part)[task.test_part.texts.first.index(text)]
+        scores, prior = by_hand(small_encoder, text), by_hand(small_encoder, "")
+        expected = [scores[label] - (prior[label] if is_calibrated else 0) for label in task.labels]
+        assert given.tolist() == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_prompt_is_whole_behind_a_text_that_is_too_long(small_encoder: Path, data: Path) -> None:
+    task = ZeroShot(TaskInputs(params(), 1, small_encoder, data, data))
+    rows = task._rows(["the model " * 40, "the model"])
+    assert (len(rows.ids_T[0]), rows.num_truncated) == (24, 1)
+    tail = rows.ids_T[1][3:].tolist()
+    assert rows.ids_T[0][-len(tail) :].tolist() == tail
+
+
+def test_the_stage_judges_it_and_trains_nothing(small_encoder: Path, data: Path, tmp_path: Path) -> None:
+    names = ("metrics.json", "confusion.csv", "classes.csv", "examples", "model")
+    metrics, confusion, classes, examples, out = (tmp_path / "out" / name for name in names)
+    finetune.run(
+        params(),
+        seed=1,
+        task="t",
+        encoder=small_encoder,
+        data=data,
+        pretraining_text=data,
+        out=out,
+        metrics=metrics,
+        confusion=confusion,
+        classes=classes,
+        examples=examples,
+        work=tmp_path / "work",
+    )
+    told = json.loads(metrics.read_text())
+    assert told["best_epoch"] == 0
+    assert told["headline"]["baseline"] == "TF-IDF + logistic regression"
+    assert told["records"]["num_used"] == 80
+    before, after = (AutoModelForMaskedLM.from_pretrained(folder).state_dict() for folder in (small_encoder, out))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("words", [{"files": ["f"]}, {"files": ["filesystem"], "models": ["m"]}, None])
+def test_labels_without_a_word_of_one_token_are_named(small_encoder: Path, data: Path, words: object) -> None:
+    with pytest.raises(ParamsError, match=r"label `(files|models)`"):
+        ZeroShot(TaskInputs(params(label_words=words), 1, small_encoder, data, data))
+
+
+def test_a_model_that_fills_no_blanks_is_refused(small_encoder: Path, data: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    for file in small_encoder.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "config.json").read_text()) | {"architectures": ["ModernBertModel"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ArtifactError, match="fills no blanks"):
+        ZeroShot(TaskInputs(params(), 1, folder, data, data))
+
+
+@pytest.mark.parametrize("prompt", ["no blank", "[MASK] and [MASK]"])
+def test_a_prompt_has_one_blank(prompt: str) -> None:
+    with pytest.raises(ValueError, match=r"one \[MASK\]"):
+        params(prompt=prompt)
