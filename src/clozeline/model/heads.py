@@ -14,6 +14,8 @@ from clozeline.model.saving import save_weights
 from clozeline.model.stock_classes import attention_of, longest_row_of
 
 _LOG = logging.getLogger(__name__)
+TaskModel = PreTrainedModel
+"""What a kind of task trains, for rooms that know nothing of transformers."""
 _LEAST_OF_VOCABULARY = 0.95
 """Tables of embeddings are rounded up; by more than this, the tokenizer is hardly the model's."""
 

@@ -62,7 +62,7 @@ class ClassifierOnTexts:
         warn_of_unknown_tokens(self.train.rows, opened)
         self.batches_per_epoch = -(-len(self.train) // params.batch_size)
 
-    def built(self, inputs: TaskInputs) -> classifier.PreTrainedModel:
+    def built(self, inputs: TaskInputs) -> heads.TaskModel:
         """The model that answers; as `heads.build`."""
         return classifier.build(inputs.encoder, self.labels, inputs.seed, self.problem)
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from clozeline.model import classifier, cloze
+from clozeline.model import cloze, heads
 from clozeline.params import ZeroShotParams
 from clozeline.tasks.classification.parts import ClassifiedRows
 from clozeline.tasks.classification.single_label import SingleLabel
@@ -36,7 +36,7 @@ class ZeroShot(SingleLabel):
         self._word_ids = word_ids(self.labels, self._zero.label_words, self._opened)
         self.batches_per_epoch = 0
 
-    def built(self, inputs: TaskInputs) -> classifier.PreTrainedModel:
+    def built(self, inputs: TaskInputs) -> heads.TaskModel:
         return cloze.build(inputs.encoder)
 
     def logits(self, part: ClassifiedRows) -> npt.NDArray[np.float32]:
