@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import Question, Rows
-from clozeline.inference.scores import check_top_k, likeliest
+from clozeline.inference.scores import ScoreFunction, check_top_k, scored
 from clozeline.inference.tokenization import TokenizedText
 
 
@@ -21,7 +21,7 @@ class LabelScore:
 
     label: str
     score: float
-    """Probability, 0-1."""
+    """Probability, 0-1, unless another function than softmax was asked for."""
 
 
 class Classifier(OpenModel):
@@ -37,13 +37,14 @@ class Classifier(OpenModel):
         return self.answers(self.classifying(texts, top_k=top_k, truncate=truncate))
 
     def classifying(
-        self, texts: Sequence[str], *, top_k: int = 1, truncate: bool = False
+        self, texts: Sequence[str], *, top_k: int = 1, truncate: bool = False, function: ScoreFunction = "softmax"
     ) -> Question[list[LabelScore]]:
-        """As `classify`, to be run elsewhere; raises the same."""
+        """As `classify`, to be run elsewhere, with the scores that `function` gives; raises the same."""
         check_top_k(top_k)
 
         def read(position: int, logits_C: Rows) -> list[LabelScore]:
-            return [LabelScore(self.manifest.labels[place], score) for place, score in likeliest(logits_C, top_k)]
+            best = scored(logits_C, top_k, function)
+            return [LabelScore(self.manifest.labels[place], score) for place, score in best]
 
         return Question(self.tokenize(texts, truncate=truncate), "logits", read)
 

@@ -30,6 +30,10 @@ class OpenModel:
         """Tokens of each whole text, special tokens among them."""
         return self._tokenizer.count(texts)
 
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        return self._tokenizer
+
     def tokenize(self, texts: Sequence[str], *, truncate: bool = False) -> list[TokenizedText]:
         """Texts as the model reads them.
 

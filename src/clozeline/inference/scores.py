@@ -3,6 +3,8 @@
 V classes or vocabulary.
 """
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
 
@@ -21,6 +23,21 @@ def likeliest(logits_V: npt.NDArray[np.float32], top_k: int) -> list[tuple[int, 
     shifted_V = np.exp(logits_V - logits_V[best[0]])
     probabilities = shifted_V[best] / shifted_V.sum(dtype=np.float64)
     return list(zip(best.tolist(), probabilities.tolist(), strict=True))
+
+
+ScoreFunction = Literal["softmax", "sigmoid", "none"]
+"""From logits to scores: of labels that exclude each other, of labels that do not, or the logits themselves."""
+
+
+def scored(logits_V: npt.NDArray[np.float32], top_k: int, function: ScoreFunction) -> list[tuple[int, float]]:
+    """As `likeliest`, by another function than softmax."""
+    best = likeliest(logits_V, top_k)
+    if function == "softmax":
+        return best
+    logits = [(place, float(logits_V[place])) for place, _ in best]
+    if function == "none":
+        return logits
+    return [(place, float(0.5 + 0.5 * np.tanh(0.5 * logit))) for place, logit in logits]
 
 
 def check_top_k(top_k: int) -> None:

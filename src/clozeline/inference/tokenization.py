@@ -23,6 +23,18 @@ class TokenizedText:
         return len(self.ids_L)
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One token of a text; a special token that was added stands for no characters."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    """In the text, in characters."""
+    stop: int | None
+
+
 class TextTokenizer:
     """The tokenizer of a package. Safe to call from many threads: nothing changes after construction."""
 
@@ -63,6 +75,20 @@ class TextTokenizer:
         """Tokens of each whole text, special tokens among them."""
         return [len(encoding.ids) for encoding in self._encode(texts)]
 
+    def pieces(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[Piece]]:
+        """Each whole text taken apart, however long it is.
+
+        Raises:
+            TextError: a text is no valid Unicode.
+        """
+        encodings = self._encode(texts, add_special_tokens)
+        return [list(_pieces(text, encoding)) for text, encoding in zip(texts, encodings, strict=True)]
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """The text that token ids stand for."""
+        decoded: str = self._whole.decode(list(ids), skip_special_tokens=skip_special_tokens)
+        return decoded
+
     def ids_of(self, text: str) -> list[int]:
         """Ids of `text` alone: the one id if it is a token of the vocabulary, else its pieces, no special tokens."""
         known = self._whole.token_to_id(text)
@@ -81,10 +107,10 @@ class TextTokenizer:
             return text[:start].rstrip() + token.removeprefix(self._continuing) + text[end:]
         return text[:start] + token + text[end:]
 
-    def _encode(self, texts: Sequence[str]) -> list[Encoding]:
+    def _encode(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[Encoding]:
         for number, text in enumerate(texts):
             _check_unicode(number, text)
-        encodings: list[Encoding] = self._whole.encode_batch(list(texts))
+        encodings: list[Encoding] = self._whole.encode_batch(list(texts), add_special_tokens=add_special_tokens)
         return encodings
 
     def _too_long(self, encodings: Sequence[Encoding]) -> Iterator[tuple[int, Encoding]]:
@@ -95,6 +121,16 @@ class TextTokenizer:
         offsets = encoding.offsets if self._mask_id is not None and (ids_L == self._mask_id).any() else []
         spans = tuple(span for span, token_id in zip(offsets, ids_L, strict=False) if token_id == self._mask_id)
         return TokenizedText(ids_L, spans)
+
+
+def _pieces(text: str, encoding: Encoding) -> Iterator[Piece]:
+    for token_id, token, (start, stop), special in zip(
+        encoding.ids, encoding.tokens, encoding.offsets, encoding.special_tokens_mask, strict=True
+    ):
+        if special:
+            yield Piece(token_id, token, True, None, None)
+        else:
+            yield Piece(token_id, text[start:stop], False, start, stop)
 
 
 def _check_unicode(number: int, text: str) -> None:

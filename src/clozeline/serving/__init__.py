@@ -8,3 +8,8 @@ from typing import Final
 
 KEYS_VARIABLE: Final = "CLOZELINE_API_KEYS"
 """Environment variable with the API keys that are let in, parted by commas."""
+
+HEALTH_PATHS: Final = frozenset(
+    {"/health", "/health/live", "/health/ready", "/ping", "/v2/health/live", "/v2/health/ready"}
+)
+"""Asked by machines, again and again, also while the server stops."""

@@ -11,14 +11,15 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.errors import ParamsError
-from clozeline.serving import KEYS_VARIABLE
+from clozeline.serving import HEALTH_PATHS, KEYS_VARIABLE
+from clozeline.serving.dialects import refusal
 from clozeline.serving.refusals import no_key, not_ready
 from clozeline.serving.service import Service
 
 _MIN_CHARACTERS = 16
-OPEN_PATHS = frozenset({"/", "/docs", "/openapi.json", "/health", "/health/live", "/health/ready"})
+OPEN_PATHS = HEALTH_PATHS | {"/", "/docs", "/openapi.json"}
 """Need no key: they tell nothing of the models or of what is asked."""
-_WHILE_STOPPING = frozenset({"/health", "/health/live", "/health/ready", "/metrics", "/models"})
+_WHILE_STOPPING = HEALTH_PATHS | {"/metrics", "/models"}
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
@@ -104,12 +105,12 @@ class Access:
     def _chosen(self, scope: Scope) -> ASGIApp:
         path = scope["path"]
         if self._service.phase == "stopping" and path not in _WHILE_STOPPING:
-            return not_ready("stopping", hang_up=True).response()
+            return refusal(not_ready("stopping", hang_up=True), path)
         if self._keys.digests and path not in OPEN_PATHS:
             headers = Headers(scope=scope)
             if not self._keys.let_in(headers):
                 self._service.metrics.rejected("no_key")
-                return no_key("a key that is not one of them" if _given_key(headers) else "no key").response()
+                return refusal(no_key("a key that is not one of them" if _given_key(headers) else "no key"), path)
         return self._app
 
 

@@ -7,13 +7,21 @@ from importlib.resources import files
 
 from fastapi import FastAPI
 from starlette.middleware import Middleware
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, Response
 
-from clozeline.serving import routes, status_routes
+from clozeline.serving import playground, routes, status_routes
 from clozeline.serving.access import Access, ApiKeys
 from clozeline.serving.handlers import add_handlers
 from clozeline.serving.limits import BodyLimit
 from clozeline.serving.openapi import DESCRIPTION
+from clozeline.serving.protocols import (
+    embeddings_inference,
+    huggingface,
+    inference_protocol,
+    mlflow,
+    openai,
+    tokens,
+)
 from clozeline.serving.request_log import RequestLog
 from clozeline.serving.service import Service
 
@@ -24,7 +32,16 @@ _DOCS_HEADERS = {
 }
 
 
-ROUTERS = (routes.router, status_routes.router)
+ROUTERS = (
+    routes.router,
+    status_routes.router,
+    openai.router,
+    embeddings_inference.router,
+    tokens.router,
+    huggingface.router,
+    inference_protocol.router,
+    mlflow.router,
+)
 """Every route but the pages. A router of another protocol joins here; its paths of each task join catalogue.ROUTES."""
 
 
@@ -58,17 +75,18 @@ def create_app(service: Service, keys: ApiKeys | None = None) -> FastAPI:
     add_handlers(app)
     for router in ROUTERS:
         app.include_router(router)
-    _add_docs(app)
+    _add_pages(app)
     return app
 
 
-def _add_docs(app: FastAPI) -> None:
-    page = files("clozeline.serving").joinpath("docs.html").read_text(encoding="utf-8")
+def _add_pages(app: FastAPI) -> None:
+    docs_page = files("clozeline.serving").joinpath("docs.html").read_text(encoding="utf-8")
+    playground_page, playground_headers = playground.page(), playground.headers()
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        return HTMLResponse(page, headers=_DOCS_HEADERS)
+        return HTMLResponse(docs_page, headers=_DOCS_HEADERS)
 
     @app.get("/", include_in_schema=False)
     async def root() -> Response:
-        return RedirectResponse("/docs")
+        return HTMLResponse(playground_page, headers=playground_headers)

@@ -18,6 +18,7 @@ from clozeline.serving.scheduling.scheduler import DeadlineError, OverloadedErro
 from clozeline.serving.scheduling.work import Lane, Ticket
 
 Answer = TypeVar("Answer")
+Made = TypeVar("Made")
 
 _INLINE_CHARACTERS = 4_096
 """Shorter requests are tokenized where they arrive: a thread would cost more. Longer ones would hold up the others."""
@@ -32,6 +33,8 @@ class Reply(Generic[Answer]):
 
     answers: list[Answer]
     headers: dict[str, str]
+    tokens: int
+    """Of all texts, special tokens among them."""
 
 
 @dataclass(eq=False, slots=True)
@@ -83,7 +86,7 @@ class Asking:
         timeout_seconds = timeout_milliseconds / 1000 if timeout_milliseconds else self._timeout_seconds
         try:
             self._scheduler.check_open()
-            asked = await self._tokenized(question, sum(map(len, texts)))
+            asked = await self._worked(question, sum(map(len, texts)))
             ticket = self._ticket(served, asked, arrived_seconds + timeout_seconds)
             self._scheduler.submit(ticket)
         except OverloadedError as error:
@@ -91,7 +94,20 @@ class Asking:
             raise overloaded(error.refusal) from error
         self._metrics.admitted(served, asked, ticket.arrived_seconds - arrived_seconds)
         await self._settled(ticket, request)
-        return Reply(ticket.answers, served.identity.headers | self._times(served, ticket, arrived_seconds))
+        headers = served.identity.headers | self._times(served, ticket, arrived_seconds)
+        return Reply(ticket.answers, headers, ticket.tokens)
+
+    async def tokenizing(self, work: Callable[[], Made], num_characters: int) -> Made:
+        """What `work` makes of so many characters, where it does not hold up other requests.
+
+        Raises:
+            ApiError: 429, too much waits.
+        """
+        try:
+            return await self._worked(work, num_characters)
+        except OverloadedError as error:
+            self._metrics.rejected(error.refusal.reason)
+            raise overloaded(error.refusal) from error
 
     def close(self) -> None:
         self._tokenizer_thread.shutdown(wait=False, cancel_futures=True)
@@ -101,9 +117,9 @@ class Asking:
         lane = Lane(served.model, asked.output)
         return _Asked(lane, asked, self._scheduler.clock(), deadline_seconds, settled=settled)
 
-    async def _tokenized(self, question: Callable[[], Question[Answer]], num_characters: int) -> Question[Answer]:
+    async def _worked(self, work: Callable[[], Made], num_characters: int) -> Made:
         if num_characters <= _INLINE_CHARACTERS:
-            return question()
+            return work()
         if self._tokenizing_characters > _MAX_TOKENIZING_CHARACTERS:
             raise OverloadedError(
                 Refusal(
@@ -115,7 +131,7 @@ class Asking:
             )
         self._tokenizing_characters += num_characters
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._tokenizer_thread, question)
+            return await asyncio.get_running_loop().run_in_executor(self._tokenizer_thread, work)
         finally:
             self._tokenizing_characters -= num_characters
 

@@ -50,7 +50,7 @@ async def _kept_or_made(
     return response
 
 
-class _JsonRequest(Request):
+class JsonRequest(Request):
     """A request whose body has been read and parsed."""
 
     raw: bytes
@@ -65,20 +65,25 @@ class _JsonRequest(Request):
 
 async def _parsed(request: Request) -> Request:
     _check_content_type(request.headers.get("content-type"))
-    parsed = _JsonRequest(request.scope, request.receive)
+    parsed = JsonRequest(request.scope, request.receive)
     parsed.raw = await request.body()
+    parsed.content = parse_json(parsed.raw)
+    return parsed
+
+
+def parse_json(raw: bytes) -> Any:
+    """Raises ApiError: 400, `raw` is not JSON."""
     try:
-        parsed.content = orjson.loads(parsed.raw)
+        return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
         raise problem(
             400,
             "malformed_json",
             "the body is not JSON",
-            given=f"{error.msg} at line {error.lineno}, column {error.colno}" if parsed.raw else "an empty body",
+            given=f"{error.msg} at line {error.lineno}, column {error.colno}" if raw else "an empty body",
             expected='a JSON object in UTF-8, as {"inputs": "…"}',
             do="mend the body; /docs has an example for each route",
         ) from error
-    return parsed
 
 
 def _check_content_type(given: str | None) -> None:

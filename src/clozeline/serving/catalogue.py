@@ -9,16 +9,21 @@ from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.manifest import Precision, Task
 from clozeline.inference.open_model import OpenModel
-from clozeline.serving.errors import problem
+from clozeline.serving.errors import ApiError, problem
 
 Model = TypeVar("Model", bound=OpenModel, covariant=True)
 
+_ANY = ("/tokenize", "/decode", "/v2/models/{model}/infer", "/invocations")
+_EMBEDS = (
+    *("/embed", "/similarity", "/v1/embeddings"),
+    *("/pipeline/feature-extraction", "/pipeline/sentence-similarity"),
+)
 ROUTES: dict[Task, tuple[str, ...]] = {
-    "fill-mask": ("/fill-mask", "/embed"),
-    "text-classification": ("/classify",),
-    "feature-extraction": ("/embed",),
+    "fill-mask": ("/fill-mask", *_EMBEDS, "/pipeline/fill-mask", *_ANY),
+    "text-classification": ("/classify", "/predict", "/pipeline/text-classification", *_ANY),
+    "feature-extraction": (*_EMBEDS, *_ANY),
 }
-"""Which routes a model of a task answers."""
+"""Which routes a model of a task answers; those of the house come first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,17 @@ class Catalogue:
     def named(self, name: str) -> ServedModel[Embedder | Classifier]:
         return self._models[name]
 
+    def first(self, name: str | None = None) -> ServedModel[Embedder | Classifier]:
+        """The model called `name`, or the first of all.
+
+        Raises:
+            ApiError: 404, there is none of that name.
+        """
+        for served in self:
+            if name in (None, served.identity.name):
+                return served
+        raise no_such_model(name, [served.identity.name for served in self])
+
     def swap(self, served: ServedModel[Embedder | Classifier]) -> Identity:
         """Let `served` answer from now on instead of the model of its name; what that has begun, it ends."""
         before = self._models[served.identity.name].identity
@@ -95,12 +111,17 @@ class Catalogue:
             if isinstance(served.model, kind) and name in (None, served.identity.name):
                 return ServedModel(served.identity, served.model)
         able = [served.identity.name for served in self if isinstance(served.model, kind)]
-        raise problem(
-            404,
-            "no_such_model",
-            f"no model of that name answers {' and '.join(ROUTES[task])} here",
-            given="no name, and no such model is loaded" if name is None else name,
-            expected=f"one of: {', '.join(able)}" if able else f"a model of the task {task}",
-            do="choose a name from /models" if able else "start the server with such a model: `clozeline serve --help`",
-            param="model",
-        )
+        raise no_such_model(name, able, task)
+
+
+def no_such_model(name: str | None, able: list[str], task: Task | None = None) -> ApiError:
+    """404: none of the models that are `able` to answer is called so."""
+    return problem(
+        404,
+        "no_such_model",
+        f"no model of that name answers {' and '.join(ROUTES[task][:2])} here" if task else "no model is called so",
+        given="no name, and no such model is loaded" if name is None else name,
+        expected=f"one of: {', '.join(able)}" if able else f"a model of the task {task}",
+        do="choose a name from /models" if able else "start the server with such a model: `clozeline serve --help`",
+        param="model",
+    )

@@ -1,5 +1,7 @@
 """One envelope for every error, whoever raised it: `{"error": {code, message, param, given, expected, do}}`.
 
+Where clients of another protocol read it, dialects.py says the same in their words.
+
 code      what a program tells errors apart by
 message   what happened, in one sentence
 param     which part of the body, as `inputs[3]` or `parameters.top_k`; null when it is none
@@ -9,8 +11,6 @@ given, expected, do   as in every `ClozelineError`
 from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict
-
-from clozeline.serving.responses import JsonResponse
 
 
 class ErrorDetail(BaseModel):
@@ -38,9 +38,6 @@ class ApiError(Exception):
         self.status = status
         self.detail = detail
         self.headers = headers
-
-    def response(self) -> JsonResponse:
-        return JsonResponse({"error": self.detail.model_dump()}, self.status, self.headers)
 
 
 def problem(

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from clozeline.errors import ClozelineError, DataError
 from clozeline.inference.errors import NoMaskError, TargetError, TextError, TextTooLongError
+from clozeline.serving.dialects import refusal
 from clozeline.serving.errors import ApiError, problem, shortened
 from clozeline.serving.schemas import TEXT_TAG, TEXTS_TAG
 
@@ -46,7 +47,7 @@ def add_handlers(app: FastAPI) -> None:
 
 async def _api_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
-    return error.response()
+    return refusal(error, request.url.path)
 
 
 async def _invalid(request: Request, error: Exception) -> Response:
@@ -58,7 +59,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     if fault["type"] == "unknown_key":
         context = fault["ctx"]
         param = f"{param}.{context['key']}" if param else context["key"]
-        return problem(
+        told = problem(
             422,
             "unknown_key",
             f"`{shortened(param)}` is not a key of this request{more}",
@@ -66,8 +67,9 @@ async def _invalid(request: Request, error: Exception) -> Response:
             given=context["key"],
             expected=fault["msg"],
             do=f"rename it to `{context['near']}`" if context["near"] else "remove it, or correct its name",
-        ).response()
-    return problem(
+        )
+        return refusal(told, request.url.path)
+    told = problem(
         422,
         "invalid_request",
         f"`{param or 'the body'}` cannot be used{more}",
@@ -75,7 +77,8 @@ async def _invalid(request: Request, error: Exception) -> Response:
         given="nothing" if fault["type"] == "missing" else repr(fault["input"]),
         expected=_expected(fault),
         do="mend it; /docs has an example for each route",
-    ).response()
+    )
+    return refusal(told, request.url.path)
 
 
 def _param(location: tuple[int | str, ...]) -> str | None:
@@ -102,7 +105,7 @@ def _expected(fault: dict[str, Any]) -> str:
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     made = {404: _no_route, 405: _wrong_method}.get(error.status_code, _other_status)
-    return made(request, error).response()
+    return refusal(made(request, error), request.url.path)
 
 
 def _no_route(request: Request, error: HTTPException) -> ApiError:
@@ -151,14 +154,13 @@ async def _clozeline(request: Request, error: Exception) -> Response:
     if code is None:
         raise error
     param = f"inputs[{error.number}]" if isinstance(error, TextError) else "parameters"
-    return problem(
-        422, code, error.problem, param=param, given=error.given, expected=error.expected, do=error.do
-    ).response()
+    told = problem(422, code, error.problem, param=param, given=error.given, expected=error.expected, do=error.do)
+    return refusal(told, request.url.path)
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     """Starlette raises the error again, uvicorn logs it and hangs up: the client is told not to use the line again."""
-    return problem(
+    told = problem(
         500,
         "internal_error",
         "the server failed on this request; this is a fault of the server",
@@ -166,4 +168,5 @@ async def _unexpected(request: Request, error: Exception) -> Response:
         expected="an answer",
         do="look for the traceback in the server's log",
         headers={"connection": "close"},
-    ).response()
+    )
+    return refusal(told, request.url.path)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from clozeline.serving.dialects import refusal
 from clozeline.serving.errors import problem
 
 MAX_BODY_BYTES = 2 * 2**20
@@ -74,7 +75,7 @@ class BodyLimit:
             do="send the texts in several requests",
             headers={"connection": "close"},
         )
-        await error.response()(scope, receive, send)
+        await refusal(error, scope["path"])(scope, receive, send)
 
 
 def _replaying(content: bytes, receive: Receive) -> Receive:

@@ -4,6 +4,7 @@ from typing import Any
 
 from fastapi.openapi.models import Example
 
+from clozeline.serving.dialects import HOUSE, Dialect
 from clozeline.serving.errors import ErrorEnvelope
 
 DESCRIPTION = """Your own encoder, answering on an ordinary CPU.
@@ -46,34 +47,52 @@ CLASSIFY_EXAMPLES: dict[str, Example] = {
 
 Responses = dict[int | str, dict[str, Any]]
 
-NOT_READY: Responses = {503: {"model": ErrorEnvelope, "description": "Loading, or stopping; Retry-After says when"}}
-REFUSALS: Responses = {
-    401: {
-        "model": ErrorEnvelope,
-        "description": "No API key that is known, where keys are asked for",
-    },
-    400: {"model": ErrorEnvelope, "description": "The body is not JSON"},
-    404: {"model": ErrorEnvelope, "description": "No such model, or no such label"},
-    413: {"model": ErrorEnvelope, "description": "The body is too large"},
-    415: {"model": ErrorEnvelope, "description": "The content type is not JSON"},
-    422: {"model": ErrorEnvelope, "description": "A field, or a text, that cannot be used"},
-    429: {"model": ErrorEnvelope, "description": "Too much work waits; Retry-After says when to come back"},
-    **NOT_READY,
-    504: {"model": ErrorEnvelope, "description": "The deadline of the request passed"},
+_LATER = "Loading, or stopping; Retry-After says when"
+NOT_READY: Responses = {503: {"model": ErrorEnvelope, "description": _LATER}}
+
+
+def not_ready(dialect: Dialect) -> Responses:
+    return {503: {"model": dialect.envelope, "description": _LATER}}
+
+
+def refusals(dialect: Dialect) -> Responses:
+    """What any route that a model answers may say instead."""
+    described = {
+        400: "The body is not JSON",
+        401: "No API key that is known, where keys are asked for",
+        404: "No such model, or no such label",
+        413: "The body is too large",
+        415: "The content type is not JSON",
+        429: "Too much work waits; Retry-After says when to come back",
+        503: _LATER,
+        504: "The deadline of the request passed",
+    }
+    unusable = "A field, or a text, that cannot be used"
+    status = dialect.unusable
+    described[status] = f"{described[status]}; or: {unusable}" if status in described else unusable
+    told: Responses = {
+        status: {"model": dialect.envelope, "description": meaning} for status, meaning in sorted(described.items())
+    }
+    # FastAPI documents an answer of its own, which is never given, where neither 422 nor this is.
+    return told if 422 in told else told | {"default": {"model": dialect.envelope, "description": "Any other fault"}}
+
+
+_NAMED = {
+    "x-model": "Name of the model that answered",
+    "x-model-version": "Its version",
+    "x-model-sha256": "SHA-256 of its graph",
+}
+_TIMED = {
+    "x-compute-tokens": "Tokens of the texts, special tokens among them",
+    "x-tokenization-time": "Milliseconds until the texts were tokenized",
+    "x-queue-time": "Milliseconds from there until the first text ran",
+    "x-inference-time": "Milliseconds from there until the last answer was there",
+    "x-total-time": "Milliseconds of all three",
 }
 
 
-def answered(description: str) -> Responses:
-    """The 200 of a route that a model answers, with the headers that name the model."""
-    meanings = {
-        "x-model": "Name of the model that answered",
-        "x-model-version": "Its version",
-        "x-model-sha256": "SHA-256 of its graph",
-        "x-compute-tokens": "Tokens of the texts, special tokens among them",
-        "x-tokenization-time": "Milliseconds until the texts were tokenized",
-        "x-queue-time": "Milliseconds from there until the first text ran",
-        "x-inference-time": "Milliseconds from there until the last answer was there",
-        "x-total-time": "Milliseconds of all three",
-    }
+def answered(description: str, dialect: Dialect = HOUSE, *, is_timed: bool = True) -> Responses:
+    """The 200 of a route that a model answers, with the headers that name the model, and the time where a graph ran."""
+    meanings = _NAMED | _TIMED if is_timed else _NAMED
     headers = {name: {"description": meaning, "schema": {"type": "string"}} for name, meaning in meanings.items()}
-    return {200: {"description": description, "headers": headers}, **REFUSALS}
+    return {200: {"description": description, "headers": headers}, **refusals(dialect)}

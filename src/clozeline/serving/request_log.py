@@ -5,10 +5,11 @@ import time
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from clozeline.serving import HEALTH_PATHS
 from clozeline.serving.service import Service
 
 _LOG = logging.getLogger(__name__)
-_QUIET = frozenset({"/health", "/health/live", "/health/ready", "/metrics"})
+_QUIET = HEALTH_PATHS | {"/metrics"}
 
 
 class RequestLog:

@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-import numpy as np
 from fastapi import APIRouter, Body, Request, Response
 
 from clozeline.inference.classifier import Classifier, LabelScore
@@ -12,6 +11,7 @@ from clozeline.serving.errors import problem
 from clozeline.serving.openapi import CLASSIFY_EXAMPLES, EMBED_EXAMPLES, FILL_MASK_EXAMPLES, answered
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.service import service_of
+from clozeline.serving.vectors import check_dimensions, encoded
 
 router = APIRouter(route_class=JsonRoute)
 
@@ -58,6 +58,7 @@ async def embed(
 ) -> Response:
     service = service_of(request)
     served = service.catalogue.embedder(body.model)
+    check_dimensions(served.model, body.dimensions)
     texts = texts_of(body.inputs)
     reply = await service.asking.ask(
         request,
@@ -66,7 +67,7 @@ async def embed(
         lambda: served.model.embedding(texts, truncate=body.truncate),
         timeout_milliseconds,
     )
-    return JsonResponse([np.ascontiguousarray(row) for row in reply.answers], headers=reply.headers)
+    return JsonResponse(encoded(reply.answers, body.dimensions, "float"), headers=reply.headers)
 
 
 @router.post(
@@ -82,7 +83,7 @@ async def classify(
 ) -> Response:
     service = service_of(request)
     served = service.catalogue.classifier(body.model)
-    wanted = body.parameters.labels
+    wanted, function = body.parameters.labels, body.parameters.function_to_apply
     if wanted is not None:
         check_labels(served.model, wanted)
     texts = texts_of(body.inputs)
@@ -91,10 +92,11 @@ async def classify(
         request,
         served,
         texts,
-        lambda: served.model.classifying(texts, top_k=num_labels, truncate=body.truncate),
+        lambda: served.model.classifying(texts, top_k=num_labels, truncate=body.truncate, function=function),
         timeout_milliseconds,
     )
-    service.metrics.confident(served.identity.name, (scores[0].score for scores in reply.answers))
+    if function == "softmax":
+        service.metrics.confident(served.identity.name, (scores[0].score for scores in reply.answers))
     top_k = body.parameters.top_k or (_DEFAULT_NUM_LABELS if wanted is None else num_labels)
     return JsonResponse([_chosen(scores, wanted, top_k) for scores in reply.answers], headers=reply.headers)
 

@@ -3,14 +3,17 @@
 """
 
 import difflib
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from fastapi import Header
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from fastapi import Header, Path
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from clozeline.inference.evidence import QuantizationScheme
 from clozeline.inference.manifest import FileRecord, Precision, Task
+from clozeline.inference.scores import ScoreFunction
 from clozeline.serving.limits import MAX_TEXT_CHARACTERS, MAX_TEXTS, MAX_TIMEOUT_MILLISECONDS, MAX_TOP_K
 
 TEXT_TAG = "(one text)"
@@ -24,7 +27,10 @@ Text = Annotated[
 Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
 
 
-def _inputs_kind(inputs: object) -> str | None:
+_TEXTS = TypeAdapter(Texts)
+
+
+def inputs_kind(inputs: object) -> str | None:
     if isinstance(inputs, str):
         return TEXT_TAG
     return TEXTS_TAG if isinstance(inputs, list) else None
@@ -34,10 +40,14 @@ Inputs = Annotated[
     Annotated[Text, Tag(TEXT_TAG)] | Annotated[Texts, Tag(TEXTS_TAG)],
     Field(description=f"One text, or a list of 1 to {MAX_TEXTS} texts."),
     Discriminator(
-        _inputs_kind,
+        inputs_kind,
         custom_error_type="inputs_type",
         custom_error_message=f"a text, or a list of 1 to {MAX_TEXTS} texts",
     ),
+]
+Dimensions = Annotated[
+    int | None,
+    Field(ge=1, description="Keep the first so many numbers of each vector, and make its length 1 again; null: all."),
 ]
 TopK = Annotated[int, Field(ge=1, le=MAX_TOP_K)]
 Targets = Annotated[list[Text], Field(min_length=1, max_length=MAX_TOP_K)]
@@ -47,6 +57,12 @@ ModelName = Annotated[
 Truncate = Annotated[
     bool, Field(description="Cut a text that is longer than the model reads at its end, instead of refusing it.")
 ]
+
+TruncationDirection = Annotated[
+    Literal["right", "Right"] | None, Field(description="Which end of a long text is cut off; only the right one is.")
+]
+PromptName = Annotated[None, Field(description="No model has prompts.")]
+ModelPath = Annotated[str, Path(description="A name from /models.", examples=["encoder"])]
 
 TimeoutMilliseconds = Annotated[
     int | None,
@@ -59,7 +75,9 @@ TimeoutMilliseconds = Annotated[
 ]
 
 
-class _Request(BaseModel):
+class RequestBody(BaseModel):
+    """Nothing is guessed: a key that is not known, or a number in quotes, is refused."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     @model_validator(mode="before")
@@ -77,7 +95,20 @@ class _Request(BaseModel):
         )
 
 
-class FillMaskParameters(_Request):
+def checked_texts(given: Sequence[Any], param: str) -> list[str]:
+    """`given` as the texts of a request.
+
+    Raises:
+        RequestValidationError: naming the one of `param` that is none.
+    """
+    try:
+        return _TEXTS.validate_python(list(given), strict=True)
+    except ValidationError as error:
+        faults = error.errors(include_url=False)
+        raise RequestValidationError([fault | {"loc": (param, *fault["loc"])} for fault in faults]) from error
+
+
+class FillMaskParameters(RequestBody):
     top_k: Annotated[TopK, Field(description="Candidates for each mask.")] = 5
     targets: Annotated[
         Targets | None,
@@ -85,31 +116,38 @@ class FillMaskParameters(_Request):
     ] = None
 
 
-class FillMaskRequest(_Request):
+class FillMaskRequest(RequestBody):
     inputs: Inputs
     parameters: FillMaskParameters = FillMaskParameters()
     truncate: Truncate = False
     model: ModelName = None
 
 
-class EmbedRequest(_Request):
+class EmbedRequest(RequestBody):
     inputs: Inputs
     normalize: Annotated[
         Literal[True], Field(description="Vectors have length 1; the graph itself normalizes them.")
     ] = True
+    dimensions: Dimensions = None
+    encoding_format: Literal["float"] = "float"
     truncate: Truncate = False
+    truncation_direction: TruncationDirection = None
+    prompt_name: PromptName = None
     model: ModelName = None
 
 
-class ClassifyParameters(_Request):
+class ClassifyParameters(RequestBody):
     top_k: Annotated[TopK | None, Field(description="Labels for each text; null: 5, or all of `labels`.")] = None
+    function_to_apply: Annotated[
+        ScoreFunction, Field(description="From logits to scores; none: the logits themselves.")
+    ] = "softmax"
     labels: Annotated[
         Annotated[list[str], Field(min_length=1)] | None,
         Field(description="Answer with these labels only; their scores stay what they are among all."),
     ] = None
 
 
-class ClassifyRequest(_Request):
+class ClassifyRequest(RequestBody):
     inputs: Inputs
     parameters: ClassifyParameters = ClassifyParameters()
     truncate: Truncate = False
@@ -136,7 +174,7 @@ EmbedResponse = list[list[float]]
 
 class LabelScore(BaseModel):
     label: str
-    score: float = Field(ge=0, le=1, description="Probability among all labels.")
+    score: float = Field(description="Probability among all labels, unless another `function_to_apply` was asked for.")
 
 
 ClassifyResponse = list[list[LabelScore]]

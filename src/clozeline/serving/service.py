@@ -46,6 +46,7 @@ class Service:
         self.metrics = Metrics(capacity.num_workers, lambda: self.scheduler.waiting_tokens)
         self.workers = Workers(self.scheduler, capacity.num_workers, self.metrics.ran)
         self.asking = Asking(self.scheduler, self.metrics, capacity.timeout_seconds)
+        self.batch_tokens = capacity.batch_tokens
         self.cache = AnswerCache(capacity.cache_bytes)
         self._catalogue: Catalogue | None = None
         self._stopping = False

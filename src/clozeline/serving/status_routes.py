@@ -8,6 +8,7 @@ from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
 from clozeline.serving import schemas
 from clozeline.serving.catalogue import ROUTES, ServedModel
+from clozeline.serving.dialects import refusal
 from clozeline.serving.errors import ErrorEnvelope
 from clozeline.serving.openapi import NOT_READY, Responses
 from clozeline.serving.refusals import worker_fault
@@ -26,7 +27,7 @@ async def live(request: Request) -> Response:
     """200 as long as the process and its workers answer: restart it when this fails."""
     fault = service_of(request).fault()
     if fault:
-        return worker_fault(fault).response()
+        return refusal(worker_fault(fault), request.url.path)
     return JsonResponse({"status": "live"})
 
 
@@ -35,9 +36,9 @@ async def ready(request: Request) -> Response:
     """200 between the loading of the models and the signal to stop: send requests only then."""
     service = service_of(request)
     if service.phase != "ready":
-        return service.not_ready().response()
+        return refusal(service.not_ready(), request.url.path)
     if fault := service.fault():
-        return worker_fault(fault).response()
+        return refusal(worker_fault(fault), request.url.path)
     return JsonResponse({"status": "ready"})
 
 

@@ -1,0 +1,172 @@
+"use strict";
+// All text from the server is set as text, never as markup; the key stays in this page and is gone with it.
+const find = (selector, parent = document) => parent.querySelector(selector);
+const make = (tag, parent, text = "", name = "") => {
+  const node = document.createElement(tag);
+  node.textContent = text;
+  if (name) node.className = name;
+  parent.append(node);
+  return node;
+};
+let key = "";
+
+async function ask(path, body) {
+  const headers = { "content-type": "application/json" };
+  if (key) headers.authorization = `Bearer ${key}`;
+  const started = performance.now();
+  const answer = await fetch(path, body ? { method: "POST", headers, body: JSON.stringify(body) } : { headers });
+  const content = await answer.json();
+  if (!answer.ok) {
+    if (answer.status === 401) find("#key").hidden = false;
+    const { message, given, expected } = content.error;
+    throw new Error(`${message}. Given: ${given}. Expected: ${expected}.`);
+  }
+  return { content, headers: answer.headers, roundTrip: performance.now() - started };
+}
+
+function tell(parent, { headers, roundTrip }) {
+  const name = headers.get("x-model");
+  const spent = ["tokenization", "queue", "inference"].map((part) => `${part} ${headers.get(`x-${part}-time`)}`);
+  make("p", parent, `${headers.get("x-total-time")} ms in the server (${spent.join(", ")}), ${roundTrip.toFixed(1)} ms with `
+    + `the way there and back · ${headers.get("x-compute-tokens")} tokens · ${name}, version `
+    + `${headers.get("x-model-version")}, graph ${headers.get("x-model-sha256").slice(0, 12)}`, "told");
+}
+
+function ranking(parent, rows, choose) {
+  const list = make("ol", parent);
+  for (const { name, score } of rows) {
+    const item = make("li", list);
+    const label = make(choose ? "button" : "span", item, name, "name");
+    if (choose) {
+      label.type = "button";
+      label.title = "Put it into the sentence";
+      label.onclick = () => choose(name);
+    }
+    const track = make("div", item, "", "track");
+    make("div", track, "", "bar").style.width = `${100 * score}%`;
+    make("span", item, `${(100 * score).toFixed(1)} %`, "share");
+  }
+}
+
+async function fill(section, result, model) {
+  const field = find("#fill-text");
+  const inputs = field.value;
+  const answer = await ask("/fill-mask", { inputs, model, parameters: { top_k: 8 } });
+  const masks = Array.isArray(answer.content[0]) ? answer.content : [answer.content];
+  result.replaceChildren();
+  masks.forEach((candidates, place) => {
+    make("h3", result, masks.length > 1 ? `Blank ${place + 1} of ${masks.length}` : "Likeliest words");
+    const bySequence = new Map(candidates.map((one) => [one.token_str, one.sequence]));
+    ranking(result, candidates.map((one) => ({ name: one.token_str, score: one.score })), (word) => {
+      field.value = bySequence.get(word);
+      field.focus();
+    });
+    if (masks.length === 1) make("p", result, candidates[0].sequence, "sequence");
+  });
+  return answer;
+}
+
+async function compare(section, result, model) {
+  const inputs = [find("#compare-one").value, find("#compare-other").value];
+  const answer = await ask("/embed", { inputs, model });
+  const [one, other] = answer.content;
+  const cosine = one.reduce((sum, value, place) => sum + value * other[place], 0);
+  result.replaceChildren();
+  make("p", result, cosine.toFixed(3), "big");
+  const track = make("div", result, "", "track");
+  make("div", track, "", "bar").style.width = `${100 * Math.max(0, Math.min(1, cosine))}%`;
+  make("p", result, "Cosine of the two embeddings: 1 is the same direction, 0 is nothing in common.", "told");
+  return answer;
+}
+
+async function classify(section, result, model) {
+  const answer = await ask("/classify", { inputs: find("#classify-text").value, model, parameters: { top_k: 8 } });
+  result.replaceChildren();
+  make("h3", result, "Likeliest labels");
+  ranking(result, answer.content[0].map((one) => ({ name: one.label, score: one.score })));
+  return answer;
+}
+
+const ASKED = { fill: ["/fill-mask", fill], compare: ["/embed", compare], classify: ["/classify", classify] };
+
+function prepare(id, models) {
+  const section = find(`#${id}`);
+  const [route, send] = ASKED[id];
+  const able = models.filter((model) => model.routes.includes(route) && (id !== "fill" || model.mask_token));
+  section.hidden = !able.length;
+  const choice = find("select", section);
+  choice.replaceChildren(...able.map((model) => new Option(`${model.name} (${model.precision})`, model.name)));
+  const result = find(".result", section);
+  const button = find("button:not([type])", section);
+  find("form", section).onsubmit = async (event) => {
+    event.preventDefault();
+    button.disabled = true;
+    try {
+      tell(result, await send(section, result, choice.value));
+    } catch (error) {
+      result.replaceChildren();
+      make("p", result, error.message, "wrong");
+    }
+    button.disabled = false;
+  };
+  for (const field of section.querySelectorAll("textarea")) {
+    field.onkeydown = (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      find("form", section).requestSubmit();
+    };
+  }
+}
+
+function lineage(models) {
+  const section = find("#models");
+  section.querySelectorAll("details").forEach((one) => one.remove());
+  for (const model of models) {
+    const details = make("details", section);
+    make("summary", details, `${model.name}: ${model.task}, version ${model.version}, ${model.precision}`);
+    const list = make("dl", details);
+    const rows = {
+      "Loaded from": model.source,
+      "Version": model.version,
+      "Graph": `sha256 ${model.sha256}`,
+      "Precision": model.quantization && model.precision === "int8"
+        ? `int8: weights ${model.quantization.weights}; activations ${model.quantization.activations}` : model.precision,
+      "Family": `${model.family}, ${model.hidden_size} hidden, ${model.vocab_size} words, ${model.max_length} tokens at most`,
+      "Exported with": Object.entries(model.versions).map((pair) => pair.join(" ")).join(", "),
+      "Locked by": `sha256 ${model.lock_sha256}`,
+      "Labels": model.labels.join(", "),
+    };
+    for (const [term, meaning] of Object.entries(rows)) {
+      if (!meaning) continue;
+      make("dt", list, term);
+      make("dd", list, meaning);
+    }
+  }
+  section.hidden = false;
+}
+
+async function begin() {
+  const problem = find("#problem");
+  try {
+    const { models } = (await ask("/models")).content;
+    problem.hidden = true;
+    find("#key").hidden = true;
+    Object.keys(ASKED).forEach((id) => prepare(id, models));
+    lineage(models);
+  } catch (error) {
+    problem.textContent = error.message;
+    problem.hidden = false;
+  }
+}
+
+find("#add-mask").onclick = () => {
+  const field = find("#fill-text");
+  field.setRangeText("[MASK]", field.selectionStart, field.selectionEnd, "end");
+  field.focus();
+};
+find("#key").onsubmit = (event) => {
+  event.preventDefault();
+  key = find("#key-text").value.trim();
+  begin();
+};
+begin();

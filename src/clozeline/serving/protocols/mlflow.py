@@ -1,0 +1,159 @@
+"""MLflow's scoring server: /invocations in its four shapes, /ping and /version; the answers are those of
+`mlflow.pyfunc.load_model(…).predict`, as registry/served_model.py gives them.
+"""
+
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Request, Response
+from fastapi.openapi.models import Example
+from pydantic import BaseModel, Field, WithJsonSchema, model_validator
+from pydantic_core import PydanticCustomError
+from starlette.responses import PlainTextResponse
+
+from clozeline.inference.classifier import Classifier
+from clozeline.inference.encoder import Encoder, Filled
+from clozeline.serving import schemas, status_routes
+from clozeline.serving.bodies import JsonRoute
+from clozeline.serving.dialects import MLFLOW
+from clozeline.serving.openapi import NOT_READY, answered
+from clozeline.serving.protocols.dataframes import DataframeSplit, texts_in
+from clozeline.serving.responses import JsonResponse
+from clozeline.serving.service import Service, service_of
+
+router = APIRouter(route_class=JsonRoute, tags=["MLflow"])
+
+_SHAPES = ("dataframe_split", "dataframe_records", "instances", "inputs")
+_TEXT: dict[str, Any] = {"type": "string"}
+_TEXTS: dict[str, Any] = {"type": "array", "items": _TEXT}
+_RECORDS: dict[str, Any] = {"type": "array", "items": {"type": "object"}}
+
+
+class Params(schemas.RequestBody):
+    top_k: Annotated[schemas.TopK, Field(description="Candidates for each mask, or labels for each text.")] = 5
+    truncate: schemas.Truncate = False
+    model: schemas.ModelName = None
+
+
+class InvocationsRequest(schemas.RequestBody):
+    """Exactly one of the four shapes. Of several columns, the one called `text` is read."""
+
+    dataframe_split: DataframeSplit | None = None
+    dataframe_records: list[dict[str, Any]] | None = None
+    instances: Annotated[Any, WithJsonSchema({"anyOf": [_TEXTS, _RECORDS, {"type": "null"}]})] = None
+    inputs: Annotated[Any, WithJsonSchema({"anyOf": [_TEXT, _TEXTS, {"type": "object"}, {"type": "null"}]})] = None
+    params: Params | None = None
+
+    @model_validator(mode="after")
+    def _one_shape(self) -> "InvocationsRequest":
+        if sum(getattr(self, shape) is not None for shape in _SHAPES) != 1:
+            raise PydanticCustomError(
+                "one_shape", "exactly one of dataframe_split, dataframe_records, instances, inputs"
+            )
+        return self
+
+
+class Record(BaseModel):
+    """Of an encoder `embedding` and `masks`; of a classifier `labels`."""
+
+    embedding: list[float] | None = None
+    masks: list[schemas.Mask] | None = None
+    labels: list[schemas.LabelScore] | None = None
+
+
+class InvocationsResponse(BaseModel):
+    predictions: list[Record]
+
+
+EXAMPLES: dict[str, Example] = {
+    "inputs": {"summary": "Texts", "value": {"inputs": ["Return the [MASK] of the list."], "params": {"top_k": 2}}},
+    "instances": {"summary": "Instances", "value": {"instances": [{"text": "Open a file."}]}},
+    "dataframe_split": {
+        "summary": "A dataframe, as its columns and rows",
+        "value": {"dataframe_split": {"columns": ["id", "text"], "data": [[1, "Open a file."], [2, "Sort a list."]]}},
+    },
+    "dataframe_records": {
+        "summary": "A dataframe, row by row",
+        "value": {"dataframe_records": [{"text": "Open a file."}]},
+    },
+}
+
+
+@router.post(
+    "/invocations",
+    summary="Ask a model as MLflow's scoring server is asked",
+    response_model=InvocationsResponse,
+    responses=answered("A record for each text", MLFLOW),
+)
+async def invocations(
+    request: Request,
+    body: Annotated[InvocationsRequest, Body(openapi_examples=EXAMPLES)],
+    timeout_milliseconds: schemas.TimeoutMilliseconds = None,
+) -> Response:
+    service = service_of(request)
+    (shape,) = (shape for shape in _SHAPES if getattr(body, shape) is not None)
+    texts = texts_in(shape, getattr(body, shape))
+    params = body.params or Params()
+    name = service.catalogue.first(params.model).identity.name
+    is_classifier = isinstance(service.catalogue.named(name).model, Classifier)
+    answers = _labelled if is_classifier else _encoded
+    records, headers = await answers(service, request, name, texts, params, timeout_milliseconds)
+    return JsonResponse({"predictions": records}, headers=headers)
+
+
+@router.get("/ping", summary="As /health/ready", response_model=schemas.Health, responses=NOT_READY)
+async def ping(request: Request) -> Response:
+    return await status_routes.ready(request)
+
+
+@router.get("/version", summary="Of MLflow, whose protocol this is", response_class=PlainTextResponse)
+async def mlflow_version(request: Request) -> Response:
+    return PlainTextResponse(version("mlflow"))
+
+
+Answered = tuple[list[dict[str, Any]], dict[str, str]]
+"""The records, and the headers that tell who gave them."""
+
+
+async def _labelled(
+    service: Service, request: Request, name: str, texts: list[str], params: Params, timeout: int | None
+) -> Answered:
+    served = service.catalogue.classifier(name)
+    reply = await service.asking.ask(
+        request,
+        served,
+        texts,
+        lambda: served.model.classifying(texts, top_k=params.top_k, truncate=params.truncate),
+        timeout,
+    )
+    service.metrics.confident(name, (labels[0].score for labels in reply.answers))
+    return [{"labels": labels} for labels in reply.answers], reply.headers
+
+
+async def _encoded(
+    service: Service, request: Request, name: str, texts: list[str], params: Params, timeout: int | None
+) -> Answered:
+    served = service.catalogue.embedder(name)
+    mask_token = served.model.manifest.special_tokens.mask_token if isinstance(served.model, Encoder) else None
+    masked = [text for text in texts if mask_token and mask_token in text]
+    filled: Iterator[list[list[Filled]]] = iter(())
+    if masked:
+        encoder = service.catalogue.encoder(name).model
+        fillings = await service.asking.ask(
+            request,
+            served,
+            masked,
+            lambda: encoder.filling(masked, top_k=params.top_k, truncate=params.truncate),
+            timeout,
+        )
+        service.metrics.confident(name, (mask[0].score for masks in fillings.answers for mask in masks))
+        filled = iter(fillings.answers)
+    reply = await service.asking.ask(
+        request, served, texts, lambda: served.model.embedding(texts, truncate=params.truncate), timeout
+    )
+    records = [
+        {"embedding": embedding_H, "masks": next(filled) if mask_token and mask_token in text else []}
+        for text, embedding_H in zip(texts, reply.answers, strict=True)
+    ]
+    return records, reply.headers

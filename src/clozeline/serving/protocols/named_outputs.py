@@ -1,0 +1,148 @@
+"""The outputs of a model by the names that the Open Inference Protocol gives them.
+
+N texts, H hidden, K candidates or labels: `embedding` is [N, H], all others are [N, K].
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import Request
+from pydantic import Field
+
+from clozeline.inference.encoder import Encoder, Filled
+from clozeline.inference.manifest import Task
+from clozeline.serving.asking import Reply
+from clozeline.serving.catalogue import ServedModel
+from clozeline.serving.errors import problem
+from clozeline.serving.routes import with_mask_token
+from clozeline.serving.schemas import RequestBody, TopK, Truncate
+from clozeline.serving.service import Service
+
+OutputName = Literal["embedding", "token", "score", "label"]
+OUTPUTS: dict[Task, tuple[OutputName, ...]] = {
+    "fill-mask": ("embedding", "token", "score"),
+    "text-classification": ("label", "score"),
+    "feature-extraction": ("embedding",),
+}
+_UNASKED = {**OUTPUTS, "fill-mask": ("embedding",)}
+"""What comes where no outputs are named."""
+_DEFAULT_CANDIDATES = 5
+Values = dict[OutputName, npt.NDArray[np.float32] | list[list[str]]]
+Answered = tuple[Values, dict[str, str]]
+"""The outputs, and the headers that tell who gave them."""
+
+
+class InferParameters(RequestBody):
+    binary_data_output: bool = False
+    top_k: Annotated[TopK | None, Field(description="Candidates of the mask, or labels; null: 5, or all.")] = None
+    truncate: Truncate = False
+
+
+class OutputParameters(RequestBody):
+    binary_data: bool | None = None
+
+
+class RequestedOutput(RequestBody):
+    name: OutputName
+    parameters: OutputParameters = OutputParameters()
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    request: Request
+    model: str
+    texts: list[str]
+    parameters: InferParameters
+    timeout_milliseconds: int | None
+
+
+def outputs_of(task: Task, requested: Sequence[RequestedOutput]) -> tuple[OutputName, ...]:
+    """The names asked for, each once.
+
+    Raises:
+        ApiError: 422, a model of `task` has no such output.
+    """
+    wanted = tuple(dict.fromkeys(output.name for output in requested)) or _UNASKED[task]
+    wrong = next((name for name in wanted if name not in OUTPUTS[task]), None)
+    if wrong:
+        raise problem(
+            422,
+            "no_such_output",
+            "the model has no output of that name",
+            given=wrong,
+            expected=f"one of: {', '.join(OUTPUTS[task])}",
+            do="choose from the outputs in /v2/models/NAME",
+            param="outputs",
+        )
+    return wanted
+
+
+async def labelled(service: Service, asked: Asked, wanted: Sequence[OutputName]) -> Answered:
+    """Labels of a classifier, best first."""
+    served = service.catalogue.classifier(asked.model)
+    top_k = asked.parameters.top_k or len(served.model.manifest.labels)
+    reply = await service.asking.ask(
+        asked.request,
+        served,
+        asked.texts,
+        lambda: served.model.classifying(asked.texts, top_k=top_k, truncate=asked.parameters.truncate),
+        asked.timeout_milliseconds,
+    )
+    service.metrics.confident(asked.model, (labels[0].score for labels in reply.answers))
+    score_NK = np.array([[label.score for label in labels] for labels in reply.answers], dtype=np.float32)
+    return {"label": [[one.label for one in labels] for labels in reply.answers], "score": score_NK}, reply.headers
+
+
+async def encoded(service: Service, asked: Asked, wanted: Sequence[OutputName]) -> Answered:
+    """The embeddings of an encoder, its words for the one mask of each text, or both."""
+    served = service.catalogue.embedder(asked.model)
+    values: Values = {}
+    headers: dict[str, str] = {}
+    if "embedding" in wanted:
+        reply = await service.asking.ask(
+            asked.request,
+            served,
+            asked.texts,
+            lambda: served.model.embedding(asked.texts, truncate=asked.parameters.truncate),
+            asked.timeout_milliseconds,
+        )
+        values["embedding"] = np.stack(reply.answers)
+        headers = reply.headers
+    if {"token", "score"} & set(wanted):
+        filled = await _filled(service, asked, service.catalogue.encoder(asked.model))
+        best = [_only_mask(number, masks) for number, masks in enumerate(filled.answers)]
+        values["token"] = [[word.token_str for word in words] for words in best]
+        values["score"] = np.array([[word.score for word in words] for words in best], dtype=np.float32)
+        headers = filled.headers
+    return values, headers
+
+
+async def _filled(service: Service, asked: Asked, served: ServedModel[Encoder]) -> Reply[list[list[Filled]]]:
+    texts = with_mask_token(asked.texts, served.model.manifest.special_tokens.mask_token)
+    top_k = asked.parameters.top_k or _DEFAULT_CANDIDATES
+    reply = await service.asking.ask(
+        asked.request,
+        served,
+        texts,
+        lambda: served.model.filling(texts, top_k=top_k, truncate=asked.parameters.truncate),
+        asked.timeout_milliseconds,
+    )
+    service.metrics.confident(asked.model, (mask[0].score for masks in reply.answers for mask in masks))
+    return reply
+
+
+def _only_mask(number: int, masks: list[list[Filled]]) -> list[Filled]:
+    if len(masks) != 1:
+        raise problem(
+            422,
+            "several_masks",
+            "a tensor has room for one mask in each text",
+            given=f"{len(masks)} masks in text {number}",
+            expected="1",
+            do="send the text to /fill-mask, which answers for each mask",
+            param=f"inputs[0].data[{number}]",
+        )
+    return masks[0]

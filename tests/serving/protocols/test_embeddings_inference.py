@@ -1,0 +1,102 @@
+"""Routes of text-embeddings-inference, as its clients ask them."""
+
+import httpx
+import numpy as np
+import pytest
+
+from clozeline.inference.classifier import Classifier
+from clozeline.serving.catalogue import Catalogue
+from tests.tiny_packages import LABELS
+
+
+def test_one_text_gets_its_labels_in_a_flat_list_best_first(client: httpx.Client) -> None:
+    flat = client.post("/predict", json={"inputs": "open the file"}).json()
+    assert [set(label) for label in flat] == [{"label", "score"}] * 3
+    assert flat == sorted(flat, key=lambda label: -label["score"])
+    assert client.post("/predict", json={"inputs": ["open the file"]}).json() == flat
+    assert client.post("/classify", json={"inputs": "open the file"}).json() == [flat]
+
+
+def test_several_texts_come_each_in_a_list_of_its_own(client: httpx.Client) -> None:
+    several = client.post("/predict", json={"inputs": [["open the file"], ["a"]]}).json()
+    assert [len(labels) for labels in several] == [3, 3]
+    assert [label["label"] for label in several[1]] == [
+        label["label"] for label in client.post("/predict", json={"inputs": "a"}).json()
+    ]
+
+
+def test_raw_scores_are_the_logits(client: httpx.Client, catalogue: Catalogue) -> None:
+    raw = client.post("/predict", json={"inputs": "open the file", "raw_scores": True}).json()
+    model = catalogue.classifier(None).model
+    assert isinstance(model, Classifier)
+    ((_, logits_C),) = model.logits(model.tokenize(["open the file"]))
+    by_label = {label["label"]: label["score"] for label in raw}
+    np.testing.assert_allclose([by_label[label] for label in LABELS], logits_C, atol=1e-5)
+
+
+@pytest.mark.parametrize("inputs", [["a", "b"], [["a", "b"]], [["a"], []], [["a"], "b"], [], ["a", "b", "c"], ""])
+def test_pairs_are_refused_and_not_taken_for_two_texts(client: httpx.Client, inputs: object) -> None:
+    refused = client.post("/predict", json={"inputs": inputs})
+    assert refused.status_code == 422
+    assert refused.json()["error_type"] == "Validation"
+    assert "inputs" in refused.json()["error"]
+
+
+def test_similarity_is_the_cosine_of_the_embeddings(client: httpx.Client) -> None:
+    source, sentences = "return the list", ["return the list", "open the file", "a"]
+    body = {"inputs": {"source_sentence": source, "sentences": sentences}, "parameters": {"truncate": True}}
+    cosines = client.post("/similarity", json=body).json()
+    source_H, *others = np.array(client.post("/embed", json={"inputs": [source, *sentences]}).json())
+    np.testing.assert_allclose(cosines, [source_H @ other_H for other_H in others], atol=1e-6)
+    assert cosines[0] == pytest.approx(1)
+
+
+def test_embed_takes_what_its_clients_send(client: httpx.Client) -> None:
+    """llama-index sends `truncate`, chromadb `inputs` alone, huggingface_hub the rest."""
+    whole = client.post("/embed", json={"inputs": ["the list"], "truncate": True, "truncation_direction": "Right"})
+    cut = client.post("/embed", json={"inputs": ["the list"], "normalize": True, "dimensions": 4, "prompt_name": None})
+    assert np.shape(whole.json()) == (1, 8)
+    np.testing.assert_allclose(np.linalg.norm(cut.json(), axis=1), 1, atol=1e-6)
+    assert np.shape(cut.json()) == (1, 4)
+    assert client.post("/embed", json={"inputs": "a", "dimensions": 9}).status_code == 422
+
+
+def test_info_tells_of_the_first_model(client: httpx.Client) -> None:
+    info = client.get("/info").json()
+    card = client.get("/models").json()["models"][0]
+    assert (info["model_id"], info["model_sha"], info["max_input_length"]) == ("encoder", card["sha256"], 64)
+    assert info["model_type"] == {"embedding": {"pooling": "mean"}}
+
+
+def test_tokens_are_told_with_their_places_in_the_text(client: httpx.Client, catalogue: Catalogue) -> None:
+    text = "Return the LISTs é"
+    (tokens,) = client.post("/tokenize", json={"inputs": text}).json()
+    assert [token["special"] for token in tokens] == [True, *[False] * 5, True]
+    assert [token["text"] for token in tokens] == ["[CLS]", "Return", "the", "LIST", "s", "é", "[SEP]"]
+    assert all(text[token["start"] : token["stop"]] == token["text"] for token in tokens[1:-1])
+    assert tokens[0]["start"] is None
+    (ids,) = (one.ids_L.tolist() for one in catalogue.encoder(None).model.tokenize([text]))
+    assert [token["id"] for token in tokens] == ids
+    bare, _ = client.post("/tokenize", json={"inputs": [text, "a"], "add_special_tokens": False}).json()
+    assert bare == tokens[1:-1]
+
+
+def test_tokens_are_decoded_to_the_text(client: httpx.Client) -> None:
+    (tokens,) = client.post("/tokenize", json={"inputs": "return the list"}).json()
+    ids = [token["id"] for token in tokens]
+    assert client.post("/decode", json={"ids": ids}).json() == ["return the list"]
+    assert client.post("/decode", json={"ids": [ids, ids[1:2]]}).json() == ["return the list", "return"]
+    (whole,) = client.post("/decode", json={"ids": ids, "skip_special_tokens": False}).json()
+    assert whole == "[CLS] return the list [SEP]"
+
+
+@pytest.mark.parametrize("ids", [[], [-1], [10**6], [2**40], [2**70], ["a"], [[5], []], [[5], 6], 5])
+def test_ids_that_are_none_of_the_vocabulary_are_refused(client: httpx.Client, ids: object) -> None:
+    refused = client.post("/decode", json={"ids": ids})
+    assert refused.status_code == 422
+    assert set(refused.json()) == {"error", "error_type"}
+
+
+def test_a_text_longer_than_the_model_reads_is_taken_apart_too(client: httpx.Client) -> None:
+    (tokens,) = client.post("/tokenize", json={"inputs": "a " * 5000}).json()
+    assert len(tokens) == 5002

@@ -1,0 +1,62 @@
+"""`huggingface_hub.InferenceClient` asks this server's pipelines; `make test-clients` does so with a newer one."""
+
+from collections.abc import Callable
+
+import httpx
+import numpy as np
+import pytest
+from huggingface_hub import InferenceClient
+
+Asking = Callable[[str], InferenceClient]
+
+
+@pytest.fixture(scope="module")
+def asking(client: httpx.Client) -> Asking:
+    """It posts to just the URL it is given."""
+    return lambda task: InferenceClient(model=str(client.base_url.join(f"/pipeline/{task}")))
+
+
+def test_it_fills_a_mask(asking: Asking) -> None:
+    candidates = asking("fill-mask").fill_mask("the [MASK] of", top_k=3)
+    assert len(candidates) == 3
+    assert 0 < candidates[0].score < 1
+    assert candidates[0].sequence != "the [MASK] of"
+    competing = asking("fill-mask").fill_mask("the [MASK] of", targets=["list", "file"])
+    assert {candidate.token_str for candidate in competing} == {"list", "file"}
+
+
+def test_it_extracts_features(asking: Asking) -> None:
+    vectors = asking("feature-extraction").feature_extraction("open the file", normalize=True, truncate=True)
+    assert (vectors.shape, vectors.dtype) == ((1, 8), np.float32)
+    assert np.linalg.norm(vectors) == pytest.approx(1)
+
+
+def test_it_classifies_by_any_function(asking: Asking) -> None:
+    client = asking("text-classification")
+    scores = {
+        function: [label.score for label in client.text_classification("open the file", function_to_apply=function)]
+        for function in ("softmax", "sigmoid", "none")
+    }
+    logits = np.array(scores["none"])
+    assert sum(scores["softmax"]) == pytest.approx(1)
+    np.testing.assert_allclose(scores["softmax"], np.exp(logits) / np.exp(logits).sum(), atol=1e-6)
+    np.testing.assert_allclose(scores["sigmoid"], 1 / (1 + np.exp(-logits)), atol=1e-6)
+    assert len(client.text_classification("open the file", top_k=2)) == 2
+
+
+def test_it_compares_sentences(asking: Asking) -> None:
+    cosines = asking("sentence-similarity").sentence_similarity("the list", other_sentences=["the list", "a"])
+    assert cosines[0] == pytest.approx(1)
+    assert cosines[1] < 0.999
+
+
+def test_it_tells_what_is_wrong(asking: Asking) -> None:
+    """Of hub's two generations each has an exception of its own, with the server's words in it."""
+    with pytest.raises(OSError, match=r"\[MASK\] at least once"):
+        asking("fill-mask").fill_mask("no mask")
+
+
+def test_the_labels_of_a_text_are_nested_here_and_flat_at_predict(client: httpx.Client) -> None:
+    nested = client.post("/pipeline/text-classification", json={"inputs": "a", "parameters": {"top_k": 3}}).json()
+    assert [len(labels) for labels in nested] == [3]
+    assert client.post("/predict", json={"inputs": "a"}).json() == nested[0]

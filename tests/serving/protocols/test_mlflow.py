@@ -1,0 +1,102 @@
+"""MLflow's client of its scoring server asks this one, and gets what `mlflow.pyfunc` gives."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import mlflow
+import numpy as np
+import pandas as pd
+import pytest
+from mlflow.pyfunc.scoring_server.client import ScoringServerClient
+
+from clozeline.serving.catalogue import Catalogue
+
+TEXTS = ["return the [MASK]", "open the file"]
+
+
+@pytest.fixture(scope="module")
+def scoring(client: httpx.Client) -> Iterator[ScoringServerClient]:
+    return ScoringServerClient(client.base_url.host, client.base_url.port)
+
+
+def records(scoring: ScoringServerClient, given: object, **params: object) -> list[dict[str, Any]]:
+    answer: list[dict[str, Any]] = scoring.invoke(given, params=params)["predictions"]
+    return answer
+
+
+def test_it_hears_that_the_server_is_ready(scoring: ScoringServerClient) -> None:
+    scoring.wait_server_ready(timeout=10)
+    assert scoring.get_version() == mlflow.__version__
+
+
+def test_a_record_is_what_the_registered_model_gives(scoring: ScoringServerClient, catalogue: Catalogue) -> None:
+    from clozeline.registry.served_model import _classified, _embedded_and_filled
+
+    (masked, plain), expected = (
+        records(scoring, TEXTS, top_k=2),
+        _embedded_and_filled(catalogue.encoder(None).model, TEXTS, 2, False),
+    )
+    np.testing.assert_allclose(
+        [masked["embedding"], plain["embedding"]], [one["embedding"] for one in expected], atol=1e-6
+    )
+    assert [word["token_str"] for word in masked["masks"][0]] == [word["token_str"] for word in expected[0]["masks"][0]]
+    assert plain["masks"] == []
+    labels = records(scoring, TEXTS, model="library", top_k=3)
+    (first, _) = _classified(catalogue.classifier(None).model, TEXTS, 3, False)
+    assert [label["label"] for label in labels[0]["labels"]] == [label["label"] for label in first["labels"]]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pd.DataFrame({"text": TEXTS}),
+        pd.DataFrame({"number": [1, 2], "text": TEXTS}),
+        pd.DataFrame({"any name": TEXTS}),
+        np.array(TEXTS),
+        np.array(TEXTS)[:, None],
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_its_texts_come_in_any_shape(scoring: ScoringServerClient, given: object) -> None:
+    assert [len(record["masks"]) for record in records(scoring, given)] == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"dataframe_records": [{"text": text} for text in TEXTS]},
+        {"instances": TEXTS},
+        {"instances": [{"text": text} for text in TEXTS]},
+        {"inputs": {"text": TEXTS}},
+    ],
+    ids=str,
+)
+def test_other_clients_write_other_shapes(client: httpx.Client, body: object) -> None:
+    answer = client.post("/invocations", json=body).json()
+    assert [len(record["masks"]) for record in answer["predictions"]] == [1, 0]
+
+
+def test_a_single_text_is_one_record(client: httpx.Client) -> None:
+    assert len(client.post("/invocations", json={"inputs": "a"}).json()["predictions"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({}, "exactly one of"),
+        ({"inputs": ["a"], "instances": ["a"]}, "exactly one of"),
+        ({"inputs": [5]}, "inputs[0]"),
+        ({"inputs": []}, "at least 1 item"),
+        ({"instances": [{"a": "x", "b": "y"}]}, "columns: a, b"),
+        ({"instances": [{"text": "x"}, {"other": "y"}]}, "instances[1]"),
+        ({"dataframe_split": {"columns": ["a", "text"], "data": [["x"]]}}, "dataframe_split[0]"),
+        ({"dataframe_split": {"columns": [], "data": [[]]}}, "columns: none"),
+        ({"inputs": ["a"], "params": {"top_k": 0}}, "params.top_k"),
+    ],
+)
+def test_what_holds_no_texts_is_told(client: httpx.Client, body: object, told: str) -> None:
+    refused = client.post("/invocations", json=body)
+    assert refused.status_code == 400
+    assert refused.json()["error_code"] == "BAD_REQUEST"
+    assert told in refused.json()["message"]

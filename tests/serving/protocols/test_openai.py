@@ -1,0 +1,100 @@
+"""OpenAI's own SDK asks this server, and finds what it knows."""
+
+import base64
+from collections.abc import Iterator
+
+import httpx
+import numpy as np
+import openai
+import pytest
+from openai import OpenAI
+
+from clozeline.serving.catalogue import Catalogue
+
+
+@pytest.fixture(scope="module")
+def sdk(client: httpx.Client) -> Iterator[OpenAI]:
+    with OpenAI(base_url=f"{client.base_url}/v1", api_key="none is asked for", max_retries=0) as sdk:
+        yield sdk
+
+
+def test_it_embeds_by_base64_unless_told_otherwise_and_the_vectors_are_the_same(
+    sdk: OpenAI, catalogue: Catalogue
+) -> None:
+    texts = ["return the list", "open the file of the list", "a"]
+    by_base64 = sdk.embeddings.create(model="encoder", input=texts)
+    by_float = sdk.embeddings.create(model="encoder", input=texts, encoding_format="float")
+    for answer in (by_base64, by_float):
+        assert [one.index for one in answer.data] == [0, 1, 2]
+        assert answer.model == "encoder"
+    vectors = [np.array([one.embedding for one in answer.data], dtype=np.float32) for answer in (by_base64, by_float)]
+    np.testing.assert_array_equal(*vectors)
+    np.testing.assert_allclose(vectors[0], catalogue.encoder(None).model.embed(texts), atol=1e-6)
+
+
+def test_base64_is_little_endian_float32(client: httpx.Client) -> None:
+    body = {"model": "encoder", "input": "return the list"}
+    numbers = client.post("/v1/embeddings", json=body).json()["data"][0]["embedding"]
+    packed = client.post("/v1/embeddings", json=body | {"encoding_format": "base64"}).json()["data"][0]["embedding"]
+    np.testing.assert_allclose(np.frombuffer(base64.b64decode(packed), dtype="<f4"), numbers, atol=1e-7)
+
+
+def test_fewer_dimensions_are_the_first_ones_with_length_1_again(sdk: OpenAI) -> None:
+    whole = np.array(sdk.embeddings.create(model="encoder", input="the list").data[0].embedding)
+    cut = np.array(sdk.embeddings.create(model="encoder", input="the list", dimensions=3).data[0].embedding)
+    np.testing.assert_allclose(cut, whole[:3] / np.linalg.norm(whole[:3]), atol=1e-6)
+
+
+def test_usage_counts_tokens_special_ones_among_them(sdk: OpenAI, catalogue: Catalogue) -> None:
+    texts = ["return the list", "a"]
+    usage = sdk.embeddings.create(model="encoder", input=texts).usage
+    assert usage.prompt_tokens == usage.total_tokens == sum(catalogue.encoder(None).model.count_tokens(texts)) == 8
+
+
+def test_it_lists_the_models_and_retrieves_one(sdk: OpenAI) -> None:
+    assert [model.id for model in sdk.models.list()] == ["encoder", "library"]
+    assert sdk.models.retrieve("library").object == "model"
+    with pytest.raises(openai.NotFoundError) as raised:
+        sdk.models.retrieve("gpt")
+    assert (raised.value.code, raised.value.param) == ("model_not_found", "model")
+
+
+@pytest.mark.parametrize("name", ["gpt", "library"])
+def test_a_model_that_is_not_there_or_does_not_embed_is_not_found(sdk: OpenAI, name: str) -> None:
+    with pytest.raises(openai.NotFoundError) as raised:
+        sdk.embeddings.create(model=name, input="a")
+    assert (raised.value.code, raised.value.type) == ("model_not_found", "invalid_request_error")
+    assert "encoder" in raised.value.message
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "param"),
+    [
+        ({"input": ""}, "invalid_request", "input"),
+        ({"input": ["a", " "]}, "invalid_request", "input[1]"),
+        ({"input": [101, 7592]}, "invalid_request", "input"),
+        ({"input": [[101, 7592], [102]]}, "invalid_request", "input"),
+        ({"input": "a", "dimensions": 9}, "too_many_dimensions", "dimensions"),
+        ({"input": "a", "dimensions": 0}, "invalid_request", "dimensions"),
+        ({"input": "a", "encoding_format": "hex"}, "invalid_request", "encoding_format"),
+        ({"input": ["a", "a " * 100]}, "text_too_long", "input[1]"),
+        ({"input": "a", "extra_body": {"dimension": 3}}, "unknown_key", "dimension"),
+    ],
+)
+def test_what_cannot_be_used_is_a_bad_request_that_names_it(
+    sdk: OpenAI, given: dict[str, object], code: str, param: str
+) -> None:
+    with pytest.raises(openai.BadRequestError) as raised:
+        sdk.embeddings.create(model="encoder", **given)
+    assert (raised.value.code, raised.value.param, raised.value.type) == (code, param, "invalid_request_error")
+
+
+def test_token_ids_are_refused_with_the_remedy(client: httpx.Client) -> None:
+    """LangChain sends those of OpenAI's tokenizer unless told otherwise, and they would be words all the same."""
+    refused = client.post("/v1/embeddings", json={"model": "encoder", "input": [[5, 6, 7]]})
+    assert "check_embedding_ctx_length=False" in refused.json()["error"]["message"]
+
+
+def test_a_thousand_texts_come_in_one_request(sdk: OpenAI) -> None:
+    answer = sdk.embeddings.create(model="encoder", input=["the list"] * 1000)
+    assert len(answer.data) == 1000

@@ -1,0 +1,62 @@
+"""Whoever refuses a request, and whatever for: each protocol hears it in its own words."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from clozeline.serving.access import ApiKeys
+from clozeline.serving.app import create_app
+from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.limits import MAX_BODY_BYTES
+from clozeline.serving.service import Capacity, Service
+
+Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+HOUSE = {"error": {"code", "message", "param", "given", "expected", "do"}}
+KEYS = {
+    "/v1/embeddings": {"error": HOUSE["error"] | {"type"}},
+    "/v2/models/encoder/infer": {"error"},
+    "/invocations": {"error_code", "message"},
+    "/predict": {"error", "error_type"},
+    "/similarity": {"error", "error_type"},
+    "/tokenize": {"error", "error_type"},
+    "/pipeline/fill-mask": {"error", "error_type"},
+    "/embed": HOUSE,
+}
+UNUSABLE = {"/v1/embeddings": 400, "/v2/models/encoder/infer": 400, "/invocations": 400}
+
+
+def assert_says(answer: httpx.Response, path: str, status: int) -> None:
+    assert answer.status_code == status, answer.text
+    body, keys = answer.json(), KEYS[path]
+    assert set(body) == set(keys)
+    if isinstance(keys, dict):
+        assert set(body["error"]) == keys["error"]
+
+
+@pytest.mark.parametrize("path", KEYS)
+def test_a_fault_of_the_body_is_told_in_the_words_of_the_protocol(client: httpx.Client, path: str) -> None:
+    headers = {"content-type": "application/json"}
+    assert_says(client.post(path, content=b"{", headers=headers), path, 400)
+    assert_says(client.post(path, json={"nothing": 1}), path, UNUSABLE.get(path, 422))
+    assert_says(client.post(path, content=b" " * (MAX_BODY_BYTES + 1), headers=headers), path, 413)
+    assert_says(client.put(path), path, 405)
+
+
+def test_who_has_no_key_and_who_comes_too_late_hears_it_in_the_words_of_the_protocol(
+    serving: Server, catalogue: Catalogue
+) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service, ApiKeys.of(["a-key-of-some-length"]))) as client:
+        for path in KEYS:
+            assert_says(client.post(path, json={}), path, 401)
+        for path in ("/ping", "/v2/health/live", "/v2/health/ready"):
+            assert client.get(path).status_code == 200
+        assert [client.get(path).status_code for path in ("/info", "/version", "/v1/models", "/v2")] == [401] * 4
+        service.drain()
+        for path in KEYS:
+            assert_says(client.post(path, json={}), path, 503)
+        assert [client.get(path).status_code for path in ("/ping", "/v2/health/live")] == [503, 200]
