@@ -1,0 +1,187 @@
+"""The playground in a real browser: by keyboard and mouse, on a phone and on a screen, in light and in dark."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from PIL import Image
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+from clozeline.serving.access import ApiKeys
+from clozeline.serving.app import create_app
+from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.service import Capacity, Service
+from tests.browser import Browser, Scheme, running_browser
+from tests.serving.conftest import run_app
+
+pytestmark = pytest.mark.slow
+KEY = "a-key-of-some-length"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with running_browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+class Page:
+    """What a person does on it."""
+
+    def __init__(self, browser: Browser) -> None:
+        self.browser = browser
+
+    def one(self, selector: str) -> WebElement:
+        return self.browser.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def every(self, selector: str) -> list[WebElement]:
+        return self.browser.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def wait_for(self, selector: str) -> WebElement:
+        """Until one is shown."""
+        waiting = WebDriverWait(self.browser.driver, 60)
+        return waiting.until(lambda _: next((one for one in self.every(selector) if one.is_displayed()), None))
+
+    def write(self, field: str, text: str) -> None:
+        self.one(field).clear()
+        self.one(field).send_keys(text)
+
+    def words(self, section: str) -> list[tuple[str, float]]:
+        names, shares = self.every(f"{section} li .name"), self.every(f"{section} li .share")
+        return [(name.text, float(share.text.removesuffix(" %"))) for name, share in zip(names, shares, strict=True)]
+
+
+@pytest.fixture
+def page(browser: Browser, client: httpx.Client) -> Iterator[Page]:
+    browser.open(str(client.base_url))
+    page = Page(browser)
+    page.wait_for("#fill")
+    yield page
+    assert browser.console_errors() == []
+
+
+def test_a_sentence_is_filled_by_keyboard_alone_and_a_word_chosen(page: Page, client: httpx.Client) -> None:
+    page.write("#fill-text", "the [MASK] of")
+    page.one("#fill-text").send_keys(Keys.ENTER)
+    page.wait_for("#fill .told")
+    body = {"inputs": "the [MASK] of", "parameters": {"top_k": 8}}
+    candidates = client.post("/fill-mask", json=body).json()
+    assert page.words("#fill") == [(one["token_str"], round(100 * one["score"], 1)) for one in candidates]
+    widths = [float(bar.value_of_css_property("width").removesuffix("px")) for bar in page.every("#fill .bar")]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[0] > 0
+    page.every("#fill li button")[1].send_keys(Keys.ENTER)
+    assert page.one("#fill-text").get_attribute("value") == candidates[1]["sequence"]
+
+
+def test_each_of_several_blanks_has_words_of_its_own_and_one_can_be_added(page: Page) -> None:
+    page.write("#fill-text", "return [MASK] of ")
+    page.one("#add-mask").click()
+    assert page.one("#fill-text").get_attribute("value") == "return [MASK] of [MASK]"
+    page.one("#fill form button:not([type])").click()
+    page.wait_for("#fill .told")
+    assert [title.text for title in page.every("#fill h3")] == ["Blank 1 of 2", "Blank 2 of 2"]
+    assert len(page.words("#fill")) == 16
+
+
+def test_two_texts_are_compared(page: Page, client: httpx.Client) -> None:
+    page.write("#compare-one", "return the list")
+    page.write("#compare-other", "open the file")
+    page.one("#compare form button").click()
+    page.wait_for("#compare .told")
+    body = {"inputs": {"source_sentence": "return the list", "sentences": ["open the file"]}}
+    (cosine,) = client.post("/similarity", json=body).json()
+    assert float(page.one("#compare .big").text) == pytest.approx(cosine, abs=0.0006)
+
+
+def test_a_text_is_classified_and_time_and_model_are_told(page: Page, client: httpx.Client) -> None:
+    page.write("#classify-text", "open the file")
+    page.one("#classify form button").click()
+    told = page.wait_for("#classify .told").text
+    (labels,) = client.post("/classify", json={"inputs": "open the file"}).json()
+    assert page.words("#classify") == [(one["label"], round(100 * one["score"], 1)) for one in labels]
+    card = client.get("/models").json()["models"][1]
+    assert "ms in the server" in told
+    assert f"library, version {card['version']}, graph {card['sha256'][:12]}" in told
+
+
+def test_lineage_is_folded_and_opens_by_keyboard(page: Page, client: httpx.Client) -> None:
+    page.one("#models summary").send_keys(Keys.ENTER)
+    shown = page.wait_for("#models dl").text
+    card = client.get("/models").json()["models"][0]
+    assert all(told in shown for told in (card["sha256"], card["lock_sha256"], card["source"], card["version"]))
+
+
+def test_what_cannot_be_answered_is_told_in_words_and_markup_is_text(page: Page) -> None:
+    page.write("#fill-text", "<img src=x onerror=alert(1)> no blank")
+    page.one("#fill form button:not([type])").click()
+    wrong = page.wait_for("#fill .wrong")
+    assert "<img src=x onerror=alert(1)> no blank" in wrong.text
+    assert page.every("img") == []
+    complaints = page.browser.console_errors()
+    assert len(complaints) == 1
+    assert "422" in complaints[0]
+
+
+def test_a_server_with_keys_is_asked_with_the_one_that_is_typed(browser: Browser, catalogue: Catalogue) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with run_app(create_app(service, ApiKeys.of([KEY]))) as client:
+        browser.open(str(client.base_url))
+        page = Page(browser)
+        page.wait_for("#key-text").send_keys("not the key", Keys.ENTER)
+        assert "key" in page.wait_for("#problem").text
+        page.write("#key-text", KEY)
+        page.one("#key-text").send_keys(Keys.ENTER)
+        page.wait_for("#compare")
+        assert not page.one("#key").is_displayed()
+        page.one("#compare form button").click()
+        page.wait_for("#compare .told")
+        assert browser.ask("document.cookie + JSON.stringify(localStorage) + JSON.stringify(sessionStorage)") == "{}{}"
+
+
+def test_only_what_can_be_asked_is_shown(browser: Browser, catalogue: Catalogue) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(Catalogue([served for served in catalogue if served.identity.name == "library"]))
+    with run_app(create_app(service)) as client:
+        browser.open(str(client.base_url))
+        page = Page(browser)
+        page.wait_for("#classify")
+        assert [page.one(f"#{name}").is_displayed() for name in ("fill", "compare", "key", "problem")] == [False] * 4
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (360, "dark"), (1280, "light"), (1280, "dark")])
+def test_it_fits_the_screen_can_be_read_and_asks_nobody_else(
+    browser: Browser, client: httpx.Client, tmp_path: Path, width: int, scheme: Scheme
+) -> None:
+    browser.open(str(client.base_url), width=width, scheme=scheme)
+    page = Page(browser)
+    for section in ("#fill", "#compare", "#classify"):
+        page.wait_for(f"{section} form button:not([type])").click()
+        page.wait_for(f"{section} .told")
+    browser.driver.execute_script("document.querySelectorAll('details').forEach(one => one.open = true)")
+    assert browser.overflow() == 0
+    assert browser.faint_texts() == []
+    paths = [address.removeprefix(str(client.base_url)).strip("/") for address in browser.requests()]
+    assert paths == ["", "models", "fill-mask", "embed", "classify"]
+    assert browser.console_errors() == []
+    picture = Image.open(browser.screenshot(tmp_path / "page.png")).convert("L")
+    assert picture.width == width
+    assert (picture.getpixel((2, 2)) > 128) == (scheme == "light")
+
+
+def test_nothing_but_the_page_itself_may_run_in_it(page: Page, client: httpx.Client) -> None:
+    policy = client.get("/").headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    page.browser.driver.execute_script(
+        "const script = document.createElement('script'); document.body.append(script);"
+        "try { script.textContent = 'window.foreign = 1' } catch {}"
+        "try { document.body.innerHTML += '<b>' } catch {}"
+    )
+    assert page.browser.ask("window.foreign") is None
+    assert page.every("b") == []
+    assert page.browser.console_errors() != []
