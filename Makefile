@@ -15,13 +15,24 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 # Stages are started as `python`: let that be this project's.
 export PATH := $(BIN):$(PATH)
 
-.PHONY: run test lint bench setup system deploy clean help
+.PHONY: run test test-clients lint bench setup system deploy clean help
 
 run: setup  ## From raw text to a served INT8 encoder: every stage, the release, and a table of what came out
 	$(BIN)/clozeline run
 
 test: setup system  ## Every test, on every core (PYTEST_ARGS=-n0: in this process); no GPU, and no network beyond the set-up
 	$(BIN)/python -m pytest -n auto $(PYTEST_ARGS)
+
+CLIENTS := $(VENV)/clients
+CLIENTS_READY := $(CLIENTS)/ready
+
+test-clients: setup $(CLIENTS_READY)  ## Clients whose pins exclude ours, from an environment of their own
+	$(BIN)/python -m tests.clients $(CURDIR)/$(CLIENTS)/bin/python
+
+$(CLIENTS_READY): tests/clients/requirements.lock
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/clients/requirements.lock
+	@touch $@
 
 lint: setup  ## Style and types
 	$(BIN)/ruff check .
@@ -57,4 +68,4 @@ clean:  ## Remove what the stages made; DVC's cache keeps it, so the next run re
 	rm -rf data/clean data/tokens models dist metrics plots reports
 
 help:
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 14

@@ -60,8 +60,9 @@ def serve(
 ) -> None:
     """Serve models over HTTP, on this machine only unless --host says otherwise.
 
-    Routes: /fill-mask and /embed (encoders), /classify (classifiers), /models, /metrics, /docs, /health/live,
-    /health/ready.
+    Routes: /fill-mask and /embed (encoders), /classify (classifiers), /models, /metrics, /health/live, /health/ready;
+    and those of OpenAI (/v1), text-embeddings-inference, Hugging Face (/pipeline), the Open Inference Protocol (/v2)
+    and MLflow (/invocations). /docs shows all of them, / is a page to try the models.
 
     Examples:
 
@@ -101,7 +102,7 @@ def announce(url: str, catalogue: "Catalogue") -> None:
     rows = [("model", "answers", "version", "from")]
     for served in catalogue:
         identity = served.identity
-        routes = ROUTES[served.model.manifest.task]
+        routes = ROUTES[served.model.manifest.task][:2]
         rows.append((identity.name, " ".join(routes), identity.version, identity.source))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
@@ -110,7 +111,7 @@ def announce(url: str, catalogue: "Catalogue") -> None:
     if all("/fill-mask" not in ROUTES[served.model.manifest.task] for served in catalogue):
         route, examples = ("/classify", CLASSIFY_EXAMPLES)
     body = json.dumps(next(iter(examples.values()))["value"])
-    typer.echo(f"\n  URL   {url}\n  Docs  {url}/docs")
+    typer.echo(f"\n  URL   {url} (a page to try the models)\n  Docs  {url}/docs")
     typer.echo(f"  Try   curl -s {url}{route} -H 'content-type: application/json' -d '{body}'\n")
 
 
