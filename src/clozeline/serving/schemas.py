@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal
 
 from fastapi import Header, Path
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from clozeline.inference.evidence import QuantizationScheme
@@ -66,6 +76,8 @@ ModelPath = Annotated[str, Path(description="A name from /models.", examples=["e
 
 TimeoutMilliseconds = Annotated[
     int | None,
+    # A header is there or not: no client can send null.
+    WithJsonSchema({"type": "integer", "minimum": 1, "maximum": MAX_TIMEOUT_MILLISECONDS}),
     Header(
         alias="x-timeout-ms",
         ge=1,

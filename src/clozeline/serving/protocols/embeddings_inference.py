@@ -35,15 +35,14 @@ def _no_pairs(given: Any) -> Any:
     return given
 
 
+_OneText = Annotated[list[schemas.Text], Field(min_length=1, max_length=1)]
+
+
 class PredictRequest(schemas.RequestBody):
     inputs: Annotated[
-        schemas.Text
-        | Annotated[
-            list[Annotated[list[schemas.Text], Field(min_length=1, max_length=1)]],
-            Field(min_length=1, max_length=MAX_TEXTS),
-        ],
+        schemas.Text | _OneText | Annotated[list[_OneText], Field(min_length=1, max_length=MAX_TEXTS)],
         BeforeValidator(_no_pairs),
-        Field(description=f'A text, or a list of 1 to {MAX_TEXTS} lists of one text each: [["a"], ["b"]].'),
+        Field(description=f'A text, also as ["a"]; or a list of 1 to {MAX_TEXTS} lists of one: [["a"], ["b"]].'),
     ]
     raw_scores: Annotated[bool, Field(description="The logits, instead of probabilities.")] = False
     truncate: schemas.Truncate = False
@@ -113,7 +112,8 @@ async def predict(
 ) -> Response:
     service = service_of(request)
     served = service.catalogue.classifier(None)
-    texts = [body.inputs] if isinstance(body.inputs, str) else [text for (text,) in body.inputs]
+    listed = [body.inputs] if isinstance(body.inputs, str) else body.inputs
+    texts = [one if isinstance(one, str) else one[0] for one in listed]
     reply = await service.asking.ask(
         request,
         served,
