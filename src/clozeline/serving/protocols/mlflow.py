@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request, Response
 from fastapi.openapi.models import Example
-from pydantic import BaseModel, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 from starlette.responses import PlainTextResponse
 
@@ -30,6 +31,10 @@ _TEXTS: dict[str, Any] = {"type": "array", "items": _TEXT}
 _RECORDS: dict[str, Any] = {"type": "array", "items": {"type": "object"}}
 
 
+def _given(shape: str) -> JsonDict:
+    return {"required": [shape], "properties": {shape: {"not": {"type": "null"}}}}
+
+
 class Params(schemas.RequestBody):
     top_k: Annotated[schemas.TopK, Field(description="Candidates for each mask, or labels for each text.")] = 5
     truncate: schemas.Truncate = False
@@ -38,6 +43,8 @@ class Params(schemas.RequestBody):
 
 class InvocationsRequest(schemas.RequestBody):
     """Exactly one of the four shapes. Of several columns, the one called `text` is read."""
+
+    model_config = ConfigDict(json_schema_extra={"oneOf": [_given(shape) for shape in _SHAPES]})
 
     dataframe_split: DataframeSplit | None = None
     dataframe_records: list[dict[str, Any]] | None = None
