@@ -2,7 +2,6 @@
 
 import io
 import json
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +11,14 @@ from rich.console import Console, RenderableType
 from clozeline.cli import summary
 from clozeline.errors import ArtifactError
 from clozeline.inference.latency import Latency
-from clozeline.params import read_params
+from clozeline.params import Params, read_params
 from clozeline.workspace import Workspace
 from flows.pipeline import StageResult
 from flows.release import Release
+from tests.chosen_tasks import write_params
 from tests.flows.release_project import write_metrics
 
 PROJECT = Path(__file__).parents[2]
-PARAMS = read_params(PROJECT / "params.yaml")
 LATENCY = Latency(2.0, 1.0, 40.0, 20.0, 32, 1)
 RELEASES = [Release("encoder", "clozeline-encoder", "3", "promoted", (), LATENCY)]
 
@@ -27,7 +26,13 @@ RELEASES = [Release("encoder", "clozeline-encoder", "3", "promoted", (), LATENCY
 @pytest.fixture
 def project(tmp_path: Path) -> Workspace:
     write_metrics(tmp_path)
+    write_params(tmp_path / "params.yaml", "library")
     return Workspace(tmp_path)
+
+
+@pytest.fixture
+def params(project: Workspace) -> Params:
+    return read_params(project.root / "params.yaml")
 
 
 def shown(table: RenderableType) -> str:
@@ -50,37 +55,36 @@ def test_each_stage_has_its_outcome_and_seconds() -> None:
     ]
 
 
-def test_the_encoder_stands_beside_the_unigram_baseline(project: Workspace) -> None:
-    assert rows(summary.encoder_table(summary.read_figures(project, PARAMS))) == [
+def test_the_encoder_stands_beside_the_unigram_baseline(project: Workspace, params: Params) -> None:
+    assert rows(summary.encoder_table(summary.read_figures(project, params))) == [
         ["perplexity", "148.4", "900.0"],
         ["top-1", "30.0%", "5.0%"],
         ["top-5", "50.0%", "10.0%"],
     ]
 
 
-def test_a_task_stands_beside_its_baselines(project: Workspace) -> None:
-    assert rows(summary.task_table(summary.read_figures(project, PARAMS))) == [
+def test_a_task_stands_beside_its_baselines(project: Workspace, params: Params) -> None:
+    assert rows(summary.task_table(summary.read_figures(project, params))) == [
         ["library", "accuracy", "80.0%", "78.0%-82.0%", "70.0%", "10.0%"]
     ]
 
 
-def test_a_package_has_sizes_agreement_and_latency(project: Workspace) -> None:
-    figures = summary.read_figures(project, PARAMS)
+def test_a_package_has_sizes_agreement_and_latency(project: Workspace, params: Params) -> None:
+    figures = summary.read_figures(project, params)
     encoder, library = rows(summary.package_table(figures, RELEASES))
     assert encoder == ["dist/encoder", "0.0 → 0.0", "99.0%", "2.0 → 1.0", "40.0 → 20.0", "int8"]
     assert library == ["dist/library", "0.0 → 0.0", "99.0%", "", "", "int8"]
 
 
 def test_a_package_that_fp32_is_served_of_says_so(
-    project: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    project: Workspace, params: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = project.root / "metrics/export/encoder.json"
     file.write_text(json.dumps({"served": "fp32", "fp32_size_bytes": 4_000_000}))
-    shutil.copy(PROJECT / "params.yaml", project.root)
     monkeypatch.setattr(summary, "version_table", lambda workspace, releases: "versions")
     latency = Latency(2.0, None, 40.0, None, 32, 1)
     made = replace(RELEASES[0], latency=latency, precision="fp32", why_fp32="no INT8 scheme passed")
-    (encoder, _) = rows(summary.package_table(summary.read_figures(project, PARAMS), [made]))
+    (encoder, _) = rows(summary.package_table(summary.read_figures(project, params), [made]))
     assert encoder == ["dist/encoder", "4.0 → -", "none passed", "2.0 → -", "40.0 → -", "fp32"]
     summary.show_releases(project, [made])
     assert capsys.readouterr().out.endswith("fp32 is served: no INT8 scheme passed\n")
@@ -89,40 +93,36 @@ def test_a_package_that_fp32_is_served_of_says_so(
 def test_a_version_that_is_held_says_why_and_what_to_do(
     project: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shutil.copy(PROJECT / "params.yaml", project.root)
     monkeypatch.setattr(summary, "version_table", lambda workspace, releases: "versions")
     reason = "measured on other text: `clozeline release --new-text` promotes it"
     summary.show_releases(project, [replace(RELEASES[0], outcome="held", reason=reason), *RELEASES])
     assert capsys.readouterr().out.endswith(f"versions\nheld: {reason}\n")
 
 
-def test_what_to_ask_next_is_of_the_text_that_was_learned() -> None:
-    source = PARAMS.preprocess.source.model_copy(update={"kind": "files"})
-    own = PARAMS.model_copy(update={"preprocess": PARAMS.preprocess.model_copy(update={"source": source})})
-    assert "new array" in summary._question(PARAMS)
+def test_what_to_ask_next_is_of_the_text_that_was_learned(params: Params) -> None:
+    source = params.preprocess.source.model_copy(update={"kind": "files"})
+    own = params.model_copy(update={"preprocess": params.preprocess.model_copy(update={"source": source})})
+    assert "new array" in summary._question(params)
     assert "new array" not in summary._question(own)
 
 
-def test_a_metric_file_that_is_missing_is_named(project: Workspace) -> None:
+def test_a_metric_file_that_is_missing_is_named(project: Workspace, params: Params) -> None:
     (project.root / "metrics/finetune/library.json").unlink()
     with pytest.raises(ArtifactError, match=r"finetune/library\.json"):
-        summary.read_figures(project, PARAMS)
+        summary.read_figures(project, params)
 
 
-def test_a_metric_file_that_lacks_a_figure_is_named_with_it(project: Workspace) -> None:
+def test_a_metric_file_that_lacks_a_figure_is_named_with_it(project: Workspace, params: Params) -> None:
     file = project.root / "metrics/evaluate.json"
     file.write_text(json.dumps({"perplexity": 1.0}))
     with pytest.raises(ArtifactError) as caught:
-        summary.read_figures(project, PARAMS)
+        summary.read_figures(project, params)
     assert "evaluate.json" in caught.value.problem
     assert "loss_nats_per_token" in str(caught.value.given)
 
 
 def test_without_tasks_there_is_no_empty_table(project: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[2] / "params.yaml").read_text()
-    before, _, rest = text.partition("\nfinetune:\n")
-    after = rest[rest.index("\nexport:\n") :].replace("    library: finetuned/library\n", "")
-    (project.root / "params.yaml").write_text(f"{before}\nfinetune: {{}}\n{after}")
+    write_params(project.root / "params.yaml")
     summary.show(project, [], [], seconds=1.0)
     shown = capsys.readouterr().out
     assert "Encoder, on the whole validation set" in shown

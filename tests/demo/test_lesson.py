@@ -1,5 +1,6 @@
 """A lesson teaches: what is asked is real text, and the answers after it are better than those before."""
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from clozeline.model import language_model
 from clozeline.model.batches import Split
 from clozeline.model.families import Objective, TokenIds
 from clozeline.params import PretrainParams
-from clozeline.tokens.shards import TokenShards
+from clozeline.tokens.shards import TokenShards, TokensInfo
 from clozeline.tokens.spelling import Spelling
 
 WORDS = [f"{first}{second}{last}" for first in "bdfg" for second in "aeiou" for last in ("lden", "rden", "sten")]
@@ -28,6 +29,8 @@ def corpus(tiny_tokens: Path, tiny_tokenizer: Path) -> DemoCorpus:
     for number in range(5, 64):
         text = text.replace(f'"w{number}":', f'"{WORDS[number - 5]}":')
     file.write_text(text, encoding="utf-8")
+    info = TokensInfo.read(tiny_tokens)
+    info.model_copy(update={"tokenizer_sha256": hashlib.sha256(file.read_bytes()).hexdigest()}).write(tiny_tokens)
     return DemoCorpus(tiny_tokens, tiny_tokenizer)
 
 

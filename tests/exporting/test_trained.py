@@ -44,7 +44,7 @@ def truncate_weights(folder: Path) -> None:
         (lambda folder: (folder / "tokenizer.json").unlink(), r"no .*tokenizer\.json"),
         (truncate_weights, r"model\.safetensors is damaged"),
         (drop_weight, r"such as head\.dense\.weight"),
-        (lambda folder: change_config(folder, architectures=["ModernBertModel"]), "architectures: ModernBertModel"),
+        (lambda folder: change_config(folder, architectures=["ModernBertDecoder"]), "architectures: ModernBertDecoder"),
         (lambda folder: change_config(folder, architectures=None), "architectures: none"),
         (lambda folder: change_config(folder, model_type="clozeline-encoder"), "for an encoder of your own"),
     ],

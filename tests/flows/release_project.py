@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.chosen_tasks import write_params
+
 DVC_YAML = """
 stages:
   clean:
@@ -77,7 +79,7 @@ TASK = {
 EXPORT = {"fp32_size_bytes": 4, "int8_size_bytes": 1, "int8_agreement": 0.99}
 
 
-def make_release_project(root: Path, params: Path, packages: dict[str, Path]) -> Path:
+def make_release_project(root: Path, packages: dict[str, Path]) -> Path:
     """`packages` by their names under `dist/`; `dvc.lock` and the metric files are there."""
     (root / ".dvc").mkdir(parents=True)
     config = f"[core]\n    no_scm = true\n    site_cache_dir = {root.parent / 'site'}\n"
@@ -87,7 +89,7 @@ def make_release_project(root: Path, params: Path, packages: dict[str, Path]) ->
     (root / "steps.py").write_text(STEPS)
     (root / "raw.txt").write_text("one two")
     (root / "validation.parquet").write_text("three")
-    shutil.copy(params, root / "params.yaml")
+    write_params(root / "params.yaml", *(name for name in packages if name != "encoder"))
     for name, package in packages.items():
         shutil.copytree(package, root / "packages" / name)
     reproduce(root)

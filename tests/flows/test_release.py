@@ -25,7 +25,6 @@ from tests.flows.release_project import make_release_project, reproduce, retrain
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
 CHECKOUT = Path(__file__).parents[2]
-PARAMS = CHECKOUT / "params.yaml"
 ENCODER, LIBRARY = "clozeline-encoder", "clozeline-library"
 
 
@@ -36,7 +35,7 @@ def template(tmp_path_factory: pytest.TempPathFactory, encoder_package: Path, cl
     packages = {"encoder": encoder_package, "library": classifier_package}
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
-        return make_release_project(root, PARAMS, packages)
+        return make_release_project(root, packages)
 
 
 @pytest.fixture(scope="module")

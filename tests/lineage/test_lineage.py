@@ -27,7 +27,7 @@ def template(tmp_path_factory: pytest.TempPathFactory, encoder_package: Path) ->
         monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
         for name, value in workspace.defaults().items():
             monkeypatch.setenv(name, value)
-        make_release_project(root, PARAMS, {"encoder": encoder_package, "library": encoder_package})
+        make_release_project(root, {"encoder": encoder_package, "library": encoder_package})
         publisher = Publisher(workspace.defaults()["MLFLOW_TRACKING_URI"])
         evidence = Evidence(files={"dvc.lock": root / "dvc.lock"}, tags={})
         publisher.registry.promote(publisher.publish(root / "dist/encoder", "clozeline-encoder", evidence))

@@ -3,7 +3,6 @@
 import csv
 import hashlib
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from clozeline.registry.versions import Registered
 from clozeline.reporting.files import RunFiles
 from clozeline.reporting.run import Run
 from clozeline.tracking.past_runs import PastRuns, StageRun
+from tests.chosen_tasks import write_params
 
 PROJECT = Path(__file__).parents[2]
 HARM = "<script>alert('x')</script>"
@@ -135,7 +135,7 @@ def write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 def write_lock(root: Path) -> None:
     """As DVC would: every figure with its hash, and the knobs of two stages."""
-    params = YAML(typ="safe").load((PROJECT / "params.yaml").read_text(encoding="utf-8"))
+    params = YAML(typ="safe").load((root / "params.yaml").read_text(encoding="utf-8"))
     shown = [path.relative_to(root).as_posix() for path in sorted(root.glob("[mp][el]*s/**/*.*"))]
     outs = [
         {"path": path, "md5": hashlib.md5((root / path).read_bytes(), usedforsecurity=False).hexdigest()}
@@ -213,7 +213,7 @@ def ran(tmp_path: Path, manifest_text: str) -> Ran:
     for package in ("encoder", "library"):
         (root / "dist" / package).mkdir(parents=True)
         (root / "dist" / package / "manifest.json").write_text(manifest_text, encoding="utf-8")
-    shutil.copy(PROJECT / "params.yaml", root)
+    write_params(root / "params.yaml", "library")
     write_lock(root)
     return Ran(root)
 

@@ -1,6 +1,5 @@
 """`clozeline search`: functions of the installed libraries, by what they do."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from clozeline.cores import available_cores
 from clozeline.errors import ArtifactError, ParamsError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _opened(place: str) -> "tuple[Embedder, SearchIndex]":
             do="run `dvc repro export@docsearch` (or `make run`), or name another: --model",
         )
     folder = fetched(ModelSource.parse(place)).folder
-    model = load(folder, num_threads=len(os.sched_getaffinity(0)))
+    model = load(folder, num_threads=available_cores())
     if not isinstance(model, Embedder):
         raise ParamsError(
             f"{place} does something else",
