@@ -114,7 +114,7 @@ def test_it_knows_nothing_at_first_and_learns_a_batch_by_heart(model, batch_of) 
     hidden_T = torch.tensor([10, 11, 12, 13, 14, 20, 21, 22, 23, 24])
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     losses = []
-    for _ in range(300):
+    for _ in range(600):
         loss = functional.cross_entropy(language_model.target_logits(model, batch), hidden_T)
         losses.append(loss.item())
         if losses[-1] < 0.05:

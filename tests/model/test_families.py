@@ -96,7 +96,7 @@ def test_one_batch_can_be_learned_by_heart(model, batch_of) -> None:
     hidden_T = torch.tensor([10, 11, 12, 13, 14, 20, 21, 22, 23, 24])
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-2)
-    for _ in range(200):
+    for _ in range(600):
         loss = functional.cross_entropy(language_model.target_logits(model, shown), hidden_T)
         if loss.item() < 0.05:
             break

@@ -108,7 +108,7 @@ def classes_of(folder: Path) -> dict[str, dict[str, str]]:
 
 def test_a_task_that_can_be_learned_is_learned(run: Finetune) -> None:
     metrics = metrics_of(run("out"))
-    assert metrics["accuracy"] > 0.8
+    assert metrics["accuracy"] > 0.7
     assert metrics["accuracy_low"] < metrics["accuracy"] < metrics["accuracy_high"]
     assert metrics["majority_accuracy"] < 0.5
     assert metrics["baseline_tfidf_accuracy"] > 0.9

@@ -116,7 +116,7 @@ def test_one_batch_can_be_learned_by_heart(prepare: Prepare) -> None:
     batch = first_batch(job).rows(0, 3)
     batch = batch.as_part_of(len(batch.labels_T), int((batch.text_ids_BL != 0).sum()))
     optimizer = torch.optim.AdamW(job.model.parameters(), lr=1e-2)
-    for _ in range(300):
+    for _ in range(600):
         loss = job.loop.loss_sum(batch) / len(batch.labels_T)
         if loss.item() < 0.2:
             break

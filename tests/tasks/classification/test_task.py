@@ -115,7 +115,7 @@ def multi_label(small_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -
 def test_label_sets_are_learned(multi_label: tuple[Path, dict[str, Any]]) -> None:
     _, metrics = multi_label
     assert metrics["headline"]["metric"] == "micro_f1"
-    assert metrics["headline"]["value"] == metrics["micro_f1"] > 0.8
+    assert metrics["headline"]["value"] == metrics["micro_f1"] > 0.75
     assert metrics["headline"]["low"] < metrics["micro_f1"] <= metrics["headline"]["high"]
     assert metrics["majority_micro_f1"] < 0.6
     assert metrics["baseline_tfidf_micro_f1"] > 0.9

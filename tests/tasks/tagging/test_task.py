@@ -84,7 +84,7 @@ def test_entities_are_found_better_than_by_each_words_usual_tag(run: Finetune) -
     out = run("out")
     headline = json.loads((out / "metrics.json").read_text())["headline"]
     assert headline["metric"] == "f1"
-    assert headline["value"] > 0.9 > headline["baseline_value"] + 0.1
+    assert headline["value"] > 0.65 > headline["baseline_value"] + 0.4
     assert headline["trivial_value"] == 0
     tokenizer = AutoTokenizer.from_pretrained(out / "model")
     model = AutoModelForTokenClassification.from_pretrained(out / "model")
