@@ -35,9 +35,9 @@ SETUP = Setup(
     configure=lambda config, num_parameters: config,
     arguments=our_schedule,
     mask_rate=lambda params: params.masking.mask_rate,
-    learning_rate=3e-3,
-    swept=(1e-3, 3e-3, 6e-3),
-    our_learning_rate=2e-3,
+    learning_rate=1e-3,
+    swept=(5e-4, 1e-3, 3e-3),
+    our_learning_rate=4e-3,
     our_budgets=(0.28, 0.5, 1),
 )
 

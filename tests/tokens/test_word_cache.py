@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from clozeline.params import TokenizeParams
 from clozeline.tokens import word_cache
 from clozeline.tokens.vocabularies import learn
 from clozeline.tokens.word_cache import WordCache
+from clozeline.word_hashes import word_hashes
 
 ODD = "=\u0338?{`aéb 東É\u0301\n\t\r\x0b\x0c\x1c\x1f\x85\xa0\u200b\u2028\u3000▁'sĠ½¨ﷺ,.(MASK]0१\ufffd\x00\U0001f600İΣς"
 ALGORITHMS = ("wordpiece", "bpe", "unigram")
@@ -121,3 +123,12 @@ def test_a_tokenizer_whose_words_depend_on_each_other_is_given_whole_texts(
 def test_no_texts_are_no_tokens(learned: dict[str, Tokenizer]) -> None:
     encoded = WordCache.create(learned["bpe"]).encode(pa.array([], pa.string()))
     assert (len(encoded.tokens_N), len(encoded.lengths_D)) == (0, 0)
+
+
+def test_words_of_one_hash_keep_their_own_ids(
+    learned: dict[str, Tokenizer], texts: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(word_cache, "word_hashes", lambda words: word_hashes(words) % np.uint64(7))
+    cache = WordCache.create(learned["wordpiece"])
+    for start in range(0, len(texts), 50):
+        assert_same_as_whole_texts(learned["wordpiece"], texts[start : start + 50], cache)

@@ -6,7 +6,6 @@ Names end in their shape: N texts, W words of all texts, S shingles of all texts
 import re
 import string
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import chain
 from typing import Any
 
@@ -18,6 +17,7 @@ from rensa import RMinHash
 
 from clozeline.byte_words import ByteClasses
 from clozeline.spans import span_positions
+from clozeline.word_hashes import mixed, word_hashes
 
 NUM_PERMUTATIONS = 128
 _SHINGLE_WORDS = 3
@@ -29,8 +29,6 @@ _ASCII = ByteClasses.of(
     replaced=dict(zip(string.ascii_uppercase, string.ascii_lowercase, strict=True)),
 )
 _MIN_RECALL = 0.97
-_MOST_WORDS = 2**15
-"""Remembered with their hashes: some 1.2 MB."""
 _SIGNATURE_SEED = 1
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], dtype=np.uint64)
 
@@ -85,36 +83,6 @@ class Banding:
         return cls(NUM_PERMUTATIONS, 1)
 
 
-class WordHashes:
-    """Hashes of words, those met first remembered: text repeats its words, and buckets hold texts in random order."""
-
-    def __init__(self) -> None:
-        self._words = pa.array([], pa.string())
-        self._hashes = np.zeros(0, np.uint64)
-
-    def __len__(self) -> int:
-        return len(self._words)
-
-    def of(self, words_U: Any) -> NDArray[np.uint64]:
-        """Of an Arrow array of distinct words."""
-        place_U = pc.index_in(words_U, self._words)
-        new = words_U.filter(pc.is_null(place_U))
-        hashes = np.concatenate([self._hashes, _word_hashes(new.to_pylist())])
-        numbers = pa.array(np.arange(len(self), len(hashes), dtype=np.int32))
-        found_U: NDArray[np.uint64] = hashes[pc.replace_with_mask(place_U, pc.is_null(place_U), numbers).to_numpy()]
-        self._words = pa.concat_arrays([self._words, new.slice(0, max(_MOST_WORDS - len(self), 0))])
-        self._hashes = hashes[: len(self._words)].copy()
-        return found_U
-
-
-_KNOWN = WordHashes()
-
-
-def _word_hashes(words: list[str]) -> NDArray[np.uint64]:
-    digests = b"".join(blake2b(word.encode(), digest_size=8).digest() for word in words)
-    return np.frombuffer(digests, "<u8").astype(np.uint64)
-
-
 def shingle_sets(texts_N: Any, banding: Banding) -> ShingleSets:
     """Shingle, sketch and band a batch of texts (Arrow strings); the result of a text does not depend on its batch."""
     shingles_S, num_shingles_N = _shingles(*_hashed_words(texts_N))
@@ -143,10 +111,10 @@ def _hashed_words(texts_N: Any) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     num_words_N[~is_cut_N] = [len(words) for words in others]
     num_padded_N = np.maximum(num_words_N, _SHINGLE_WORDS)
     start_N = np.cumsum(num_padded_N) - num_padded_N
-    words_W = np.full(int(num_padded_N.sum()), _word_hashes([""])[0], dtype=np.uint64)
-    words_W[span_positions(start_N[is_cut_N], num_words_N[is_cut_N])] = _KNOWN.of(cut.distinct_U)[cut.index_W]
+    words_W = np.full(int(num_padded_N.sum()), word_hashes(pa.array([""]))[0], dtype=np.uint64)
+    words_W[span_positions(start_N[is_cut_N], num_words_N[is_cut_N])] = word_hashes(cut.distinct_U)[cut.index_W]
     spelled = pa.array(chain.from_iterable(others), pa.string()).dictionary_encode()
-    hashes_U = _KNOWN.of(spelled.dictionary)
+    hashes_U = word_hashes(spelled.dictionary)
     words_W[span_positions(start_N[~is_cut_N], num_words_N[~is_cut_N])] = hashes_U[spelled.indices.to_numpy()]
     return words_W, num_padded_N
 
@@ -165,7 +133,7 @@ def _shingles(
     shingles_W = np.zeros(len(words_W), dtype=np.uint64)
     for place, factor in enumerate(_FACTORS):
         shingles_W[: len(words_W) - place] += words_W[place:] * factor
-    return _mixed(shingles_W[starts_W]), num_words_N - (_SHINGLE_WORDS - 1)
+    return mixed(shingles_W[starts_W]), num_words_N - (_SHINGLE_WORDS - 1)
 
 
 def _unique_within_text(
@@ -187,13 +155,5 @@ def _bands(shingles_S: NDArray[np.uint64], num_shingles_N: NDArray[np.int64], ba
     used_NBR = signature_NP[:, : banding.num_bands * banding.num_rows].reshape(-1, banding.num_bands, banding.num_rows)
     bands_NB = np.zeros(used_NBR.shape[:2], dtype=np.uint64)
     for row in range(banding.num_rows):
-        bands_NB = _mixed(bands_NB + used_NBR[:, :, row])
+        bands_NB = mixed(bands_NB + used_NBR[:, :, row])
     return bands_NB
-
-
-def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64's finalizer (Steele, Lea, Flood 2014): every bit of the input reaches every bit of the output."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))

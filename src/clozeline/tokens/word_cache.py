@@ -3,7 +3,7 @@
 Text repeats its words; `tokenizers` normalizes and splits each one anew. Where a tokenizer cuts at spaces whatever
 stands around them, a text's ids are its words' ids back to back, and words can be looked up.
 
-Shapes: D texts, N their tokens, W words of all texts, U distinct words.
+Shapes: D texts, N their tokens, W words of all texts, U distinct words, K words of the cache by their hashes.
 """
 
 import json
@@ -22,6 +22,7 @@ from tokenizers import Tokenizer
 
 from clozeline.byte_words import ByteClasses, CutTexts
 from clozeline.spans import span_positions
+from clozeline.word_hashes import word_hashes
 
 Cut = Callable[[Any], CutTexts]
 """Of an Arrow array of texts."""
@@ -82,17 +83,24 @@ class WordCache:
         self._tokens = np.zeros(0, np.uint32)
         self._starts = np.zeros(0, np.int64)
         self._lengths = np.zeros(0, np.int64)
+        self._hash_K = np.zeros(0, np.uint64)
+        self._ordinal_K = np.zeros(0, np.int64)
 
-    def _ordinals(self, distinct_U: Any) -> npt.NDArray[np.int32]:
-        """Places of words in the cache; what is not in it yet is put there."""
-        place_U = pc.index_in(distinct_U, self._words)
-        new = distinct_U.filter(pc.is_null(place_U))
-        numbers = pa.array(np.arange(len(self), len(self) + len(new), dtype=np.int32))
-        self._learn(new)
-        found: npt.NDArray[np.int32] = pc.replace_with_mask(place_U, pc.is_null(place_U), numbers).to_numpy()
-        return found
+    def _ordinals(self, distinct_U: Any) -> npt.NDArray[np.int64]:
+        """Places of words in the cache; what is not in it yet is put there.
 
-    def _learn(self, words: Any) -> None:
+        Arrow's own index_in hashes every word of the cache anew for each batch.
+        """
+        hash_U = word_hashes(distinct_U)
+        at_U = np.searchsorted(self._hash_K, hash_U)
+        ordinal_U = np.append(self._ordinal_K, -1)[at_U]
+        nearest = self._words.take(pa.array(ordinal_U, mask=ordinal_U < 0))
+        is_new_U = pc.not_equal(nearest, distinct_U).fill_null(True).to_numpy(zero_copy_only=False)
+        ordinal_U[is_new_U] = np.arange(len(self), len(self) + int(is_new_U.sum()))
+        self._learn(distinct_U.filter(pa.array(is_new_U)), hash_U[is_new_U])
+        return ordinal_U
+
+    def _learn(self, words: Any, hashes: npt.NDArray[np.uint64]) -> None:
         ids = [
             encoding.ids
             for start in range(0, len(words), _WORDS_AT_A_TIME)
@@ -103,10 +111,19 @@ class WordCache:
         lengths = np.array([len(word_ids) for word_ids in ids], dtype=np.int64)
         starts = len(self._tokens) + np.cumsum(lengths) - lengths
         flat = np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum()))
+        self._remember(hashes)
         self._words = pa.concat_arrays([self._words, words])
         self._tokens = np.concatenate([self._tokens, flat])
         self._starts = np.concatenate([self._starts, starts])
         self._lengths = np.concatenate([self._lengths, lengths])
+
+    def _remember(self, hashes: npt.NDArray[np.uint64]) -> None:
+        """Where the words that come next lie; of words with one hash the first, the others are learned anew."""
+        unique_K, first_K = np.unique(hashes, return_index=True)
+        at_K = np.searchsorted(self._hash_K, unique_K)
+        is_new_K = (at_K == len(self._hash_K)) | (np.append(self._hash_K, np.uint64(0))[at_K] != unique_K)
+        self._hash_K = np.insert(self._hash_K, at_K[is_new_K], unique_K[is_new_K])
+        self._ordinal_K = np.insert(self._ordinal_K, at_K[is_new_K], len(self) + first_K[is_new_K])
 
 
 _AT_BLANKS = ByteClasses.of(blanks=" \n")
