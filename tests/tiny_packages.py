@@ -1,4 +1,4 @@
-"""Packages as `dist/` holds them, small enough to be made in milliseconds: an encoder and a classifier.
+"""Packages as `dist/` holds them, small enough to be made in milliseconds: encoders, one without a head, a classifier.
 
 Their graphs have one embedding table and one matrix: a text's answers depend on its words, and nothing is trained.
 B texts of a batch, L tokens, M masks of a batch, H hidden, V vocabulary, C classes.
@@ -29,6 +29,11 @@ Outputs = Mapping[str, Sequence[str | int]]
 def write_encoder(folder: Path) -> None:
     """Fills masks and embeds."""
     write_package(folder, "fill-mask", _encoder_graph(), labels=())
+
+
+def write_embedder(folder: Path) -> None:
+    """Embeds as the encoder does, and fills no masks."""
+    write_package(folder, "feature-extraction", _embedder_graph(), labels=())
 
 
 def write_classifier(folder: Path) -> None:
@@ -96,10 +101,7 @@ def _tokenizer() -> Tokenizer:
 def _encoder_graph() -> onnx.ModelProto:
     """`logits` at the masks only, from the mean of the text; `sentence_embedding` is that mean, normalized."""
     nodes = [
-        *_mean_nodes(),
-        helper.make_node("ReduceL2", ["mean_B1H"], ["norm_B11"], axes=[2], keepdims=1),
-        helper.make_node("Div", ["mean_B1H", "norm_B11"], ["unit_B1H"]),
-        helper.make_node("Squeeze", ["unit_B1H", "axis_1"], ["sentence_embedding"]),
+        *_embedding_nodes(),
         helper.make_node("Add", ["embedded_BLH", "mean_B1H"], ["hidden_BLH"]),
         helper.make_node("Equal", ["input_ids", "mask_id"], ["masked_BL"]),
         helper.make_node("NonZero", ["masked_BL"], ["places_2M"]),
@@ -111,6 +113,10 @@ def _encoder_graph() -> onnx.ModelProto:
     return _graph(nodes, outputs, num_outputs=len(VOCABULARY))
 
 
+def _embedder_graph() -> onnx.ModelProto:
+    return _graph(_embedding_nodes(), {"sentence_embedding": ["batch", HIDDEN_SIZE]}, num_outputs=HIDDEN_SIZE)
+
+
 def _classifier_graph() -> onnx.ModelProto:
     nodes = [
         *_mean_nodes(),
@@ -118,6 +124,15 @@ def _classifier_graph() -> onnx.ModelProto:
         helper.make_node("MatMul", ["mean_BH", "weights"], ["logits"]),
     ]
     return _graph(nodes, {"logits": ["batch", len(LABELS)]}, num_outputs=len(LABELS))
+
+
+def _embedding_nodes() -> list[onnx.NodeProto]:
+    return [
+        *_mean_nodes(),
+        helper.make_node("ReduceL2", ["mean_B1H"], ["norm_B11"], axes=[2], keepdims=1),
+        helper.make_node("Div", ["mean_B1H", "norm_B11"], ["unit_B1H"]),
+        helper.make_node("Squeeze", ["unit_B1H", "axis_1"], ["sentence_embedding"]),
+    ]
 
 
 def _mean_nodes() -> list[onnx.NodeProto]:

@@ -14,9 +14,12 @@ from selenium.webdriver.support.ui import WebDriverWait
 from clozeline.serving.access import ApiKeys
 from clozeline.serving.app import create_app
 from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.loading import open_source
 from clozeline.serving.service import Capacity, Service
+from clozeline.serving.sources import parse_sources
 from tests.browser import Browser, Scheme, running_browser
 from tests.serving.conftest import run_app
+from tests.tiny_packages import write_embedder
 
 pytestmark = pytest.mark.slow
 KEY = "a-key-of-some-length"
@@ -151,6 +154,20 @@ def test_only_what_can_be_asked_is_shown(browser: Browser, catalogue: Catalogue)
         page = Page(browser)
         page.wait_for("#classify")
         assert [page.one(f"#{name}").is_displayed() for name in ("fill", "compare", "key", "problem")] == [False] * 4
+
+
+def test_an_encoder_without_a_head_compares_and_fills_no_blanks(browser: Browser, tmp_path: Path) -> None:
+    write_embedder(tmp_path / "docsearch")
+    service = Service(Capacity(num_workers=1))
+    service.open(Catalogue([open_source(source, "int8") for source in parse_sources([str(tmp_path / "docsearch")])]))
+    with run_app(create_app(service)) as client:
+        browser.open(str(client.base_url))
+        page = Page(browser)
+        page.wait_for("#compare")
+        assert [page.one(f"#{name}").is_displayed() for name in ("fill", "classify", "problem")] == [False] * 3
+        page.one("#compare form button").click()
+        assert "docsearch, version" in page.wait_for("#compare .told:last-child").text
+        assert page.one("#compare .big").text
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (360, "dark"), (1280, "light"), (1280, "dark")])

@@ -2,7 +2,6 @@
 `mlflow.pyfunc.load_model(…).predict`, as registry/served_model.py gives them.
 """
 
-from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -17,6 +16,7 @@ from clozeline.inference.classifier import Classifier
 from clozeline.inference.encoder import Encoder, Filled
 from clozeline.serving import schemas, status_routes
 from clozeline.serving.bodies import JsonRoute
+from clozeline.serving.catalogue import ServedModel
 from clozeline.serving.dialects import MLFLOW
 from clozeline.serving.openapi import NOT_READY, answered
 from clozeline.serving.protocols.dataframes import DataframeSplit, texts_in
@@ -62,7 +62,7 @@ class InvocationsRequest(schemas.RequestBody):
 
 
 class Record(BaseModel):
-    """Of an encoder `embedding` and `masks`; of a classifier `labels`."""
+    """Of an encoder `embedding`, and `masks` if it fills them; of a classifier `labels`."""
 
     embedding: list[float] | None = None
     masks: list[schemas.Mask] | None = None
@@ -142,25 +142,38 @@ async def _encoded(
     service: Service, request: Request, name: str, texts: list[str], params: Params, timeout: int | None
 ) -> Answered:
     served = service.catalogue.embedder(name)
-    mask_token = served.model.manifest.special_tokens.mask_token if isinstance(served.model, Encoder) else None
-    masked = [text for text in texts if mask_token and mask_token in text]
-    filled: Iterator[list[list[Filled]]] = iter(())
-    if masked:
-        encoder = service.catalogue.encoder(name).model
-        fillings = await service.asking.ask(
-            request,
-            served,
-            masked,
-            lambda: encoder.filling(masked, top_k=params.top_k, truncate=params.truncate),
-            timeout,
-        )
-        service.metrics.confident(name, (mask[0].score for masks in fillings.answers for mask in masks))
-        filled = iter(fillings.answers)
+    filled: list[list[list[Filled]]] | None = None
+    if isinstance(served.model, Encoder):
+        filled = await _filled(service, request, ServedModel(served.identity, served.model), texts, params, timeout)
     reply = await service.asking.ask(
         request, served, texts, lambda: served.model.embedding(texts, truncate=params.truncate), timeout
     )
-    records = [
-        {"embedding": embedding_H, "masks": next(filled) if mask_token and mask_token in text else []}
-        for text, embedding_H in zip(texts, reply.answers, strict=True)
-    ]
-    return records, reply.headers
+    embeddings = [{"embedding": embedding_H} for embedding_H in reply.answers]
+    if filled is None:
+        return embeddings, reply.headers
+    return [one | {"masks": masks} for one, masks in zip(embeddings, filled, strict=True)], reply.headers
+
+
+async def _filled(
+    service: Service,
+    request: Request,
+    served: ServedModel[Encoder],
+    texts: list[str],
+    params: Params,
+    timeout: int | None,
+) -> list[list[list[Filled]]]:
+    """For each text, the candidates of each of its masks: none, if it has no mask."""
+    mask_token = served.model.manifest.special_tokens.mask_token
+    masked = [text for text in texts if mask_token and mask_token in text]
+    if not masked:
+        return [[] for _ in texts]
+    reply = await service.asking.ask(
+        request,
+        served,
+        masked,
+        lambda: served.model.filling(masked, top_k=params.top_k, truncate=params.truncate),
+        timeout,
+    )
+    service.metrics.confident(served.identity.name, (mask[0].score for masks in reply.answers for mask in masks))
+    filled = iter(reply.answers)
+    return [next(filled) if mask_token and mask_token in text else [] for text in texts]

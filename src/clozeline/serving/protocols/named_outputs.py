@@ -112,7 +112,8 @@ async def encoded(service: Service, asked: Asked, wanted: Sequence[OutputName]) 
         values["embedding"] = np.stack(reply.answers)
         headers = reply.headers
     if {"token", "score"} & set(wanted):
-        filled = await _filled(service, asked, service.catalogue.encoder(asked.model))
+        assert isinstance(served.model, Encoder), "no other model has these outputs"
+        filled = await _filled(service, asked, ServedModel(served.identity, served.model))
         best = [_only_mask(number, masks) for number, masks in enumerate(filled.answers)]
         values["token"] = [[word.token_str for word in words] for words in best]
         values["score"] = np.array([[word.score for word in words] for words in best], dtype=np.float32)

@@ -1,0 +1,104 @@
+"""A server whose only model is an encoder without a head: whoever asks for embeddings gets them, by each protocol."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from huggingface_hub import InferenceClient
+from mlflow.pyfunc.scoring_server.client import ScoringServerClient
+from openai import NotFoundError, OpenAI
+from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
+from tritonclient.utils import InferenceServerException
+
+from clozeline.inference.encoder import Encoder
+from clozeline.serving.app import create_app
+from clozeline.serving.catalogue import ROUTES, Catalogue
+from clozeline.serving.loading import open_source
+from clozeline.serving.service import Capacity, Service
+from clozeline.serving.sources import parse_sources
+from tests.serving.conftest import run_app
+from tests.tiny_packages import HIDDEN_SIZE, write_classifier, write_embedder
+
+TEXTS = ["return the [MASK] of the list", "open the file"]
+
+
+@pytest.fixture(scope="module")
+def headless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """`docsearch`, and no other model that embeds."""
+    folder = tmp_path_factory.mktemp("headless")
+    write_embedder(folder / "docsearch")
+    write_classifier(folder / "library")
+    service = Service(Capacity(num_workers=1))
+    sources = parse_sources([str(folder / "docsearch"), str(folder / "library")])
+    service.open(Catalogue([open_source(source, "int8") for source in sources]))
+    with run_app(create_app(service)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def expected_TH(client: httpx.Client, catalogue: Catalogue) -> np.ndarray:
+    """What the encoder with a head, whose other weights are the same, embeds."""
+    return catalogue.encoder(None).model.embed(TEXTS)
+
+
+def test_its_card_names_the_routes_that_embed_and_none_that_fills(headless: httpx.Client) -> None:
+    card = headless.get("/models").json()["models"][0]
+    assert (card["name"], card["task"]) == ("docsearch", "feature-extraction")
+    assert set(ROUTES["fill-mask"]) - set(card["routes"]) == {"/fill-mask", "/pipeline/fill-mask"}
+
+
+def test_the_house_and_text_embeddings_inference(headless: httpx.Client, expected_TH: np.ndarray) -> None:
+    np.testing.assert_allclose(headless.post("/embed", json={"inputs": TEXTS}).json(), expected_TH, atol=1e-6)
+    body = {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS}}
+    np.testing.assert_allclose(headless.post("/similarity", json=body).json(), expected_TH @ expected_TH[0], atol=1e-6)
+    info = headless.get("/info").json()
+    assert (info["model_id"], info["model_type"]) == ("docsearch", {"embedding": {"pooling": "mean"}})
+    assert len(headless.post("/tokenize", json={"inputs": TEXTS}).json()) == 2
+
+
+def test_openai(headless: httpx.Client, expected_TH: np.ndarray) -> None:
+    with OpenAI(base_url=f"{headless.base_url}/v1", api_key="none is asked for", max_retries=0) as sdk:
+        answer = sdk.embeddings.create(model="docsearch", input=TEXTS)
+        np.testing.assert_allclose([one.embedding for one in answer.data], expected_TH, atol=1e-6)
+        with pytest.raises(NotFoundError, match="docsearch"):
+            sdk.embeddings.create(model="library", input=TEXTS)
+
+
+def test_pipelines_of_hugging_face(headless: httpx.Client, expected_TH: np.ndarray) -> None:
+    def asking(task: str) -> InferenceClient:
+        return InferenceClient(model=str(headless.base_url.join(f"/pipeline/{task}")))
+
+    np.testing.assert_allclose(asking("feature-extraction").feature_extraction(TEXTS), expected_TH, atol=1e-6)
+    cosines = asking("sentence-similarity").sentence_similarity(TEXTS[0], other_sentences=TEXTS)
+    np.testing.assert_allclose(cosines, expected_TH @ expected_TH[0], atol=1e-6)
+    with pytest.raises(OSError, match="no model of that name answers /fill-mask"):
+        asking("fill-mask").fill_mask(TEXTS[0])
+
+
+def test_the_open_inference_protocol(headless: httpx.Client, expected_TH: np.ndarray) -> None:
+    tensor = InferInput("text", [len(TEXTS)], "BYTES")
+    tensor.set_data_from_numpy(np.array([text.encode() for text in TEXTS], dtype=object))
+    with InferenceServerClient(f"{headless.base_url.host}:{headless.base_url.port}") as triton:
+        outputs = triton.get_model_metadata("docsearch")["outputs"]
+        assert outputs == [{"name": "embedding", "datatype": "FP32", "shape": [-1, HIDDEN_SIZE]}]
+        answer = triton.infer("docsearch", [tensor])
+        np.testing.assert_allclose(answer.as_numpy("embedding"), expected_TH, atol=1e-6)
+        with pytest.raises(InferenceServerException, match="one of: embedding"):
+            triton.infer("docsearch", [tensor], outputs=[InferRequestedOutput("token")])
+
+
+def test_mlflow_gives_embeddings_and_says_nothing_of_masks(headless: httpx.Client, expected_TH: np.ndarray) -> None:
+    scoring = ScoringServerClient(headless.base_url.host, headless.base_url.port)
+    records = scoring.invoke(TEXTS, params={"model": "docsearch"})["predictions"]
+    assert [set(record) for record in records] == [{"embedding"}] * 2
+    np.testing.assert_allclose([record["embedding"] for record in records], expected_TH, atol=1e-6)
+
+
+def test_it_has_no_head_to_fill_with(headless: httpx.Client, tmp_path: Path) -> None:
+    refused = headless.post("/fill-mask", json={"inputs": TEXTS[0], "model": "docsearch"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (404, "no_such_model")
+    write_embedder(tmp_path / "docsearch")
+    served = open_source(parse_sources([str(tmp_path / "docsearch")])[0], "int8")
+    assert not isinstance(served.model, Encoder)
