@@ -16,6 +16,9 @@ from clozeline.params import PretrainParams
 FOLDER = Path(__file__).parent
 NAMES = [
     "corpus_growth",
+    "finetune_classification",
+    "finetune_qa",
+    "finetune_tagging",
     "gpu_pretrain",
     "pretrain_throughput_grouped",
     "pretrain_throughput_padded",

@@ -42,9 +42,9 @@ def sentence_models() -> SentenceModels:
     folder = KEPT / "sentences"
     models = SentenceModels(folder / "ours", folder / "theirs")
     if not (models.ours / "manifest.json").is_file():
-        _export_ours(_weights(), folder, models.ours)
+        _export_ours(weights(), folder, models.ours)
     if not all((models.theirs / "onnx" / file).is_file() for file in PRESETS.values()):
-        _export_theirs(_weights(), models.theirs)
+        _export_theirs(weights(), models.theirs)
     return models
 
 
@@ -56,10 +56,16 @@ def mixed_texts(num_texts: int) -> list[str]:
     return [" ".join(text.split()[: generator.randint(4, 120)]) for text in chosen]
 
 
-def _weights() -> Path:
+def weights() -> Path:
+    """A folder that loads in `AutoModel`; installed on first use.
+
+    Raises:
+        CalledProcessError: the weights cannot be had.
+    """
     given = os.environ.get(MODEL_VARIABLE)
     if given:
         return Path(given)
+    _install()
     return next(_INSTALLED.glob("*/model/config.json")).parent
 
 
@@ -74,14 +80,14 @@ def _install() -> None:
     sys.path.append(str(_INSTALLED))
 
 
-def _export_ours(weights: Path, folder: Path, out: Path) -> None:
+def _export_ours(trained: Path, folder: Path, out: Path) -> None:
     """By the stage export. The vocabulary head that the weights lack is drawn at random: embeddings do not pass it."""
     import torch
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
     torch.manual_seed(0)
-    AutoModelForMaskedLM.from_pretrained(weights).save_pretrained(folder / "model")
-    AutoTokenizer.from_pretrained(weights).save_pretrained(folder / "model")
+    AutoModelForMaskedLM.from_pretrained(trained).save_pretrained(folder / "model")
+    AutoTokenizer.from_pretrained(trained).save_pretrained(folder / "model")
     texts = prepared(news()).clean / "validation.parquet"
     # What INT8 loses shows in the cosine; a head that was drawn at random tells nothing.
     open_gates = {"min_agreement": 0.0, "min_metric_ratio": 0.0, "max_batch_flips": 1.0, "min_batch_cosine": 0.0}
@@ -90,10 +96,10 @@ def _export_ours(weights: Path, folder: Path, out: Path) -> None:
     run_stage("export", folder, changes, **paths, metrics=folder / "export.json")
 
 
-def _export_theirs(weights: Path, out: Path) -> None:
+def _export_theirs(trained: Path, out: Path) -> None:
     theirs = importlib.import_module("sentence_transformers")
     options = {"export": True, "provider": "CPUExecutionProvider"}
-    model = theirs.SentenceTransformer(str(weights), backend="onnx", model_kwargs=options)
+    model = theirs.SentenceTransformer(str(trained), backend="onnx", model_kwargs=options)
     model.save_pretrained(str(out))
     for preset in PRESETS:
         theirs.export_dynamic_quantized_onnx_model(model, preset, str(out))

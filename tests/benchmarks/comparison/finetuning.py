@@ -1,0 +1,175 @@
+"""The frame of the benchmarks of fine-tuning: for each seed our stage and a script of transformers, on the same files.
+
+What is timed is all that a user waits for: files are read, texts tokenized, weights loaded and trained, the test part
+answered, the model saved. Ours looks at the validation part after each epoch and keeps the best; theirs as its script
+does, after the last one. Ours also states its baselines, and looks for test texts in the text of the pre-training.
+"""
+
+import argparse
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean, variance
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from clozeline.params import FinetuneParams
+from clozeline.params.finetuning import SECTIONS
+from clozeline.params.finetuning.layers import whole_task
+from clozeline.params.recipes import laid_over
+from clozeline.stages import finetune
+from comparison.alternation import Comparison, alternate, finish, report_progress
+from comparison.labelled import Item, Parts, Sizes
+from comparison.machine import available_cores
+from comparison.sentences import weights
+from comparison.stages import params_tree
+from comparison.texts import write_clean
+from comparison.their_tasks import PARTS, Recipe
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One benchmark: a kind of task, its data, and who else does it."""
+
+    name: str
+    kind: str
+    metric: str
+    """The headline of the kind."""
+    parts: Callable[[Sizes], Parts]
+    sizes: Sizes
+    recipe: Recipe
+    theirs: Callable[[Path, Path, Recipe], Sequence[Any]]
+    """Folder of the parts, weights, recipe → an answer for each test item."""
+    judge: Callable[[Sequence[Item], Sequence[Any]], float]
+    """The metric, by the function that ours is judged by."""
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    """Of our kind, beside the recipe."""
+
+
+def compare(setup: Setup, description: str | None) -> None:
+    """Run both sides and write the line."""
+    report_progress()
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=available_cores())
+    chosen = parser.parse_args()
+    encoder, parts = weights(), setup.parts(setup.sizes)
+    sides = Sides(setup, parts, encoder, chosen.threads)
+    rounds = alternate(sides.ours, sides.theirs, chosen.seeds, "s")
+    finish(
+        Comparison(
+            name=setup.name,
+            unit="s",
+            rounds=rounds,
+            higher_is_better=False,
+            goal=2.0,
+            num_threads=chosen.threads,
+            facts={
+                "data": parts.data,
+                "sizes": {part: len(parts.read(part)) for part in PARTS},
+                "epochs": setup.recipe.epochs,
+                "batch_size": setup.recipe.batch_size,
+                "learning_rate": setup.recipe.learning_rate,
+                **sides.quality(),
+            },
+        )
+    )
+
+
+class Sides:
+    """Both sides on one set of files; what each came to is remembered, seed by seed."""
+
+    def __init__(self, setup: Setup, parts: Parts, encoder: Path, num_threads: int) -> None:
+        self._setup, self._parts, self._encoder, self._num_threads = setup, parts, encoder, num_threads
+        self._metric: dict[str, list[float]] = {"ours": [], "theirs": []}
+        self._cpu_seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
+
+    def ours(self, seed: int) -> float:
+        """Seconds of one round."""
+        params = our_params(self._setup, self._num_threads)
+        with TemporaryDirectory() as folder:
+            out = Path(folder)
+            write_clean(out / "clean", {"train": ["Nothing of this task."]})
+            seconds = self._timed("ours", lambda: self._run_stage(params, seed, out))
+            figures = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
+        for part in PARTS:
+            assert figures[f"num_{part}"] == len(self._parts.read(part)), "both sides learn from the same items"
+        assert figures["headline"]["metric"] == self._setup.metric
+        self._told("ours", figures["headline"]["value"])
+        return seconds
+
+    def theirs(self, seed: int) -> float:
+        """Seconds of one round."""
+        torch.set_num_threads(self._num_threads)
+        recipe = replace(self._setup.recipe, seed=seed)
+        answers: list[Any] = []
+        run = self._setup.theirs
+        seconds = self._timed("theirs", lambda: answers.extend(run(self._parts.folder, self._encoder, recipe)))
+        self._told("theirs", self._setup.judge(self._parts.read("test"), answers))
+        return seconds
+
+    def quality(self) -> dict[str, Any]:
+        """The metric of each seed; by how much ours is higher in the mean, and the standard error of that."""
+        ours, theirs = self._metric["ours"], self._metric["theirs"]
+        difference = fmean(ours) - fmean(theirs)
+        error = math.sqrt((variance(ours) + variance(theirs)) / len(ours)) if len(ours) > 1 else math.nan
+        return {
+            "metric": self._setup.metric,
+            "ours_metric": [round(value, 4) for value in ours],
+            "theirs_metric": [round(value, 4) for value in theirs],
+            "metric_difference": round(difference, 4),
+            "standard_error": round(error, 4) if len(ours) > 1 else None,
+            "not_lower": difference >= -error if len(ours) > 1 else None,
+            "cpu_seconds": {side: [round(value, 1) for value in values] for side, values in self._cpu_seconds.items()},
+        }
+
+    def _run_stage(self, params: FinetuneParams, seed: int, out: Path) -> None:
+        finetune.run(
+            params,
+            seed=seed,
+            task="task",
+            encoder=self._encoder,
+            data=self._parts.folder,
+            pretraining_text=out / "clean" / "train.parquet",
+            out=out / "model",
+            metrics=out / "metrics.json",
+            confusion=out / "confusion.csv",
+            classes=out / "classes.csv",
+            examples=out / "examples",
+            work=out / "work",
+        )
+
+    def _timed(self, side: str, run: Callable[[], object]) -> float:
+        started, started_cpu = time.perf_counter(), time.process_time()
+        run()
+        self._cpu_seconds[side].append(time.process_time() - started_cpu)
+        return time.perf_counter() - started
+
+    def _told(self, side: str, value: float) -> None:
+        self._metric[side].append(value)
+        _LOG.info("%s: %s %.4f", side, self._setup.metric, value)
+
+
+def our_params(setup: Setup, num_threads: int) -> FinetuneParams:
+    """A task that says its recipe; all else is as in params.yaml."""
+    recipe = setup.recipe
+    task = {
+        "kind": setup.kind,
+        "data": "parts",
+        "splits": {part: f"{part}.jsonl" for part in PARTS},
+        "epochs": recipe.epochs,
+        "batch_size": recipe.batch_size,
+        "max_length": recipe.max_length,
+        "optimizer": {"learning_rate": recipe.learning_rate},
+        "num_threads": num_threads,
+    }
+    whole = whole_task("task", laid_over(task, setup.knobs), params_tree({})["finetune_defaults"])
+    return SECTIONS[setup.kind].model_validate(whole)

@@ -1,0 +1,131 @@
+"""Labelled data for the benchmarks of fine-tuning: known sets where they lie beside the project, else generated."""
+
+import json
+import os
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clozeline.tasks.question_answering.squad import read_squad
+from clozeline.tasks.records import Fields, Reader, read_records
+from clozeline.tasks.splitting import identity_of
+from clozeline.tasks.tagging.columns import readers
+from comparison import generated_tasks
+from comparison.stages import KEPT, PROJECT
+
+DATA_VARIABLE = "CLOZELINE_BENCHMARK_LABELLED"
+"""A folder with folders like `sentence-polarity`: used instead of the one beside the project."""
+TAGGED = {"tokens_field": "tokens", "tags_field": "ner_tags"}
+ASKED = {"question_field": "question", "context_field": "context", "answers_field": "answers"}
+Item = dict[str, Any]
+Sizes = Mapping[str, int]
+"""Part → number of items; parts are filled in this order."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """train.jsonl, validation.jsonl and test.jsonl in a folder: no text is in two of them, or twice in one."""
+
+    data: str
+    """What they are made of."""
+    folder: Path
+
+    def read(self, part: str) -> list[Item]:
+        lines = (self.folder / f"{part}.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
+
+def labelled() -> Path | None:
+    """The folder with known sets; None: there is none here."""
+    given = os.environ.get(DATA_VARIABLE)
+    folder = Path(given) if given else PROJECT.parent / "shared" / "data"
+    return folder if folder.is_dir() else None
+
+
+def polarity(folder: Path) -> list[Item]:
+    """Pang & Lee's sentences: two files whose names are the labels, a sentence in a line."""
+    labels = {"rt-polarity.neg": "negative", "rt-polarity.pos": "positive"}
+    return [
+        {"text": line.strip(), "label": label}
+        for name, label in labels.items()
+        for line in (folder / "sentence-polarity" / name).read_text(encoding="utf-8").split("\n")
+        if line.strip()
+    ]
+
+
+def polarity_parts(sizes: Sizes) -> Parts:
+    folder = labelled()
+    items = polarity(folder) if folder else generated_tasks.polarity(2 * sum(sizes.values()), seed=0)
+    name = "sentence-polarity" if folder else "generated"
+    return _written("polarity", name, cut(items, sizes, lambda it: it["text"]))
+
+
+def entity_parts(sizes: Sizes) -> Parts:
+    """NCBI disease has parts of its own: its development part is the test part here."""
+    folder = labelled()
+    if folder is None:
+        items = generated_tasks.entities(2 * sum(sizes.values()), seed=0)
+        return _written("entities", "generated", cut(items, sizes, _words))
+    files = {part: folder / "ncbi-disease" / name for part, name in (("test", "dev.txt"), ("train", "train.txt"))}
+    read = {part: _items(file, TAGGED, readers(0, -1)) for part, file in files.items()}
+    test = cut(read["test"], {"test": sizes["test"]}, _words)
+    judged = {identity_of(_words(item)) for item in read["test"]}
+    rest = [item for item in read["train"] if identity_of(_words(item)) not in judged]
+    others = {part: size for part, size in sizes.items() if part != "test"}
+    return _written("entities", "ncbi-disease", test | cut(rest, others, _words))
+
+
+def question_parts(sizes: Sizes) -> Parts:
+    folder = labelled()
+    if folder is None:
+        items: Iterable[Item] = generated_tasks.questions(2 * sum(sizes.values()), seed=0)
+    else:
+        items = _items(folder / "squad2-subset" / "dev-12-articles.json", ASKED, {".json": read_squad})
+    name = "squad2-subset" if folder else "generated"
+    return _written("questions", name, cut(items, sizes, lambda it: it["context"], lambda it: it["question"]))
+
+
+def cut(
+    items: Iterable[Item], sizes: Sizes, group_of: Callable[[Item], str], own: Callable[[Item], str] = lambda _: ""
+) -> dict[str, list[Item]]:
+    """Parts of so many items, drawn by chance but the same each time.
+
+    Args:
+        items: of each text only the first is used.
+        sizes: of the parts.
+        group_of: the text that items may have in common; then they are in one part.
+        own: the text that tells items of one group apart.
+    """
+    groups: dict[str, dict[str, Item]] = {}
+    for item in items:
+        groups.setdefault(identity_of(group_of(item)), {}).setdefault(identity_of(own(item)), item)
+    names = sorted(groups)
+    random.Random(0).shuffle(names)
+    parts: dict[str, list[Item]] = {part: [] for part in sizes}
+    for part, size in sizes.items():
+        while names and len(parts[part]) < size:
+            parts[part].extend(groups[names.pop()].values())
+    return parts
+
+
+def write_lines(path: Path, items: Iterable[Item]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(item) + "\n" for item in items), encoding="utf-8")
+    return path
+
+
+def _written(task: str, data: str, parts: Mapping[str, list[Item]]) -> Parts:
+    folder = KEPT / "labelled" / f"{task}-{data}"
+    for part, items in parts.items():
+        write_lines(folder / f"{part}.jsonl", items)
+    return Parts(data, folder)
+
+
+def _items(path: Path, fields: Fields, formats: Mapping[str, Reader]) -> list[Item]:
+    return [dict(record.values) for record in read_records(path, fields, formats)]
+
+
+def _words(item: Item) -> str:
+    return " ".join(item["tokens"])

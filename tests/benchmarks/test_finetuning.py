@@ -1,0 +1,126 @@
+"""Claim: the benchmarks of fine-tuning ask both sides the same, and read the answers of theirs rightly."""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import BertWordPieceTokenizer
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+
+FOLDER = Path(__file__).parent
+Module = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Module:
+    """A module of the benchmarks, by its name; they see no known data, and keep what they make to themselves."""
+    monkeypatch.syspath_prepend(FOLDER)
+    labelled = importlib.import_module("comparison.labelled")
+    monkeypatch.setattr(labelled, "KEPT", tmp_path / "kept")
+    monkeypatch.setenv(labelled.DATA_VARIABLE, str(tmp_path / "nothing"))
+    return importlib.import_module
+
+
+def tiny_encoder(folder: Path, texts: list[str]) -> Path:
+    """A BERT of two layers whose tokenizer knows these words."""
+    trainer = BertWordPieceTokenizer()
+    trainer.train_from_iterator(texts, vocab_size=600, show_progress=False)
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=BertWordPieceTokenizer(vocab=trainer.get_vocab())._tokenizer,
+        **{f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")},
+    )
+    tokenizer.save_pretrained(folder)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    BertModel(BertConfig(vocab_size=len(tokenizer), hidden_dropout_prob=0.0, **sizes)).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "text_of", "at_least"),
+    [
+        ("finetune_classification", lambda item: item["text"], 0.7),
+        ("finetune_tagging", lambda item: " ".join(item["tokens"]), 0.4),
+        ("finetune_qa", lambda item: f"{item['context']} {item['question']}", None),
+    ],
+)
+def test_both_sides_learn_from_the_same_items_and_are_judged_on_the_same(
+    module: Module, tmp_path: Path, name: str, text_of: Callable[[Any], str], at_least: float | None
+) -> None:
+    setup = module(name).SETUP
+    sizes = {"test": 60, "validation": 20, "train": 240 if at_least else 24}
+    recipe = replace(setup.recipe, epochs=4 if at_least else 1, batch_size=8, learning_rate=2e-3)
+    setup = replace(setup, sizes=sizes, recipe=recipe)
+    parts = setup.parts(sizes)
+    assert parts.data == "generated"
+    encoder = tiny_encoder(tmp_path / "encoder", [text_of(item) for item in parts.read("train")])
+    sides = module("comparison.finetuning").Sides(setup, parts, encoder, num_threads=1)
+    assert sides.ours(0) > 0
+    assert sides.theirs(0) > 0
+    quality = sides.quality()
+    if at_least:
+        assert min(*quality["ours_metric"], *quality["theirs_metric"]) > at_least
+        assert quality["metric_difference"] == pytest.approx(
+            quality["ours_metric"][0] - quality["theirs_metric"][0], abs=2e-4
+        )
+
+
+def test_the_parts_have_no_text_in_common_and_are_the_same_each_time(module: Module) -> None:
+    labelled, generated = module("comparison.labelled"), module("comparison.generated_tasks")
+    items = [*generated.questions(80, seed=0), *generated.questions(80, seed=0)]
+    sizes = {"test": 20, "train": 30}
+    parts = labelled.cut(items, sizes, lambda it: it["context"], lambda it: it["question"])
+    contexts = {part: {item["context"] for item in parts[part]} for part in parts}
+    assert not contexts["test"] & contexts["train"]
+    assert all(sizes[part] <= len(parts[part]) < sizes[part] + 4 for part in parts)
+    asked = [(item["context"], item["question"]) for part in parts.values() for item in part]
+    assert len(set(asked)) == len(asked)
+    assert parts == labelled.cut(items, sizes, lambda it: it["context"], lambda it: it["question"])
+
+
+def test_generated_answers_stand_where_they_are_said_to(module: Module) -> None:
+    items = list(module("comparison.generated_tasks").questions(40, seed=1))
+    for item in items:
+        for text, start in zip(item["answers"]["text"], item["answers"]["answer_start"], strict=True):
+            assert item["context"][start : start + len(text)] == text
+    assert sum(not item["answers"]["text"] for item in items) == 10
+
+
+def test_the_difference_is_that_of_the_means_and_its_error_that_of_both(module: Module, tmp_path: Path) -> None:
+    sides = module("comparison.finetuning").Sides(
+        module("finetune_tagging").SETUP, module("comparison.labelled").Parts("", tmp_path), tmp_path, 1
+    )
+    sides._metric.update(ours=[0.5, 0.7, 0.6], theirs=[0.7, 0.7, 0.7])
+    quality = sides.quality()
+    assert quality["metric_difference"] == pytest.approx(-0.1)
+    assert quality["standard_error"] == pytest.approx(np.std([0.5, 0.6, 0.7], ddof=1) / 3**0.5, abs=1e-4)
+    assert quality["not_lower"] is False
+
+
+def test_the_first_token_of_each_word_is_asked_and_no_special_one(module: Module) -> None:
+    assert module("comparison.run_ner")._first_tokens([None, 0, 0, 1, 3, 3, None]) == {1: 0, 3: 1, 4: 3}
+
+
+def test_an_answer_is_the_best_pair_of_ends_over_all_windows_unless_none_is_better(module: Module) -> None:
+    run_qa = module("comparison.run_qa")
+    spans = [[-1, -1], [-1, -1], [0, 3], [4, 7], [8, 11]]
+    start_WL = np.array([[1, 9, 2, 3, 0], [0, 0, 0, 5, 0]], dtype=np.float32)
+    end_WL = np.array([[1, 9, 4, 1, 2], [0, 0, 9, 1, 2]], dtype=np.float32)
+    said = run_qa._texts(["one two six", "abc def ghi"], [(0, spans), (1, spans)], start_WL, end_WL)
+    assert said == ["one", "def ghi"]  # 2 + 4 over 3 + 2; an end before its start counts for nothing
+    start_WL[1, 0] = 7.5  # one window says so: beside the sum of its best pair, 5 + 2
+    assert run_qa._texts(["", "abc def ghi"], [(0, spans), (1, spans)], start_WL, end_WL)[1] == ""
+
+
+def test_an_answer_that_a_window_does_not_have_whole_is_none_to_learn_there(module: Module) -> None:
+    ends, spans = module("comparison.run_qa")._ends, [(-1, -1), (0, 3), (4, 7), (8, 11), (-1, -1)]
+    assert ends({"text": ["def g"], "answer_start": [4]}, spans) == (2, 3)
+    assert ends({"text": ["ghi jkl"], "answer_start": [8]}, spans) == (0, 0)
+    assert ends({"text": [], "answer_start": []}, spans) == (0, 0)
