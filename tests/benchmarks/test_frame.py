@@ -18,6 +18,7 @@ NAMES = [
     "corpus_growth",
     "finetune_classification",
     "finetune_qa",
+    "finetune_table",
     "finetune_tagging",
     "gpu_pretrain",
     "pretrain_throughput_grouped",

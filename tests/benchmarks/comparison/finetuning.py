@@ -95,11 +95,10 @@ class Sides:
     def ours(self, seed: int) -> float:
         """Seconds of one round."""
         params = our_params(self._setup, self._num_threads)
+        figures: dict[str, Any] = {}
         with TemporaryDirectory() as folder:
-            out = Path(folder)
-            write_clean(out / "clean", {"train": ["Nothing of this task."]})
-            seconds = self._timed("ours", lambda: self._run_stage(params, seed, out))
-            figures = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
+            of_stage = (params, seed, self._encoder, self._parts.folder, Path(folder))
+            seconds = self._timed("ours", lambda: figures.update(run_stage("task", *of_stage)))
         for part in PARTS:
             assert figures[f"num_{part}"] == len(self._parts.read(part)), "both sides learn from the same items"
         assert figures["headline"]["metric"] == self._setup.metric
@@ -131,22 +130,6 @@ class Sides:
             "cpu_seconds": {side: [round(value, 1) for value in values] for side, values in self._cpu_seconds.items()},
         }
 
-    def _run_stage(self, params: FinetuneParams, seed: int, out: Path) -> None:
-        finetune.run(
-            params,
-            seed=seed,
-            task="task",
-            encoder=self._encoder,
-            data=self._parts.folder,
-            pretraining_text=out / "clean" / "train.parquet",
-            out=out / "model",
-            metrics=out / "metrics.json",
-            confusion=out / "confusion.csv",
-            classes=out / "classes.csv",
-            examples=out / "examples",
-            work=out / "work",
-        )
-
     def _timed(self, side: str, run: Callable[[], object]) -> float:
         started, started_cpu = time.perf_counter(), time.process_time()
         run()
@@ -171,5 +154,31 @@ def our_params(setup: Setup, num_threads: int) -> FinetuneParams:
         "optimizer": {"learning_rate": recipe.learning_rate},
         "num_threads": num_threads,
     }
-    whole = whole_task("task", laid_over(task, setup.knobs), params_tree({})["finetune_defaults"])
-    return SECTIONS[setup.kind].model_validate(whole)
+    return params_of(laid_over(task, setup.knobs))
+
+
+def params_of(task: Mapping[str, Any]) -> FinetuneParams:
+    """A task as it stands under `finetune` in params.yaml, with all that it leaves unsaid."""
+    whole = whole_task("task", task, params_tree({})["finetune_defaults"])
+    return SECTIONS[task["kind"]].model_validate(whole)
+
+
+def run_stage(name: str, params: FinetuneParams, seed: int, encoder: Path, data: Path, out: Path) -> dict[str, Any]:
+    """All that the stage makes, in `out`; metrics/finetune/<task>.json."""
+    write_clean(out / "clean", {"train": ["Nothing of this task."]})
+    finetune.run(
+        params,
+        seed=seed,
+        task=name,
+        encoder=encoder,
+        data=data,
+        pretraining_text=out / "clean" / "train.parquet",
+        out=out / "model",
+        metrics=out / "metrics.json",
+        confusion=out / "confusion.csv",
+        classes=out / "classes.csv",
+        examples=out / "examples",
+        work=out / "work",
+    )
+    figures: dict[str, Any] = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
+    return figures

@@ -1,0 +1,78 @@
+"""How good the kinds of tasks are on data that people know: fine-tuned from all-MiniLM-L6-v2 by the stage itself.
+
+The tasks are those of finetune_table.yaml, written as they stand under `finetune` in params.yaml; the data lies beside
+the project, or in the folder that CLOZELINE_BENCHMARK_LABELLED names: without it there is nothing to measure. Names of
+tasks choose among them. What comes out is a table for people, each figure with its 95 % interval beside a simple method
+and a trivial answer, then one line of JSON. Nobody else is compared with here. On one core it takes some ten minutes a
+task; sts2016 takes one.
+"""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from comparison.alternation import report_progress
+from comparison.finetuning import params_of, run_stage
+from comparison.labelled import labelled, polarity, write_lines
+from comparison.machine import available_cores, describe_machine
+from comparison.sentences import weights
+from comparison.stages import KEPT, params_tree
+
+_LOG = logging.getLogger(__name__)
+TASKS = Path(__file__).with_suffix(".yaml")
+_HEADER = "| task | train / test | figure | 95 % interval | simple method | trivial answer |\n|---|---|---|---|---|---|"
+
+
+def main() -> None:
+    report_progress()
+    tasks: Mapping[str, Mapping[str, Any]] = YAML(typ="safe").load(TASKS)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="TASK", help=f"of: {', '.join(tasks)}")
+    parser.add_argument("--threads", type=int, default=available_cores())
+    chosen = parser.parse_args()
+    if unknown := [name for name in chosen.names if name not in tasks]:
+        parser.error(f"there is no task {unknown[0]!r}; there are: {', '.join(tasks)}")
+    folder = labelled()
+    if folder is None:
+        _LOG.warning("there is no labelled data beside the project, and CLOZELINE_BENCHMARK_LABELLED names none")
+    names = chosen.names or list(tasks)
+    figures = {} if folder is None else {name: measured(name, tasks[name], folder, chosen.threads) for name in names}
+    sys.stdout.write("\n".join([_HEADER, *(row(name, of) for name, of in figures.items())]) + "\n")
+    line = {"name": "finetune_table", "tasks": figures, "machine": describe_machine(chosen.threads)}
+    sys.stdout.write(json.dumps(line) + "\n")
+
+
+def measured(name: str, task: Mapping[str, Any], folder: Path, num_threads: int) -> dict[str, Any]:
+    """metrics/finetune/<task>.json."""
+    data = folder / task["data"]
+    if task["data"] == "polarity.jsonl":  # theirs is no file of records
+        data = write_lines(KEPT / "labelled" / "polarity.jsonl", polarity(folder))
+    tree = params_tree({})
+    params = params_of({**task, "data": str(data), "num_threads": num_threads})
+    with TemporaryDirectory() as out:
+        return run_stage(name, params, tree["seed"], weights(), data, Path(out))
+
+
+def row(name: str, figures: Mapping[str, Any]) -> str:
+    """A line of the table."""
+    said = figures["headline"]
+    cells = [
+        name,
+        f"{figures['num_train']:,} / {figures['num_test']:,}",
+        f"{said['metric']} **{said['value']:.3f}**",
+        f"{said['low']:.3f} to {said['high']:.3f}",
+        f"{said['baseline']}: {said['baseline_value']:.3f}",
+        f"{said['trivial']}: {said['trivial_value']:.3f}",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()
