@@ -4,6 +4,8 @@ import pytest
 
 from tests.requirement_table import missing, requirements
 
+MEASURED = ["P1", "P3", "P4", "P5", "P8", "P9", "P21", "P28", "P29", "P32", "P33"]
+"""Those of which a failure of transformers was measured or read."""
 NUMBERS = [f"P{number}" for number in range(1, 41)]
 
 
@@ -16,3 +18,8 @@ def test_the_tests_named_for_a_pitfall_exist(pitfall: str) -> None:
     named = requirements("pitfalls.md")[pitfall].tests
     assert named
     assert missing(named) == []
+
+
+@pytest.mark.parametrize("pitfall", MEASURED)
+def test_a_measured_failure_of_transformers_is_shown_beside_ours(pitfall: str) -> None:
+    assert any("/test_beside_theirs.py::" in test for test in requirements("pitfalls.md")[pitfall].tests)

@@ -1,7 +1,6 @@
 import io
 import os
 import signal
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -19,9 +18,11 @@ from clozeline.tokens.masking import Masker
 from clozeline.tokens.shards import TokenShards
 from clozeline.training import pretraining
 from clozeline.training.callbacks import Callback
+from clozeline.training.identity import identity_of
 from clozeline.training.losses import TargetLoss
 from clozeline.training.pretraining import Pretrained, Pretraining
 from clozeline.training.state import CurvePoint, Look
+from tests.training.changes import changed
 
 
 @pytest.fixture
@@ -37,22 +38,16 @@ class Prepare:
 
     def __call__(self, work: str = "work", **changes: object) -> Pretraining:
         return pretraining.prepare(
-            self.changed(changes), seed=1, tokens=self.tokens, tokenizer=self.tokenizer, work=self.folder / work
+            changed(self.params, **changes),
+            seed=1,
+            tokens=self.tokens,
+            tokenizer=self.tokenizer,
+            work=self.folder / work,
         )
-
-    def changed(self, changes: Mapping[str, object]) -> PretrainParams:
-        """Keys of subsections are written `section__key`."""
-        params = self.params
-        for name, value in changes.items():
-            section, _, key = name.partition("__")
-            if key:
-                value = getattr(params, section).model_copy(update={key: value})
-            params = params.model_copy(update={section: value})
-        return PretrainParams.model_validate(params.model_dump())
 
     def trained(self, *callbacks: Callback, **changes: object) -> Pretrained:
         return pretraining.pretrain(
-            self.changed(changes), seed=1, tokens=self.tokens, tokenizer=self.tokenizer, callbacks=callbacks
+            changed(self.params, **changes), seed=1, tokens=self.tokens, tokenizer=self.tokenizer, callbacks=callbacks
         )
 
 
@@ -87,12 +82,12 @@ def test_a_budget_in_tokens_is_turned_into_about_so_many_tokens(prepare: Prepare
 
 def test_other_params_never_pick_up_these_checkpoints(prepare: Prepare) -> None:
     prepare().run()
-    for changed, is_fresh in [
+    for changes, is_fresh in [
         ({"optimizer__learning_rate": 1e-4}, True),
         ({"steps": 50}, True),
         ({"checkpoint_every_steps": 7, "num_workers": 1}, False),
     ]:
-        assert (prepare(**changed).loop.resume().step == 0) == is_fresh, changed
+        assert (prepare(**changes).loop.resume().step == 0) == is_fresh, changes
 
 
 def test_a_training_batch_hides_targets_and_names_them(tiny_tokens: Path, tiny_pretraining: PretrainParams) -> None:
@@ -329,6 +324,36 @@ def test_a_start_point_of_another_state_is_another_run(prepare: Prepare, tmp_pat
     name = str(tmp_path / "first")
     checkpoints = [prepare(start=name, start_revision=revision).loop.checkpoints for revision in ("one", "two")]
     assert checkpoints[0].fingerprint != checkpoints[1].fingerprint
+
+
+def test_a_changed_start_point_is_another_run(prepare: Prepare, tmp_path: Path) -> None:
+    """Its name is the same: its weights, its configuration or its commit are not."""
+    prepare.trained(steps=5).save(tmp_path / "first")
+
+    def name_of_run() -> str:
+        return prepare(start=str(tmp_path / "first")).loop.checkpoints.fingerprint
+
+    names = [name_of_run(), name_of_run()]
+    (tmp_path / "first" / ".cache").mkdir()
+    (tmp_path / "first" / ".cache" / "download").write_text("of no weight", encoding="utf-8")
+    names.append(name_of_run())
+    assert len(set(names)) == 1
+    config = tmp_path / "first" / "config.json"
+    config.write_text(config.read_text(encoding="utf-8").replace('"gelu"', '"relu"'), encoding="utf-8")
+    names.append(name_of_run())
+    prepare.trained(steps=6).save(tmp_path / "first")
+    names.append(name_of_run())
+    assert len(set(names)) == 3
+
+
+def test_another_commit_of_the_hub_is_another_run(prepare: Prepare) -> None:
+    """One that a name without a revision stands for from today on."""
+    model = prepare().model
+    names = []
+    for commit in ("1f00", "2e11"):
+        model.config._commit_hash = commit
+        names.append(identity_of(prepare.params, 1, prepare.tokens, 40, model))
+    assert names[0] != names[1]
 
 
 def test_checkpoints_stay_until_the_model_is_saved(

@@ -1,0 +1,225 @@
+"""Claim: what transformers' own Trainer (4.57.6) gets wrong is right in ours: each test shows both."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoTokenizer, DataCollatorForLanguageModeling, TrainingArguments
+
+from clozeline.errors import ParamsError, TrainingError
+from clozeline.model.objectives import OBJECTIVES, TargetBatch
+from clozeline.params import PretrainParams
+from clozeline.training import pretraining
+from clozeline.training.callbacks import Callback
+from clozeline.training.distribution import Processes
+from clozeline.training.hardware import Hardware
+from clozeline.training.losses import TargetLoss
+from clozeline.training.micro_batches import MicroBatches
+from clozeline.training.precision import Precision
+from clozeline.training.pretraining import Pretraining
+from clozeline.training.state import Batch, CurvePoint, State
+from clozeline.training.steps import Steps
+from tests.training.changes import changed
+from tests.training.theirs import rows_of, trainer
+
+CPU = torch.device("cpu")
+PLAIN = {"optim": "sgd", "learning_rate": 1.0, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
+"""Weights change by their gradient, and by nothing else."""
+
+
+class Prepare:
+    """`prepare(key=value, …)`: a training of a tiny BERT, as stock transformers has it, with these params changed."""
+
+    def __init__(self, params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path) -> None:
+        self.params, self.tokens, self.tokenizer, self.folder = params, tokens, tokenizer, folder
+
+    def __call__(self, work: str = "work", **changes: Any) -> Pretraining:
+        params = changed(self.params, model__family="bert", **changes)
+        return pretraining.prepare(
+            params, seed=1, tokens=self.tokens, tokenizer=self.tokenizer, work=self.folder / work
+        )
+
+
+@pytest.fixture
+def prepare(tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path) -> Prepare:
+    return Prepare(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path)
+
+
+def collator(tokenizer: Path, **settings: Any) -> DataCollatorForLanguageModeling:
+    return DataCollatorForLanguageModeling(AutoTokenizer.from_pretrained(tokenizer, local_files_only=True), **settings)
+
+
+def unmasked_rows(job: Pretraining, count: int) -> list[dict[str, list[int]]]:
+    shards = job.validation.shards
+    return [{"input_ids": shards.document(place)[:30].tolist()} for place in range(count)]
+
+
+def weights(model: nn.Module) -> Tensor:
+    return torch.cat([weight.detach().flatten() for weight in model.parameters()])
+
+
+def largest_difference(one: nn.Module, other: nn.Module) -> float:
+    return float((weights(one) - weights(other)).abs().max())
+
+
+def trained_on(job: Pretraining, *batches: Batch[TargetBatch]) -> State:
+    """The state after these batches, of as many steps as there are to take."""
+
+    def batches_from(epoch: int, index: int) -> Iterator[Batch[TargetBatch]]:
+        return iter(batches)
+
+    return replace(job.loop, batches_from=batches_from).run(State(), Callback())
+
+
+def test_a_batch_without_a_target_is_no_step_and_in_theirs_it_is(prepare: Prepare, tmp_path: Path) -> None:
+    """P1: transformers' loss of it is no number; its trainer leaves that out of the log, and lets the weights decay."""
+    small = {"batch_tokens": 32, "masking__mask_rate": 0.02, "steps": 2, "schedule__warmup_steps": 1}
+    whole, spared = prepare(**small), prepare(**small)
+    their_model = deepcopy(whole.model)
+    batches = list(zip(range(60), whole.loop.batches_from(0, 0), strict=False))
+    empty = next(batch for _, batch in batches if batch.num_targets == 0)
+    asked = [batch for _, batch in batches if batch.num_targets][:2]
+
+    their_trainer = trainer(
+        their_model, rows_of(empty.inputs), tmp_path, max_steps=1, logging_steps=1, weight_decay=0.1, learning_rate=0.1
+    )
+    their_trainer.train()
+    assert their_model(**{name: row[None] for name, row in rows_of(empty.inputs)[0].items()}).loss.isnan()
+    assert [entry["loss"] for entry in their_trainer.state.log_history if "loss" in entry] == [0.0]
+    assert largest_difference(their_model, whole.model) > 1e-4
+
+    state = trained_on(whole, empty, asked[0], empty, asked[1])
+    assert (state.num_empty_batches, state.step) == (2, 2)
+    trained_on(spared, *asked)
+    assert largest_difference(whole.model, spared.model) == 0.0
+
+
+def test_weights_that_are_no_numbers_stop_a_training_and_not_theirs(prepare: Prepare, tmp_path: Path) -> None:
+    """P26: transformers logs a loss of 0 where there is none, and trains to the end."""
+    job = prepare()
+    with torch.no_grad():
+        next(job.model.parameters()).fill_(torch.nan)
+    rows = rows_of(next(job.loop.batches_from(0, 0)).inputs)
+    their_trainer = trainer(deepcopy(job.model), rows, tmp_path, max_steps=2, logging_steps=1)
+    their_trainer.train()
+    assert [entry["loss"] for entry in their_trainer.state.log_history if "loss" in entry] == [0.0, 0.0]
+    with pytest.raises(TrainingError, match="step 0, on batch 0 of epoch 0"):
+        job.run()
+
+
+def gradient_by_ours(model: nn.Module, batch: Batch[TargetBatch], most_slots: int | None) -> Tensor:
+    taught: Any = deepcopy(model)
+    hardware: Hardware[TargetBatch] = Hardware(
+        Processes.alone(), Precision.of("fp32", CPU), MicroBatches(most_slots, CPU)
+    )
+    optimizer = torch.optim.SGD(taught.parameters(), lr=1.0)
+    Steps(taught, optimizer, TargetLoss(taught), 1e9, hardware, seed=0).take(batch, step=0)
+    return weights(model) - weights(taught)
+
+
+def gradient_by_theirs(model: nn.Module, batch: Batch[TargetBatch], rows_at_once: int, folder: Path) -> Tensor:
+    taught, rows = deepcopy(model), rows_of(batch.inputs)
+    parts = {"per_device_train_batch_size": rows_at_once, "gradient_accumulation_steps": -(-len(rows) // rows_at_once)}
+    trainer(taught, rows, folder, max_steps=1, **parts, **PLAIN).train()
+    return weights(model) - weights(taught)
+
+
+def test_parts_of_a_batch_have_the_gradient_of_the_whole_and_in_theirs_another(
+    prepare: Prepare, tmp_path: Path
+) -> None:
+    """P21: transformers takes the mean over parts of their means over targets, of which each part has another number.
+
+    So in 4.57.6; in 5.23 the gradient of BERT is as many times too large as there are parts.
+    """
+    job = prepare()
+    batch = next(job.loop.batches_from(0, 0))
+    whole = gradient_by_ours(job.model, batch, None)
+
+    def off(gradient: Tensor) -> float:
+        return float((gradient - whole).norm() / whole.norm())
+
+    assert off(gradient_by_theirs(job.model, batch, len(batch.inputs.input_ids_BL), tmp_path)) < 1e-5
+    assert off(gradient_by_theirs(job.model, batch, 2, tmp_path)) > 0.01
+    assert off(gradient_by_ours(job.model, batch, 64)) < 1e-5
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing in the training catches it."""
+
+
+class KillsAt(Callback):
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_point(self, point: CurvePoint) -> None:
+        if point.step == self._step:
+            raise Killed
+
+
+def test_a_resumed_training_ends_as_the_whole_one_and_theirs_as_another(prepare: Prepare, tmp_path: Path) -> None:
+    """P29: transformers makes the next batch with the random state of a process that has just begun."""
+    brief = {"steps": 4, "schedule__warmup_steps": 1, "log_every_steps": 1, "checkpoint_every_steps": 2}
+    whole, killed, resumed = (prepare(work, **brief) for work in ("whole", "killed", "killed"))
+    rows, start = unmasked_rows(whole, 16), deepcopy(whole.model)
+
+    def theirs(folder: str, resume_from: Path | None = None) -> nn.Module:
+        model = deepcopy(start)
+        saving = {"max_steps": 4, "per_device_train_batch_size": 2, "save_strategy": "steps", "save_steps": 2}
+        made = trainer(model, rows, tmp_path / folder, collator(prepare.tokenizer), learning_rate=1e-3, **saving)
+        made.train(resume_from_checkpoint=resume_from and str(resume_from))
+        return model
+
+    their_whole = theirs("one")
+    assert largest_difference(their_whole, theirs("two")) == 0.0
+    assert largest_difference(their_whole, theirs("three", tmp_path / "one" / "checkpoint-2")) > 1e-4
+
+    whole.run()
+    with pytest.raises(Killed):
+        killed.run([KillsAt(3)])
+    assert resumed.run().step == 4
+    assert largest_difference(whole.model, resumed.model) == 0.0
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_two_looks_at_one_model_agree_and_theirs_do_not(prepare: Prepare, tmp_path: Path, seed: int | None) -> None:
+    """P32: transformers hides other tokens each time, and so it does if its collator has a seed."""
+    job = prepare(validation__every_steps=10)
+    job.model.eval()
+    their_trainer = trainer(job.model, unmasked_rows(job, 20), tmp_path, collator(prepare.tokenizer, seed=seed))
+    one, other = (their_trainer.evaluate()["eval_loss"] for _ in range(2))
+    assert abs(one - other) > 1e-4
+    assert job.judge.measure() == job.judge.measure()
+
+
+def test_a_look_depends_on_no_batch_size_and_theirs_does(prepare: Prepare, tmp_path: Path) -> None:
+    """P33: the same tokens hidden, on both sides; transformers takes the mean over batches of their means."""
+    job = prepare(validation__max_tokens=10**6, model__initializer_range=0.5)
+    model: Any = job.model.eval()
+    every_row = job.validation.read(np.arange(len(job.validation.rows)))
+    whole = OBJECTIVES["mlm"].judging(job.validation, every_row, 1, 0, 7)
+    right = TargetLoss(model)(whole).item() / len(whole.labels_T)
+
+    def theirs(num_rows: int) -> float:
+        made = trainer(model, rows_of(whole), tmp_path, per_device_eval_batch_size=num_rows)
+        return float(made.evaluate()["eval_loss"])
+
+    assert theirs(whole.num_rows) == pytest.approx(right, rel=1e-5)
+    assert abs(theirs(8) - right) > 1e-3
+    assert abs(theirs(8) - theirs(16)) > 1e-3
+    for batch_tokens in (32, 256, 10_000):
+        assert replace(job.judge, batch_tokens=batch_tokens).measure() == pytest.approx(right, rel=1e-5)
+
+
+def test_bf16_is_refused_where_it_is_slow_and_taken_by_theirs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """P28: on a CPU without instructions for it."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True})
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # theirs sets it
+    assert TrainingArguments(str(tmp_path), use_cpu=True, bf16=True, report_to="none").bf16
+    with pytest.raises(ParamsError, match="27 times slower"):
+        Precision.choose("bf16", CPU)

@@ -1,0 +1,43 @@
+"""Hugging Face's `Trainer` (transformers 4.57.6) on rows in memory, for tests that show what it does beside ours."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PrinterCallback, Trainer, TrainingArguments
+
+from clozeline.model.objectives import TargetBatch
+
+
+def trainer(model: nn.Module, rows: Sequence[Any], folder: Path, collator: Any = None, **arguments: Any) -> Trainer:
+    """Trains and evaluates on `rows`; `arguments` are of `TrainingArguments`."""
+    settings: dict[str, Any] = {"save_strategy": "no", "seed": 1, **arguments}
+    made = Trainer(
+        model,
+        TrainingArguments(
+            output_dir=str(folder),
+            use_cpu=True,
+            report_to="none",
+            disable_tqdm=True,
+            dataloader_pin_memory=False,
+            **settings,
+        ),
+        train_dataset=rows,
+        eval_dataset=rows,
+        data_collator=collator,
+    )
+    made.remove_callback(PrinterCallback)
+    return made
+
+
+def rows_of(batch: TargetBatch) -> list[dict[str, Tensor]]:
+    """The rows of `batch` as `Trainer` takes them: labels are -100 where nothing is asked."""
+    labels_BL = torch.full_like(batch.input_ids_BL, -100)
+    labels_BL.view(-1)[batch.slot_T] = batch.labels_T
+    mask_BL = batch.attention_mask_BL
+    if mask_BL is None:
+        mask_BL = torch.ones_like(batch.input_ids_BL)
+    names = ("input_ids", "attention_mask", "labels")
+    return [dict(zip(names, row, strict=True)) for row in zip(batch.input_ids_BL, mask_BL, labels_BL, strict=True)]
