@@ -103,6 +103,22 @@ def start_from(
     return (ReplacedTokenPair(*parts) if objective == "rtd" else model).train()
 
 
+def sources_of_start(name: str | None) -> list[Path]:
+    """The files that decide what `start_from` gives; none of a name on the hub, where a commit does."""
+    files = Path(name).rglob("*") if name is not None else ()
+    return sorted(file for file in files if file.is_file() and not _is_hidden(file.relative_to(str(name))))
+
+
+def commit_of(model: LanguageModel) -> str | None:
+    """Of the hub, as it was when `model` was loaded from there."""
+    commit: str | None = getattr(model.config, "_commit_hash", None)
+    return commit
+
+
+def _is_hidden(file: Path) -> bool:
+    return any(part.startswith(".") for part in file.parts)
+
+
 def token_ids(name: str, revision: str | None, objective: Objective) -> TokenIds:
     """Those that the model saved as `name` reads: what a plan needs before there are tokens.
 

@@ -8,6 +8,7 @@ import torch
 import clozeline
 from clozeline.model.encoders import sources_of
 from clozeline.model.language_model import LanguageModel
+from clozeline.model.starting import commit_of, sources_of_start
 from clozeline.params import PretrainParams
 from clozeline.tokens.shards import INFO_NAME
 from clozeline.training.checkpoint import fingerprint
@@ -18,7 +19,8 @@ _NOT_OF_THE_RESULT = {"checkpoint_every_steps", "num_checkpoints", "num_workers"
 
 
 def identity_of(params: PretrainParams, seed: int, tokens: Path, total_steps: int, model: LanguageModel) -> str:
-    """Of an encoder of one's own the files that define it are part of it; of stock classes transformers' version is."""
+    """Of an encoder of one's own the files that define it are part of it; of stock classes transformers' version is; of
+    a model that training goes on from its files, or its commit."""
     package = Path(clozeline.__file__).parent
     code = [file for room in _CODE for file in sorted((package / room).rglob("*.py"))]
     facts = {
@@ -28,5 +30,6 @@ def identity_of(params: PretrainParams, seed: int, tokens: Path, total_steps: in
         "torch": torch.__version__,
         "transformers": version("transformers"),
         "num_threads": torch.get_num_threads(),
+        "start_commit": commit_of(model),
     }
-    return fingerprint(facts, [tokens / INFO_NAME, *code, *sources_of(model)])
+    return fingerprint(facts, [tokens / INFO_NAME, *code, *sources_of(model), *sources_of_start(params.start)])
