@@ -35,6 +35,32 @@ def all_rows(split: Split) -> np.ndarray:
     return np.arange(len(split.rows))
 
 
+def test_tensors_are_pinned_on_their_way_to_a_gpu(
+    split: Split, tiny_pretraining: PretrainParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the processor waits for each of them, `non_blocking` or not."""
+    batch = training_batch("mlm", split, tiny_pretraining, all_rows(split)[:5])
+    send, sent = torch.Tensor.to, []
+    pinned: list[torch.Tensor] = []
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        pinned.append(tensor.clone())
+        return pinned[-1]
+
+    def to(tensor: torch.Tensor, device: torch.device, non_blocking: bool) -> torch.Tensor:
+        sent.append(tensor)
+        assert non_blocking
+        return tensor if device.type == "cuda" else send(tensor, device)
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    batch.to(torch.device("cuda"))
+    assert len(sent) == len(pinned) == 4
+    assert all(one is other for one, other in zip(sent, pinned, strict=True))
+    batch.to(torch.device("meta"))
+    assert (len(sent), len(pinned)) == (8, 4)
+
+
 def test_every_token_but_cls_is_asked_for_from_the_place_before_it(
     split: Split, tiny_pretraining: PretrainParams
 ) -> None:

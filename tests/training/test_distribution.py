@@ -16,22 +16,14 @@ from clozeline.model.families import FAMILIES
 from clozeline.params import PretrainParams
 from clozeline.training.distribution import Processes
 from tests.training import two_ranks
+from tests.training.changes import changed
 
 SCRIPT = Path(two_ranks.__file__)
 SHARDINGS = ("ddp", "fsdp")
 
 Weights = dict[str, torch.Tensor]
 Trained = tuple[Weights, dict[str, Any]]
-"""Weights, and what the first process told: where it began, and its losses."""
-
-
-def changed(params: PretrainParams, **changes: Any) -> PretrainParams:
-    """Keys of subsections are written `section__key`."""
-    tree = params.model_dump()
-    for name, value in changes.items():
-        section, _, key = name.rpartition("__")
-        (tree[section] if section else tree)[key] = value
-    return PretrainParams.model_validate(tree)
+"""Weights, and what the first process told of how it went."""
 
 
 def cases_of(small: PretrainParams) -> dict[str, tuple[str, PretrainParams]]:
@@ -49,6 +41,8 @@ def cases_of(small: PretrainParams) -> dict[str, tuple[str, PretrainParams]]:
         "few rows": ("ddp", few_rows),
         "few rows, detecting": ("ddp", changed(few_rows, **detecting)),
         "few rows in parts, divided": ("fsdp", changed(small, batch_tokens=100, micro_batch_tokens=32)),
+        "little memory": ("ddp", brief),
+        "better and better": ("ddp", changed(worse, validation__every_steps=2, validation__patience=2)),
         "best kept, divided": ("fsdp", changed(best, checkpoint_every_steps=50)),
         "best kept, divided, with checkpoints": ("fsdp", changed(best, checkpoint_every_steps=5)),
         **{
@@ -89,7 +83,12 @@ class Together:
 
 
 def read(folder: Path) -> Trained:
-    return load_file(folder / "encoder" / "model.safetensors"), json.loads((folder / "told.json").read_text())
+    return load_file(folder / "encoder" / "model.safetensors"), told_of(folder, rank=0)
+
+
+def told_of(folder: Path, rank: int) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads((folder / f"told-{rank}.json").read_text(encoding="utf-8"))
+    return told
 
 
 @pytest.fixture(scope="module")
@@ -190,6 +189,22 @@ def test_a_divided_model_comes_back_with_its_best_weights(two: Together) -> None
     (state,) = two.folder.glob("best kept, divided, with checkpoints/work/*/step-000000010/state.pt")
     kept = torch.load(state, weights_only=True)["best_weights"]
     assert largest_difference({name: kept[name] for name in whole}, whole) == 0.0
+
+
+@pytest.mark.slow
+def test_memory_that_runs_out_in_one_process_halves_the_parts_of_all(two: Together, alone: Alone) -> None:
+    """It does in the second, in the middle of a backward pass; the first hears of it before it waits for the sum."""
+    assert largest_difference(two.trained("little memory")[0], alone("little memory")[0]) < 1e-5
+
+
+@pytest.mark.slow
+def test_processes_stop_at_the_same_step_with_the_best_weights(two: Together) -> None:
+    """Though to the second the model seems to get better and better, as it could where processors round otherwise."""
+    first, second = (told_of(two.folder / "better and better", rank) for rank in (0, 1))
+    assert (first["best"]["step"], first["steps"]) == (2, 6)
+    assert first["judged"] == pytest.approx(first["best"]["loss"], abs=1e-6)
+    for what in ("steps", "best", "weights"):
+        assert second[what] == first[what], what
 
 
 def test_a_process_alone_is_the_first_of_one() -> None:

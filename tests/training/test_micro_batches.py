@@ -35,6 +35,22 @@ def test_processes_cut_equally_many_parts_that_hold_each_target_once(
     assert all(part.num_rows for of_one in parts for part in of_one)
 
 
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+@pytest.mark.parametrize("num_rows", [1, 2, 5, 16, 17])
+def test_processes_halve_to_the_same_until_parts_are_single_rows(world_size: int, num_rows: int) -> None:
+    """A process with fewer rows than another halves with it, though its own are single already."""
+    shares = [share(rows(num_rows), rank, world_size) for rank in range(world_size)]
+    each = [MicroBatches(None, CPU) for _ in shares]
+    while True:
+        halved = {micro.halve(*own) for micro, own in zip(each, shares, strict=True)}
+        assert len(halved) == 1
+        parts = [micro.parts(*own) for micro, own in zip(each, shares, strict=True)]
+        assert len({len(of_one) for of_one in parts}) == 1
+        if halved == {False}:
+            break
+    assert {part.num_rows for of_one in parts for part in of_one} == {1}
+
+
 def test_a_silent_row_of_detection_asks_neither_generator_nor_discriminator() -> None:
     batch = rows(3)
     detecting = DetectionBatch(

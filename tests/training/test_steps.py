@@ -1,13 +1,21 @@
 """Claim: a step asks nothing of the device until someone wants to know, and then hears of every step."""
 
+import contextlib
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from clozeline.errors import TrainingError
+from clozeline.model.objectives import TargetBatch
+from clozeline.training.distribution import Processes, Sharding
 from clozeline.training.hardware import Hardware
+from clozeline.training.micro_batches import MicroBatches
+from clozeline.training.precision import Precision
 from clozeline.training.state import Batch
 from clozeline.training.steps import Steps
+
+CPU = torch.device("cpu")
 
 
 def ahead(model: nn.Module) -> Steps[Tensor]:
@@ -20,6 +28,37 @@ def ahead(model: nn.Module) -> Steps[Tensor]:
 
 def batch(index: int, value: float = 1.0) -> Batch[Tensor]:
     return Batch(0, index, torch.full((3, 1), value), num_tokens=3, num_targets=3)
+
+
+def out_of_memory(*_: object) -> Tensor:
+    raise torch.OutOfMemoryError("no memory")
+
+
+@pytest.mark.parametrize(("sharding", "num_steps_before"), [("fsdp", 0), ("ddp", 3)])
+def test_where_processes_cannot_halve_together_the_setting_is_named(
+    monkeypatch: pytest.MonkeyPatch, sharding: Sharding, num_steps_before: int
+) -> None:
+    """Where weights are divided the others wait in the middle of a pass; so they do once all is known to fit."""
+    rows = TargetBatch(torch.zeros(6, 8, dtype=torch.int64), None, torch.arange(6), torch.arange(6))
+    processes = Processes(0, 2, CPU, sharding)
+    hardware = Hardware(processes, Precision.of("fp32", CPU), MicroBatches(None, CPU))
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    steps: Steps[TargetBatch] = Steps(model, optimizer, lambda batch: model.weight.sum(), 1.0, hardware, 0)
+    monkeypatch.setattr(Processes, "any", lambda processes, is_so: is_so)
+    monkeypatch.setattr(Processes, "one_sum", lambda *_, is_last: contextlib.nullcontext())
+    for step in range(num_steps_before):
+        steps.take(Batch(0, step, rows, num_tokens=48, num_targets=6), step)
+    monkeypatch.setattr(steps, "_loss_sum", out_of_memory)
+    with pytest.raises(TrainingError, match=r"(?s)out of memory on batch 7.*micro_batch_tokens: 24"):
+        steps.take(Batch(0, 7, rows, num_tokens=48, num_targets=6), 7)
+
+
+def test_an_optimizer_without_memory_is_told_of() -> None:
+    steps = ahead(nn.Linear(1, 1))
+    steps._optimizer.register_step_pre_hook(out_of_memory)
+    with pytest.raises(TrainingError, match=r"(?s)out of memory on batch 0.*optimizer's state.*gradient_checkpointing"):
+        steps.take(batch(0), step=0)
 
 
 def forbid_reading(patch: pytest.MonkeyPatch) -> None:

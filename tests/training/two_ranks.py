@@ -1,14 +1,25 @@
 """Trains tiny models on as many processes as there are, and saves them; run by torchrun, or imported."""
 
+import itertools
 import json
 import os
 import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import pytest
+import torch
+from torch import Tensor
+
+from clozeline.model.objectives import TargetBatch
 from clozeline.params import PretrainParams
 from clozeline.training import pretraining
 from clozeline.training.callbacks import Callback
+from clozeline.training.judging import Judge
+from clozeline.training.losses import TargetLoss
 from clozeline.training.state import State
 
 
@@ -22,24 +33,70 @@ class Start(Callback):
 
 
 def train(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path) -> dict[str, Any]:
-    """Where the training began, and its losses; the first process writes `encoder/` into `folder`."""
+    """How the training went; the first process writes `encoder/` into `folder`."""
     job = pretraining.prepare(params, seed=1, tokens=tokens, tokenizer=tokenizer, work=folder / "work")
     start = Start()
     state = job.run([start])
     trained = job.trained(tokenizer, state)
     if job.is_first_process:
         trained.save(folder / "encoder")
-    return {"started_at": start.step, "losses": [point.loss for point in state.curve]}
+    best = state.best_look
+    return {
+        "started_at": start.step,
+        "losses": [point.loss for point in state.curve],
+        "steps": state.step,
+        "best": best and asdict(best),
+        "judged": best and job.judge.measure(),
+        "weights": digest(trained.model.state_dict()) if trained.weights is None else None,  # else no one has them all
+    }
+
+
+def digest(weights: Mapping[str, Tensor]) -> str:
+    return sha256(b"".join(weights[name].numpy().tobytes() for name in sorted(weights))).hexdigest()
+
+
+def little_memory(patch: pytest.MonkeyPatch) -> None:
+    """It runs out at the very end of a backward pass of more than 60 tokens."""
+    forward = TargetLoss.forward
+
+    def greedy(self: TargetLoss, batch: TargetBatch) -> Tensor:
+        if torch.is_grad_enabled() and batch.num_slots > 60:
+            run_out_in_the_end(self.model.get_input_embeddings().weight)
+        return forward(self, batch)
+
+    patch.setattr(TargetLoss, "forward", greedy)
+
+
+def run_out_in_the_end(first: Tensor) -> None:
+    def run_out(gradient: Tensor) -> None:
+        hook.remove()
+        raise torch.OutOfMemoryError("no memory")
+
+    hook = first.register_hook(run_out)
+
+
+def better_and_better(patch: pytest.MonkeyPatch) -> None:
+    """Each look is half of what it should be, and that a half of the one before."""
+    measure, count = Judge.measure, itertools.count(1)
+    patch.setattr(Judge, "measure", lambda judge: measure(judge) / 2 ** next(count))
+
+
+TROUBLES = {"little memory": little_memory, "better and better": better_and_better}
+"""What can happen in the second process alone."""
 
 
 def train_each(folder: Path, tokens: Path, tokenizer: Path) -> None:
-    """`cases.json` in `folder` says what, one after another; the first process writes what it was told of each."""
+    """`cases.json` in `folder` says what, one after another; each process writes what it was told of each."""
+    rank = int(os.environ["RANK"])
     for case in json.loads((folder / "cases.json").read_text(encoding="utf-8")):
         os.environ["CLOZELINE_SHARDING"] = case["sharding"]
         sys.stderr.write(f"{case['name']}\n")  # says in which one an error or a hang was
-        told = train(PretrainParams.model_validate(case["params"]), tokens, tokenizer, folder / case["name"])
-        if int(os.environ["RANK"]) == 0:
-            (folder / case["name"] / "told.json").write_text(json.dumps(told), encoding="utf-8")
+        with pytest.MonkeyPatch.context() as patch:
+            if rank == 1 and case["name"] in TROUBLES:
+                TROUBLES[case["name"]](patch)
+            told = train(PretrainParams.model_validate(case["params"]), tokens, tokenizer, folder / case["name"])
+        (folder / case["name"]).mkdir(exist_ok=True)
+        (folder / case["name"] / f"told-{rank}.json").write_text(json.dumps(told), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -66,14 +66,20 @@ class TargetBatch:
         return slice(*torch.searchsorted(self.slot_T, torch.tensor([first * length, last * length])).tolist())
 
     def to(self, device: torch.device) -> Self:
-        """The same on `device`; on the way there, the processor goes on."""
+        """The same on `device`; on the way to a GPU, the processor goes on."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         elsewhere = {name: tensor for name, tensor in tensors.items() if tensor.device != device}
-        return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in elsewhere.items()})
+        return replace(self, **{name: _sent(tensor, device) for name, tensor in elsewhere.items()})
 
     def as_part_of(self, num_targets: int, num_tokens: int) -> Self:
         """The same as a part of so much, where its losses are divided by `num_targets` in the end."""
         return self
+
+
+def _sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """From memory that may be paged out, a copy to a GPU is waited for."""
+    ready = tensor.pin_memory() if device.type == "cuda" and tensor.device.type == "cpu" else tensor
+    return ready.to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ class Processes:
             return module
         # DDP waits for the gradient of every weight, and a search for those that get none costs each step a little.
         has_idle = _has_idle_weights(module, smallest().to(self.device))
-        return DistributedDataParallel(module, broadcast_buffers=False, find_unused_parameters=has_idle)
+        return DistributedDataParallel(module, forward_sync_buffers=False, find_unused_parameters=has_idle)
 
     def one_sum(self, module: object, is_last: bool) -> AbstractContextManager[None]:
         """Around a backward pass: gradients are summed over the processes after the last micro-batch alone."""
@@ -114,6 +114,11 @@ class Processes:
         return _unsynchronized(module)
 
     @property
+    def can_sum_later(self) -> bool:
+        """Gradients are added up in each process, without the others, until a backward pass that sums them."""
+        return self.sharding == "ddp"
+
+    @property
     def loss_scale(self) -> int:
         """The engines average gradients; a batch's loss is divided by all its targets, so the average is too small."""
         return self.world_size
@@ -123,6 +128,22 @@ class Processes:
         if self.world_size > 1:
             distributed.all_reduce(values)
         return values
+
+    def any(self, is_so: bool) -> bool:
+        """Whether it is so in one of them. Every process must call it."""
+        if self.world_size == 1:
+            return is_so
+        told = torch.tensor(float(is_so), device=self.device)
+        distributed.all_reduce(told, distributed.ReduceOp.MAX)
+        return bool(told.item())
+
+    def of_the_first(self, value: float) -> float:
+        """What the first of them has, where rounding may give each another. Every process must call it."""
+        if self.world_size == 1:
+            return value
+        told = torch.tensor(value, dtype=torch.float64, device=self.device)
+        distributed.broadcast(told, src=0)
+        return told.item()
 
     def wait(self) -> None:
         if self.world_size > 1:

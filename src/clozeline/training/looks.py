@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from clozeline.training.distribution import Processes
 from clozeline.training.state import Look, State
 
 
@@ -26,10 +27,14 @@ class Looks:
     def is_due(self, step: int, is_last: bool) -> bool:
         return step % self.every_steps == 0 or is_last
 
-    def take(self, model: nn.Module, state: State) -> Look:
-        """Measure, and remember the weights if they are the best so far. The training goes on as if nothing was."""
+    def take(self, model: nn.Module, state: State, processes: Processes) -> Look:
+        """Measure, and remember the weights if they are the best so far. The training goes on as if nothing was.
+
+        Of several processes each has the loss that the first has measured: they stop at the same step, or each waits
+        for the other.
+        """
         model.eval()
-        look = Look(state.step, self.measure())
+        look = Look(state.step, processes.of_the_first(self.measure()))
         model.train()
         state.looks.append(look)
         if self.keeps_best and state.best_look is look:

@@ -83,7 +83,7 @@ class Loop(Generic[Inputs]):
         if is_point:
             self._draw(steps, state, callback)
         if self.looks is not None and self.looks.is_due(state.step, is_last):
-            callback.on_look(self.looks.take(self.model, state))
+            callback.on_look(self.looks.take(self.model, state, self.hardware.processes))
         if self._is_done(state) and not is_point:
             self._draw(steps, state, callback)
         if is_checkpoint:

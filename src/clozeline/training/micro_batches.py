@@ -58,18 +58,25 @@ class MicroBatches(Generic[Rows]):
         spans = itertools.pairwise(bounds)
         return [batch.rows(first, last) if first < last else batch.rows(0, 1).silent() for first, last in spans]
 
-    def halve(self, batch: Rows) -> bool:
-        """After memory ran out: parts half as large from now on. False: a part was one row already."""
-        parts = self._cut(batch)
-        largest = max(part.num_slots for part in parts)
-        if all(part.num_rows == 1 for part in parts):
+    def half(self, batch: Rows, rows_short: int = 0) -> int | None:
+        """Half the tokens of the largest part; None: that is one row already. `rows_short`: as for `parts`."""
+        largest_rows = -(-(batch.num_rows + rows_short) // len(self._cut(batch, rows_short)))
+        return None if largest_rows == 1 else largest_rows * (batch.num_slots // batch.num_rows) // 2
+
+    def halve(self, batch: Rows, rows_short: int = 0) -> bool:
+        """After memory ran out: parts half as large from now on. False: a part was one row already.
+
+        Processes that train together all halve theirs to the same.
+        """
+        half = self.half(batch, rows_short)
+        if half is None:
             return False
-        self._most_slots = largest // 2
+        self._most_slots = half
         _LOG.warning(
             "out of memory with %d tokens at once: going on with %d at once, in as many parts as the batch needs;"
             " the result is that of the whole batch. Set `micro_batch_tokens: %d` to start so",
-            largest,
-            self._most_slots,
-            self._most_slots,
+            2 * half,
+            half,
+            half,
         )
         return True

@@ -1,7 +1,8 @@
 """One optimizer step after another: gradients of a batch's parts summed, clipped, applied."""
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic
 
 import torch
@@ -11,6 +12,10 @@ from clozeline.errors import TrainingError
 from clozeline.training.hardware import Hardware
 from clozeline.training.randomness import begin_step
 from clozeline.training.state import Batch, Inputs
+
+_NUM_WARY = 3
+"""Steps of several processes in which memory may run out in one of them, and all go on: the optimizer makes its state
+in the first, and batches are of about one size."""
 
 
 class Steps(Generic[Inputs]):
@@ -36,6 +41,7 @@ class Steps(Generic[Inputs]):
         self._hardware = hardware
         self._seed = seed
         self._unread: list[tuple[int, Batch[Any], Tensor, Tensor]] = []
+        self._num_wary = _NUM_WARY
         self.must_read = hardware.precision.device.type == "cpu"
         self.last_norm = 0.0
 
@@ -52,7 +58,8 @@ class Steps(Generic[Inputs]):
         self._unread.append((step, batch, loss_sum, norm))
         if self.must_read and self._hardware.processes.world_size == 1:
             self._stop_if_not_finite(step, batch, loss_sum.item(), norm.item())
-        scaler.step(self._optimizer)
+        with _explaining_memory(batch, None):
+            scaler.step(self._optimizer)
         scaler.update()
         self._optimizer.zero_grad()
 
@@ -73,28 +80,54 @@ class Steps(Generic[Inputs]):
         return math.fsum(losses)
 
     def _sum_gradients(self, batch: Batch[Inputs], step: int) -> Tensor:
+        processes, micro_batches = self._hardware.processes, self._hardware.micro_batches
+        if processes.world_size > 1 and not (processes.can_sum_later and self._num_wary):
+            with _explaining_memory(batch, micro_batches.half(batch.inputs, batch.rows_short)):
+                return self._attempt(batch, step, is_summed=True)
+        total = self._in_parts_that_fit(batch, step)
+        if processes.world_size > 1:
+            self._num_wary -= 1
+            with _explaining_memory(batch, micro_batches.half(batch.inputs, batch.rows_short)):
+                # The engine sums with a backward pass: this one adds nothing.
+                self._add_gradient(micro_batches.parts(batch.inputs, batch.rows_short)[-1], scale=0.0, is_summed=True)
+        return total
+
+    def _in_parts_that_fit(self, batch: Batch[Inputs], step: int) -> Tensor:
+        """Gradients in each process; where memory runs out in one of them, smaller parts in all."""
+        processes, micro_batches = self._hardware.processes, self._hardware.micro_batches
         while True:
             try:
-                return self._attempt(batch, step)
-            except torch.OutOfMemoryError as error:
-                self._optimizer.zero_grad()
-                if self._hardware.processes.world_size > 1 or not self._hardware.micro_batches.halve(batch.inputs):
-                    raise _out_of_memory(batch) from error
+                total, is_out = self._attempt(batch, step, is_summed=False), False
+            except torch.OutOfMemoryError:  # not to be kept: its frames hold what memory ran out for
+                is_out = True
+            if not processes.any(is_out):
+                return total
+            self._optimizer.zero_grad()
+            if not micro_batches.halve(batch.inputs, batch.rows_short):
+                raise _out_of_memory(batch, None)
+            self._num_wary = _NUM_WARY
 
-    def _attempt(self, batch: Batch[Inputs], step: int) -> Tensor:
-        """Gradient of the mean over the batch's targets; returns the sum over this process's."""
-        processes, precision = self._hardware.processes, self._hardware.precision
-        begin_step(self._seed, step, processes.rank, precision.device)
+    def _attempt(self, batch: Batch[Inputs], step: int, is_summed: bool) -> Tensor:
+        """Gradient of the mean over the batch's targets; returns the sum over this process's.
+
+        `is_summed`: the gradient is that of all processes in the end.
+        """
+        processes, device = self._hardware.processes, self._hardware.precision.device
+        begin_step(self._seed, step, processes.rank, device)
         scale = processes.loss_scale / batch.num_targets
         parts = self._hardware.micro_batches.parts(batch.inputs, batch.rows_short)
-        total = torch.zeros((), device=precision.device)
+        total = torch.zeros((), device=device)
         for place, part in enumerate(parts):
-            with processes.one_sum(self._loss_sum, is_last=place == len(parts) - 1):
-                with precision.autocast():
-                    loss_sum = self._loss_sum(part)
-                precision.scaler.scale(loss_sum * scale).backward()
-            total += loss_sum.detach()
+            total += self._add_gradient(part, scale, is_summed and place == len(parts) - 1)
         return total
+
+    def _add_gradient(self, part: Inputs, scale: float, is_summed: bool) -> Tensor:
+        precision = self._hardware.precision
+        with self._hardware.processes.one_sum(self._loss_sum, is_last=is_summed):
+            with precision.autocast():
+                loss_sum = self._loss_sum(part)
+            precision.scaler.scale(loss_sum * scale).backward()
+        return loss_sum.detach()
 
     def _stop_if_not_finite(self, step: int, batch: Batch[Any], loss_sum: float, norm: float) -> None:
         """fp16 gradients that are not finite are no fault: the scaler skips their step and scales less."""
@@ -115,10 +148,28 @@ def _local(norm: Tensor) -> Tensor:
     return whole.detach().double()
 
 
-def _out_of_memory(batch: Batch[Any]) -> TrainingError:
+@contextlib.contextmanager
+def _explaining_memory(batch: Batch[Any], half: int | None) -> Iterator[None]:
+    """Raises:
+    TrainingError: memory ran out inside.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise _out_of_memory(batch, half) from error
+
+
+def _out_of_memory(batch: Batch[Any], half: int | None) -> TrainingError:
+    """`half`: of the tokens that were in memory at once; None: it is not they that do not fit."""
+    if half is None:
+        needed = "a row of it, and the optimizer's state, that fit into memory"
+        do = "set `gradient_checkpointing: true`, a lower `max_length` or a smaller model in params.yaml"
+    else:
+        needed = "parts of it that fit into the memory of each device"
+        do = f"set `micro_batch_tokens: {half}` or less in params.yaml: the step is the same, summed in parts"
     return TrainingError(
         f"out of memory on batch {batch.index} of epoch {batch.epoch}",
         given=f"{batch.num_tokens:,} tokens in the batch",
-        expected="parts of it that fit into memory",
-        do="set a lower `micro_batch_tokens` in params.yaml (the result stays the same), or a smaller model",
+        expected=needed,
+        do=do,
     )
