@@ -81,6 +81,16 @@ def test_a_damaged_newest_state_is_passed_over_loudly(
     assert "step-000000010 is damaged" in caplog.text
 
 
+def test_a_state_comes_back_to_the_memory_of_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not to the GPU of the one that saved it: each has its own, or none."""
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:1")
+        save(checkpoints(tmp_path), 10)
+    state = checkpoints(tmp_path).load_newest()
+    assert state is not None
+    assert state["weights"].device.type == "cpu"
+
+
 def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path: Path) -> None:
     save(checkpoints(tmp_path, "other"), 10)
     shutil.move(tmp_path / "other", tmp_path / "one")

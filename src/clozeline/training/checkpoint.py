@@ -107,7 +107,8 @@ class Checkpoints:
         sha256 = _sha256(saved / _STATE)
         if sha256 != seal.sha256:
             raise ValueError(f"sha256 is {sha256[:12]}…, {seal.sha256[:12]}… was written")
-        state: dict[str, Any] = torch.load(saved / _STATE, weights_only=True)
+        # Not to the device it was saved from: that is the first process's.
+        state: dict[str, Any] = torch.load(saved / _STATE, map_location="cpu", weights_only=True)
         return state
 
 
