@@ -1,6 +1,7 @@
 """Claim: a step asks nothing of the device until someone wants to know, and then hears of every step."""
 
 import contextlib
+import math
 
 import pytest
 import torch
@@ -59,6 +60,29 @@ def test_an_optimizer_without_memory_is_told_of() -> None:
     steps._optimizer.register_step_pre_hook(out_of_memory)
     with pytest.raises(TrainingError, match=r"(?s)out of memory on batch 0.*optimizer's state.*gradient_checkpointing"):
         steps.take(batch(0), step=0)
+
+
+def test_fp16_that_overflows_at_any_scale_stops() -> None:
+    """P26: one step that overflows is no fault, and is skipped; where each is, nothing is learned."""
+    model = nn.Linear(1, 1)
+    hardware = Hardware(Processes.alone(), Precision.of("fp16", CPU), MicroBatches(None, CPU))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    factors = iter([1.0, math.inf, 1.0, *[math.inf] * 60])
+
+    def loss_sum(x_B1: Tensor) -> Tensor:
+        loss: Tensor = model(x_B1).float().sum()
+        loss.register_hook(lambda gradient: gradient * next(factors))
+        return loss
+
+    steps: Steps[Tensor] = Steps(model, optimizer, loss_sum, 1.0, hardware, 0)
+
+    def train(num_steps: int) -> None:
+        for step in range(num_steps):
+            steps.take(batch(step), step)
+            steps.read()
+
+    with pytest.raises(TrainingError, match=r"(?s)step 52.*50 steps.*bf16"):
+        train(60)
 
 
 def forbid_reading(patch: pytest.MonkeyPatch) -> None:

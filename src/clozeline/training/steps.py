@@ -13,6 +13,8 @@ from clozeline.training.hardware import Hardware
 from clozeline.training.randomness import begin_step
 from clozeline.training.state import Batch, Inputs
 
+_MOST_SKIPPED = 50
+"""Steps in a row without a finite gradient, in fp16: the scale has then fallen from 2^16 to 2^-34."""
 _NUM_WARY = 3
 """Steps of several processes in which memory may run out in one of them, and all go on: the optimizer makes its state
 in the first, and batches are of about one size."""
@@ -42,6 +44,7 @@ class Steps(Generic[Inputs]):
         self._seed = seed
         self._unread: list[tuple[int, Batch[Any], Tensor, Tensor]] = []
         self._num_wary = _NUM_WARY
+        self._num_skipped = 0
         self.must_read = hardware.precision.device.type == "cpu"
         self.last_norm = 0.0
 
@@ -75,6 +78,7 @@ class Steps(Generic[Inputs]):
         norms = torch.stack([_local(norm) for *_, norm in self._unread]).tolist()
         for (step, batch, _, _), loss, norm in zip(self._unread, losses, norms, strict=True):
             self._stop_if_not_finite(step, batch, loss, norm)
+            self._stop_if_all_are_skipped(step, batch, norm)
         self.last_norm = norms[-1]
         self._unread.clear()
         return math.fsum(losses)
@@ -139,6 +143,18 @@ class Steps(Generic[Inputs]):
             given=f"loss {loss_sum / batch.num_targets}, gradient norm {norm}",
             expected="finite numbers",
             do="lower `learning_rate` or lengthen the warm-up in params.yaml, then run again",
+        )
+
+    def _stop_if_all_are_skipped(self, step: int, batch: Batch[Any], norm: float) -> None:
+        """A scale that is halved again and again was not at fault."""
+        self._num_skipped = 0 if math.isfinite(norm) else self._num_skipped + 1
+        if self._num_skipped < _MOST_SKIPPED:
+            return
+        raise TrainingError(
+            f"training diverged at step {step}, on batch {batch.index} of epoch {batch.epoch}",
+            given=f"a gradient that is not finite in {_MOST_SKIPPED} steps, at any scale: none changed the weights",
+            expected="finite numbers",
+            do="set `precision: bf16` or `fp32` in params.yaml, or lower `learning_rate`, then run again",
         )
 
 
