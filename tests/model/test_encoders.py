@@ -13,6 +13,7 @@ from clozeline.model.encoders import sources_of
 from clozeline.model.starting import start_from
 from clozeline.params import ModelParams
 from clozeline.training.identity import identity_of
+from clozeline.training.precision import Precision
 
 ROW = [2, 10, 11, 12, 13, 14, 3]
 SOURCE = """
@@ -103,10 +104,11 @@ def test_the_files_that_define_it_are_known(model, own_module, params_of, ids) -
 
 
 def test_a_change_of_its_module_is_another_training(model, own_module, tiny_pretraining, tiny_tokens: Path) -> None:
-    before = identity_of(tiny_pretraining, 1, tiny_tokens, 40, model)
-    assert identity_of(tiny_pretraining, 1, tiny_tokens, 40, model) == before
+    precision = Precision.of("fp32", torch.device("cpu"))
+    before = identity_of(tiny_pretraining, 1, tiny_tokens, 40, model, precision)
+    assert identity_of(tiny_pretraining, 1, tiny_tokens, 40, model, precision) == before
     own_module.write_text(SOURCE.replace("0.5", "0.7"))
-    assert identity_of(tiny_pretraining, 1, tiny_tokens, 40, model) != before
+    assert identity_of(tiny_pretraining, 1, tiny_tokens, 40, model, precision) != before
 
 
 def test_it_knows_nothing_at_first_and_learns_a_batch_by_heart(model, batch_of) -> None:

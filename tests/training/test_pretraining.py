@@ -1,5 +1,6 @@
 import io
 import os
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -20,9 +21,12 @@ from clozeline.training import pretraining
 from clozeline.training.callbacks import Callback
 from clozeline.training.identity import identity_of
 from clozeline.training.losses import TargetLoss
+from clozeline.training.precision import Precision
 from clozeline.training.pretraining import Pretrained, Pretraining
 from clozeline.training.state import CurvePoint, Look
 from tests.training.changes import changed
+
+FP32 = Precision.of("fp32", torch.device("cpu"))
 
 
 @pytest.fixture
@@ -352,8 +356,21 @@ def test_another_commit_of_the_hub_is_another_run(prepare: Prepare) -> None:
     names = []
     for commit in ("1f00", "2e11"):
         model.config._commit_hash = commit
-        names.append(identity_of(prepare.params, 1, prepare.tokens, 40, model))
+        names.append(identity_of(prepare.params, 1, prepare.tokens, 40, model, FP32))
     assert names[0] != names[1]
+
+
+def test_another_precision_or_device_is_another_run(prepare: Prepare) -> None:
+    """`auto` is what the processor is fast at; where a GPU computes, the processor's threads change nothing."""
+    model = prepare().model
+    names = []
+    for name, device, num_threads in [("fp32", "cpu", 1), ("fp32", "cpu", 2), ("fp32", "cuda", 1), ("bf16", "cuda", 1)]:
+        torch.set_num_threads(num_threads)
+        precision = replace(FP32, name=name, device=torch.device(device))
+        names.append(identity_of(prepare.params, 1, prepare.tokens, 40, model, precision))
+    assert len(set(names)) == 4
+    torch.set_num_threads(2)
+    assert identity_of(prepare.params, 1, prepare.tokens, 40, model, precision) == names[-1]
 
 
 def test_checkpoints_stay_until_the_model_is_saved(
@@ -369,9 +386,28 @@ def test_checkpoints_stay_until_the_model_is_saved(
     assert list(work.iterdir()) == []
 
 
+@pytest.mark.parametrize("added", [None, 1.0])
+def test_the_encoder_is_saved_without_its_head(prepare: Prepare, tmp_path: Path, added: float | None) -> None:
+    """With weights that were put together from several processes, too."""
+    from transformers import AutoModel
+
+    trained = prepare.trained(steps=5)
+    whole = trained.model.state_dict()
+    if added is not None:
+        trained = replace(trained, weights={name: weight + added for name, weight in whole.items()})
+    trained.save_encoder(tmp_path / "encoder")
+    alone, told = AutoModel.from_pretrained(tmp_path / "encoder", local_files_only=True, output_loading_info=True)
+    assert not told["missing_keys"]
+    assert not told["unexpected_keys"]
+    for name, weight in alone.state_dict().items():
+        assert torch.equal(weight, whole[f"model.{name}"] + (added or 0.0))
+
+
 def test_of_several_processes_the_first_alone_saves(prepare: Prepare, tmp_path: Path) -> None:
     trained = prepare.trained(steps=5)
     replace(trained, writes=False).save(tmp_path / "encoder")
+    assert not (tmp_path / "encoder").exists()
+    replace(trained, writes=False).save_encoder(tmp_path / "encoder")
     assert not (tmp_path / "encoder").exists()
     trained.save(tmp_path / "encoder")
     assert (tmp_path / "encoder" / "config.json").is_file()
@@ -385,7 +421,7 @@ def test_from_python_a_training_shows_how_far_it_is_and_examples(
     with caplog.at_level("INFO"):
         prepare.trained(validation__every_steps=20, validation__num_examples=2)
     assert len(shown) == 8
-    assert shown[0][1].startswith("loss ")
+    assert re.fullmatch(r"loss \d\.\d{3}, [\d,]+ tokens/s", shown[0][1])
     assert len([record for record in caplog.records if "____" in record.message]) == 4
 
 

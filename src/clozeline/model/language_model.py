@@ -124,9 +124,26 @@ def save(model: LanguageModel, tokenizer: Path, out: Path, weights: dict[str, Te
     _save_tokenizer(tokenizer, out)
 
 
-def save_encoder(model: PreTrainedModel, tokenizer: Path, out: Path) -> None:
-    """Fill `out` with the encoder alone, without its head: what stock `AutoModel` and `AutoTokenizer` load."""
-    save_weights(model.base_model, out)
+def save_encoder(model: LanguageModel, tokenizer: Path, out: Path, weights: dict[str, Tensor] | None = None) -> None:
+    """Fill `out` with the encoder alone, without its head: what stock `AutoModel` and `AutoTokenizer` load.
+
+    `weights`: of `model`, in place of its own.
+
+    Raises:
+        ParamsError: it is no stock class.
+    """
+    if isinstance(model, OwnEncoderWithHead):
+        raise ParamsError(
+            "an encoder of your own cannot be saved without its head",
+            given=model.config.params.family,
+            expected="a stock class of transformers",
+            do="save the model whole; `.encoder` of what is loaded is yours",
+        )
+    encoder: PreTrainedModel = model.base_model
+    if weights is not None:
+        prefix = next(f"{name}." for name, module in model.named_modules() if module is encoder)
+        weights = {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
+    save_weights(encoder, out, weights)
     _save_tokenizer(tokenizer, out)
 
 

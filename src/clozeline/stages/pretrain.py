@@ -3,7 +3,6 @@
 import csv
 import json
 import logging
-import time
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import astuple, fields
@@ -14,8 +13,7 @@ from clozeline.params import PretrainParams
 from clozeline.progress import ProgressBar
 from clozeline.tracking import RunLogger, run_logger
 from clozeline.training import pretraining
-from clozeline.training.advisers import advisers
-from clozeline.training.callbacks import Callback
+from clozeline.training.advisers import Advancing, advisers
 from clozeline.training.pretraining import Pretraining
 from clozeline.training.state import CurvePoint, Look, State
 
@@ -80,28 +78,16 @@ def _figures(job: Pretraining, state: State) -> dict[str, int | float | None]:
     }
 
 
-class _Watch(Callback):
+class _Watch(Advancing):
     """Shows the training while it runs: the bar, the tracker, the speed."""
 
     def __init__(self, bar: ProgressBar, log: RunLogger) -> None:
-        self._bar = bar
+        super().__init__(bar)
         self._log = log
-        self._seconds = 0.0
-        self._num_tokens = 0
-        self.speeds: list[tuple[int, float]] = []
-        """(step, real tokens per second since the point before)"""
-
-    def on_start(self, state: State) -> None:
-        self._bar.start_at(state.step)
-        self._seconds, self._num_tokens = time.monotonic(), state.num_tokens
 
     def on_point(self, point: CurvePoint) -> None:
-        now = time.monotonic()
-        speed = (point.num_tokens - self._num_tokens) / (now - self._seconds)
-        self._seconds, self._num_tokens = now, point.num_tokens
-        self.speeds.append((point.step, speed))
-        self._bar.advance(point.step - self._bar.done, note=f"loss {point.loss:.3f}, {speed:,.0f} tokens/s")
-        values = {"loss": point.loss, "learning_rate": point.learning_rate, "tokens_per_second": speed}
+        super().on_point(point)
+        values = {"loss": point.loss, "learning_rate": point.learning_rate, "tokens_per_second": self.speeds[-1][1]}
         self._log.metrics(values, step=point.step)
 
     def on_look(self, look: Look) -> None:

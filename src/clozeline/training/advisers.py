@@ -1,5 +1,6 @@
 """What a training says of itself while it runs, wherever it was started from."""
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,13 +32,22 @@ def advisers(params: PretrainParams, job: "Pretraining", tokenizer: Path) -> lis
 
 
 class Advancing(Callback):
-    """Moves a bar of steps."""
+    """Moves a bar of steps, and measures how fast it moves."""
 
     def __init__(self, bar: ProgressBar) -> None:
         self._bar = bar
+        self._seconds = 0.0
+        self._num_tokens = 0
+        self.speeds: list[tuple[int, float]] = []
+        """(step, real tokens per second since the point before)"""
 
     def on_start(self, state: State) -> None:
         self._bar.start_at(state.step)
+        self._seconds, self._num_tokens = time.monotonic(), state.num_tokens
 
     def on_point(self, point: CurvePoint) -> None:
-        self._bar.advance(point.step - self._bar.done, note=f"loss {point.loss:.3f}")
+        now = time.monotonic()
+        speed = (point.num_tokens - self._num_tokens) / (now - self._seconds)
+        self._seconds, self._num_tokens = now, point.num_tokens
+        self.speeds.append((point.step, speed))
+        self._bar.advance(point.step - self._bar.done, note=f"loss {point.loss:.3f}, {speed:,.0f} tokens/s")

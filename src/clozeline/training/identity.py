@@ -12,13 +12,16 @@ from clozeline.model.starting import commit_of, sources_of_start
 from clozeline.params import PretrainParams
 from clozeline.tokens.shards import INFO_NAME
 from clozeline.training.checkpoint import fingerprint
+from clozeline.training.precision import Precision
 
 _CODE = ("model", "tokens", "training")
 """Rooms whose code decides the result."""
 _NOT_OF_THE_RESULT = {"checkpoint_every_steps", "num_checkpoints", "num_workers"}
 
 
-def identity_of(params: PretrainParams, seed: int, tokens: Path, total_steps: int, model: LanguageModel) -> str:
+def identity_of(
+    params: PretrainParams, seed: int, tokens: Path, total_steps: int, model: LanguageModel, precision: Precision
+) -> str:
     """Of an encoder of one's own the files that define it are part of it; of stock classes transformers' version is; of
     a model that training goes on from its files, or its commit."""
     package = Path(clozeline.__file__).parent
@@ -29,7 +32,9 @@ def identity_of(params: PretrainParams, seed: int, tokens: Path, total_steps: in
         "total_steps": total_steps,
         "torch": torch.__version__,
         "transformers": version("transformers"),
-        "num_threads": torch.get_num_threads(),
+        "device": precision.device.type,
+        "precision": precision.name,
+        "num_threads": torch.get_num_threads() if precision.device.type == "cpu" else None,
         "start_commit": commit_of(model),
     }
     return fingerprint(facts, [tokens / INFO_NAME, *code, *sources_of(model), *sources_of_start(params.start)])

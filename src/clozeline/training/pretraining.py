@@ -118,6 +118,17 @@ class Pretrained:
         if self.checkpoints is not None:
             self.checkpoints.remove()
 
+    def save_encoder(self, out: Path) -> None:
+        """Write the encoder without its head: what stock `AutoModel` and `AutoTokenizer` load. Checkpoints stay.
+
+        Raises:
+            ParamsError: it is an encoder of your own, which is saved whole.
+        """
+        if not self.writes:
+            return
+        with replacing_folder(out) as folder:
+            language_model.save_encoder(self.model, self.tokenizer, folder, weights=self.weights)
+
 
 def pretrain(
     params: PretrainParams,
@@ -196,6 +207,7 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
     bare_loss = loss_of(model, masker.is_fixed_V, params.discriminator_weight).to(processes.device)
     loss = processes.wrap(compiled(bare_loss, params.compile), feed.one_row)
     judge = Judge(loss, feed.objective, validation, seed, params.validation.max_tokens, params.batch_tokens, hardware)
+    identity = identity_of(params, seed, tokens, total_steps, model, precision)
     loop = Loop(
         model=model,
         optimizer=build_optimizer(model, params.optimizer),
@@ -206,7 +218,7 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
         clip_norm=params.optimizer.clip_norm,
         log_every_steps=params.log_every_steps,
         checkpoint_every_steps=params.checkpoint_every_steps,
-        checkpoints=Checkpoints.of(work, identity_of(params, seed, tokens, total_steps, model), params.num_checkpoints),
+        checkpoints=Checkpoints.of(work, identity, params.num_checkpoints),
         hardware=hardware,
         seed=seed,
         looks=_looks(params, judge),
