@@ -195,6 +195,8 @@ def test_a_divided_model_comes_back_with_its_best_weights(two: Together) -> None
 def test_memory_that_runs_out_in_one_process_halves_the_parts_of_all(two: Together, alone: Alone) -> None:
     """It does in the second, in the middle of a backward pass; the first hears of it before it waits for the sum."""
     assert largest_difference(two.trained("little memory")[0], alone("little memory")[0]) < 1e-5
+    first, second = (told_of(two.folder / "little memory", rank)["most_slots"] for rank in (0, 1))
+    assert first == second <= 60
 
 
 @pytest.mark.slow

@@ -45,6 +45,7 @@ def train(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path) -
         "started_at": start.step,
         "losses": [point.loss for point in state.curve],
         "steps": state.step,
+        "most_slots": job.loop.hardware.micro_batches.most_slots,
         "best": best and asdict(best),
         "judged": best and job.judge.measure(),
         "weights": digest(trained.model.state_dict()) if trained.weights is None else None,  # else no one has them all

@@ -35,7 +35,7 @@ class MicroBatches(Generic[Rows]):
 
     def __init__(self, most_slots: int | None, device: torch.device) -> None:
         """`most_slots`: None is no bound."""
-        self._most_slots = most_slots
+        self.most_slots = most_slots
         self._device = device
 
     def parts(self, batch: Rows, rows_short: int = 0) -> list[Rows]:
@@ -47,13 +47,13 @@ class MicroBatches(Generic[Rows]):
         return [part.to(self._device) for part in self._cut(batch, rows_short)]
 
     def _cut(self, batch: Rows, rows_short: int = 0) -> list[Rows]:
-        if self._most_slots is None:
+        if self.most_slots is None:
             return [batch]
         most_rows = batch.num_rows + rows_short
         num_slots = batch.num_slots * most_rows // batch.num_rows
-        if num_slots <= self._most_slots:
+        if num_slots <= self.most_slots:
             return [batch]
-        num_parts = min(-(-num_slots // self._most_slots), most_rows)
+        num_parts = min(-(-num_slots // self.most_slots), most_rows)
         bounds = [batch.num_rows * part // num_parts for part in range(num_parts + 1)]
         spans = itertools.pairwise(bounds)
         return [batch.rows(first, last) if first < last else batch.rows(0, 1).silent() for first, last in spans]
@@ -71,7 +71,7 @@ class MicroBatches(Generic[Rows]):
         half = self.half(batch, rows_short)
         if half is None:
             return False
-        self._most_slots = half
+        self.most_slots = half
         _LOG.warning(
             "out of memory with %d tokens at once: going on with %d at once, in as many parts as the batch needs;"
             " the result is that of the whole batch. Set `micro_batch_tokens: %d` to start so",
