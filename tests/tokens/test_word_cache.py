@@ -72,13 +72,6 @@ def test_a_full_cache_starts_anew_and_changes_nothing(
         assert_same_as_whole_texts(learned["wordpiece"], texts[start : start + 10], cache)
 
 
-def test_words_encoded_a_few_at_a_time_keep_their_ids(
-    learned: dict[str, Tokenizer], texts: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(word_cache, "_WORDS_AT_A_TIME", 3)
-    assert_same_as_whole_texts(learned["wordpiece"], texts, WordCache.create(learned["wordpiece"]))
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_each_word_is_encoded_once(learned: dict[str, Tokenizer], algorithm: str) -> None:
     cache = WordCache.create(learned[algorithm])

@@ -22,7 +22,8 @@ from clozeline.progress import ProgressBar
 from clozeline.tokens.shard_writer import ShardWriter
 from clozeline.tokens.shards import SplitInfo
 from clozeline.tokens.tokenizer import OpenTokenizer
-from clozeline.tokens.word_cache import Encoded, WordCache
+from clozeline.tokens.word_cache import WordCache
+from clozeline.tokens.word_encoding import Encoded
 
 _TEXT = "text"
 _BATCH_DOCUMENTS = 1024

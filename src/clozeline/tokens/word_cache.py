@@ -22,10 +22,12 @@ from tokenizers import Tokenizer
 
 from clozeline.byte_words import ByteClasses, CutTexts
 from clozeline.spans import span_positions
+from clozeline.tokens.word_encoding import Encoded, encode_each, encode_joined
 from clozeline.word_hashes import word_hashes
 
 Cut = Callable[[Any], CutTexts]
 """Of an Arrow array of texts."""
+Encode = Callable[[Tokenizer, Sequence[str]], Encoded]
 
 BLANKS = r"\s+"
 """What the Unigram tokenizer makes one space of."""
@@ -33,30 +35,22 @@ BLANKS = r"\s+"
 _MOST_WORDS = 2**17
 _MOST_WORD_BYTES = 2**22
 """Kept between batches; when there are more, the cache starts anew."""
-_WORDS_AT_A_TIME = 1024
-"""The encoding of a word weighs a hundred times its ids."""
-
-
-@dataclass(frozen=True)
-class Encoded:
-    """The ids of some texts, back to back."""
-
-    tokens_N: npt.NDArray[np.uint32]
-    lengths_D: npt.NDArray[np.int64]
 
 
 class WordCache:
     """The words seen so far, and their ids back to back in one array."""
 
-    def __init__(self, tokenizer: Tokenizer, cut: Cut) -> None:
+    def __init__(self, tokenizer: Tokenizer, cut: Cut, encode: Encode) -> None:
         self._tokenizer = tokenizer
         self.cut = cut
+        self._encode = encode
         self._forget()
 
     @classmethod
     def create(cls, tokenizer: Tokenizer) -> Self:
         """A cache for `tokenizer`; where words are not independent of each other, a whole text is one word."""
-        return cls(tokenizer, _cut_for(tokenizer))
+        kind = _independence_of(tokenizer)
+        return cls(tokenizer, kind.cut, kind.encode) if kind else cls(tokenizer, _whole, encode_each)
 
     def __len__(self) -> int:
         return len(self._words)
@@ -101,21 +95,13 @@ class WordCache:
         return ordinal_U
 
     def _learn(self, words: Any, hashes: npt.NDArray[np.uint64]) -> None:
-        ids = [
-            encoding.ids
-            for start in range(0, len(words), _WORDS_AT_A_TIME)
-            for encoding in self._tokenizer.encode_batch_fast(
-                words.slice(start, _WORDS_AT_A_TIME).to_pylist(), add_special_tokens=False
-            )
-        ]
-        lengths = np.array([len(word_ids) for word_ids in ids], dtype=np.int64)
-        starts = len(self._tokens) + np.cumsum(lengths) - lengths
-        flat = np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum()))
+        encoded = self._encode(self._tokenizer, words.to_pylist())
+        starts = len(self._tokens) + np.cumsum(encoded.lengths_D) - encoded.lengths_D
         self._remember(hashes)
         self._words = pa.concat_arrays([self._words, words])
-        self._tokens = np.concatenate([self._tokens, flat])
+        self._tokens = np.concatenate([self._tokens, encoded.tokens_N])
         self._starts = np.concatenate([self._starts, starts])
-        self._lengths = np.concatenate([self._lengths, lengths])
+        self._lengths = np.concatenate([self._lengths, encoded.lengths_D])
 
     def _remember(self, hashes: npt.NDArray[np.uint64]) -> None:
         """Where the words that come next lie; of words with one hash the first, the others are learned anew."""
@@ -179,6 +165,7 @@ class _Independence:
     """Other ones may look across the cut."""
     needed_normalizers: frozenset[object]
     cut: Cut
+    encode: Encode
 
 
 _CHARACTERWISE: frozenset[object] = frozenset({"NFC", "NFD", "Lowercase"})
@@ -191,18 +178,21 @@ _INDEPENDENT = (
         frozenset({"BertNormalizer", "NFD", "Lowercase", "StripAccents"}),
         frozenset(),
         _cut_at_punctuation,
+        encode_joined,
     ),
     _Independence(
         [{"type": "BertPreTokenizer"}],
         _CHARACTERWISE | {"BertNormalizer", "NFKC", "NFKD", "StripAccents"},
         frozenset(),
         _cut_at_blanks,
+        encode_joined,
     ),
     _Independence(
         [{"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}],
         _CHARACTERWISE,
         frozenset(),
         _cut_before_blanks,
+        encode_each,
     ),
     # Replace is the one of our own Unigram: it makes one space of any white space, and Strip takes it off the ends.
     _Independence(
@@ -213,20 +203,21 @@ _INDEPENDENT = (
         _CHARACTERWISE | {"NFKC", "Replace", "Strip"},
         frozenset({"Replace", "Strip"}),
         _cut_at_blanks_unless_marked,
+        encode_each,
     ),
 )
 
 
-def _cut_for(tokenizer: Tokenizer) -> Cut:
+def _independence_of(tokenizer: Tokenizer) -> _Independence | None:
     description = json.loads(tokenizer.to_str())
     if not all(token["special"] for token in description["added_tokens"]):
-        return _whole
+        return None
     pre_tokenizers = _steps(description["pre_tokenizer"], "pretokenizers")
     found = frozenset(_normalizer_type(step) for step in _steps(description["normalizer"], "normalizers"))
     for kind in _INDEPENDENT:
         if _are(pre_tokenizers, kind.pre_tokenizers) and kind.needed_normalizers <= found <= kind.normalizers:
-            return kind.cut
-    return _whole
+            return kind
+    return None
 
 
 def _steps(description: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
