@@ -37,8 +37,8 @@ SETUP = Setup(
     mask_rate=lambda params: params.masking.mask_rate,
     learning_rate=1e-3,
     swept=(5e-4, 1e-3, 3e-3),
-    our_learning_rate=4e-3,
-    our_budgets=(0.28, 0.5, 1),
+    our_learning_rate=1e-3,
+    our_budgets=(0.38, 0.6, 1),
 )
 
 

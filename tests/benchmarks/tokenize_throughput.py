@@ -10,21 +10,14 @@ nothing about the two tokenizing alone.
 """
 
 import argparse
-import logging
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from comparison.alternation import Comparison, alternate, finish, report_progress
 from comparison.machine import available_cores
 from comparison.texts import TEXT_VARIABLE, built_in, news, prepared, raw_texts
-
-_LOG = logging.getLogger(__name__)
-_MAX_LENGTH = 128
 
 
 def main() -> None:
@@ -32,12 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--every", type=int, default=1, help="take every n-th text of the corpus")
-    parser.add_argument("--side", nargs=3, metavar=("SIDE", "RAW", "TOKENIZER"), help="what main starts for one run")
     chosen = parser.parse_args()
-    if chosen.side:
-        side, raw, tokenizer = chosen.side
-        sys.stdout.write(f"{SIDES[side](Path(raw), Path(tokenizer))}\n")
-        return
     source = news() if os.environ.get(TEXT_VARIABLE) else built_in()
     corpus, raw = prepared(source), raw_texts(source, chosen.every)
     megabytes = raw.stat().st_size / 1e6
@@ -61,53 +49,9 @@ def main() -> None:
 
 
 def _seconds(side: str, raw: Path, tokenizer: Path) -> float:
-    command = [sys.executable, __file__, "--side", side, str(raw), str(tokenizer)]
-    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()[-1])
-
-
-def ours_seconds(raw: Path, tokenizer: Path) -> float:
-    """Stages preprocess and tokenize, called as dvc.yaml's processes call them, imports left out."""
-    from clozeline.params import Params
-    from clozeline.stages import preprocess, tokenize
-    from comparison.stages import params_tree
-
-    changes = {
-        "preprocess": {"source": {"kind": "files", "text_field": "text"}},
-        "tokenize": {"algorithm": "existing", "existing": str(tokenizer)},
-    }
-    params = Params.model_validate(params_tree(changes))
-    with TemporaryDirectory() as name:
-        folder = Path(name)
-        started = time.perf_counter()
-        clean = folder / "clean"
-        preprocess.run(params.preprocess, seed=0, source=raw, out=clean, metrics=folder / "preprocess.json")
-        _LOG.info("ours: preprocess took %.1f s", time.perf_counter() - started)
-        out, metrics = folder / "tokens", folder / "tokenize.json"
-        tokenize.run(params.tokenize, clean=clean, tokenizer=folder / "tokenizer", out=out, metrics=metrics)
-        seconds = time.perf_counter() - started
-        _LOG.info("ours: both stages took %.1f s", seconds)
-        return seconds
-
-
-def theirs_seconds(raw: Path, tokenizer: Path) -> float:
-    """`load_dataset`, then both maps of run_mlm, with `--preprocessing_num_workers` at the number of cores."""
-    import datasets
-
-    from comparison import run_mlm
-
-    opened = run_mlm.open_tokenizer(tokenizer)
-    datasets.disable_progress_bars()
-    with TemporaryDirectory() as cache:
-        started = time.perf_counter()
-        texts = datasets.load_dataset("json", data_files=str(raw), split="train", cache_dir=cache)
-        _LOG.info("theirs: load_dataset took %.1f s", time.perf_counter() - started)
-        rows = run_mlm.grouped(texts, opened, _MAX_LENGTH, available_cores())
-        seconds = time.perf_counter() - started
-        _LOG.info("theirs: everything took %.1f s, %s rows", seconds, f"{len(rows):,}")
-        return seconds
-
-
-SIDES: dict[str, Callable[[Path, Path], float]] = {"ours": ours_seconds, "theirs": theirs_seconds}
+    command = [sys.executable, "-m", "comparison.raw_to_tokens", side, str(raw), str(tokenizer)]
+    ran = subprocess.run(command, cwd=Path(__file__).parent, check=True, stdout=subprocess.PIPE, text=True)
+    return float(ran.stdout.splitlines()[-1])
 
 
 if __name__ == "__main__":

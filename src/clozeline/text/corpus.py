@@ -61,7 +61,7 @@ def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Pa
     """Clean, deduplicate and split all texts of `source` into the empty folder `out`.
 
     The texts wait in a spool inside `out`, which is gone at the end. The result does not depend on `workers`, which are
-    released before the writing.
+    told to end before the writing.
 
     Raises:
         DataError: the source holds no text, or too little to split.

@@ -38,9 +38,9 @@ class Workers:
             yield waiting.popleft().result()
 
     def release(self) -> None:
-        """End the processes, and with them what memory they hold; nothing can be mapped afterwards."""
+        """Let the processes end, and with them what memory they hold; nothing can be mapped afterwards."""
         if self._executor is not None:
-            self._executor.shutdown()
+            self._executor.shutdown(wait=False)
 
 
 @contextmanager
