@@ -161,6 +161,7 @@ def _stock(
 ) -> PreTrainedModel:
     family, form = _known(checkpoint, model_type, objective)
     config = form.model_class.config_class.from_pretrained(**checkpoint.where)
+    _tell_how_it_attends(config, form.configure(params, ids), checkpoint.name)
     _make_ours(config, form.configure(params, ids), family.dropouts(params))
     _check_padding(config, checkpoint.name, ids)
     with torch.random.fork_rng(devices=[]), errors_only():
@@ -199,6 +200,12 @@ def _make_ours(config: PretrainedConfig, fresh: PretrainedConfig, dropouts: dict
     ours = {name: getattr(fresh, name) for name in _OURS if hasattr(fresh, name)}
     for name, value in (ours | dropouts).items():
         setattr(config, name, value)
+
+
+def _tell_how_it_attends(config: PretrainedConfig, fresh: PretrainedConfig, name: str) -> None:
+    ours, theirs = (getattr(it, "attention_type", None) for it in (fresh, config))
+    if ours != theirs:
+        _LOG.warning("%s: `attention_type` is `%s` here, not `%s`; the weights are the same", name, ours, theirs)
 
 
 def _check_padding(config: PretrainedConfig, name: str, ids: TokenIds) -> None:

@@ -58,7 +58,7 @@ BIG_BIRD = Family(
 )
 """Zaheer et al. 2020, trained with full attention.
 
-transformers' block-sparse attention is left for good at the first batch of short rows, and draws its random blocks
-from the global random state: what a row gives would depend on the rows before it. The weights are the same for both:
-set `attention_type` to `block_sparse` in the saved config.json to read long texts with them.
+transformers' block-sparse attention is no function of a row and the weights: it looks at random blocks in training and
+at others in evaluation, and is left for good at the first batch of short rows. The weights are the same for both: set
+`attention_type` to `block_sparse` in the saved config.json to read long texts with them.
 """
