@@ -89,7 +89,7 @@ def start_from(
     checkpoint = Checkpoint(name, revision)
     model_type = _facts(checkpoint).get("model_type", "none")
     if tokenizer is not None:
-        check_tokens(checkpoint.where, tokenizer)
+        check_tokens(name, revision, tokenizer)
     model: LanguageModel
     if model_type == OWN_MODEL_TYPE and objective == "mlm":
         model = load_own(Path(name))
@@ -229,11 +229,11 @@ def _loaded(checkpoint: Checkpoint, form: Form, config: PretrainedConfig) -> tup
             attn_implementation=form.attention,
             output_loading_info=True,
         )
-    except (OSError, RuntimeError, SafetensorError) as error:
+    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise ArtifactError(
             f"the weights of {checkpoint.name} cannot be read: {_first_line(error)}",
             given=f"config.json of {config.model_type}, and weights that are missing, damaged or of another shape",
-            expected="config.json and model.safetensors of one model",
+            expected="config.json and weights of one model: model.safetensors or pytorch_model.bin, whole or in shards",
             do="download or save it again",
         ) from error
     return model, report
@@ -249,8 +249,8 @@ def _tell_what_is_fresh(model: PreTrainedModel, missing: list[str], name: str) -
             do="download or save it again",
         )
     if missing:
-        given = (name, len(missing), min(missing))
-        _LOG.warning("%s has no trained head of this kind: %s of its weights are fresh, such as %s", *given)
+        given = (name, ", ".join(model.config.architectures or ["no class"]), len(missing), min(missing))
+        _LOG.warning("%s (%s) has no trained head of this kind: %s of its weights are fresh, such as %s", *given)
 
 
 def _check_length(model: LanguageModel, name: str, max_length: int) -> None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer
-from transformers.utils import cached_file
 
-from clozeline.errors import ArtifactError
+from clozeline.errors import ArtifactError, DataError
 from clozeline.model.encoders import OwnEncoderWithHead
 from clozeline.model.families import TokenIds
 from clozeline.model.messages import errors_only
+from clozeline.tokens.published import vocabulary_of
 
 _LOG = logging.getLogger(__name__)
 _TOKENIZER = "tokenizer.json"
@@ -21,25 +21,19 @@ _MOST_UNUSED_ROWS = 127
 """Published tables are padded to a multiple of 64 or 128 rows."""
 
 
-def check_tokens(where: dict[str, Any], tokenizer: Path) -> None:
-    """Every token of the checkpoint is the same token of ours; a checkpoint without a fast tokenizer is not looked at.
+def check_tokens(name: str, revision: str | None, tokenizer: Path) -> None:
+    """Every token of the checkpoint is the same token of ours; one without a tokenizer beside it cannot be looked at.
 
     Raises:
         ArtifactError: naming a token that differs.
     """
-    places = {key: value for key, value in where.items() if key != "pretrained_model_name_or_path"}
-    name = where["pretrained_model_name_or_path"]
-    theirs = cached_file(
-        name,
-        _TOKENIZER,
-        **places,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    if theirs is None:
+    try:
+        theirs = vocabulary_of(name, revision)
+    except DataError as error:
+        _LOG.warning("%s: its tokenizer cannot be compared with that of the tokens: %s", name, error.given)
         return
     ours = Tokenizer.from_file(str(tokenizer / _TOKENIZER)).get_vocab()
-    for token, number in sorted(Tokenizer.from_file(theirs).get_vocab().items(), key=lambda item: item[1]):
+    for token, number in sorted(theirs.items(), key=lambda item: item[1]):
         if ours.get(token) != number:
             raise ArtifactError(
                 f"the tokens were not made with the tokenizer of {name}",

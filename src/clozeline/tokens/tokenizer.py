@@ -16,7 +16,8 @@ from typing import Any, Self
 
 from tokenizers import AddedToken, Tokenizer, processors
 
-from clozeline.errors import ArtifactError, DataError
+from clozeline.errors import ArtifactError
+from clozeline.tokens.published import open_published
 from clozeline.tokens.shards import SpecialIds
 
 _LOG = logging.getLogger(__name__)
@@ -127,14 +128,7 @@ def save_existing(name: str, folder: Path) -> None:
         for file in (TOKENIZER_FILE, *_DESCRIPTIONS):
             shutil.copyfile(Path(name) / file, folder / file)
         return
-    from transformers import AutoTokenizer
-
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _not_a_tokenizer(name, str(error)) from error
-    if not tokenizer.is_fast:
-        raise _not_a_tokenizer(name, f"{type(tokenizer).__name__}, which has no fast version")
+    tokenizer = open_published(name)
     missing = [role for role in _NEEDED_ROLES if getattr(tokenizer, role) is None]
     if tokenizer.mask_token in _other_special_tokens(tokenizer):
         missing.append("mask_token")
@@ -175,15 +169,6 @@ def _add(tokenizer: Any, name: str, missing: Sequence[str]) -> None:
             "its embedding, which know nothing yet",
             *(size, len(tokenizer), len(tokenizer) - size),
         )
-
-
-def _not_a_tokenizer(name: str, given: str) -> DataError:
-    return DataError(
-        f"tokenizer `{name}` cannot be used",
-        given=given,
-        expected="a folder or hub name with a fast tokenizer (one with a tokenizer.json)",
-        do="correct `tokenize.existing` in params.yaml, or train one with `algorithm: wordpiece`",
-    )
 
 
 def _special_ids(tokenizer: Tokenizer, names: Mapping[str, Any], special: Mapping[int, str]) -> SpecialIds:
