@@ -38,7 +38,7 @@ SETUP = Setup(
     learning_rate=1e-3,
     swept=(5e-4, 1e-3, 3e-3),
     our_learning_rate=1e-3,
-    our_budgets=(0.38, 0.6, 1),
+    our_budgets=(0.6, 1),
 )
 
 

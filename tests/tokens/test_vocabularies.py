@@ -11,6 +11,7 @@ import pytest
 
 from clozeline.errors import DataError
 from clozeline.params import TokenizeParams
+from clozeline.tokens.frequent_words import FrequentWords
 from clozeline.tokens.vocabularies import learn
 
 TextBatches = Callable[[], Iterator[Sequence[str]]]
@@ -89,3 +90,11 @@ def test_a_vocabulary_larger_than_the_text_supports_says_how_large_it_can_be(
 def test_no_text_is_named_as_such(params: TokenizeParams) -> None:
     with pytest.raises(DataError, match=r"no text|larger than the training text"):
         learn(params, lambda: iter([["", " \n "]]))
+
+
+def test_words_shown_as_often_as_they_occur_teach_what_the_texts_teach(
+    params: TokenizeParams, batches: TextBatches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_words = learn(params, batches).to_str()
+    monkeypatch.setattr(FrequentWords, "as_texts", lambda frequent: batches())
+    assert learn(params, batches).to_str() == by_words

@@ -10,7 +10,6 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from types import MappingProxyType
 
 import numpy as np
@@ -20,8 +19,9 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from clozeline.errors import DataError
 from clozeline.params import TokenizeParams
 from clozeline.tokens import unigram
+from clozeline.tokens.frequent_words import FrequentWords, count_words
 from clozeline.tokens.tokenizer import SPECIAL_TOKENS, frame_with_special_tokens, special_token
-from clozeline.tokens.word_cache import BLANKS
+from clozeline.tokens.word_cache import BLANKS, WordCache
 
 TextBatches = Callable[[], Iterator[Sequence[str]]]
 """Each call starts a new pass over the training texts."""
@@ -94,7 +94,7 @@ def _train_wordpiece(tokenizer: Tokenizer, params: TokenizeParams, batches: Text
         continuing_subword_prefix=_PREFIX,
         show_progress=False,
     )
-    tokenizer.train_from_iterator(batches(), trainer)
+    tokenizer.train_from_iterator(_frequent_words(tokenizer, batches).as_texts(), trainer)
     learned = _untrained_wordpiece(params)
     learned.model = models.WordPiece(
         tokenizer.get_vocab(with_added_tokens=False), unk_token=_UNKNOWN, continuing_subword_prefix=_PREFIX
@@ -147,9 +147,10 @@ def _train_unigram(tokenizer: Tokenizer, params: TokenizeParams, batches: TextBa
         max_token_length=unigram.MOST_CHARACTERS,
         show_progress=False,
     )
-    pieces.train_from_iterator(batches(), trainer)
+    frequent = _frequent_words(tokenizer, batches)
+    pieces.train_from_iterator(frequent.as_texts(), trainer)
     candidates = sorted(pieces.get_vocab())
-    words = _word_counts(tokenizer, params.min_frequency, batches)
+    words = _word_counts(tokenizer, params.min_frequency, frequent)
     scores = unigram.learn_scores(words, candidates, params.vocab_size - len(_SPECIAL))
     # A score of 0 would win against any pieces, but its brackets keep a special token out of every word.
     vocabulary = [(token, 0.0) for token in _SPECIAL] + list(scores.items())
@@ -158,13 +159,14 @@ def _train_unigram(tokenizer: Tokenizer, params: TokenizeParams, batches: TextBa
     return tokenizer
 
 
-def _word_counts(tokenizer: Tokenizer, min_frequency: int, batches: TextBatches) -> dict[str, int]:
+def _frequent_words(tokenizer: Tokenizer, batches: TextBatches) -> FrequentWords:
+    return count_words(batches(), WordCache.create(tokenizer).cut)
+
+
+def _word_counts(tokenizer: Tokenizer, min_frequency: int, frequent: FrequentWords) -> dict[str, int]:
     """Words as the pre-tokenizer cuts them, those that occur `min_frequency` times or more."""
-    blanks: Counter[str] = Counter()
-    for batch in batches():
-        blanks.update(chain.from_iterable(map(str.split, batch)))
     counts: Counter[str] = Counter()
-    for text, count in blanks.items():
+    for text, count in zip(frequent.words, frequent.count_U.tolist(), strict=True):
         for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text)):
             counts[word] += count
     return {word: count for word, count in counts.items() if count >= min_frequency}
