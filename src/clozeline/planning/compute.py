@@ -1,5 +1,7 @@
 """Floating-point operations for each token, by formula."""
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -19,11 +21,12 @@ class Compute:
 
     Kaplan et al. 2020, section 2.1 and table 1: forward 2·N for the N weights that a token is multiplied with, and
     4·layers·length·hidden where each token attends to all (2· where half of them are hidden from it); forward and
-    backward 3 times that, hence "6·N". Two differences: a layer that is used several times counts as often (ALBERT),
-    and the head, with its vocabulary, counts for the targets alone, for nothing else is projected.
+    backward 3 times that, hence "6·N". Where families differ: a layer that is used several times counts as often
+    (ALBERT), tokens are compared with relative positions too (DeBERTa), or with a window, to whole numbers of which
+    rows are padded (Longformer). The head, with its vocabulary, counts for the targets alone: nothing else is named.
 
-    A last layer that is computed for the targets alone costs less than is said here. Norms, activations and DeBERTa's
-    products with relative positions are left out, as the paper leaves them out.
+    A last layer that is computed for the targets alone costs less than is said here. Norms, activations, and what is
+    done once for a batch are left out, as the paper leaves them out.
     """
 
     body: float
@@ -39,14 +42,15 @@ class Compute:
                 cls.of(model.generator, length=length, target_share=target_share),
             )
         tables = {id(module.weight) for module in model.base_model.modules() if isinstance(module, nn.Embedding)}
-        own = {id(parameter): parameter for parameter in model.base_model.parameters() if parameter.ndim == 2}
-        layers = {id(matrix) for matrix in layer_matrices(model)} - tables
+        own = {id(parameter): parameter for parameter in _multiplied(model)}
+        layers = {id(matrix) for matrix in layer_matrices(model)} & own.keys() - tables
         inside = sum(own[key].numel() for key in layers)
         outside = sum(matrix.numel() for key, matrix in own.items() if key not in layers | tables)
         seen = 0.5 if objective_of(model) == "clm" else 1.0
+        padded = _padded(model, length) / length
         return cls(
-            body=2.0 * (inside * _times_used(model) + outside),
-            attention=4.0 * num_layers(model) * length * hidden_size(model) * seen,
+            body=2.0 * (inside * _times_used(model) + outside) * padded,
+            attention=4.0 * num_layers(model) * _num_compared(model, length) * hidden_size(model) * seen * padded,
             head=2.0 * target_share * _head_weights(model),
         )
 
@@ -61,6 +65,40 @@ class Compute:
     @property
     def training(self) -> float:
         return (1 + _BACKWARD) * self.forward
+
+
+def _multiplied(model: LanguageModel) -> Iterator[nn.Parameter]:
+    """Weights of the encoder that a token may be multiplied with, tables among them; not those that pre-training leaves
+    idle: of the first token alone (a pooler), of global attention."""
+    for name, parameter in model.base_model.named_parameters():
+        if parameter.ndim >= 2 and "pooler." not in name and "_global." not in name:
+            yield parameter
+
+
+def _padded(model: LanguageModel, length: int) -> int:
+    """Tokens of a row as the encoder computes it."""
+    window = _window(model)
+    return length if window is None else math.ceil(length / window) * window
+
+
+def _num_compared(model: LanguageModel, length: int) -> float:
+    """What each token is compared with and takes values from, the mean of the two.
+
+    Longformer's rows are cut into chunks of a window, each half over the one before (Beltagy et al. 2020, section 3.2),
+    and values are taken from three halves. In DeBERTa, content is compared with positions and positions with content
+    (He et al. 2020, equation 4), of `position_buckets` to each side.
+    """
+    window = _window(model)
+    if window is not None:
+        half = window / 2
+        return (4 * half * (1 - half / _padded(model, length)) + 3 * half) / 2
+    num_positions = 2 * getattr(model.config, "position_buckets", 0)
+    return length + num_positions
+
+
+def _window(model: LanguageModel) -> int | None:
+    windows = getattr(model.config, "attention_window", None)
+    return None if windows is None else max(windows) if isinstance(windows, list) else int(windows)
 
 
 def hidden_size(model: LanguageModel) -> int:
