@@ -5,7 +5,7 @@ import json
 import random
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,10 +19,10 @@ from clozeline.errors import DataError, TrainingError
 from clozeline.model import language_model
 from clozeline.model.families import TokenIds
 from clozeline.params import ClassificationParams, read_params
-from clozeline.stages import finetune
 from clozeline.tasks.classification.labelled import Labelled
 from clozeline.tasks.classification.selection import select
 from clozeline.tasks.classification.single_label import SingleLabel
+from tests.fine_tuning import contents, fine_tune, metrics_of
 
 PARAMS = read_params(Path(__file__).parents[2] / "params.yaml").finetune["library"]
 TOPICS = {"cooking": "salt oven butter flour", "sailing": "mast keel tide rudder", "gardens": "soil seed root weed"}
@@ -64,36 +64,25 @@ def run(small_encoder: Path, tmp_path: Path) -> Finetune:
     """`run(name, **changes)` runs the stage and returns the folder of all it wrote."""
     records = topic_records(150)
     pq.write_table(pa.Table.from_pylist(records), tmp_path / "data.parquet")
-    pq.write_table(pa.table({"text": ["something else"]}), tmp_path / "train.parquet")
 
-    def run(name: str, *, encoder: Path = small_encoder, seed: int = 7, **changes: object) -> Path:
-        out = tmp_path / name
-        finetune.run(
+    def run(
+        name: str,
+        *,
+        encoder: Path = small_encoder,
+        seed: int = 7,
+        pretraining_texts: Sequence[str] = ("something else",),
+        **changes: object,
+    ) -> Path:
+        return fine_tune(
             params(**changes),
-            seed=seed,
-            task="topics",
+            tmp_path / name,
             encoder=encoder,
             data=tmp_path / "data.parquet",
-            pretraining_text=tmp_path / "train.parquet",
-            out=out / "model",
-            metrics=out / "metrics.json",
-            confusion=out / "confusion.csv",
-            classes=out / "classes.csv",
-            examples=out / "examples",
-            work=tmp_path / "work",
+            seed=seed,
+            pretraining_texts=pretraining_texts,
         )
-        return out
 
     return run
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
-
-
-def metrics_of(folder: Path) -> dict[str, object]:
-    metrics: dict[str, object] = json.loads((folder / "metrics.json").read_text())
-    return metrics
 
 
 def rows_of(folder: Path) -> list[list[str]]:
@@ -213,10 +202,10 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(
     monkeypatch.setattr(SingleLabel, "validation_score", killed_once)
     with pytest.raises(Killed):
         run("parts")
-    assert len(list((tmp_path / "work" / "topics").glob("*/step-*"))) == 1
+    assert len(list((tmp_path / "work" / "small").glob("*/step-*"))) == 1
     assert contents(run("parts")) == contents(whole)
     assert next(asked) == 5
-    assert list((tmp_path / "work" / "topics").iterdir()) == []
+    assert list((tmp_path / "work" / "small").iterdir()) == []
 
 
 def test_the_best_of_several_seeds_is_kept_by_validation_and_their_spread_is_told(
@@ -234,7 +223,7 @@ def test_the_best_of_several_seeds_is_kept_by_validation_and_their_spread_is_tol
     assert spread["best_seed"] == 7 + best
     assert told == figures[best]
     assert contents(out / "model") == contents(alone[best] / "model")
-    assert list((tmp_path / "work" / "topics").iterdir()) == []
+    assert list((tmp_path / "work" / "small").iterdir()) == []
 
 
 def test_parts_of_a_batch_that_fit_into_memory_give_the_figures_of_the_whole(run: Finetune) -> None:
@@ -308,10 +297,9 @@ def test_long_texts_are_counted(run: Finetune) -> None:
     assert metrics_of(run("whole", max_length=64, epochs=1))["num_truncated_train"] == 0
 
 
-def test_test_texts_that_the_encoder_has_seen_are_counted(run: Finetune, tmp_path: Path) -> None:
+def test_test_texts_that_the_encoder_has_seen_are_counted(run: Finetune) -> None:
     texts = [record["text"].upper() for record in topic_records(150)]
-    pq.write_table(pa.table({"text": texts}), tmp_path / "train.parquet")
-    metrics = metrics_of(run("out", epochs=1))
+    metrics = metrics_of(run("out", pretraining_texts=texts, epochs=1))
     assert metrics["num_test_seen_in_pretraining"] == metrics["num_test"]
     assert metrics["num_test_near_duplicates_in_pretraining"] == metrics["num_test"]
     assert metrics["contaminated_fraction"] == 1.0

@@ -18,10 +18,10 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, Bert
 from clozeline.errors import ArtifactError, DataError
 from clozeline.params import ClassificationParams, read_params
 from clozeline.params.finetuning.layers import whole_task
-from clozeline.stages import finetune
 from clozeline.tasks.classification.single_label import SingleLabel
 from clozeline.tasks.classification.task import prepare_classification
 from clozeline.tasks.task import Task, TaskInputs
+from tests.fine_tuning import fine_tune, metrics_of
 
 DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
 TOPICS = {"cooking": "model reads", "sailing": "tensor shape", "gardens": "error hash"}
@@ -86,30 +86,14 @@ def prepare(small_encoder: Path, tmp_path: Path) -> Prepare:
 def run(records: list[dict[str, Any]], folder: Path, encoder: Path, **changes: object) -> dict[str, Any]:
     """The stage on them; its metrics."""
     (folder / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    pq.write_table(pa.table({"text": ["nothing"]}), folder / "seen.parquet")
-    finetune.run(
-        params(**changes),
-        seed=1,
-        task="small",
-        encoder=encoder,
-        data=folder / "data.jsonl",
-        pretraining_text=folder / "seen.parquet",
-        out=folder / "model",
-        metrics=folder / "metrics.json",
-        confusion=folder / "confusion.csv",
-        classes=folder / "classes.csv",
-        examples=folder / "examples",
-        work=folder / "work",
-    )
-    metrics: dict[str, Any] = json.loads((folder / "metrics.json").read_text())
-    return metrics
+    return metrics_of(fine_tune(params(**changes), folder / "out", encoder=encoder, data=folder / "data.jsonl", seed=1))
 
 
 @pytest.fixture(scope="module")
 def multi_label(small_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A folder with all that the stage wrote of a multi-label task, and its metrics."""
     folder = tmp_path_factory.mktemp("multi")
-    return folder, run(topic_sets(450), folder, small_encoder, multi_label=True)
+    return folder / "out", run(topic_sets(450), folder, small_encoder, multi_label=True)
 
 
 def test_label_sets_are_learned(multi_label: tuple[Path, dict[str, Any]]) -> None:

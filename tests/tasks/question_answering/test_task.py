@@ -6,14 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from transformers import AutoModelForQuestionAnswering
 
 from clozeline.params import QuestionAnsweringParams, read_params
 from clozeline.params.finetuning.layers import whole_task
-from clozeline.stages import finetune
+from tests.fine_tuning import contents, fine_tune, metrics_of
 
 PROJECT = Path(__file__).parents[3]
 WORDS = ["tensor", "model", "file", "error", "shape", "text", "hash", "row"]
@@ -56,32 +54,16 @@ def params(**changes: object) -> QuestionAnsweringParams:
 def run(small_encoder: Path, tmp_path: Path) -> Finetune:
     """`run(name, **changes)` runs the stage and returns the folder of all it wrote."""
     (tmp_path / "data.json").write_text(json.dumps(squad(500, seed=1)))
-    pq.write_table(pa.table({"text": ["something else"]}), tmp_path / "train.parquet")
 
     def run(name: str, **changes: object) -> Path:
-        out = tmp_path / name
-        finetune.run(
-            params(**changes),
-            seed=7,
-            task="answers",
-            encoder=small_encoder,
-            data=tmp_path / "data.json",
-            pretraining_text=tmp_path / "train.parquet",
-            out=out / "model",
-            metrics=out / "metrics.json",
-            confusion=out / "confusion.csv",
-            classes=out / "classes.csv",
-            examples=out / "examples",
-            work=tmp_path / "work",
-        )
-        return out
+        return fine_tune(params(**changes), tmp_path / name, encoder=small_encoder, data=tmp_path / "data.json")
 
     return run
 
 
 def test_answers_are_found_and_questions_without_one_left_alone(run: Finetune) -> None:
     out = run("out")
-    metrics = json.loads((out / "metrics.json").read_text())
+    metrics = metrics_of(out)
     headline = metrics["headline"]
     assert headline["value"] > 0.75
     assert headline["value"] > max(headline["baseline_value"], headline["trivial_value"]) + 0.2
@@ -91,5 +73,4 @@ def test_answers_are_found_and_questions_without_one_left_alone(run: Finetune) -
 
 def test_the_same_bytes_come_out_twice(run: Finetune) -> None:
     once, twice = (run(name, epochs=1) for name in ("one", "two"))
-    files = sorted(file.relative_to(once) for file in once.rglob("*") if file.is_file())
-    assert all((once / file).read_bytes() == (twice / file).read_bytes() for file in files)
+    assert contents(once) == contents(twice)

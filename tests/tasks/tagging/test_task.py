@@ -5,14 +5,12 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from clozeline.params import TaggingParams, read_params
 from clozeline.params.finetuning.layers import whole_task
-from clozeline.stages import finetune
+from tests.fine_tuning import contents, fine_tune, metrics_of
 
 PROJECT = Path(__file__).parents[3]
 Finetune = Callable[..., Path]
@@ -57,32 +55,16 @@ def run(small_encoder: Path, tmp_path: Path) -> Finetune:
     data.mkdir()
     (data / "train.conll").write_text(conll(300, seed=1))
     (data / "test.conll").write_text(conll(60, seed=2))
-    pq.write_table(pa.table({"text": ["something else"]}), tmp_path / "train.parquet")
 
     def run(name: str, **changes: object) -> Path:
-        out = tmp_path / name
-        finetune.run(
-            params(**changes),
-            seed=7,
-            task="things",
-            encoder=small_encoder,
-            data=data,
-            pretraining_text=tmp_path / "train.parquet",
-            out=out / "model",
-            metrics=out / "metrics.json",
-            confusion=out / "confusion.csv",
-            classes=out / "classes.csv",
-            examples=out / "examples",
-            work=tmp_path / "work",
-        )
-        return out
+        return fine_tune(params(**changes), tmp_path / name, encoder=small_encoder, data=data)
 
     return run
 
 
 def test_entities_are_found_better_than_by_each_words_usual_tag(run: Finetune) -> None:
     out = run("out")
-    headline = json.loads((out / "metrics.json").read_text())["headline"]
+    headline = metrics_of(out)["headline"]
     assert headline["metric"] == "f1"
     assert headline["value"] > 0.65 > headline["baseline_value"] + 0.4
     assert headline["trivial_value"] == 0
@@ -96,11 +78,10 @@ def test_entities_are_found_better_than_by_each_words_usual_tag(run: Finetune) -
 
 def test_the_same_bytes_come_out_twice(run: Finetune) -> None:
     once, twice = (run(name, epochs=1) for name in ("one", "two"))
-    files = sorted(file.relative_to(once) for file in once.rglob("*") if file.is_file())
-    assert all((once / file).read_bytes() == (twice / file).read_bytes() for file in files)
+    assert contents(once) == contents(twice)
 
 
 def test_rows_shorter_than_sentences_lose_no_word(run: Finetune) -> None:
-    metrics = json.loads((run("out", epochs=1, max_length=8) / "metrics.json").read_text())
+    metrics = metrics_of(run("out", epochs=1, max_length=8))
     assert metrics["num_split_test"] > 10
     assert metrics["num_entities"] > 60

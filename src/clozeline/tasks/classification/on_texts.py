@@ -10,20 +10,18 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from clozeline.model import classifier, heads
 from clozeline.model.encoded import TargetedBatch
 from clozeline.params import LabelledParams
 from clozeline.tasks.classification.parts import ClassifiedRows, read_selection, warn_of_unknown_tokens
-from clozeline.tasks.rows import sorted_batches, training_batches
+from clozeline.tasks.opening import answers, check_fit, measuring_batches, num_batches
+from clozeline.tasks.rows import training_batches
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.task import TaskInputs
 from clozeline.tokens.tokenizer import OpenTokenizer
 from clozeline.training.state import Batch
 
-_MEASURED_TOGETHER = 4
-"""A batch that is only measured may be so many times larger: it needs no gradients."""
 Problem = Literal["single_label_classification", "multi_label_classification"]
 
 
@@ -47,20 +45,14 @@ class ClassifierOnTexts:
         self.selection = read_selection(inputs, params, opened)
         self.labels = self.selection.labels
         self.model = self.built(inputs)
-        heads.check_fit(
-            self.model,
-            inputs.encoder,
-            vocab_size=opened.vocab_size,
-            max_length=params.max_length,
-            pad_id=opened.special_ids.pad,
-        )
+        check_fit(self.model, opened, inputs)
         with_types = params.second_field is not None and heads.tells_pairs_apart(self.model)
         self.train, self.validation, self.test_part = (
             replace(ClassifiedRows.encode(part, self.labels, opened, params), with_types=with_types)
             for part in (self.selection.train, self.selection.validation, self.selection.test)
         )
         warn_of_unknown_tokens(self.train.rows, opened)
-        self.batches_per_epoch = -(-len(self.train) // params.batch_size)
+        self.batches_per_epoch = num_batches(len(self.train), inputs)
 
     def built(self, inputs: TaskInputs) -> heads.TaskModel:
         """The model that answers; as `heads.build`."""
@@ -76,11 +68,9 @@ class ClassifierOnTexts:
     def logits(self, part: ClassifiedRows) -> npt.NDArray[np.float32]:
         """`logits_TC` of every text of a part."""
         logits_TC = np.zeros((len(part), len(self.labels)), dtype=np.float32)
-        self.model.eval()
-        with torch.inference_mode():
-            for rows_B in sorted_batches(part.rows.length_T, _MEASURED_TOGETHER * self.params.batch_size):
-                batch = part.encoded(rows_B).to(self.model.device)
-                logits_TC[rows_B] = classifier.class_logits(self.model, batch).float().cpu().numpy()
+        batches = measuring_batches(part.rows.length_T, self.inputs)
+        for rows_B, logits_BC in answers(self.model, batches, part.encoded, classifier.class_logits):
+            logits_TC[rows_B] = logits_BC.float().cpu().numpy()
         return logits_TC
 
     def counts(self) -> dict[str, int]:

@@ -6,11 +6,11 @@ Shapes: Q questions, W windows, B windows of a batch, L longest of them.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -18,21 +18,19 @@ from clozeline.model import answerer, heads
 from clozeline.model.encoded import TargetedBatch
 from clozeline.params import QuestionAnsweringParams
 from clozeline.tasks.intervals import bootstrap_interval
+from clozeline.tasks.opening import answers, measuring_batches, num_batches, opened_for
 from clozeline.tasks.question_answering.baselines import nearest_sentences
 from clozeline.tasks.question_answering.decoding import best_span, best_threshold
 from clozeline.tasks.question_answering.questions import AnswerCount, Question, QuestionCount, select
 from clozeline.tasks.question_answering.scores import exact_match, f1
 from clozeline.tasks.question_answering.squad import read_squad
 from clozeline.tasks.question_answering.windows import NO_ANSWER, Windows
-from clozeline.tasks.rows import sorted_batches, training_batches
+from clozeline.tasks.rows import training_batches
 from clozeline.tasks.sources import records_of
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, shown
-from clozeline.tokens.tokenizer import OpenTokenizer
 from clozeline.training.state import Batch
 
-_MEASURED_TOGETHER = 4
-"""A batch that is only measured may be so many times larger: it needs no gradients."""
 _NOTHING = "no answer"
 
 
@@ -86,20 +84,13 @@ class QuestionAnswering:
         fields = {name: getattr(params, name) for name in ("question_field", "context_field", "answers_field")}
         self._questions = select(records_of(params, inputs.data, fields, {".json": read_squad}), params)
         self.model = answerer.build(inputs.encoder, inputs.seed)
-        opened = OpenTokenizer.open(inputs.encoder)
-        heads.check_fit(
-            self.model,
-            inputs.encoder,
-            vocab_size=opened.vocab_size,
-            max_length=params.max_length,
-            pad_id=opened.special_ids.pad,
-        )
+        opened = opened_for(self.model, inputs)
         self._with_types = heads.tells_pairs_apart(self.model)
         self._train, self._validation, self._test = (
             Windows.encode(part, opened, params)
             for part in (self._questions.train, self._questions.validation, self._questions.test)
         )
-        self.batches_per_epoch = -(-len(self._train.rows) // params.batch_size)
+        self.batches_per_epoch = num_batches(len(self._train.rows), inputs)
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetedBatch]]:
         return training_batches(
@@ -186,13 +177,11 @@ class QuestionAnswering:
         return [Found(text, margin) for text, margin in zip(texts, (nothing_Q - score_Q).tolist(), strict=True)]
 
     def _logits(self, part: Windows) -> Iterator[tuple[int, npt.NDArray[np.float32], npt.NDArray[np.float32]]]:
-        self.model.eval()
-        batch_size = _MEASURED_TOGETHER * self._params.batch_size
-        with torch.inference_mode():
-            for windows_B in sorted_batches(part.rows.length_T, batch_size):
-                batch = part.rows.encoded(windows_B, with_types=self._with_types).to(self.model.device)
-                start_BL, end_BL = (logits.float().cpu().numpy() for logits in answerer.end_logits(self.model, batch))
-                yield from zip(windows_B.tolist(), start_BL, end_BL, strict=True)
+        encoded = partial(part.rows.encoded, with_types=self._with_types)
+        batches = measuring_batches(part.rows.length_T, self._inputs)
+        for windows_B, ends in answers(self.model, batches, encoded, answerer.end_logits):
+            start_BL, end_BL = (logits_BL.float().cpu().numpy() for logits_BL in ends)
+            yield from zip(windows_B.tolist(), start_BL, end_BL, strict=True)
 
 
 def _margin(questions: Sequence[Question], found: Sequence[Found]) -> float:

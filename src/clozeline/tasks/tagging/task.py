@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
 from clozeline.model import heads, tagger
 from clozeline.model.encoded import TargetedBatch
 from clozeline.params import TaggingParams
-from clozeline.tasks.rows import Ids, batches_from, sorted_batches
+from clozeline.tasks.opening import answers, measuring_batches, num_batches, opened_for
+from clozeline.tasks.rows import Ids, batches_from
 from clozeline.tasks.sources import records_of
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.tagging.baselines import nothing, usual_tags
@@ -24,11 +24,7 @@ from clozeline.tasks.tagging.schemes import OUTSIDE, type_of
 from clozeline.tasks.tagging.scores import EntityScores, Tags, entities_in, score
 from clozeline.tasks.tagging.sentences import SentenceCount, select
 from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, shown
-from clozeline.tokens.tokenizer import OpenTokenizer
 from clozeline.training.state import Batch
-
-_MEASURED_TOGETHER = 4
-"""A batch that is only measured may be so many times larger: it needs no gradients."""
 
 
 @dataclass(frozen=True)
@@ -76,19 +72,12 @@ class Tagging:
         self._sentences = select(records_of(params, inputs.data, fields, formats), params)
         self._tags = self._sentences.tags
         self.model = tagger.build(inputs.encoder, self._tags, inputs.seed)
-        opened = OpenTokenizer.open(inputs.encoder)
-        heads.check_fit(
-            self.model,
-            inputs.encoder,
-            vocab_size=opened.vocab_size,
-            max_length=params.max_length,
-            pad_id=opened.special_ids.pad,
-        )
+        opened = opened_for(self.model, inputs)
         self._train, self._validation, self._test = (
             TaggedRows.encode(part, self._tags, opened, params.max_length)
             for part in (self._sentences.train, self._sentences.validation, self._sentences.test)
         )
-        self.batches_per_epoch = -(-len(self._train.rows) // params.batch_size)
+        self.batches_per_epoch = num_batches(len(self._train.rows), inputs)
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetedBatch]]:
         length_R, batch_size = self._train.rows.length_T, self._inputs.params.batch_size
@@ -148,13 +137,10 @@ class Tagging:
 
     def _predict(self, part: TaggedRows) -> Tags:
         said_RW: dict[int, Ids] = {}
-        self.model.eval()
-        batch_size = _MEASURED_TOGETHER * self._inputs.params.batch_size
-        with torch.inference_mode():
-            for rows_B in sorted_batches(part.rows.length_T, batch_size):
-                logits_BLC = tagger.tag_logits(self.model, part.rows.encoded(rows_B).to(self.model.device))
-                said_BL = logits_BLC.argmax(dim=2).cpu().numpy()
-                said_RW |= {row: said_BL[n, part.first_RW[row]] for n, row in enumerate(rows_B.tolist())}
+        batches = measuring_batches(part.rows.length_T, self._inputs)
+        for rows_B, logits_BLC in answers(self.model, batches, part.rows.encoded, tagger.tag_logits):
+            said_BL = logits_BLC.argmax(dim=2).cpu().numpy()
+            said_RW |= {row: said_BL[n, part.first_RW[row]] for n, row in enumerate(rows_B.tolist())}
         return part.tags_of(said_RW, self._tags, OUTSIDE)
 
     def _shown(self, predicted: Tags) -> list[ShownItem]:

@@ -1,0 +1,50 @@
+"""The finetune stage, run on the files of a test."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clozeline.params import FinetuneParams
+from clozeline.stages import finetune
+
+
+def fine_tune(
+    params: FinetuneParams,
+    out: Path,
+    *,
+    encoder: Path,
+    data: Path,
+    seed: int = 7,
+    pretraining_texts: Sequence[str] = ("something else",),
+) -> Path:
+    """`out`, with all that the stage wrote in it; what it works with is beside it, the same for every run there."""
+    seen = out.parent / "pretraining.parquet"
+    pq.write_table(pa.table({"text": list(pretraining_texts)}), seen)
+    finetune.run(
+        params,
+        seed=seed,
+        task="small",
+        encoder=encoder,
+        data=data,
+        pretraining_text=seen,
+        out=out / "model",
+        metrics=out / "metrics.json",
+        confusion=out / "confusion.csv",
+        classes=out / "classes.csv",
+        examples=out / "examples",
+        work=out.parent / "work",
+    )
+    return out
+
+
+def metrics_of(out: Path) -> dict[str, Any]:
+    metrics: dict[str, Any] = json.loads((out / "metrics.json").read_text())
+    return metrics
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
