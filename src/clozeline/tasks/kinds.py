@@ -9,7 +9,7 @@ from clozeline.tasks.question_answering.task import QuestionAnswering
 from clozeline.tasks.similarity.task import prepare_similarity
 from clozeline.tasks.tagging.task import Tagging
 from clozeline.tasks.task import Task, TaskInputs
-from clozeline.tasks.zero_shot.task import ZeroShot
+from clozeline.tasks.zero_shot.task import prepare_zero_shot
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ KINDS: Mapping[str, TaskKind] = MappingProxyType(
             baseline="cosine of TF-IDF, the same for all; BM25, a random order",
         ),
         "zero_shot": TaskKind(
-            prepare=ZeroShot,
-            answers="one label for each text, by the word filled into a prompt; nothing is trained",
+            prepare=prepare_zero_shot,
+            answers="one label for each text, by the word filled into a prompt, or by entailment; nothing is trained",
             data="a text and its label, to judge by: Parquet, JSON Lines, CSV, TSV",
             metric="accuracy, macro-F1, Matthews",
             reference="scikit-learn",

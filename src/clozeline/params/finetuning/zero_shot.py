@@ -5,20 +5,31 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from clozeline.params.finetuning.classification import LabelledParams
-from clozeline.params.section import Rule
+from clozeline.params.section import Rule, Section
 
 BLANK = "[MASK]"
 """In a prompt, whatever the tokenizer calls its mask."""
 
 
+class EntailmentParams(Section):
+    """A classifier of pairs of texts that has a label `entailment`."""
+
+    model: str
+    """A folder, such as models/finetuned/mnli, or a name on the hub."""
+    revision: str | None = None
+    """A commit there."""
+
+
 class ZeroShotParams(LabelledParams):
-    """One label for each text, by what the pre-trained model itself would fill into a prompt: nothing is trained."""
+    """One label for each text, by what a model says of a prompt behind it: nothing is trained."""
 
     kind: Literal["zero_shot"]
     prompt: str
     """What is said behind each text, with one blank."""
+    entailment: EntailmentParams | None
+    """Does the prompt, filled with a label's words, follow from the text? Null: what would the encoder fill in?"""
     label_words: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] | None
-    """Label → words that stand for it, each one token; null: the labels themselves."""
+    """Label → words that stand for it, each one token, or by entailment any phrase; null: the labels themselves."""
     calibrated: bool
     """How much likelier a word is behind the text than in the prompt alone, instead of how likely."""
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -29,4 +40,9 @@ class ZeroShotParams(LabelledParams):
         ("num_seeds", lambda num: num == 1, "`num_seeds: 1`: nothing is drawn"),
         ("lora", lambda lora: lora is None, "`lora: null`: nothing is trained"),
     )
-    measured_by: ClassVar[tuple[str, ...]] = (*LabelledParams.measured_by, "prompt", "label_words", "calibrated")
+    measured_by: ClassVar[tuple[str, ...]] = (
+        *LabelledParams.measured_by,
+        "prompt",
+        "label_words",
+        "calibrated",
+    )

@@ -12,9 +12,9 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.params import ZeroShotParams, read_params
 from clozeline.params.finetuning.layers import whole_task
-from clozeline.stages import finetune
 from clozeline.tasks.task import TaskInputs
-from clozeline.tasks.zero_shot.task import ZeroShot
+from clozeline.tasks.zero_shot.cloze import Cloze
+from tests.fine_tuning import fine_tune, metrics_of
 
 DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
 PROMPT = "the text is [MASK] here"
@@ -50,7 +50,7 @@ def by_hand(encoder: Path, text: str) -> dict[str, float]:
 
 def test_scores_are_those_of_the_prompt_filled_by_stock_transformers(small_encoder: Path, data: Path) -> None:
     for is_calibrated in (False, True):
-        task = ZeroShot(TaskInputs(params(calibrated=is_calibrated), 1, small_encoder, data, data))
+        task = Cloze(TaskInputs(params(calibrated=is_calibrated), 1, small_encoder, data, data))
         text = min(task.test_part.texts.first, key=len)
         given = task.logits(task.test_part)[task.test_part.texts.first.index(text)]
         scores, prior = by_hand(small_encoder, text), by_hand(small_encoder, "")
@@ -59,42 +59,29 @@ def test_scores_are_those_of_the_prompt_filled_by_stock_transformers(small_encod
 
 
 def test_the_prompt_is_whole_behind_a_text_that_is_too_long(small_encoder: Path, data: Path) -> None:
-    task = ZeroShot(TaskInputs(params(), 1, small_encoder, data, data))
-    rows = task._rows(["the model " * 40, "the model"])
+    task = Cloze(TaskInputs(params(), 1, small_encoder, data, data))
+    rows = task.rows(["the model " * 40, "the model"])
     assert (len(rows.ids_T[0]), rows.num_truncated) == (24, 1)
     tail = rows.ids_T[1][3:].tolist()
     assert rows.ids_T[0][-len(tail) :].tolist() == tail
 
 
 def test_the_stage_judges_it_and_trains_nothing(small_encoder: Path, data: Path, tmp_path: Path) -> None:
-    names = ("metrics.json", "confusion.csv", "classes.csv", "examples", "model")
-    metrics, confusion, classes, examples, out = (tmp_path / "out" / name for name in names)
-    finetune.run(
-        params(),
-        seed=1,
-        task="t",
-        encoder=small_encoder,
-        data=data,
-        pretraining_text=data,
-        out=out,
-        metrics=metrics,
-        confusion=confusion,
-        classes=classes,
-        examples=examples,
-        work=tmp_path / "work",
-    )
-    told = json.loads(metrics.read_text())
+    out = fine_tune(params(), tmp_path / "out", encoder=small_encoder, data=data)
+    told = metrics_of(out)
     assert told["best_epoch"] == 0
     assert told["headline"]["baseline"] == "TF-IDF + logistic regression"
     assert told["records"]["num_used"] == 80
-    before, after = (AutoModelForMaskedLM.from_pretrained(folder).state_dict() for folder in (small_encoder, out))
+    before, after = (
+        AutoModelForMaskedLM.from_pretrained(folder).state_dict() for folder in (small_encoder, out / "model")
+    )
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 @pytest.mark.parametrize("words", [{"files": ["f"]}, {"files": ["filesystem"], "models": ["m"]}, None])
 def test_labels_without_a_word_of_one_token_are_named(small_encoder: Path, data: Path, words: object) -> None:
     with pytest.raises(ParamsError, match=r"label `(files|models)`"):
-        ZeroShot(TaskInputs(params(label_words=words), 1, small_encoder, data, data))
+        Cloze(TaskInputs(params(label_words=words), 1, small_encoder, data, data))
 
 
 def test_a_model_that_fills_no_blanks_is_refused(small_encoder: Path, data: Path, tmp_path: Path) -> None:
@@ -105,7 +92,7 @@ def test_a_model_that_fills_no_blanks_is_refused(small_encoder: Path, data: Path
     config = json.loads((folder / "config.json").read_text()) | {"architectures": ["ModernBertModel"]}
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ArtifactError, match="fills no blanks"):
-        ZeroShot(TaskInputs(params(), 1, folder, data, data))
+        Cloze(TaskInputs(params(), 1, folder, data, data))
 
 
 @pytest.mark.parametrize("prompt", ["no blank", "[MASK] and [MASK]"])

@@ -1,0 +1,99 @@
+"""Whether the prompt, filled with a label's words, follows from the text (Yin, Hay & Roth 2019, section 4.2).
+
+Shapes: T texts, B rows of a batch, C classes.
+"""
+
+import shutil
+import tempfile
+import weakref
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from clozeline.errors import ParamsError
+from clozeline.model import entailer, heads
+from clozeline.params import ZeroShotParams
+from clozeline.params.finetuning.zero_shot import BLANK
+from clozeline.tasks.opening import answers, measuring_batches
+from clozeline.tasks.rows import TextRows, lengths_of
+from clozeline.tasks.task import TaskInputs
+from clozeline.tasks.zero_shot.by_prompt import ByPrompt, Scores
+from clozeline.tokens.tokenizer import OpenTokenizer, save_existing
+
+
+class Entailment(ByPrompt):
+    """The mean logit of entailment of a label's words, by a model that knows texts of pairs."""
+
+    def __init__(self, inputs: TaskInputs) -> None:
+        """As `ByPrompt`, of the model that `entailment` names, and:
+
+        Raises:
+            ArtifactError: there is no such model, or it says nothing of entailment.
+            ParamsError: a label has no words, or the prompt is too long to stand whole beside a text.
+        """
+        params = inputs.params
+        assert isinstance(params, ZeroShotParams)
+        assert params.entailment is not None
+        folder = Path(tempfile.mkdtemp())
+        weakref.finalize(self, shutil.rmtree, folder)
+        _gather(entailer.place_of(params.entailment.model, params.entailment.revision), folder)
+        super().__init__(replace(inputs, encoder=folder))
+        self._opened = OpenTokenizer.open(folder)
+        self._with_types = heads.tells_pairs_apart(self.model)
+        self._filled = [self._prompts_of(label) for label in self.labels]
+        self._check_length()
+
+    def built(self, inputs: TaskInputs) -> heads.TaskModel:
+        return entailer.build(inputs.encoder)
+
+    def scores(self, texts: Sequence[str]) -> Scores:
+        score_TC = np.zeros((len(texts), len(self.labels)), dtype=np.float32)
+        for label, prompts in enumerate(self._filled):
+            for prompt in prompts:
+                score_TC[:, label] += self._follows(texts, prompt) / len(prompts)
+        return score_TC
+
+    def _follows(self, texts: Sequence[str], prompt: str) -> Scores:
+        """`logit_T`."""
+        seconds = [prompt] * len(texts)
+        rows = TextRows.encode(texts, self._opened, self.zero.max_length, seconds=seconds)
+        encoded = partial(rows.encoded, with_types=self._with_types)
+        logit_T = np.zeros(len(texts), dtype=np.float32)
+        batches = measuring_batches(rows.length_T, self.inputs)
+        for rows_B, logit_B in answers(self.model, batches, encoded, entailer.entailment_logits):
+            logit_T[rows_B] = logit_B.cpu().numpy()
+        return logit_T
+
+    def _prompts_of(self, label: str) -> list[str]:
+        words = [label] if self.zero.label_words is None else self.zero.label_words.get(label, ())
+        if not words:
+            raise ParamsError(
+                f"params.yaml: label `{label}` of the task has no words to fill into the prompt",
+                given="no words",
+                expected="words, or whole phrases",
+                do=f"name some: `label_words: {{{label}: [PHRASE, …], …}}`",
+            )
+        return [self.zero.prompt.replace(BLANK, word) for word in words]
+
+    def _check_length(self) -> None:
+        """Of a pair that is too long the longer text is cut: a prompt of at most half the length stays whole."""
+        prompts = [prompt for prompts in self._filled for prompt in prompts]
+        longest = int(lengths_of(prompts, self._opened).max())
+        if 2 * longest > self.zero.max_length:
+            raise ParamsError(
+                "params.yaml: `prompt` of the task leaves no room for a text",
+                given=f"{longest} tokens",
+                expected=f"at most half of {self.zero.max_length} (`max_length`)",
+                do="shorten it or the `label_words`, or raise `max_length`",
+            )
+
+
+def _gather(place: Path, folder: Path) -> None:
+    """Fill `folder` with the model in `place`, and with its tokenizer as ours are written."""
+    for pattern in ("config.json", "*.safetensors", "*.safetensors.index.json"):
+        for file in place.glob(pattern):
+            (folder / file.name).symlink_to(file.resolve())
+    save_existing(str(place), folder)

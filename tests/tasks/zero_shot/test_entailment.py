@@ -1,0 +1,160 @@
+"""Claim: a model of entailment gives a text the label whose filled prompt follows from it, as transformers does."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.params import ClassificationParams, ZeroShotParams, read_params
+from clozeline.params.finetuning.layers import whole_task
+from clozeline.tasks.task import TaskInputs
+from clozeline.tasks.zero_shot.entailment import Entailment
+from clozeline.tasks.zero_shot.task import prepare_zero_shot
+from tests.fine_tuning import fine_tune, metrics_of
+from tests.tiny_models import small_modernbert
+
+DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
+PROMPT = "the text is of [MASK]"
+PHRASES = {"files": ["the file", "rows"], "models": ["models"]}
+TOPICS = {"files": ["file", "rows", "hash"], "models": ["model", "encoder", "tensor"]}
+
+
+def params(model: Path | str, **changes: object) -> ZeroShotParams:
+    task = {"kind": "zero_shot", "data": "x", "prompt": PROMPT, "label_words": PHRASES, "max_length": 40}
+    more = {"entailment": {"model": str(model)}, "num_threads": 1, **changes}
+    return ZeroShotParams.model_validate(whole_task("t", {**task, **more}, DEFAULTS))
+
+
+@pytest.fixture(scope="module")
+def judge(save_trained: Callable[[Any], Path]) -> Path:
+    """A model of entailment with random weights, as it comes from anywhere: no mask, labels in capitals."""
+    from transformers import ModernBertForSequenceClassification
+
+    config = small_modernbert()
+    config.id2label = {0: "CONTRADICTION", 1: "NEUTRAL", 2: "ENTAILMENT"}
+    config.label2id = {label: number for number, label in config.id2label.items()}
+    torch.manual_seed(0)
+    return save_trained(ModernBertForSequenceClassification(config))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    rows = [
+        {"text": f"{'the ' * (n % 9)}{words[n % 3]} {n}", "label": label}
+        for n in range(40)
+        for label, words in TOPICS.items()
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data.parquet")
+    return tmp_path / "data.parquet"
+
+
+def test_labels_are_those_of_transformers_own_zero_shot_pipeline(judge: Path, data: Path) -> None:
+    """One phrase for each label, and not calibrated: that is all that the pipeline knows."""
+    words = {"files": ["the file"], "models": ["models"]}
+    task = prepare_zero_shot(TaskInputs(params(judge, label_words=words, calibrated=False), 1, judge, data, data))
+    assert isinstance(task, Entailment)
+    texts = task.test_part.texts.first
+    stock = pipeline(
+        "zero-shot-classification",
+        model=AutoModelForSequenceClassification.from_pretrained(judge),
+        tokenizer=AutoTokenizer.from_pretrained(judge),
+    )
+    told = stock(texts, ["the file", "models"], hypothesis_template=PROMPT.replace("[MASK]", "{}"))
+    expected = [[one["scores"][one["labels"].index(phrase)] for phrase in ("the file", "models")] for one in told]
+    shares = torch.from_numpy(task.logits(task.test_part)).softmax(dim=1)
+    torch.testing.assert_close(shares, torch.tensor(expected), rtol=0, atol=1e-5)
+
+
+def test_phrases_of_a_label_share_its_score_and_a_text_is_compared_with_none(judge: Path, data: Path) -> None:
+    def scores(**changes: object) -> torch.Tensor:
+        task = Entailment(TaskInputs(params(judge, **changes), 1, judge, data, data))
+        return torch.from_numpy(task.scores(["the file", ""]) if changes else task.logits(task.test_part))
+
+    alone = [scores(label_words=PHRASES | {"files": [phrase]})[:, 0] for phrase in PHRASES["files"]]
+    together = scores(label_words=PHRASES)
+    torch.testing.assert_close(together[:, 0], (alone[0] + alone[1]) / 2)
+    task = Entailment(TaskInputs(params(judge), 1, judge, data, data))
+    plain = torch.from_numpy(task.scores(task.test_part.texts.first))
+    torch.testing.assert_close(scores(), plain - together[1])
+
+
+def test_a_classifier_of_pairs_that_was_trained_here_is_judged_by_the_stage(
+    small_encoder: Path, tmp_path: Path
+) -> None:
+    words = [word for words in TOPICS.values() for word in words]
+    pairs = [
+        {"text": f"{first} here {number}", "second": f"the text is of {second}", "label": label}
+        for first in words
+        for second in words
+        for label in ["entailment" if first == second else "contradiction"]
+        for number in range(4)
+    ]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    task = {"kind": "classification", "data": "x", "second_field": "second", "max_length": 40, "batch_size": 8}
+    learning = {"epochs": 1, "num_threads": 1, "optimizer": {"learning_rate": 0.01}}
+    trained = fine_tune(
+        ClassificationParams.model_validate(whole_task("t", {**task, **learning}, DEFAULTS)),
+        tmp_path / "nli",
+        encoder=small_encoder,
+        data=tmp_path / "pairs.jsonl",
+    )
+    rows = [{"text": f"{words[n % 6]} here {n}", "label": words[n % 6]} for n in range(120)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data.parquet")
+    out = fine_tune(
+        params(trained / "model", label_words=None),
+        tmp_path / "out",
+        encoder=small_encoder,
+        data=tmp_path / "data.parquet",
+    )
+    told = metrics_of(out)
+    assert (told["best_epoch"], told["headline"]["metric"]) == (0, "accuracy")
+    assert told["headline"]["baseline"] == "TF-IDF + logistic regression"
+    saved = AutoModelForSequenceClassification.from_pretrained(out / "model")
+    assert set(saved.config.label2id) == {"entailment", "contradiction"}
+    AutoTokenizer.from_pretrained(out / "model")
+
+
+def test_a_model_is_had_from_the_hub_by_its_name(
+    judge: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "hub" / "models--some--nli" / "snapshots" / "c0ffee"
+    shutil.copytree(judge, snapshot)
+    (snapshot / "special_tokens_map.json").unlink()
+    (tmp_path / "hub" / "models--some--nli" / "refs").mkdir()
+    (tmp_path / "hub" / "models--some--nli" / "refs" / "main").write_text("c0ffee")
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    by_folder, by_name = (
+        Entailment(TaskInputs(params(name), 1, judge, data, data)).scores(["the file"]) for name in (judge, "some/nli")
+    )
+    assert by_folder.tolist() == by_name.tolist()
+    with pytest.raises(ArtifactError, match="cannot be had from the hub"):
+        Entailment(TaskInputs(params("other/nli"), 1, judge, data, data))
+
+
+def test_a_model_that_says_nothing_of_entailment_is_refused(
+    judge: Path, small_encoder: Path, small_classifier: Path, data: Path
+) -> None:
+    for wrong, labels in ((small_classifier, "jax, numpy, torch"), (small_encoder, "none")):
+        with pytest.raises(ArtifactError, match="does not say whether one text follows") as caught:
+            Entailment(TaskInputs(params(wrong), 1, judge, data, data))
+        assert labels in str(caught.value)
+
+
+def test_a_prompt_stays_whole_beside_a_long_text_and_one_too_long_is_refused(judge: Path, data: Path) -> None:
+    task = Entailment(TaskInputs(params(judge), 1, judge, data, data))
+    (long, longer) = task.scores(["the model " * 40, "the model " * 50])
+    assert long.tolist() == longer.tolist()
+    with pytest.raises(ParamsError, match="leaves no room"):
+        Entailment(TaskInputs(params(judge, prompt="the " * 20 + "[MASK]"), 1, judge, data, data))
+    with pytest.raises(ParamsError, match="label `models` of the task has no words"):
+        Entailment(TaskInputs(params(judge, label_words={"files": ["file"]}), 1, judge, data, data))
