@@ -16,7 +16,7 @@ from clozeline.cli import app
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.package import load
-from clozeline.search.index import SearchIndex
+from clozeline.search.index import Query, SearchIndex
 
 DOCS = {
     "torch.pad": ("torch", "Returns a tensor of the same shape.\n\nRows are padded at the end by torch.pad(x)."),
@@ -61,19 +61,36 @@ def test_the_package_gives_the_vectors_of_stock_transformers(embedding_package: 
 def test_a_function_is_found_by_its_own_docstring(project: Path) -> None:
     model, index = opened(project)
     (vector_H,) = model.embed(["Raises an error if the file is empty. Its hash is the one given."])
-    found = index.nearest(vector_H, top_k=2)
+    query = Query("Raises an error if the file is empty. Its hash is the one given.", vector_H)
+    found = index.nearest(query, top_k=2, by="meaning")
     assert [found[0].name, found[0].library] == ["python.hash", "python"]
     assert found[0].summary == "Raises an error if the file is empty."
     assert found[0].score == pytest.approx(1.0, abs=0.01)
     assert found[0].score > found[1].score
-    assert {one.name for one in index.nearest(vector_H, 9, "python")} == {"python.hash", "python.cut"}
+    assert {one.name for one in index.nearest(query, 9, "python")} == {"python.hash", "python.cut"}
+
+
+def test_a_search_by_words_finds_what_has_them_and_one_by_both_all_that_either_finds(project: Path) -> None:
+    """torch.pad alone has `rows`; its vector is made the farthest, so that by meaning it is the last."""
+    model, index = opened(project)
+    (pad_H,) = model.embed(["Returns a tensor of the same shape. Rows are padded at the end by this(x)."])
+    query = Query("rows", -pad_H)
+    names = {by: [one.name for one in index.nearest(query, 9, by=by)] for by in ("meaning", "words", "both")}
+    assert names["meaning"][-1] == "torch.pad"
+    assert names["words"] == ["torch.pad"]
+    assert (names["both"][0], set(names["both"])) == ("torch.pad", set(DOCS))
+    assert index.nearest(Query("unheard", pad_H), 9, by="words") == []
+    first = index.nearest(query, 9)[0]
+    assert first.score == pytest.approx(1 / 61 + 1 / 63)
 
 
 def test_the_index_is_made_once_for_each_text_and_each_model(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, made = opened(project)
     with monkeypatch.context() as patched:
         patched.setattr(Embedder, "embed", None)
-        assert np.array_equal(opened(project)[1].vector_EH, made.vector_EH)
+        again = opened(project)[1]
+        assert np.array_equal(again.vector_EH, made.vector_EH)
+        assert np.array_equal(again.words.scores("the hash"), made.words.scores("the hash"))
     rows = [{"title": "a.b", "source": "a", "text": "Something else."}]
     pq.write_table(pa.Table.from_pylist(rows), project / "data/clean/holdout.parquet")
     assert opened(project)[1].libraries == ["a", "python", "torch"]
@@ -86,6 +103,7 @@ def test_the_command_answers_a_program_in_json_and_in_columns(project: Path) -> 
     records = [json.loads(line) for line in result.stdout.splitlines()]
     assert [record["query"] for record in records] == ["padded rows", "hash"]
     assert all(set(found) == {"library", "name", "summary", "score"} for found in records[0]["found"])
+    assert run(app, ["search", "padded", "--by", "words"]).stdout.split("\t")[4] == "torch.pad"
     (line,) = run(app, ["search", "hash", "--top-k", "1", "--library", "torch"]).stdout.splitlines()
     assert line.split("\t")[3:] == ["torch", "torch.pad", "Returns a tensor of the same shape."]
 

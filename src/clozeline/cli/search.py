@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 _PACKAGE = "dist/docsearch"
 _CLEAN = Path("data/clean")
 _WORK = Path("work")
+_SCORES = {"both": "fused", "meaning": "cosine", "words": "BM25"}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -36,6 +38,10 @@ def search(
     model: Annotated[
         str, typer.Option("--model", "-m", help="A folder of dist/, or a registry URI (models:/NAME@ALIAS).")
     ] = _PACKAGE,
+    by: Annotated[
+        Literal["both", "meaning", "words"],
+        typer.Option(help="Meaning: cosines of the model's vectors. Words: BM25. Both: their two orders, fused."),
+    ] = "both",
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object for each query, on a line of its own.")
     ] = False,
@@ -43,7 +49,8 @@ def search(
     """Find functions of the installed libraries by what they do, not by what they are called.
 
     Every docstring is read once by the exported `docsearch` model (a minute; kept under work/search until the model
-    or the text is another); then the nearest to each query are shown: library, qualified name, summary, and cosine.
+    or the text is another); then the best for each query are shown: library, qualified name, summary, and score. By
+    default the order by meaning and that by words in common are fused by ranks: either finds what the other does not.
     Write as a docstring would: "Return the sorted values", not "sort".
 
     In a terminal: a table. Else: tab-separated query, rank, score, library, name, summary.
@@ -52,9 +59,10 @@ def search(
 
     - `clozeline search "Remove duplicate rows from a table."`
     - `clozeline search "Wait until a file exists." --library python --top-k 3`
-    - `clozeline search "Compute a hash of a file." --json`
+    - `clozeline search "Compute a hash of a file." --by meaning --json`
     """
     from clozeline.cli.answers import Form, printer
+    from clozeline.search.index import Query
 
     embedder, index = _opened(model)
     if library is not None and library not in index.libraries:
@@ -65,8 +73,9 @@ def search(
             do="choose one of these, or leave --library out",
         )
     vectors_QH = embedder.embed(queries, truncate=True)
-    answers = [index.nearest(vector_H, top_k, library) for vector_H in vectors_QH]
-    printer(as_json, Form(_records, _lines, _tables))(queries, answers)
+    asked = [Query(query, vector_H) for query, vector_H in zip(queries, vectors_QH, strict=True)]
+    answers = [index.nearest(query, top_k, library, by) for query in asked]
+    printer(as_json, Form(_records, _lines, partial(_tables, _SCORES[by])))(queries, answers)
 
 
 def _opened(place: str) -> "tuple[Embedder, SearchIndex]":
@@ -106,7 +115,7 @@ def _lines(queries: Sequence[str], answers: "Sequence[Sequence[Found]]") -> Iter
             yield query, rank, one.score, one.library, one.name, one.summary
 
 
-def _tables(queries: Sequence[str], answers: "Sequence[Sequence[Found]]") -> "Iterator[RenderableType]":
+def _tables(score: str, queries: Sequence[str], answers: "Sequence[Sequence[Found]]") -> "Iterator[RenderableType]":
     from rich.markup import escape
     from rich.table import Table
     from rich.text import Text
@@ -114,7 +123,7 @@ def _tables(queries: Sequence[str], answers: "Sequence[Sequence[Found]]") -> "It
     for query, found in zip(queries, answers, strict=True):
         yield Text(query, style="bold")
         table = Table("library", "name", "summary")
-        table.add_column("cosine", justify="right")
+        table.add_column(score, justify="right")
         for one in found:
-            table.add_row(escape(one.library), escape(one.name), escape(one.summary), f"{one.score:.2f}")
+            table.add_row(escape(one.library), escape(one.name), escape(one.summary), f"{one.score:.3f}")
         yield table

@@ -1,4 +1,4 @@
-"""Vectors of all entries, made once for each model and text, and searched exactly.
+"""Vectors and words of all entries, made once for each model and text, and searched exactly.
 
 Shapes: E entries, H hidden.
 """
@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,24 @@ from clozeline.inference.embedder import Embedder
 from clozeline.inference.manifest import FILES
 from clozeline.progress import ProgressBar
 from clozeline.search.entries import Entry, entries_of, parts_of
+from clozeline.search.fusion import fused
+from clozeline.search.words import WordIndex
 
 _LOG = logging.getLogger(__name__)
-_FORMAT = b"1"
+_FORMAT = b"2"
 _VECTORS = "vectors.npy"
 _ENTRIES = "entries.parquet"
 _CHUNK_TEXTS = 2048
+_NOT_FOUND = np.float32(-np.inf)
+By = Literal["both", "meaning", "words"]
+
+
+@dataclass(frozen=True)
+class Query:
+    """What is looked for, as it was written and as the model of the index reads it."""
+
+    text: str
+    vector_H: npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +48,16 @@ class Found:
     name: str
     summary: str
     score: float
-    """Cosine, -1 to 1."""
+    """What it was found by: a cosine, BM25, or both fused."""
 
 
 @dataclass(frozen=True)
 class SearchIndex:
-    """Entries and their vectors of length 1."""
+    """Entries, their vectors of length 1, and their words."""
 
     entries: Sequence[Entry]
     vector_EH: npt.NDArray[np.float16]
+    words: WordIndex
 
     @classmethod
     def open(cls, model: Embedder, package: Path, clean: Path, work: Path) -> Self:
@@ -60,14 +73,23 @@ class SearchIndex:
                 _build(model, clean, beside)
         table = pq.read_table(folder / _ENTRIES)
         columns = (table.column(name).to_pylist() for name in ("library", "name", "summary"))
-        return cls([Entry(*row) for row in zip(*columns, strict=True)], np.load(folder / _VECTORS))
+        entries = [Entry(*row) for row in zip(*columns, strict=True)]
+        return cls(entries, np.load(folder / _VECTORS), WordIndex.open(folder))
 
-    def nearest(self, query_H: npt.NDArray[np.float32], top_k: int, library: str | None = None) -> list[Found]:
-        """The `top_k` nearest entries (of one library alone), best first; of equal ones in the order of their names."""
-        score_E = self.vector_EH.astype(np.float32) @ query_H
-        if library is not None:
-            is_its_E = np.array([entry.library == library for entry in self.entries])
-            score_E = np.where(is_its_E, score_E, -np.inf)
+    def nearest(self, query: Query, top_k: int, library: str | None = None, by: By = "both") -> list[Found]:
+        """The `top_k` best entries (of one library alone), best first; of equal ones in the order of their names.
+
+        `by`: meaning is the cosine of vectors, words is BM25, and both are their orders fused. Entries that have no
+        word in common with the query are not found by words.
+        """
+        is_meant_E = np.array([library in (None, entry.library) for entry in self.entries])
+        orders: list[npt.NDArray[np.float32]] = []
+        if by != "words":
+            orders.append(np.where(is_meant_E, self.vector_EH.astype(np.float32) @ query.vector_H, _NOT_FOUND))
+        if by != "meaning":
+            score_E = self.words.scores(query.text)
+            orders.append(np.where(is_meant_E & (score_E > 0), score_E, _NOT_FOUND))
+        score_E = orders[0] if len(orders) == 1 else _fused(orders)
         best = np.argsort(-score_E, kind="stable")[:top_k]
         return [
             Found(**asdict(self.entries[place]), score=float(score_E[place]))
@@ -78,6 +100,11 @@ class SearchIndex:
     @property
     def libraries(self) -> list[str]:
         return sorted({entry.library for entry in self.entries})
+
+
+def _fused(orders: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
+    (score_E,) = fused(*(order_E[None] for order_E in orders))
+    return np.where(score_E > 0, score_E, _NOT_FOUND)
 
 
 def _key(package: Path, clean: Path) -> str:
@@ -98,4 +125,5 @@ def _build(model: Embedder, clean: Path, folder: Path) -> None:
             vector_EH[start : start + len(chunk)] = model.embed(chunk, truncate=True)
             bar.advance(len(chunk))
     np.save(folder / _VECTORS, vector_EH)
+    WordIndex.of(texts).save(folder)
     pq.write_table(pa.Table.from_pylist([asdict(entry) for entry in entries]), folder / _ENTRIES)

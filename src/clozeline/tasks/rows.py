@@ -42,9 +42,12 @@ class TextRows:
         Args:
             seconds: the second text of each pair; of a pair that is too long, the longer text is cut first.
         """
-        num_truncated = int((lengths_of(texts, opened, seconds) > max_length).sum())
+        if seconds is not None:  # what is cut off a pair is given in every combination: it is not asked for
+            num_truncated = int((lengths_of(texts, opened, seconds) > max_length).sum())
         opened.tokenizer.enable_truncation(max_length)
         encodings = opened.tokenizer.encode_batch_fast(_items(texts, seconds))
+        if seconds is None:
+            num_truncated = sum(bool(encoding.overflowing) for encoding in encodings)
         ids_T = tuple(np.array(encoding.ids, dtype=np.int64) for encoding in encodings)
         types_T = None if seconds is None else tuple(np.array(e.type_ids, dtype=np.int64) for e in encodings)
         return cls(ids_T, opened.special_ids.pad, num_truncated, types_T)

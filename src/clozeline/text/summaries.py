@@ -35,7 +35,7 @@ def without_name(text: str, qualified_name: str) -> str:
     parenthesis, behind a dot, or between back quotes.
     """
     name = qualified_name.rpartition(".")[2]
-    if not name:
+    if not name or name not in text:  # a pattern takes longer to make than a text to read
         return text
     escaped = re.escape(name)
     is_plain_word = name.isalpha() and name.islower()

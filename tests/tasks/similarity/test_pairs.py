@@ -91,6 +91,17 @@ def test_docstrings_give_pairs_and_those_that_give_themselves_away_are_counted()
     assert all(re.fullmatch(r"Calls this\(x\) on a list of \d+ items\.", pair.second) for pair in found.train)
 
 
+def test_pairs_beyond_the_most_that_are_trained_on_are_counted_and_judge_as_before() -> None:
+    whole, few = chosen(pairs(200)), chosen(pairs(200), max_train=30)
+    assert (few.validation, few.test) == (whole.validation, whole.test)
+    assert len(few.train) == 30
+    assert few.count.beyond_max_train == len(whole.train) - 30
+    assert adds_up(few)
+    assert [pair for pair in whole.train if pair in few.train] == few.train
+    more = chosen(pairs(230), max_train=30)
+    assert len(set(more.train) & set(few.train)) > 20, "a pair stays when others come"
+
+
 def test_too_few_pairs_are_refused_with_their_counts() -> None:
     with pytest.raises(DataError, match="1 records, of which 1 could be used"):
         chosen(pairs(1))

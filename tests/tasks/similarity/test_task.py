@@ -14,9 +14,9 @@ from transformers import AutoModel, AutoTokenizer
 
 from clozeline.params import SimilarityParams, read_params
 from clozeline.params.finetuning.layers import whole_task
-from clozeline.stages import finetune
 from clozeline.tasks.similarity.belonging import BelongingPairs
 from clozeline.tasks.task import TaskInputs
+from tests.fine_tuning import contents, fine_tune, metrics_of
 
 PROJECT = Path(__file__).parents[3]
 DEFAULTS = read_params(PROJECT / "params.yaml").finetune_defaults
@@ -56,33 +56,13 @@ def params(**changes: object) -> SimilarityParams:
 @pytest.fixture
 def run(small_encoder: Path, tmp_path: Path) -> Finetune:
     """`run(name, rows, **changes)` runs the stage and returns the folder of all it wrote."""
-    pq.write_table(pa.table({"text": ["something else"]}), tmp_path / "train.parquet")
 
     def run(name: str, rows: list[dict[str, object]], **changes: object) -> Path:
-        out = tmp_path / name
-        pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data.parquet")
-        finetune.run(
-            params(**changes),
-            seed=7,
-            task="alike",
-            encoder=small_encoder,
-            data=tmp_path / "data.parquet",
-            pretraining_text=tmp_path / "train.parquet",
-            out=out / "model",
-            metrics=out / "metrics.json",
-            confusion=out / "confusion.csv",
-            classes=out / "classes.csv",
-            examples=out / "examples",
-            work=tmp_path / "work",
-        )
-        return out
+        data = tmp_path / "data.parquet"
+        pq.write_table(pa.Table.from_pylist(rows), data)
+        return fine_tune(params(**changes), tmp_path / name, encoder=small_encoder, data=data)
 
     return run
-
-
-def metrics_of(out: Path) -> dict[str, object]:
-    metrics: dict[str, object] = json.loads((out / "metrics.json").read_text())
-    return metrics
 
 
 def matching(num: int) -> list[dict[str, object]]:
@@ -115,13 +95,10 @@ def test_cosines_follow_scores_where_no_word_is_in_common(run: Finetune) -> None
 def test_the_same_bytes_come_out_twice_and_stock_transformers_reads_them(run: Finetune, tmp_path: Path) -> None:
     rows = matching(400)
     once, twice = (run(name, rows, epochs=1) for name in ("one", "two"))
-    files = sorted(file.relative_to(once) for file in once.rglob("*") if file.is_file())
-    assert all((once / file).read_bytes() == (twice / file).read_bytes() for file in files)
+    assert contents(once) == contents(twice)
     model = AutoModel.from_pretrained(once / "model").eval()
     tokenizer = AutoTokenizer.from_pretrained(once / "model")
-    task = BelongingPairs(
-        TaskInputs(params(), 7, once / "model", tmp_path / "data.parquet", tmp_path / "train.parquet")
-    )
+    task = BelongingPairs(TaskInputs(params(), 7, once / "model", tmp_path / "data.parquet", tmp_path / "data.parquet"))
     texts = ["encoder sentence", "the model has seen a small file"]
     with torch.inference_mode():
         inputs = tokenizer(texts, return_tensors="pt", padding=True)
@@ -129,6 +106,21 @@ def test_the_same_bytes_come_out_twice_and_stock_transformers_reads_them(run: Fi
     weight_BL1 = inputs["attention_mask"].unsqueeze(2)
     mean_BH = torch.nn.functional.normalize((hidden_BLH * weight_BL1).sum(1), dim=1)
     assert np.allclose(task.embed(texts)[0], mean_BH.numpy(), atol=1e-5)
+
+
+def test_texts_are_cut_shorter_where_they_are_trained_on_than_where_they_are_read(
+    small_encoder: Path, tmp_path: Path
+) -> None:
+    rows = [{"first": f"the {n}", "second": f"{'the model ' * 9}{n}"} for n in range(60)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data.parquet")
+    lengths, vectors = [], []
+    for changes in ({}, {"train_length": 8}):
+        inputs = TaskInputs(params(**changes), 7, small_encoder, tmp_path / "data.parquet", tmp_path / "data.parquet")
+        task = BelongingPairs(inputs)
+        lengths.append(next(task.batches_from(0, 0)).inputs.seconds.input_ids_BL.shape[1])
+        vectors.append(task.embed([str(rows[0]["second"])])[0])
+    assert lengths[0] > 18 > lengths[1] == 8
+    assert np.array_equal(*vectors)
 
 
 @pytest.mark.parametrize("changes", [{}, {"score_field": "score", "highest_score": 3.0}])

@@ -28,6 +28,10 @@ class SimilarityParams(FinetuneParams):
     """Or one text, of which both are taken: its first sentence, and all that follows it. Null: two fields."""
     title_field: str | None
     """... and where its qualified name is, which is taken out of both; null: there is none."""
+    max_train: Annotated[int, Field(ge=2)] | None
+    """At most so many pairs are trained on, chosen by their hashes; null: all."""
+    train_length: Annotated[int, Field(ge=8)] | None
+    """Texts are cut at so many tokens where they are trained on: more pairs in the same time. Null: at `max_length`."""
     temperature: Positive
     """Of pairs that belong together: their cosines are divided by it before the softmax over a batch."""
     recall_at: Count
@@ -38,6 +42,11 @@ class SimilarityParams(FinetuneParams):
             "lowest_score highest_score",
             lambda low, high: low < high,
             "`lowest_score` below `highest_score`",
+        ),
+        (
+            "train_length max_length",
+            lambda train, longest: train is None or train <= longest,
+            "`train_length` at most `max_length`, or null",
         ),
         (
             "docstring_field score_field",

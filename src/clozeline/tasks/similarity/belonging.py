@@ -11,7 +11,7 @@ from clozeline.tasks.intervals import bootstrap_interval
 from clozeline.tasks.similarity.baselines import bm25
 from clozeline.tasks.similarity.on_pairs import OnPairs
 from clozeline.tasks.similarity.pairs import Pair, PairCount
-from clozeline.tasks.similarity.ranking import Ranked, by_vectors, chance_of_recall, ranked
+from clozeline.tasks.similarity.ranking import Ranked, ScoresOf, by_vectors, chance_of_recall, in_both, ranked
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.task import Headline, ShownItem, TaskReport, shown
 
@@ -52,6 +52,10 @@ class Figures:
     baseline_bm25_recall: float
     baseline_bm25_recall_at_1: float
     baseline_bm25_mrr: float
+    hybrid_recall: float
+    """Of both orders fused: what `clozeline search` goes by."""
+    hybrid_recall_at_1: float
+    hybrid_mrr: float
     random_order_recall: float
     num_train: int
     num_validation: int
@@ -71,13 +75,15 @@ class BelongingPairs(OnPairs):
 
     def validation_score(self) -> float:
         """Recall."""
-        found, _ = self._search(Questions.of(self.pairs.validation))
+        questions = Questions.of(self.pairs.validation)
+        found = ranked(self._cosines(questions)[0], questions.belonging)
         return float(found.recall_at(self.params.recall_at).mean())
 
     def test(self) -> TaskReport:
         questions, k = Questions.of(self.pairs.test), self.params.recall_at
-        found, num_truncated = self._search(questions)
-        beside = ranked(bm25(questions.firsts, questions.seconds), questions.belonging)
+        cosines, num_truncated = self._cosines(questions)
+        words = bm25(questions.firsts, questions.seconds)
+        found, beside, both = (ranked(by, questions.belonging) for by in (cosines, words, in_both(cosines, words)))
         is_found_Q = found.recall_at(k)
         low, high = bootstrap_interval(lambda places_Q: float(is_found_Q[places_Q].mean()), len(is_found_Q))
         seen = count_seen(questions.second_identities, self.inputs.pretraining_text)
@@ -90,6 +96,9 @@ class BelongingPairs(OnPairs):
             baseline_bm25_recall=float(beside.recall_at(k).mean()),
             baseline_bm25_recall_at_1=float(beside.recall_at(1).mean()),
             baseline_bm25_mrr=float(beside.reciprocal.mean()),
+            hybrid_recall=float(both.recall_at(k).mean()),
+            hybrid_recall_at_1=float(both.recall_at(1).mean()),
+            hybrid_mrr=float(both.reciprocal.mean()),
             random_order_recall=chance_of_recall(len(questions.seconds), questions.belonging, k),
             num_train=len(self.pairs.train),
             num_validation=len(self.pairs.validation),
@@ -109,11 +118,11 @@ class BelongingPairs(OnPairs):
             test_texts=questions.seconds,
         )
 
-    def _search(self, questions: Questions) -> tuple[Ranked, int]:
-        """What was found, and how many texts were cut."""
+    def _cosines(self, questions: Questions) -> tuple[ScoresOf, int]:
+        """Of all second texts, and how many texts were cut."""
         queries_QH, num_first = self.embed(questions.firsts)
         candidates_DH, num_second = self.embed(questions.seconds)
-        return ranked(by_vectors(queries_QH, candidates_DH), questions.belonging), num_first + num_second
+        return by_vectors(queries_QH, candidates_DH), num_first + num_second
 
 
 def _bucket(rank: int, k: int) -> str:

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from clozeline.model import embedder, heads
 from clozeline.params import SimilarityParams
-from clozeline.tasks.rows import TextRows, sorted_batches, training_batches
+from clozeline.tasks.opening import answers, measuring_batches, num_batches, opened_for
+from clozeline.tasks.rows import TextRows, training_batches
 from clozeline.tasks.similarity.batches import PairBatch, PairRows
 from clozeline.tasks.similarity.losses import each_loss
 from clozeline.tasks.similarity.pairs import Pair, Pairs, select
@@ -20,11 +21,7 @@ from clozeline.tasks.similarity.ranking import Floats
 from clozeline.tasks.similarity.tables import readers
 from clozeline.tasks.sources import records_of
 from clozeline.tasks.task import TaskInputs
-from clozeline.tokens.tokenizer import OpenTokenizer
 from clozeline.training.state import Batch
-
-_MEASURED_TOGETHER = 4
-"""A batch that is only measured may be so many times larger: it needs no gradients."""
 
 
 class OnPairs:
@@ -44,17 +41,10 @@ class OnPairs:
         records = records_of(params, inputs.data, _fields(params), readers(params.columns))
         self.pairs: Pairs = select(records, params)
         self.model = embedder.build(inputs.encoder, inputs.seed)
-        self._opened = OpenTokenizer.open(inputs.encoder)
-        heads.check_fit(
-            self.model,
-            inputs.encoder,
-            vocab_size=self._opened.vocab_size,
-            max_length=params.max_length,
-            pad_id=self._opened.special_ids.pad,
-        )
+        self._opened = opened_for(self.model, inputs)
         self._train = self._rows(self.pairs.train)
         self.num_truncated_train = self._train.firsts.num_truncated + self._train.seconds.num_truncated
-        self.batches_per_epoch = -(-len(self._train) // params.batch_size)
+        self.batches_per_epoch = num_batches(len(self._train), inputs)
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[PairBatch]]:
         """Buckets of like length: which pairs are each other's negatives is a function of seed and epoch."""
@@ -81,15 +71,13 @@ class OnPairs:
         """`vector_TH`, and how many texts were cut at `max_length`."""
         rows = TextRows.encode(texts, self._opened, self.params.max_length)
         vector_TH = np.zeros((len(texts), self.model.config.hidden_size), dtype=np.float32)
-        self.model.eval()
-        with torch.inference_mode():
-            for rows_B in sorted_batches(rows.length_T, _MEASURED_TOGETHER * self.params.batch_size):
-                batch = rows.encoded(rows_B).to(self.model.device)
-                vector_TH[rows_B] = embedder.embeddings(self.model, batch).cpu().numpy()
+        batches = measuring_batches(rows.length_T, self.inputs)
+        for rows_B, vector_BH in answers(self.model, batches, rows.encoded, embedder.embeddings):
+            vector_TH[rows_B] = vector_BH.cpu().numpy()
         return vector_TH, rows.num_truncated
 
     def _rows(self, pairs: Sequence[Pair]) -> PairRows:
-        length = self.params.max_length
+        length = self.params.train_length or self.params.max_length
         scores = [pair.score for pair in pairs if pair.score is not None]
         return PairRows(
             firsts=TextRows.encode([pair.first for pair in pairs], self._opened, length),

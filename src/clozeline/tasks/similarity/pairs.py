@@ -42,6 +42,7 @@ class PairCount:
     """Docstrings whose description has the summary in it word by word: it would be found without being understood."""
     twice: int = 0
     """The same two texts again; of their scores the mean is taken."""
+    beyond_max_train: int = 0
     in_several_parts: int = 0
     """A text of theirs is in a part that judges: they are not trained on, or not chosen by."""
 
@@ -74,7 +75,8 @@ def select(records: Iterable[tuple[Part, Record]], params: SimilarityParams) -> 
     merged = [_merged(copies[key], count) for key in sorted(copies)]
     kept = merged if params.score_field else _apart(merged, count)
     parts: dict[Part, list[Pair]] = {part: [pair for pair in kept if pair.part == part] for part in STRICTEST_FIRST}
-    count.num_used = len(kept)
+    parts["train"] = _chosen(parts["train"], params.max_train, count)
+    count.num_used = sum(map(len, parts.values()))
     _check_enough(parts, count)
     return Pairs(parts["train"], parts["validation"], parts["test"], count)
 
@@ -155,6 +157,15 @@ def _apart(pairs: list[Pair], count: PairCount) -> list[Pair]:
         count.in_several_parts += len(pairs) - len(kept)
         pairs = kept
     return pairs
+
+
+def _chosen(pairs: list[Pair], most: int | None, count: PairCount) -> list[Pair]:
+    """Those with the lowest hashes: a pair's does not depend on what others there are."""
+    if most is None or len(pairs) <= most:
+        return pairs
+    count.beyond_max_train += len(pairs) - most
+    by_hash = sorted(pairs, key=lambda pair: identity_of(pair.first_identity, pair.second_identity))
+    return sorted(by_hash[:most], key=lambda pair: (pair.first_identity, pair.second_identity))
 
 
 def _check_enough(parts: Mapping[Part, list[Pair]], count: PairCount) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from clozeline.search.fusion import fused
+
 Floats = npt.NDArray[np.float32]
 ScoresOf = Callable[[int, int], Floats]
 """First and last query → `score_BD` of those queries."""
@@ -59,6 +61,18 @@ def ranked(scores_of: ScoresOf, belonging: Sequence[Sequence[int]]) -> Ranked:
 def by_vectors(queries_QH: Floats, candidates_DH: Floats) -> ScoresOf:
     """Cosines of vectors of length 1."""
     return lambda start, stop: queries_QH[start:stop] @ candidates_DH.T
+
+
+def in_both(vectors: ScoresOf, words: ScoresOf) -> ScoresOf:
+    """What a search by meaning and by words finds: the one order and the other, fused; a candidate without a word in
+    common is in the first alone.
+    """
+
+    def scores_of(start: int, stop: int) -> Floats:
+        score_BD = words(start, stop)
+        return fused(vectors(start, stop), np.where(score_BD > 0, score_BD, -np.inf))
+
+    return scores_of
 
 
 def chance_of_recall(num_candidates: int, belonging: Sequence[Sequence[int]], k: int) -> float:

@@ -1,0 +1,92 @@
+"""Documents found by the words that they have in common with a query, weighed by how rare these are: BM25.
+
+Shapes: D documents, W words, E of each word the documents that have it, one word behind the other.
+"""
+
+import itertools
+import json
+import re
+from array import array
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+_WORD = re.compile(r"\b\w+\b")
+_SATURATION = 1.2
+_LENGTH_SHARE = 0.75
+_WORDS = "words.json"
+_ARRAYS = ("start_W", "document_E", "weight_E")
+
+
+@dataclass(frozen=True)
+class WordIndex:
+    """What each word adds to the score of each document that has it (Robertson & Zaragoza 2009, equation 3.15, with
+    k1 = 1.2, b = 0.75, and Lucene's idf, which is never negative).
+    """
+
+    places: Mapping[str, int]
+    num_documents: int
+    start_W: npt.NDArray[np.int64]
+    """[words + 1]: where a word begins in the other two."""
+    document_E: npt.NDArray[np.int32]
+    weight_E: npt.NDArray[np.float32]
+
+    @classmethod
+    def of(cls, documents: Sequence[str]) -> Self:
+        places: dict[str, int] = {}
+        word_E, document_E, times_E, lengths = array("i"), array("i"), array("i"), array("i")
+        for number, document in enumerate(documents):
+            words = words_of(document)
+            counted = Counter(words)
+            word_E.extend(places.setdefault(word, len(places)) for word in counted)
+            times_E.extend(counted.values())
+            document_E.extend(itertools.repeat(number, len(counted)))
+            lengths.append(len(words))
+        in_order_E = np.argsort(np.array(word_E), kind="stable")
+        num_having_W = np.bincount(np.array(word_E, dtype=np.int64), minlength=len(places))
+        idf_W = np.log1p((len(documents) - num_having_W + 0.5) / (num_having_W + 0.5))
+        length_D = np.array(lengths, dtype=np.float64)
+        norm_D = _SATURATION * (1 - _LENGTH_SHARE + _LENGTH_SHARE * length_D / max(length_D.mean(), 1.0))
+        times = np.array(times_E, dtype=np.float64)
+        weight_E = idf_W[np.array(word_E)] * times * (_SATURATION + 1) / (times + norm_D[np.array(document_E)])
+        return cls(
+            places,
+            len(documents),
+            np.concatenate([[0], np.cumsum(num_having_W)]),
+            np.array(document_E, dtype=np.int32)[in_order_E],
+            weight_E.astype(np.float32)[in_order_E],
+        )
+
+    def scores(self, query: str) -> npt.NDArray[np.float32]:
+        """`score_D`; 0 where no word is in common. A word that the query has twice counts twice."""
+        score_D = np.zeros(self.num_documents, dtype=np.float32)
+        for word, times in Counter(words_of(query)).items():
+            place = self.places.get(word)
+            if place is not None:
+                own = slice(self.start_W[place], self.start_W[place + 1])
+                score_D[self.document_E[own]] += times * self.weight_E[own]
+        return score_D
+
+    def save(self, folder: Path) -> None:
+        told = {"num_documents": self.num_documents, "words": list(self.places)}
+        (folder / _WORDS).write_text(json.dumps(told, ensure_ascii=False), encoding="utf-8")
+        for name in _ARRAYS:
+            np.save(folder / f"{name}.npy", getattr(self, name))
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """As saved; of the arrays only what is looked for is read."""
+        told = json.loads((folder / _WORDS).read_text(encoding="utf-8"))
+        places = {word: place for place, word in enumerate(told["words"])}
+        arrays = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS)
+        return cls(places, told["num_documents"], *arrays)
+
+
+def words_of(text: str) -> list[str]:
+    """In lower case, in their order."""
+    return _WORD.findall(text.lower())
