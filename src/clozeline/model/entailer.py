@@ -17,7 +17,7 @@ from clozeline.model.encoded import EncodedBatch
 _ENDING = "ForSequenceClassification"
 _FOLLOWS = "entail"
 """How the label begins that is sought: `entailment`, `ENTAILMENT`."""
-_FILES = ("*.json", "*.safetensors", "*.txt", "*.model")
+_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
 
 def place_of(name: str, revision: str | None) -> Path:
