@@ -5,15 +5,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clozeline.errors import TrainingError
+from clozeline.errors import ArtifactError, TrainingError
 from clozeline.params import OptimizerParams
 from clozeline.training.callbacks import Callback
 from clozeline.training.checkpoint import Checkpoints
+from clozeline.training.distribution import Processes
 from clozeline.training.hardware import Hardware
 from clozeline.training.looks import Looks
 from clozeline.training.loop import Loop
 from clozeline.training.optimizers import build_optimizer
-from clozeline.training.state import Batch, CurvePoint
+from clozeline.training.state import Batch, CurvePoint, Look
 from clozeline.training.steps import Steps
 
 OPTIMIZER = OptimizerParams(
@@ -176,6 +177,22 @@ def test_a_training_that_stops_before_its_first_point_has_one_where_it_stopped(
     curve = run(training)
     assert [point.step for point in curve] == [2]
     assert curve[0].loss > 0
+
+
+def test_a_look_without_a_finite_loss_is_never_the_best(tmp_path: Path) -> None:
+    training = loop(tmp_path)
+    losses = iter([float("nan"), 3.0, 1.0, 2.0, float("nan"), 4.0])
+    object.__setattr__(training, "looks", Looks(every_steps=1, patience=3, measure=lambda: next(losses)))
+    state = training.run(training.resume(), Callback())
+    assert (state.step, state.best_look) == (6, Look(3, 1.0))
+
+
+def test_processes_that_see_other_checkpoints_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on machines that each have a disk of their own: one would go on, and wait for the others for ever."""
+    training = loop(tmp_path)
+    monkeypatch.setattr(Processes, "of_the_first", lambda processes, step: 12.0)
+    with pytest.raises(ArtifactError, match=r"(?s)step 0 in .* here, step 12 where the first.*share"):
+        training.resume()
 
 
 def test_a_training_that_never_has_a_target_is_ended(tmp_path: Path) -> None:

@@ -364,11 +364,17 @@ def test_another_precision_or_device_is_another_run(prepare: Prepare) -> None:
     """`auto` is what the processor is fast at; where a GPU computes, the processor's threads change nothing."""
     model = prepare().model
     names = []
-    for name, device, num_threads in [("fp32", "cpu", 1), ("fp32", "cpu", 2), ("fp32", "cuda", 1), ("bf16", "cuda", 1)]:
+    for name, device, num_threads in [
+        ("fp32", "cpu", 1),
+        ("fp32", "cpu", 2),
+        ("fp32", "meta", 1),
+        ("fp32", "cuda", 1),
+        ("bf16", "cuda", 1),
+    ]:
         torch.set_num_threads(num_threads)
         precision = replace(FP32, name=name, device=torch.device(device))
         names.append(identity_of(prepare.params, 1, prepare.tokens, 40, model, precision))
-    assert len(set(names)) == 4
+    assert len(set(names)) == 5
     torch.set_num_threads(2)
     assert identity_of(prepare.params, 1, prepare.tokens, 40, model, precision) == names[-1]
 

@@ -87,8 +87,8 @@ class _Watch(Advancing):
 
     def on_point(self, point: CurvePoint) -> None:
         super().on_point(point)
-        values = {"loss": point.loss, "learning_rate": point.learning_rate, "tokens_per_second": self.speeds[-1][1]}
-        self._log.metrics(values, step=point.step)
+        values = {"loss": point.loss, "learning_rate": point.learning_rate, "gradient_norm": point.gradient_norm}
+        self._log.metrics(values | {"tokens_per_second": self.speeds[-1][1]}, step=point.step)
 
     def on_look(self, look: Look) -> None:
         _LOG.info("step %s: validation loss %.3f nats per target", f"{look.step:,}", look.loss)

@@ -10,7 +10,7 @@ from typing import Any, Generic
 import torch
 from torch import Tensor, nn
 
-from clozeline.errors import TrainingError
+from clozeline.errors import ArtifactError, TrainingError
 from clozeline.training.callbacks import Callback
 from clozeline.training.checkpoint import Checkpoints
 from clozeline.training.hardware import Hardware
@@ -121,11 +121,16 @@ class Loop(Generic[Inputs]):
         """Bring model and optimizer to the newest checkpoint; the start, if there is none.
 
         Raises:
-            ArtifactError: a checkpoint belongs to another run.
+            ArtifactError: a checkpoint belongs to another run, or not all processes see the same ones.
         """
-        if self.hardware.processes.is_first:
+        processes = self.hardware.processes
+        if processes.is_first:
             self.checkpoints.tell_of_others()
         saved = self.checkpoints.load_newest()
+        own_step = 0 if saved is None else saved["state"]["step"]
+        first_step = int(processes.of_the_first(own_step))
+        if processes.any(own_step != first_step):
+            raise _not_together(self.checkpoints, own_step, first_step)
         return State() if saved is None else self.restore(saved)
 
     def restore(self, saved: Mapping[str, Any]) -> State:
@@ -136,6 +141,15 @@ class Loop(Generic[Inputs]):
             best = saved["best_weights"]
             self.looks.best_weights = None if best is None else self.hardware.processes.divide(best, self.model)
         return State.of(saved["state"])
+
+
+def _not_together(checkpoints: Checkpoints, own_step: int, first_step: int) -> ArtifactError:
+    return ArtifactError(
+        "processes that train together would go on from different steps",
+        given=f"step {own_step:,} in {checkpoints.folder} here, step {first_step:,} where the first process looks",
+        expected="one folder that every machine sees at the same path",
+        do=f"share {checkpoints.folder.parent} among the machines, or remove it from all of them",
+    )
 
 
 def _nothing_to_learn(batch: Batch[Any]) -> TrainingError:

@@ -1,6 +1,7 @@
 """What a training is made of in time: batches, points of its curve, looks at held-out text, how far it has come."""
 
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, Generic, TypeVar
 
 Inputs = TypeVar("Inputs")
@@ -78,8 +79,8 @@ class State:
 
     @property
     def best_look(self) -> Look | None:
-        """The first of those with the lowest loss."""
-        return min(self.looks, key=lambda look: look.loss, default=None)
+        """The first of those with the lowest loss; one without a finite loss is none."""
+        return min((look for look in self.looks if isfinite(look.loss)), key=lambda look: look.loss, default=None)
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "State":
