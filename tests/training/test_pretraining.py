@@ -9,6 +9,7 @@ from typing import BinaryIO
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from clozeline.model.batches import Split
@@ -405,6 +406,8 @@ def test_the_encoder_is_saved_without_its_head(prepare: Prepare, tmp_path: Path,
     alone, told = AutoModel.from_pretrained(tmp_path / "encoder", local_files_only=True, output_loading_info=True)
     assert not told["missing_keys"]
     assert not told["unexpected_keys"]
+    written = load_file(tmp_path / "encoder" / "model.safetensors")
+    assert written.keys() == trained.model.base_model.state_dict().keys()
     for name, weight in alone.state_dict().items():
         assert torch.equal(weight, whole[f"model.{name}"] + (added or 0.0))
 
