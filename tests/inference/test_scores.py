@@ -27,6 +27,17 @@ def test_ties_keep_their_order() -> None:
     assert [place for place, _ in likeliest(logits(*[1, 4] * 100), 150)] == [*range(1, 200, 2), *range(0, 100, 2)]
 
 
+@pytest.mark.parametrize("top_k", [1, 5, 40])
+@pytest.mark.parametrize("step", [1e-6, 0.5])
+def test_of_a_vocabulary_they_are_those_of_a_whole_sort(top_k: int, step: float) -> None:
+    """Rounded to steps, many are equal."""
+    drawn = np.random.default_rng(top_k).normal(size=30_522)
+    values = (np.round(drawn / step) * step).astype(np.float32)
+    values[-top_k:] += 3  # together in the last part
+    expected = np.argsort(-values, kind="stable")[:top_k]
+    assert [place for place, _ in likeliest(values, top_k)] == expected.tolist()
+
+
 def test_more_than_there_are_gives_all() -> None:
     assert [place for place, _ in likeliest(logits(2, 8), 10)] == [1, 0]
 
