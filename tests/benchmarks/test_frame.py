@@ -6,8 +6,12 @@ import json
 import math
 import subprocess
 import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType
+from typing import Self
 
 import pytest
 
@@ -24,6 +28,11 @@ NAMES = [
     "pretrain_throughput_grouped",
     "pretrain_throughput_padded",
     "serve_embed_mixed",
+    "serve_embed_single",
+    "serve_embed_torch",
+    "serve_fill_mask",
+    "serve_http_fastapi",
+    "serve_http_mlflow",
     "time_to_quality",
     "time_to_quality_same_architecture",
     "tokenize_throughput",
@@ -122,3 +131,61 @@ def test_ours_is_trained_until_it_passes_a_loss_and_judged_in_masks_that_stay(
     assert passing.passed
     assert passing.loss <= before - 0.05
     assert 0 < passing.step <= tiny_pretraining.steps
+
+
+def test_a_load_sends_each_body_once_from_so_many_clients_and_times_every_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    load = importlib.import_module("comparison.load").load
+    with _EchoServer() as server:
+        done = load(server.port, "/some", [b"%d" % number for number in range(20)], 4)
+        assert sorted(map(int, server.bodies)) == list(range(20))
+        assert server.most_at_once == 4
+        assert len(done.latencies_seconds) == 20
+        assert done.seconds >= 5 * _EchoServer.DELAY_SECONDS
+        assert min(done.latencies_seconds) >= _EchoServer.DELAY_SECONDS
+        assert done.requests_per_second == pytest.approx(20 / done.seconds)
+        with pytest.raises(RuntimeError, match="503"):
+            load(server.port, "/refused", [b"1"], 1)
+
+
+class _EchoServer:
+    """Answers after a while, and notes what it was sent and from how many clients at once."""
+
+    DELAY_SECONDS = 0.02
+
+    def __enter__(self) -> Self:
+        outer = self
+        self.bodies: list[bytes] = []
+        self.most_at_once = self._at_once = 0
+        lock = threading.Lock()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                with lock:
+                    outer.bodies.append(body)
+                    outer._at_once += 1
+                    outer.most_at_once = max(outer.most_at_once, outer._at_once)
+                time.sleep(outer.DELAY_SECONDS)
+                with lock:
+                    outer._at_once -= 1
+                self.send_response(503 if self.path == "/refused" else 200)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()

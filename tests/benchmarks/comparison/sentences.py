@@ -6,8 +6,14 @@ import os
 import random
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from comparison.stages import KEPT, PROJECT, run_stage
 from comparison.texts import news, prepared
@@ -23,6 +29,9 @@ _INSTALLED = KEPT / "sentences" / "installed"
 PRESETS = {"avx2": "model_quint8_avx2.onnx", "avx512_vnni": "model_qint8_avx512_vnni.onnx"}
 """What sentence-transformers offers for INT8 on x86: the first saturates nowhere, the second is its fastest."""
 
+Embeddings = npt.NDArray[np.float32]
+Embed = Callable[[Sequence[str]], Embeddings]
+
 
 @dataclass(frozen=True)
 class SentenceModels:
@@ -30,6 +39,13 @@ class SentenceModels:
 
     ours: Path
     theirs: Path
+    masked: Path
+    """The model that ours was exported from: the weights, and a vocabulary head drawn at random."""
+
+    @property
+    def installed(self) -> Path:
+        """Where sentence-transformers lies, for processes of their own."""
+        return _INSTALLED
 
 
 def sentence_models() -> SentenceModels:
@@ -40,7 +56,7 @@ def sentence_models() -> SentenceModels:
     """
     _install()
     folder = KEPT / "sentences"
-    models = SentenceModels(folder / "ours", folder / "theirs")
+    models = SentenceModels(folder / "ours", folder / "theirs", folder / "model")
     if not (models.ours / "manifest.json").is_file():
         _export_ours(weights(), folder, models.ours)
     if not all((models.theirs / "onnx" / file).is_file() for file in PRESETS.values()):
@@ -51,9 +67,74 @@ def sentence_models() -> SentenceModels:
 def mixed_texts(num_texts: int) -> list[str]:
     """Validation texts, each cut to 4 to 120 words."""
     generator = random.Random(0)
-    texts = prepared(news()).texts("validation")
-    chosen = generator.sample(texts, num_texts)
-    return [" ".join(text.split()[: generator.randint(4, 120)]) for text in chosen]
+    return [_first_words(text, generator.randint(4, 120)) for text in _sampled(generator, num_texts)]
+
+
+def short_texts(num_texts: int) -> list[str]:
+    """Validation texts, each cut to 6 to 12 words: what is typed into a search field."""
+    generator = random.Random(0)
+    return [_first_words(text, generator.randint(6, 12)) for text in _sampled(generator, num_texts)]
+
+
+def masked_texts(num_texts: int, mask_token: str) -> list[str]:
+    """As `mixed_texts`, one word of each masked."""
+    generator = random.Random(1)
+    texts = [text.split() for text in mixed_texts(num_texts)]
+    places = [generator.randrange(len(words)) for words in texts]
+    return [" ".join([*words[:at], mask_token, *words[at + 1 :]]) for words, at in zip(texts, places, strict=True)]
+
+
+def theirs_onnx(models: SentenceModels, num_threads: int, file: str) -> Embed:
+    """sentence-transformers with `backend="onnx"`: its own sorting, batches of 32, one session."""
+    import onnxruntime
+    import torch
+
+    torch.set_num_threads(num_threads)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = num_threads
+    settings = {"file_name": f"onnx/{file}", "provider": "CPUExecutionProvider", "session_options": options}
+    return _encode(_sentence_transformer(models.theirs, backend="onnx", model_kwargs=settings))
+
+
+def torch_model() -> Any:
+    """sentence-transformers as it comes: torch, fp32."""
+    return _sentence_transformer(weights(), device="cpu")
+
+
+def theirs_torch(num_threads: int) -> Embed:
+    """The same, in so many threads."""
+    import torch
+
+    torch.set_num_threads(num_threads)
+    return _encode(torch_model())
+
+
+def texts_per_second(embed: Embed, texts: Sequence[str]) -> float:
+    """Of one call with all texts."""
+    started = time.perf_counter()
+    embed(texts)
+    return len(texts) / (time.perf_counter() - started)
+
+
+def cosine(embeddings: Embeddings, exact: Embeddings) -> float:
+    """Of unit vectors with unit vectors, on average."""
+    return round(float((embeddings * exact).sum(axis=1).mean()), 5)
+
+
+def _sentence_transformer(folder: Path, **options: object) -> Any:
+    return importlib.import_module("sentence_transformers").SentenceTransformer(str(folder), **options)
+
+
+def _encode(model: Any) -> Embed:
+    return lambda texts: model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
+
+
+def _sampled(generator: random.Random, num_texts: int) -> list[str]:
+    return generator.sample(prepared(news()).texts("validation"), num_texts)
+
+
+def _first_words(text: str, num_words: int) -> str:
+    return " ".join(text.split()[:num_words])
 
 
 def weights() -> Path:

@@ -1,0 +1,131 @@
+"""The servers that are compared, each a process of its own on the loopback: ours, MLflow's, and one of FastAPI."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from comparison.sentences import PRESETS, SentenceModels, torch_model
+from comparison.stages import KEPT
+
+_START_SECONDS = 180
+_STOP_SECONDS = 20
+
+
+@contextmanager
+def ours(models: SentenceModels, num_threads: int) -> Iterator[int]:
+    """The port of `clozeline serve` with so many workers."""
+    command = ["-m", "clozeline", "serve", f"encoder={models.ours}", "--threads", str(num_threads), "--port"]
+    with _running(command, "/health/ready") as port:
+        yield port
+
+
+@contextmanager
+def mlflow_serve(model: Path, models: SentenceModels, num_processes: int, num_threads: int) -> Iterator[int]:
+    """The port of `mlflow models serve` over the MLflow model in the folder `model`."""
+    options = ["--env-manager", "local", "--workers", str(num_processes), "--host", "127.0.0.1", "--port"]
+    command = ["-m", "mlflow", "models", "serve", "--model-uri", str(model), *options]
+    settings = {"OMP_NUM_THREADS": str(num_threads), "PYTHONPATH": str(models.installed)}
+    with _running(command, "/ping", settings) as port:
+        yield port
+
+
+@contextmanager
+def fastapi(models: SentenceModels, num_processes: int, num_threads: int) -> Iterator[int]:
+    """The port of sentence_server.py beside this file, over the faster of the INT8 presets."""
+    settings = {
+        "SENTENCE_MODEL": str(models.theirs),
+        "SENTENCE_FILE": f"onnx/{PRESETS['avx512_vnni']}",
+        "SENTENCE_THREADS": str(num_threads),
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), str(models.installed)]),
+    }
+    application = ["-m", "uvicorn", "--factory", "comparison.sentence_server:create_app", "--no-access-log"]
+    with _running([*application, "--workers", str(num_processes), "--port"], "/health", settings) as port:
+        yield port
+
+
+def our_mlflow_model(models: SentenceModels) -> Path:
+    """Our package as `clozeline release` stores it: the same INT8 graph."""
+    import mlflow
+
+    from clozeline import registry
+
+    folder = _emptied("mlflow-ours")
+    mlflow.pyfunc.save_model(
+        folder,
+        python_model=str(Path(registry.__file__).with_name("served_model.py")),
+        artifacts={registry.PACKAGE: str(models.ours)},
+        input_example=(["a text"], {"top_k": 5, "truncate": False}),
+        pip_requirements=[],
+    )
+    return folder
+
+
+def their_mlflow_model() -> Path:
+    """The weights as MLflow's own flavor of sentence-transformers stores them: torch, fp32."""
+    import mlflow.sentence_transformers
+
+    folder = _emptied("mlflow-theirs")
+    mlflow.sentence_transformers.save_model(torch_model(), folder, input_example=["a text"], pip_requirements=[])
+    return folder
+
+
+def _emptied(name: str) -> Path:
+    folder = KEPT / "sentences" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    return folder
+
+
+@contextmanager
+def _running(command: Sequence[str], health: str, settings: Mapping[str, str] | None = None) -> Iterator[int]:
+    """`python COMMAND PORT`, from when `health` answers 200."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {
+        **os.environ,
+        "TOKENIZERS_PARALLELISM": "false",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        **(settings or {}),
+    }
+    log = KEPT / "sentences" / f"server-{port}.log"
+    with log.open("wb") as told:
+        process = subprocess.Popen(
+            [sys.executable, *command, str(port)], env=environment, stdout=told, stderr=told, start_new_session=True
+        )
+        try:
+            _wait(process, f"http://127.0.0.1:{port}{health}", log)
+            yield port
+        finally:
+            _stop(process)
+    log.unlink()
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)  # of its session: its workers too
+        process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError(f"the server ended with {process.returncode}: see {log}")
+        try:
+            with urlopen(url, timeout=5) as answer:
+                if answer.status == 200:
+                    return
+        except (URLError, OSError):
+            time.sleep(0.2)
+    raise RuntimeError(f"no answer within {_START_SECONDS} s: {url}; see {log}")

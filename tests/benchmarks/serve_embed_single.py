@@ -1,0 +1,71 @@
+"""Milliseconds until one short text is embedded, against sentence-transformers with `backend="onnx"` in INT8.
+
+all-MiniLM-L6-v2 on both sides, the same weights, in process, the same number of threads in one session, nothing cached,
+one call that does not count before. Texts of 6 to 12 words come one after the other, another each time; the figure of a
+round is the median of its calls. Of sentence-transformers' two INT8 presets the better one counts in each round.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from statistics import median
+
+from clozeline.inference.embedder import Embedder
+from clozeline.inference.package import load
+from comparison.alternation import Comparison, alternate, finish, report_progress
+from comparison.machine import available_cores
+from comparison.sentences import PRESETS, Embed, SentenceModels, cosine, sentence_models, short_texts, theirs_onnx
+
+
+def main() -> None:
+    report_progress()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--texts", type=int, default=300)
+    parser.add_argument("--threads", type=int, default=available_cores(), help="of a session, on both sides")
+    chosen = parser.parse_args()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    models, texts = sentence_models(), short_texts(chosen.texts)
+    ours = _ours(models, chosen.threads)
+    theirs = {preset: theirs_onnx(models, chosen.threads, file) for preset, file in PRESETS.items()}
+    facts = {f"cosine_of_ours_and_{preset}": cosine(ours(texts), embed(texts)) for preset, embed in theirs.items()}
+    times: dict[str, list[float]] = {preset: [] for preset in theirs}
+
+    def best_of_theirs(_: int) -> float:
+        for preset, embed in theirs.items():
+            times[preset].append(_milliseconds(embed, texts))
+        return min(each[-1] for each in times.values())
+
+    rounds = alternate(lambda _: _milliseconds(ours, texts), best_of_theirs, chosen.rounds, "ms")
+    finish(
+        Comparison(
+            name="serve_embed_single",
+            unit="ms",
+            rounds=rounds,
+            higher_is_better=False,
+            goal=1.3,
+            num_threads=chosen.threads,
+            facts=facts | {"texts": len(texts)} | {f"theirs_{name}": each for name, each in times.items()},
+        )
+    )
+
+
+def _ours(models: SentenceModels, num_threads: int) -> Embed:
+    model = load(models.ours, precision="int8", num_threads=num_threads)
+    assert isinstance(model, Embedder)
+    return lambda texts: model.embed(texts, truncate=True)
+
+
+def _milliseconds(embed: Embed, texts: Sequence[str]) -> float:
+    """The median of a call with one text."""
+    seconds = []
+    for text in texts:
+        started = time.perf_counter()
+        embed([text])
+        seconds.append(time.perf_counter() - started)
+    return 1000 * median(seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Texts of mixed lengths embedded in a second, against sentence-transformers as it comes: torch, in fp32.
+
+all-MiniLM-L6-v2 on both sides, the same weights, in process, the same number of threads, nothing cached, one call that
+does not count before. Ours is the scheduler of the server over its INT8 graph: the texts come as requests of 32 and are
+tokenized as they come, while workers with one thread each run what is of nearly the same length. Theirs is `encode` of
+all texts with its own sorting and batches of 32. The cosine says how near the two sides' embeddings are.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from functools import partial
+
+from comparison.alternation import Comparison, alternate, finish, report_progress
+from comparison.machine import available_cores
+from comparison.scheduled import Ours
+from comparison.sentences import Embed, cosine, mixed_texts, sentence_models, texts_per_second, theirs_torch
+
+
+def main() -> None:
+    report_progress()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--texts", type=int, default=512)
+    chosen = parser.parse_args()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # as the server has it; and tokenizers warn of our threads else
+    num_threads, models, texts = available_cores(), sentence_models(), mixed_texts(chosen.texts)
+    ours, theirs = Ours(models.ours, num_threads).embed, theirs_torch(num_threads)
+    facts = {"cosine_of_both": cosine(ours(texts), theirs(texts)), "texts": len(texts)}
+    sides = [partial(_speed, embed, texts) for embed in (ours, theirs)]
+    rounds = alternate(*sides, chosen.rounds, "texts/s")
+    finish(
+        Comparison(
+            name="serve_embed_torch",
+            unit="texts/s",
+            rounds=rounds,
+            higher_is_better=True,
+            goal=4.0,
+            num_threads=num_threads,
+            facts=facts,
+        )
+    )
+
+
+def _speed(embed: Embed, texts: Sequence[str], _: int) -> float:
+    return texts_per_second(embed, texts)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""Requests answered in a second by `clozeline serve`, against FastAPI with sentence-transformers in ONNX INT8.
+
+all-MiniLM-L6-v2 on both sides, the same weights; the same requests to /embed, one text of mixed length each, from 16
+clients that send their next as soon as they are answered, over the loopback from a process of this machine. Ours has a
+worker thread for each core. Theirs is comparison/sentence_server.py over the faster of the INT8 presets, once as one
+process with as many threads and once as a process for each core with one thread: the better one counts in each round.
+Nothing is cached; 32 requests come before that do not count. Percentiles are of the latency that clients see.
+"""
+
+import argparse
+import json
+
+from comparison import servers
+from comparison.alternation import finish, report_progress
+from comparison.machine import available_cores
+from comparison.over_http import Asked, compare
+from comparison.sentences import mixed_texts, sentence_models
+
+
+def main() -> None:
+    report_progress()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=400)
+    chosen = parser.parse_args()
+    num_threads, models = available_cores(), sentence_models()
+    bodies = [json.dumps({"inputs": [text]}).encode() for text in mixed_texts(chosen.requests)]
+    with (
+        servers.ours(models, num_threads) as ours,
+        servers.fastapi(models, 1, num_threads) as threads,
+        servers.fastapi(models, num_threads, 1) as processes,
+    ):
+        comparison = compare(
+            "serve_http_fastapi",
+            2.0,
+            Asked("/embed", bodies),
+            ours,
+            {"fastapi_threads": threads, "fastapi_processes": processes},
+            num_rounds=chosen.rounds,
+            num_threads=num_threads,
+        )
+    finish(comparison)
+
+
+if __name__ == "__main__":
+    main()

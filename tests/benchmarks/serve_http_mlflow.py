@@ -1,0 +1,50 @@
+"""Requests answered in a second by `clozeline serve`, against `mlflow models serve` of the same model.
+
+all-MiniLM-L6-v2 on both sides, the same weights; the same requests to /invocations, one text of mixed length each, from
+16 clients that send their next as soon as they are answered, over the loopback from a process of this machine. Ours has
+a worker thread for each core. Theirs is MLflow's own flavor of sentence-transformers (torch, fp32), once as one process
+with as many threads and once as a process for each core with one thread: the better one counts in each round. Beside it
+is told, and does not count, what `mlflow models serve` makes of our INT8 graph, in a process for each core. Nothing is
+cached; 32 requests come before that do not count. Percentiles are of the latency that clients see.
+"""
+
+import argparse
+import json
+
+from comparison import servers
+from comparison.alternation import finish, report_progress
+from comparison.machine import available_cores
+from comparison.over_http import Asked, compare
+from comparison.sentences import mixed_texts, sentence_models
+
+
+def main() -> None:
+    report_progress()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=400)
+    chosen = parser.parse_args()
+    num_threads, models = available_cores(), sentence_models()
+    bodies = [json.dumps({"inputs": [text]}).encode() for text in mixed_texts(chosen.requests)]
+    flavor, our_graph = servers.their_mlflow_model(), servers.our_mlflow_model(models)
+    with (
+        servers.ours(models, num_threads) as ours,
+        servers.mlflow_serve(flavor, models, 1, num_threads) as threads,
+        servers.mlflow_serve(flavor, models, num_threads, 1) as processes,
+        servers.mlflow_serve(our_graph, models, num_threads, 1) as beside,
+    ):
+        comparison = compare(
+            "serve_http_mlflow",
+            5.0,
+            Asked("/invocations", bodies),
+            ours,
+            {"mlflow_threads": threads, "mlflow_processes": processes},
+            beside={"mlflow_of_our_graph": beside},
+            num_rounds=chosen.rounds,
+            num_threads=num_threads,
+        )
+    finish(comparison)
+
+
+if __name__ == "__main__":
+    main()
