@@ -26,7 +26,7 @@ test: setup system  ## Every test, on every core (PYTEST_ARGS=-n0: in this proce
 CLIENTS := $(VENV)/clients
 CLIENTS_READY := $(CLIENTS)/ready
 
-test-clients: setup $(CLIENTS_READY)  ## Clients whose pins exclude ours, from an environment of their own
+test-clients: setup $(CLIENTS_READY)  ## Clients whose pins exclude ours, and schemathesis, from an environment of their own
 	$(BIN)/python -m tests.clients $(CURDIR)/$(CLIENTS)/bin/python
 
 $(CLIENTS_READY): tests/clients/requirements.lock

@@ -1,6 +1,7 @@
 """`make test-clients`: clients whose pins exclude ours ask a server of ours, from an environment of their own.
 
-`python -m tests.clients PYTHON`: PYTHON has what requirements.lock beside this file names, and no Clozeline.
+`python -m tests.clients PYTHON`: PYTHON has what requirements.lock beside this file names, and no Clozeline. First
+pytest runs the tests of Hugging Face's client, then schemathesis asks what our OpenAPI document allows and forbids.
 """
 
 import os
@@ -15,26 +16,38 @@ from clozeline.serving.loading import open_source
 from clozeline.serving.service import Capacity, Service
 from clozeline.serving.sources import parse_sources
 from tests.serving.conftest import run_app
-from tests.tiny_packages import write_classifier, write_encoder
+from tests.tiny_packages import write_classifier, write_embedder, write_encoder
 
 PROJECT = Path(__file__).parents[2]
+# `addopts` names plugins that are not there.
+PYTEST = ["pytest", "--override-ini", "addopts=", "--noconftest", "-p", "tests.clients.elsewhere"]
 TESTS = "tests/serving/protocols/test_huggingface.py"
+SCHEMATHESIS = ["schemathesis.cli", "--config-file", str(Path(__file__).with_name("schemathesis.toml"))]
 
 
 def main(python: str) -> int:
-    """The exit code of the tests."""
+    """0 if every test and every check passed."""
     with tempfile.TemporaryDirectory() as folder:
         dist = Path(folder) / "dist"
         write_encoder(dist / "encoder")
         write_classifier(dist / "library")
+        write_embedder(dist / "docsearch")
         service = Service(Capacity(num_workers=1))
-        sources = parse_sources([str(dist / "encoder"), str(dist / "library")])
+        sources = parse_sources([str(dist / name) for name in ("encoder", "library", "docsearch")])
         service.open(Catalogue([open_source(source, "int8") for source in sources]))
         with run_app(create_app(service)) as client:
-            options = ["--override-ini", "addopts=", "--noconftest", "-p", "tests.clients.elsewhere"]
-            command = [python, "-m", "pytest", *options, TESTS]  # addopts names plugins that are not there
-            environment = {**os.environ, "CLOZELINE_URL": str(client.base_url)}
-            return subprocess.run(command, cwd=PROJECT, env=environment).returncode
+            url = str(client.base_url)
+            version = client.get("/models").json()["models"][0]["version"]
+            environment = {**os.environ, "CLOZELINE_URL": url, "CLOZELINE_VERSION": version}
+            commands = (
+                ([*PYTEST, TESTS], PROJECT),
+                ([*SCHEMATHESIS, "run", f"{url}/openapi.json", "--checks", "all", "--no-color"], Path(folder)),
+            )
+            failed = [
+                subprocess.run([python, "-m", *command], cwd=where, env=environment).returncode
+                for command, where in commands
+            ]
+            return int(any(failed))
 
 
 if __name__ == "__main__":
