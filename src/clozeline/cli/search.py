@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _PACKAGE = "dist/docsearch"
 _CLEAN = Path("data/clean")
 _WORK = Path("work")
-_SCORES = {"both": "fused", "meaning": "cosine", "words": "BM25"}
+_SCORES = {"both": "score", "meaning": "cosine", "words": "BM25"}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -40,7 +40,7 @@ def search(
     ] = _PACKAGE,
     by: Annotated[
         Literal["both", "meaning", "words"],
-        typer.Option(help="Meaning: cosines of the model's vectors. Words: BM25. Both: their two orders, fused."),
+        typer.Option(help="Meaning: cosines of the model's vectors. Words: BM25. Both: a weighted sum."),
     ] = "both",
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object for each query, on a line of its own.")
@@ -50,7 +50,8 @@ def search(
 
     Every docstring is read once by the exported `docsearch` model (a minute; kept under work/search until the model
     or the text is another); then the best for each query are shown: library, qualified name, summary, and score. By
-    default the order by meaning and that by words in common are fused by ranks: either finds what the other does not.
+    default what is near in meaning and what has words in common are weighed together: either finds what the other
+    does not.
     Write as a docstring would: "Return the sorted values", not "sort".
 
     In a terminal: a table. Else: tab-separated query, rank, score, library, name, summary.

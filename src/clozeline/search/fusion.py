@@ -1,35 +1,25 @@
-"""Several orders of the same candidates made one.
+"""Two orders of the same candidates made one.
 
-Shapes: B queries, D candidates, K of them that an order speaks of.
+Shapes: Q queries, D candidates.
 """
 
 import numpy as np
 import numpy.typing as npt
 
-DEPTH = 1000
-"""An order speaks of its first so many candidates; the others are nothing to it."""
-_CONSTANT = 60
+_COSINE_WEIGHT = 2.0
+"""Chosen on the validation part of the default task: docs/default-recipe.md."""
 Floats = npt.NDArray[np.float32]
 
 
-def fused(*orders_BD: Floats) -> Floats:
-    """`score_BD`: reciprocal rank fusion (Cormack, Clarke & Buettcher 2009, with their k = 60).
+def fused(cosine_QD: Floats, words_QD: Floats) -> Floats:
+    """`score_QD`: a weighted sum of the cosines and of what is scored for words in common, the best of each query 1.
 
-    Ranks and not scores are added, so that no order needs to be of another's scale. What an order scores -inf it does
-    not speak of; of equal scores the first candidate comes first.
+    Scores and not ranks: how much better the first is than the second is what ranks forget (Bruch, Gai & Ingber 2023,
+    section 4: convex combination).
+
+    Args:
+        words_QD: 0 or more; 0 is no word in common.
     """
-    score_BD: Floats = np.sum([_reciprocal_ranks(order_BD) for order_BD in orders_BD], axis=0, dtype=np.float32)
-    return score_BD
-
-
-def _reciprocal_ranks(order_BD: Floats) -> Floats:
-    depth = min(DEPTH, order_BD.shape[1])
-    best_BK = np.sort(np.argpartition(-order_BD, depth - 1, axis=1)[:, :depth], axis=1)
-    found_BK = np.take_along_axis(order_BD, best_BK, axis=1)
-    in_order_BK = np.argsort(-found_BK, axis=1, kind="stable")
-    best_BK = np.take_along_axis(best_BK, in_order_BK, axis=1)
-    is_found_BK = np.isfinite(np.take_along_axis(found_BK, in_order_BK, axis=1))
-    score_BD = np.zeros(order_BD.shape, dtype=np.float32)
-    points_K = (1.0 / (_CONSTANT + 1 + np.arange(depth))).astype(np.float32)
-    np.put_along_axis(score_BD, best_BK, np.where(is_found_BK, points_K, np.float32(0)), axis=1)
-    return score_BD
+    best_Q1 = words_QD.max(axis=1, keepdims=True)
+    score_QD: Floats = words_QD / np.where(best_Q1 > 0, best_Q1, 1) + np.float32(_COSINE_WEIGHT) * cosine_QD
+    return score_QD

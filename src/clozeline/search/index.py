@@ -79,17 +79,11 @@ class SearchIndex:
     def nearest(self, query: Query, top_k: int, library: str | None = None, by: By = "both") -> list[Found]:
         """The `top_k` best entries (of one library alone), best first; of equal ones in the order of their names.
 
-        `by`: meaning is the cosine of vectors, words is BM25, and both are their orders fused. Entries that have no
-        word in common with the query are not found by words.
+        `by`: meaning is the cosine of vectors, words is BM25, and both is `fused`. Entries that have no word in common
+        with the query are not found by words.
         """
         is_meant_E = np.array([library in (None, entry.library) for entry in self.entries])
-        orders: list[npt.NDArray[np.float32]] = []
-        if by != "words":
-            orders.append(np.where(is_meant_E, self.vector_EH.astype(np.float32) @ query.vector_H, _NOT_FOUND))
-        if by != "meaning":
-            score_E = self.words.scores(query.text)
-            orders.append(np.where(is_meant_E & (score_E > 0), score_E, _NOT_FOUND))
-        score_E = orders[0] if len(orders) == 1 else _fused(orders)
+        score_E = np.where(is_meant_E, self._scores(query, is_meant_E, by), _NOT_FOUND)
         best = np.argsort(-score_E, kind="stable")[:top_k]
         return [
             Found(**asdict(self.entries[place]), score=float(score_E[place]))
@@ -97,14 +91,23 @@ class SearchIndex:
             if np.isfinite(score_E[place])
         ]
 
+    def _scores(self, query: Query, is_meant_E: npt.NDArray[np.bool_], by: By) -> npt.NDArray[np.float32]:
+        """Of those that are not meant there are some too, which do not count."""
+        if by == "meaning":
+            return self._cosines(query)
+        words_E = np.where(is_meant_E, self.words.scores(query.text), np.float32(0))
+        if by == "words":
+            return np.where(words_E > 0, words_E, _NOT_FOUND)
+        score_1E = fused(self._cosines(query)[None], words_E[None])
+        return score_1E.reshape(-1)
+
+    def _cosines(self, query: Query) -> npt.NDArray[np.float32]:
+        cosine_E: npt.NDArray[np.float32] = self.vector_EH.astype(np.float32) @ query.vector_H
+        return cosine_E
+
     @property
     def libraries(self) -> list[str]:
         return sorted({entry.library for entry in self.entries})
-
-
-def _fused(orders: Sequence[npt.NDArray[np.float32]]) -> npt.NDArray[np.float32]:
-    (score_E,) = fused(*(order_E[None] for order_E in orders))
-    return np.where(score_E > 0, score_E, _NOT_FOUND)
 
 
 def _key(package: Path, clean: Path) -> str:
