@@ -82,7 +82,8 @@ def test_a_search_by_words_finds_what_has_them_and_one_by_both_all_that_either_f
     assert index.nearest(Query("unheard", pad_H), 9, by="words") == []
     first = index.nearest(query, 9)[0]
     assert first.score == pytest.approx(1 - 0.02, abs=0.001), "of one word, its best is 1"
-    assert index.nearest(Query("rows hash", -0.01 * pad_H), 9, "python")[0].score == pytest.approx(1, abs=0.03)
+    of_one_library = index.nearest(Query("rows rows rows hash", -0.01 * pad_H), 9, "python")
+    assert of_one_library[0].score == pytest.approx(1, abs=0.03)
 
 
 def test_the_index_is_made_once_for_each_text_and_each_model(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

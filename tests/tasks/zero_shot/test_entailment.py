@@ -142,9 +142,13 @@ def test_a_model_is_had_from_the_hub_by_its_name(
 
 
 def test_a_model_that_says_nothing_of_entailment_is_refused(
-    judge: Path, small_encoder: Path, small_classifier: Path, data: Path
+    judge: Path, small_encoder: Path, small_classifier: Path, data: Path, tmp_path: Path
 ) -> None:
-    for wrong, labels in ((small_classifier, "jax, numpy, torch"), (small_encoder, "none")):
+    headless = Path(shutil.copytree(judge, tmp_path / "headless"))
+    config = json.loads((headless / "config.json").read_text()) | {"architectures": ["ModernBertModel"]}
+    (headless / "config.json").write_text(json.dumps(config))
+    wrongs = ((small_classifier, "jax, numpy, torch"), (small_encoder, "none"), (headless, "ModernBertModel"))
+    for wrong, labels in wrongs:
         with pytest.raises(ArtifactError, match="does not say whether one text follows") as caught:
             Entailment(TaskInputs(params(wrong), 1, judge, data, data))
         assert labels in str(caught.value)
