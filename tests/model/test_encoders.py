@@ -167,7 +167,7 @@ def test_weights_of_another_state_of_the_module_are_refused(model, own_module, t
     out = tmp_path / "encoder"
     out.mkdir()
     language_model.save(model, tiny_tokenizer, out)
-    own_module.write_text(SOURCE.replace("2 * width", "3 * width"))
+    own_module.write_text(SOURCE.replace("2 * width", "(2 + 1) * width"))
     sys.modules.pop("mine.encoder")
     with pytest.raises(ArtifactError, match=r"(?s)size mismatch.*mine\.encoder:build"):
         language_model.load(out)

@@ -64,7 +64,7 @@ def losses(rank: int = 0, failures: int = 0, monkeypatch: pytest.MonkeyPatch | N
     plain: Hardware[Any] = Hardware.plain()
     hardware = replace(plain, processes=replace(plain.processes, rank=rank))
     if monkeypatch is not None:
-        monkeypatch.setattr(hardware.micro_batches, "halve", lambda batch: True)
+        monkeypatch.setattr(hardware.micro_batches, "halve", lambda inputs, rows_short: True)
     steps: Steps[Tensor] = Steps(model, torch.optim.SGD(model.parameters(), lr=0.1), model, 1.0, hardware, seed=5)
     found = []
     for step in range(3):
