@@ -3,6 +3,7 @@
 Shapes: T texts, C classes.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,7 +18,7 @@ Scores = npt.NDArray[np.float32]
 _NO_TEXT = ""
 
 
-class ByPrompt(SingleLabel):
+class ByPrompt(SingleLabel, ABC):
     """Judged as any classifier with one label; the labelled texts for training go to the baseline alone."""
 
     def __init__(self, inputs: TaskInputs) -> None:
@@ -36,6 +37,6 @@ class ByPrompt(SingleLabel):
             return logits_TC
         return logits_TC - self.scores([_NO_TEXT])
 
+    @abstractmethod
     def scores(self, texts: Sequence[str]) -> Scores:
         """`score_TC` of each label's words in the prompt behind each text."""
-        raise NotImplementedError
