@@ -4,14 +4,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from transformers import ModernBertForMaskedLM
 
-from clozeline.errors import ArtifactError, ParamsError
+from clozeline.errors import ArtifactError, ParamsError, TrainingError
 from clozeline.model import embedder
+from clozeline.model.encoded import EncodedBatch
 from clozeline.params import SimilarityParams, read_params
 from clozeline.params.finetuning.layers import whole_task
-from clozeline.tasks.opening import opened_for
+from clozeline.tasks.opening import answers, opened_for
 from clozeline.tasks.task import TaskInputs
 from tests.tiny_models import small_modernbert
 
@@ -39,3 +42,34 @@ def test_the_tokenizer_of_another_model_is_refused(save_trained: Callable[[Any],
 def test_rows_longer_than_the_encoder_reads_are_refused(small_encoder: Path) -> None:
     with pytest.raises(ParamsError, match="longer than the encoder can read"):
         opened_for(embedder.build(small_encoder, 1), inputs_of(small_encoder, max_length=65))
+
+
+def asked_for(most_rows: int, num_rows: int, model: Any) -> list[list[int]]:
+    """The rows of each batch that was answered, where memory holds so many."""
+
+    def answer(_: Any, batch: EncodedBatch) -> torch.Tensor:
+        if batch.num_rows > most_rows:
+            raise torch.OutOfMemoryError("no memory")
+        return batch.input_ids_BL[:, 0]
+
+    def encoded(rows_B: np.ndarray) -> EncodedBatch:
+        return EncodedBatch(torch.from_numpy(rows_B)[:, None], None)
+
+    batches = [np.arange(start, min(start + 8, num_rows)) for start in range(0, num_rows, 8)]
+    found = list(answers(model, batches, encoded, answer))
+    assert all(rows_B.tolist() == told_B.tolist() for rows_B, told_B in found)
+    return [rows_B.tolist() for rows_B, _ in found]
+
+
+def test_a_batch_too_large_for_memory_is_judged_in_parts_and_those_after_it_too(
+    small_encoder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = embedder.build(small_encoder, 1)
+    assert asked_for(8, 19, model) == [[*range(8)], [*range(8, 16)], [16, 17, 18]]
+    assert caplog.text == ""
+    in_parts = asked_for(3, 19, model)
+    assert [row for rows in in_parts for row in rows] == [*range(19)]
+    assert max(map(len, in_parts)) == 2
+    assert caplog.text.count("out of memory") == 2, "of 8 rows, of 4, and never again"
+    with pytest.raises(TrainingError, match="out of memory on one row"):
+        asked_for(0, 19, model)

@@ -3,17 +3,25 @@
 Shapes: T rows, B rows of a batch.
 """
 
+import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TypeVar
 
+import numpy as np
 import torch
 
+from clozeline.errors import TrainingError
 from clozeline.model import heads
 from clozeline.model.encoded import EncodedBatch
-from clozeline.tasks.rows import Ids, sorted_batches
+from clozeline.tasks.rows import Ids, TextRows, sorted_batches
 from clozeline.tasks.task import TaskInputs
 from clozeline.tokens.tokenizer import OpenTokenizer
 
+_LOG = logging.getLogger(__name__)
+_MOST_UNKNOWN = 0.2
+"""Share of unknown tokens above which a tokenizer is hardly for this text."""
 _MEASURED_TOGETHER = 4
 """A batch that is only measured may be so many times larger: it needs no gradients."""
 Answer = TypeVar("Answer")
@@ -45,6 +53,18 @@ def check_fit(model: heads.TaskModel, opened: OpenTokenizer, inputs: TaskInputs)
     )
 
 
+def warn_of_unknown_tokens(opened: OpenTokenizer, *trained_on: TextRows) -> None:
+    """Say so, if the tokenizer knows so little of the text that it must be that of another model or language."""
+    ids = np.concatenate([ids for rows in trained_on for ids in rows.ids_T])
+    share = 0.0 if opened.special_ids.unk is None else float((ids == opened.special_ids.unk).mean())
+    if share > _MOST_UNKNOWN:
+        _LOG.warning(
+            "%.0f %% of the tokens of the training texts are unknown to the tokenizer: is it that of another language, "
+            "or of another checkpoint?",
+            100 * share,
+        )
+
+
 def num_batches(num_rows: int, inputs: TaskInputs) -> int:
     """Of an epoch."""
     return -(-num_rows // inputs.params.batch_size)
@@ -61,9 +81,40 @@ def answers(
     encoded: Callable[[Ids], EncodedBatch],
     answer: Callable[[heads.TaskModel, EncodedBatch], Answer],
 ) -> Iterator[tuple[Ids, Answer]]:
-    """`rows_B` of each batch, and what the model answers to them, without gradients."""
+    """`rows_B` of each batch, and what the model answers to them, without gradients. Where memory runs out, this batch
+    and all that wait are taken apart.
+
+    Raises:
+        TrainingError: one row alone does not fit into memory.
+    """
     model.eval()
-    for rows_B in batches:
+    waiting = deque(batches)
+    while waiting:
+        rows_B = waiting.popleft()
+        found = _unless_memory_runs_out(partial(answer, model), encoded(rows_B).to(model.device))
+        if found is None:
+            waiting = deque(_halves(rows_B, waiting))
+        else:
+            yield rows_B, found
+
+
+def _unless_memory_runs_out(ask: Callable[[EncodedBatch], Answer], batch: EncodedBatch) -> Answer | None:
+    try:
         with torch.inference_mode():
-            found = answer(model, encoded(rows_B).to(model.device))
-        yield rows_B, found
+            return ask(batch)
+    except torch.OutOfMemoryError:  # not to be kept: its frames hold what memory ran out for
+        return None
+
+
+def _halves(rows_B: Ids, waiting: Iterable[Ids]) -> Iterator[Ids]:
+    """Of these rows, and of each batch behind them."""
+    if len(rows_B) == 1:
+        raise TrainingError(
+            "out of memory on one row of the parts that judge",
+            given="1 row at once",
+            expected="a row, and the model, that fit into memory",
+            do="lower `max_length` of this task in params.yaml, or take a smaller model",
+        )
+    _LOG.warning("out of memory with %d rows at once: judging goes on with half as many", len(rows_B))
+    for whole_B in (rows_B, *waiting):
+        yield from (half_B for half_B in np.array_split(whole_B, 2) if len(half_B))

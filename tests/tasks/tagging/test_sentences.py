@@ -43,8 +43,12 @@ def test_tags_are_those_of_training_with_a_beginning_and_an_inside_each() -> Non
     assert chosen(*FEW).tags == ("O", "B-LOC", "I-LOC")
 
 
-def test_entities_of_types_that_training_lacks_are_told() -> None:
+def test_entities_of_types_that_training_lacks_are_told_by_name(caplog: pytest.LogCaptureFixture) -> None:
     assert chosen(*FEW).types_not_trained == {"PER": 1}
+    assert "count as missed: PER (1)" in caplog.text
+    caplog.clear()
+    assert chosen(*FEW, ("train", "of Bob", "O B-PER")).types_not_trained == {}
+    assert caplog.text == ""
 
 
 def test_a_sentence_of_the_test_part_is_not_trained_on() -> None:

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from clozeline.model import classifier, heads
 from clozeline.model.encoded import TargetedBatch
 from clozeline.params import LabelledParams
-from clozeline.tasks.classification.parts import ClassifiedRows, read_selection, warn_of_unknown_tokens
-from clozeline.tasks.opening import answers, check_fit, measuring_batches, num_batches
+from clozeline.tasks.classification.parts import ClassifiedRows, read_selection
+from clozeline.tasks.opening import answers, check_fit, measuring_batches, num_batches, warn_of_unknown_tokens
 from clozeline.tasks.rows import training_batches
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.task import TaskInputs
@@ -51,7 +51,7 @@ class ClassifierOnTexts:
             replace(ClassifiedRows.encode(part, self.labels, opened, params), with_types=with_types)
             for part in (self.selection.train, self.selection.validation, self.selection.test)
         )
-        warn_of_unknown_tokens(self.train.rows, opened)
+        warn_of_unknown_tokens(opened, self.train.rows)
         self.batches_per_epoch = num_batches(len(self.train), inputs)
 
     def built(self, inputs: TaskInputs) -> heads.TaskModel:

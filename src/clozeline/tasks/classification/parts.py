@@ -3,7 +3,6 @@
 Shapes: T texts, C classes, B rows of a batch.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -22,10 +21,6 @@ from clozeline.tasks.rows import Ids, TextRows, lengths_of
 from clozeline.tasks.sources import records_of
 from clozeline.tasks.task import TaskInputs
 from clozeline.tokens.tokenizer import OpenTokenizer
-
-_LOG = logging.getLogger(__name__)
-_MOST_UNKNOWN = 0.2
-"""Share of unknown tokens above which a tokenizer is hardly for this text."""
 
 Targets = npt.NDArray[Any]
 """`class_T`, a place among the labels; of a multi-label task `is_true_TC`, 0 or 1."""
@@ -75,18 +70,6 @@ def read_selection(inputs: TaskInputs, params: LabelledParams, opened: OpenToken
         return [bool(fit) for fit in length_T <= params.max_length]
 
     return select(labelled, params, None if params.too_long == "truncate" else fits)
-
-
-def warn_of_unknown_tokens(rows: TextRows, opened: OpenTokenizer) -> None:
-    """Say so, if the tokenizer knows so little of the text that it must be that of another model or language."""
-    unk_id = opened.special_ids.unk
-    share = 0.0 if unk_id is None else float((np.concatenate(rows.ids_T) == unk_id).mean())
-    if share > _MOST_UNKNOWN:
-        _LOG.warning(
-            "%.0f %% of the tokens of the training texts are unknown to the tokenizer: is it that of another language, "
-            "or of another checkpoint?",
-            100 * share,
-        )
 
 
 def texts_of(examples: Sequence[Example], params: LabelledParams) -> Texts:

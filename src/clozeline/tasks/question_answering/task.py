@@ -18,7 +18,7 @@ from clozeline.model import answerer, heads
 from clozeline.model.encoded import TargetedBatch
 from clozeline.params import QuestionAnsweringParams
 from clozeline.tasks.intervals import bootstrap_interval
-from clozeline.tasks.opening import answers, measuring_batches, num_batches, opened_for
+from clozeline.tasks.opening import answers, measuring_batches, num_batches, opened_for, warn_of_unknown_tokens
 from clozeline.tasks.question_answering.baselines import nearest_sentences
 from clozeline.tasks.question_answering.decoding import best_span, best_threshold
 from clozeline.tasks.question_answering.questions import AnswerCount, Question, QuestionCount, select
@@ -90,6 +90,7 @@ class QuestionAnswering:
             Windows.encode(part, opened, params)
             for part in (self._questions.train, self._questions.validation, self._questions.test)
         )
+        warn_of_unknown_tokens(opened, self._train.rows)
         self.batches_per_epoch = num_batches(len(self._train.rows), inputs)
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetedBatch]]:

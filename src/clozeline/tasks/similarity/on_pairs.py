@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clozeline.model import embedder, heads
 from clozeline.params import SimilarityParams
-from clozeline.tasks.opening import answers, measuring_batches, num_batches, opened_for
+from clozeline.tasks.opening import answers, measuring_batches, num_batches, opened_for, warn_of_unknown_tokens
 from clozeline.tasks.rows import TextRows, training_batches
 from clozeline.tasks.similarity.batches import PairBatch, PairRows
 from clozeline.tasks.similarity.losses import each_loss
@@ -43,6 +43,7 @@ class OnPairs:
         self.model = embedder.build(inputs.encoder, inputs.seed)
         self._opened = opened_for(self.model, inputs)
         self._train = self._rows(self.pairs.train)
+        warn_of_unknown_tokens(self._opened, self._train.firsts, self._train.seconds)
         self.num_truncated_train = self._train.firsts.num_truncated + self._train.seconds.num_truncated
         self.batches_per_epoch = num_batches(len(self._train), inputs)
 

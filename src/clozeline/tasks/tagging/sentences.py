@@ -1,5 +1,6 @@
 """Which tagged sentences a task uses, and which of them it trains on, chooses by, and is judged on."""
 
+import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,8 @@ from clozeline.tasks.records import Record
 from clozeline.tasks.sources import Part
 from clozeline.tasks.splitting import identity_of, num_of_each, part_of, strictest
 from clozeline.tasks.tagging.schemes import OUTSIDE, to_iob2, type_of
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +75,14 @@ def select(records: Iterable[tuple[Part, Record]], params: TaggingParams) -> Sen
     count.num_used = sum(map(len, parts.values()))
     types = {type_of(tag) for sentence in parts["train"] for tag in sentence.tags} - {OUTSIDE}
     _check_enough(parts, types, count)
+    not_trained = _not_trained((*parts["validation"], *parts["test"]), types)
+    _name(not_trained)
     return Sentences(
         tags=(OUTSIDE, *(f"{prefix}-{name}" for name in sorted(types) for prefix in "BI")),
         train=parts["train"],
         validation=parts["validation"],
         test=parts["test"],
-        types_not_trained=_not_trained((*parts["validation"], *parts["test"]), types),
+        types_not_trained=not_trained,
         count=count,
     )
 
@@ -95,6 +100,14 @@ def _words_and_tags(record: Record, params: TaggingParams) -> tuple[tuple[str, .
 def _not_trained(sentences: Iterable[Sentence], types: set[str]) -> dict[str, int]:
     begun = (tag[2:] for sentence in sentences for tag in sentence.tags if tag.startswith("B-"))
     return dict(sorted(Counter(name for name in begun if name not in types).items()))
+
+
+def _name(not_trained: Mapping[str, int]) -> None:
+    if not_trained:
+        _LOG.warning(
+            "entity types of parts that judge are in no training sentence, and count as missed: %s",
+            ", ".join(f"{name} ({num:,})" for name, num in not_trained.items()),
+        )
 
 
 def _check_enough(parts: Mapping[Part, list[Sentence]], types: set[str], count: SentenceCount) -> None:

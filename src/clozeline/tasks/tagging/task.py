@@ -13,7 +13,7 @@ from torch.nn import functional
 from clozeline.model import heads, tagger
 from clozeline.model.encoded import TargetedBatch
 from clozeline.params import TaggingParams
-from clozeline.tasks.opening import answers, measuring_batches, num_batches, opened_for
+from clozeline.tasks.opening import answers, measuring_batches, num_batches, opened_for, warn_of_unknown_tokens
 from clozeline.tasks.rows import Ids, batches_from
 from clozeline.tasks.sources import records_of
 from clozeline.tasks.splitting import count_seen
@@ -77,6 +77,7 @@ class Tagging:
             TaggedRows.encode(part, self._tags, opened, params.max_length)
             for part in (self._sentences.train, self._sentences.validation, self._sentences.test)
         )
+        warn_of_unknown_tokens(opened, self._train.rows)
         self.batches_per_epoch = num_batches(len(self._train.rows), inputs)
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetedBatch]]:

@@ -1,0 +1,85 @@
+"""A small task of each kind, on records that all kinds can read."""
+
+import json
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clozeline.params import read_params
+from clozeline.params.finetuning import SECTIONS
+from clozeline.params.finetuning.layers import whole_task
+from clozeline.tasks.kinds import KINDS
+from clozeline.tasks.task import Task, TaskInputs
+
+DEFAULTS = read_params(Path(__file__).parents[1] / "params.yaml").finetune_defaults
+WORDS = [
+    "salt",
+    "oven",
+    "butter",
+    "flour",
+    "mast",
+    "keel",
+    "tide",
+    "rudder",
+    "soil",
+    "seed",
+    "root",
+    "the",
+    "of",
+    "then",
+]
+Case = tuple[Mapping[str, object], Mapping[str, object]]
+CASES: Mapping[str, Sequence[Case]] = {
+    "classification": [
+        ({}, {}),
+        ({"second_field": "second"}, {"second": "the end"}),
+        ({"multi_label": True}, {}),
+    ],
+    "tagging": [({}, {})],
+    "question_answering": [({"max_length": 32, "stride": 4, "max_question_tokens": 8}, {})],
+    "similarity": [
+        ({"first_field": "question", "second_field": "text"}, {}),
+        ({"first_field": "question", "second_field": "text", "score_field": "score"}, {}),
+    ],
+    "zero_shot": [({"prompt": "is [MASK] here", "label_words": {"a": ["f"], "b": ["m"]}}, {})],
+}
+"""Of each kind: knobs of a task, and what its records have beside the rest."""
+EACH = [(kind, case) for kind, cases in CASES.items() for case in cases]
+
+
+def text_of(number: int) -> str:
+    return " ".join(random.Random(number).choices(WORDS, k=20))
+
+
+def record(number: int, more: Mapping[str, object]) -> dict[str, object]:
+    text = text_of(number)
+    words = text.split()
+    return {
+        "text": text,
+        "label": "ab"[number % 2],
+        "tokens": words,
+        "ner_tags": ["B-thing", *["O"] * (len(words) - 1)],
+        "question": f"what is {number}",
+        "context": text,
+        "answers": {"text": [words[0]], "answer_start": [0]},
+        "score": float(number % 6),
+        **more,
+    }
+
+
+def write_records(path: Path, records: Iterable[Mapping[str, object]]) -> None:
+    path.write_text("".join(json.dumps(each) + "\n" for each in records), encoding="utf-8")
+
+
+def prepare(kind: str, case: Case, encoder: Path, data: Path, **changes: object) -> Task:
+    """The task; what the encoder was pre-trained on is nothing of it."""
+    knobs, _ = case
+    seen = data.parent / "seen.parquet"
+    pq.write_table(pa.table({"text": ["nothing"]}), seen)
+    given: dict[str, Any] = {"kind": kind, "data": "x", "max_length": 24, "num_threads": 1, **knobs, **changes}
+    params = SECTIONS[kind].model_validate(whole_task("t", given, DEFAULTS))
+    return KINDS[kind].prepare(TaskInputs(params, 1, encoder, data, seen))

@@ -1,0 +1,65 @@
+"""Claim: of every kind of task, common mistakes are told, and the test part decides nothing."""
+
+from pathlib import Path
+
+import pytest
+
+from clozeline.tasks.kinds import KINDS
+from tests.every_kind import CASES, EACH, Case, prepare, record, write_records
+from tests.fine_tuning import contents
+
+STRANGE = str.maketrans({letter: chr(0x4E00 + place) for place, letter in enumerate("abcdefghijklmnopqrstuvwxyz")})
+
+
+def test_every_kind_has_a_case() -> None:
+    assert set(CASES) == set(KINDS)
+
+
+@pytest.mark.parametrize(("kind", "case"), EACH)
+def test_a_tokenizer_that_does_not_know_the_text_is_noticed(
+    kind: str, case: Case, small_encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    records = [record(number, case[1]) for number in range(60)]
+    write_records(tmp_path / "data.jsonl", records)
+    prepare(kind, case, small_encoder, tmp_path / "data.jsonl")
+    assert "unknown to the tokenizer" not in caplog.text
+    write_records(tmp_path / "data.jsonl", map(in_another_script, records))
+    prepare(kind, case, small_encoder, tmp_path / "data.jsonl")
+    assert "tokens of the training texts are unknown to the tokenizer" in caplog.text
+
+
+def in_another_script(record: dict[str, object]) -> dict[str, object]:
+    words = [str(word).translate(STRANGE) for word in str(record["text"]).split()]
+    text = " ".join(words)
+    return record | {
+        "text": text,
+        "second": text,
+        "question": f"{text} {record['question']}",
+        "tokens": words,
+        "context": text,
+        "answers": {"text": [words[0]], "answer_start": [0]},
+    }
+
+
+@pytest.mark.parametrize(("kind", "case"), EACH)
+def test_the_test_part_has_no_say_in_what_is_trained_chosen_and_saved(
+    kind: str, case: Case, small_encoder: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    splits = {"train": "train.jsonl", "validation": "validation.jsonl", "test": "test.jsonl"}
+    write_records(data / "train.jsonl", (record(number, case[1]) for number in range(80)))
+    write_records(data / "validation.jsonl", (record(number, case[1]) for number in range(80, 110)))
+    told, test_texts = [], []
+    for first in (200, 300):
+        write_records(data / "test.jsonl", (record(number, case[1]) for number in range(first, first + 25)))
+        task = prepare(kind, case, small_encoder, data, splits=splits)
+        out = tmp_path / f"out {first}"
+        out.mkdir()
+        score = task.validation_score()
+        task.save(out)
+        batch = next(task.batches_from(0, 0))
+        told.append((score, contents(out), batch.num_tokens, batch.num_targets, task.batches_per_epoch))
+        test_texts.append(task.test().test_texts)
+    assert told[0] == told[1]
+    assert not {*test_texts[0]} & {*test_texts[1]}
