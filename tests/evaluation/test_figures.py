@@ -1,6 +1,7 @@
 import math
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -52,6 +53,25 @@ def test_figures_do_not_depend_on_the_batch_size(model: PreTrainedModel, split: 
     one, other = measure(model, split), measure(model, split, batch_tokens)
     assert other.loss_nats_per_token == pytest.approx(one.loss_nats_per_token, rel=1e-6)
     assert (other.top1, other.top5, other.target_tokens) == (one.top1, one.top5, one.target_tokens)
+
+
+@pytest.mark.parametrize("num_processes", [2, 3])
+def test_figures_do_not_depend_on_who_asks_what_and_in_which_order(
+    model: PreTrainedModel, split: Split, num_processes: int
+) -> None:
+    """P33: masks and sums are functions of tokens, so that shares of several processes add up to the whole."""
+    questions = list(asking.in_folds("mlm", split, seed=5, num_folds=NUM_FOLDS, batch_tokens=512))
+    groupings = {"document": ByDocument(split.shards.num_documents)}
+
+    def summed(some: list[asking.Asked]) -> Sums:
+        with torch.inference_mode():
+            return sums_of(model, some, groupings, lambda rows: None)["document"]
+
+    whole = summed(questions)
+    shares = [summed(questions[::-1][rank::num_processes]) for rank in range(num_processes)]
+    for field in fields(Sums):
+        together = sum(getattr(share, field.name) for share in shares)
+        np.testing.assert_allclose(together, getattr(whole, field.name), rtol=1e-12)
 
 
 @torch.inference_mode()

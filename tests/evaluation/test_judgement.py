@@ -178,6 +178,28 @@ def test_the_command_prints_a_table_or_json(
     assert judged["comparison"]["nats_per_byte"]["difference"] < 0
 
 
+def test_a_causal_model_beside_a_masked_one_is_not_called_better(
+    encoder: Path,
+    causal_model: LanguageModel,
+    tiny_tokenizer: Path,
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with torch.no_grad():
+        causal_model.decoder.bias[W5] += 1.0
+    saved(causal_model, tiny_tokenizer, tmp_path / "causal")
+    monkeypatch.chdir(tmp_path)
+    arguments = ("-m", "causal", "--against", "encoder", "--text", text.name, "--one-document-per", "line")
+    table, _ = clozeline(*arguments)
+    told = " ".join(table.split())
+    assert "neither is better by this" in told
+    assert "but they were not asked alike" in told
+    assert not any(f"{name} is better" in told for name in ("causal", "encoder"))
+    printed, _ = clozeline(*arguments, "--json")
+    assert [model["objective"] for model in json.loads(printed)["models"]] == ["clm", "mlm"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "told"),
     [

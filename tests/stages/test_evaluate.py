@@ -13,7 +13,9 @@ from clozeline.model.families import TokenIds
 from clozeline.params import EvaluateParams, PretrainParams
 from clozeline.stages import evaluate
 
-PARAMS = EvaluateParams(num_folds=5, max_length=32, batch_tokens=512, num_examples=3, num_bootstrap_samples=100)
+PARAMS = EvaluateParams(
+    num_folds=5, max_length=32, batch_tokens=512, num_examples=3, num_bootstrap_samples=100, num_pseudo_documents=6
+)
 TRAINING = ("return a new array of the given shape", "raise an error if the file is not there")
 VALIDATION = ("sort the items of a list in place", "the same text in upper case is the same text")
 CONTRACT = {
@@ -176,3 +178,37 @@ def test_a_model_of_another_vocabulary_is_refused_before_any_work(
     with pytest.raises(ArtifactError, match="tokenizer's size differs"):
         run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
     assert not (tmp_path / "metrics.json").exists()
+
+
+def test_some_documents_are_asked_token_by_token_too_unless_none_is_wanted(
+    tiny_pretraining: PretrainParams,
+    tiny_tokens: Path,
+    tiny_tokenizer: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")
+    metrics = run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
+    assert metrics["pseudo_documents"] == 6
+    assert 0 < metrics["pseudo_target_tokens"] < metrics["target_tokens"]
+    assert metrics["pseudo_perplexity"] == pytest.approx(64, rel=0.2)  # untrained
+    monkeypatch.setattr(f"{__name__}.PARAMS", PARAMS.model_copy(update={"num_pseudo_documents": 0}))
+    without = run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
+    assert without == {name: value for name, value in metrics.items() if not name.startswith("pseudo_")}
+
+
+def test_of_much_validation_text_an_even_share_is_compared_with_training(
+    tiny_pretraining: PretrainParams,
+    tiny_tokens: Path,
+    tiny_tokenizer: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder")
+    texts = [TRAINING[0] if place % 3 == 0 else f"{VALIDATION[0]} {place}" for place in range(30)]
+    whole = run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path, texts)
+    assert (whole["texts_compared_with_training"], whole["near_duplicates_in_training"]) == (30, 10)
+    text_bytes = int(whole["text_bytes"])
+    monkeypatch.setattr(evaluate, "_MOST_BYTES_COMPARED", text_bytes // 3 + 1)
+    share = run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path, texts)
+    assert (share["texts_compared_with_training"], share["near_duplicates_in_training"]) == (10, 10)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _SIGNIFICANT = 0.05
 _ESTIMATORS = {"folds": "one token in {num_folds} hidden at a time", "pll": "each token hidden alone"}
+_PAIRS = "of the pairs"
+_CAUSAL = "each token asked for from those before it"
+_NOT_ALIKE = "One is asked with both sides of each token, the other with what is before it: neither is better by this."
 
 
 def show(judgement: "Judgement", *, as_json: bool) -> None:
@@ -37,12 +40,14 @@ def _tables(judgement: "Judgement") -> Iterator[RenderableType]:
     if judgement.models[0].blimp:
         yield _blimp_table(judgement)
     if judgement.blimp_accuracy:
-        yield _verdict(judgement, judgement.blimp_accuracy, "of the pairs", is_low_better=False)
+        yield _verdict(judgement, judgement.blimp_accuracy, _PAIRS, is_low_better=False)
 
 
 def _text_table(judgement: "Judgement") -> Table:
     found = [model.text for model in judgement.models if model.text]
-    asked = _ESTIMATORS[judgement.how.estimator].format(num_folds=judgement.how.num_folds)
+    masked = _ESTIMATORS[judgement.how.estimator].format(num_folds=judgement.how.num_folds)
+    ways = dict.fromkeys(_CAUSAL if model.objective == "clm" else masked for model in judgement.models)
+    asked = "; ".join(ways)
     rows = f"{found[0].validation_documents:,} documents, {found[0].text_bytes:,} bytes; {asked}"
     table = _table(f"{rows}; rows of {judgement.how.max_length} tokens", judgement)
     table.add_row("nats per byte", *(_interval(figures, "nats_per_byte", "{:.4f}") for figures in found))
@@ -54,8 +59,8 @@ def _text_table(judgement: "Judgement") -> Table:
         table.add_row("top-5", *(f"{figures.top5:.1%}" for figures in found))
     errors = [model.expected_calibration_error for model in judgement.models]
     table.add_row("calibration error", *(f"{error:.4f}" for error in errors))
-    if not judgement.same_tokens:
-        table.caption = "Their tokens differ: perplexity and top-1 do not compare."
+    notes = [] if judgement.same_tokens else ["Their tokens differ: perplexity and top-1 do not compare."]
+    table.caption = "\n".join(notes if judgement.asked_alike else [*notes, _NOT_ALIKE]) or None
     return table
 
 
@@ -75,6 +80,8 @@ def _verdict(judgement: "Judgement", test: "PairedTest", unit: str, *, is_low_be
     first, second = (escape(name) for name in _columns(judgement))
     told = f"{first} - {second}: {test.difference:+.4f} {unit} (95 %: {test.low:+.4f} to {test.high:+.4f}), "
     told += f"p = {test.p_value:.4f}: "
+    if not (judgement.asked_alike or unit == _PAIRS):
+        return told + "but they were not asked alike"
     if test.p_value >= _SIGNIFICANT:
         return told + "no difference that these texts could tell from chance"
     return told + f"[bold]{first if (test.difference < 0) == is_low_better else second}[/] is better"

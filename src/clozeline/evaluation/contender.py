@@ -14,6 +14,7 @@ from clozeline.evaluation.groupings import ByConfidence, ByDocument, Grouping
 from clozeline.evaluation.texts import shards_of
 from clozeline.model import language_model
 from clozeline.model.batches import Split
+from clozeline.model.families import Objective
 from clozeline.model.language_model import LanguageModel
 from clozeline.model.published import open_published
 from clozeline.progress import ProgressBar
@@ -75,6 +76,10 @@ class Contender:
         return cls(name, model, opened)
 
     @property
+    def objective(self) -> Objective:
+        return language_model.objective_of(self.model)
+
+    @property
     def longest_row(self) -> int:
         return language_model.longest_row(self.model)
 
@@ -93,7 +98,7 @@ class Contender:
             )
         shards = shards_of(texts, self.opened, scratch)
         split = Split.open(shards, how.max_length)
-        objective = language_model.objective_of(self.model)
+        objective = self.objective
         if how.estimator == "pll" and objective != "clm":
             questions, total = asking.one_by_one(split, batch_tokens=how.batch_tokens), asking.num_copies(split)
         else:

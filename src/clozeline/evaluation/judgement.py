@@ -15,6 +15,7 @@ from clozeline.evaluation.blimp import BlimpFigures, Verdicts
 from clozeline.evaluation.comparison import Comparison, PairedTest, have_same_tokens
 from clozeline.evaluation.contender import Asking, Contender, Said
 from clozeline.evaluation.figures import MOST_BLOCKS, Figures, expected_calibration_error
+from clozeline.model.families import Objective
 from clozeline.params import SourceParams
 
 
@@ -39,6 +40,8 @@ class Settings:
 @dataclass(frozen=True)
 class ModelFigures:
     name: str
+    objective: Objective
+    """What it is asked with: a masked model (mlm) with both sides of a token, a causal one (clm) with those before."""
     text: Figures | None
     expected_calibration_error: float | None
     blimp: BlimpFigures | None
@@ -53,6 +56,11 @@ class Judgement:
     same_tokens: bool
     comparison: Comparison | None
     blimp_accuracy: PairedTest | None
+
+    @property
+    def asked_alike(self) -> bool:
+        """If not, the figures are of different questions: neither is better for being lower."""
+        return len({model.objective == "clm" for model in self.models}) == 1
 
 
 def judge_models(names: Sequence[str], questions: Questions, settings: Settings, scores: Path | None) -> Judgement:
@@ -93,12 +101,12 @@ def judge_models(names: Sequence[str], questions: Questions, settings: Settings,
             how=how,
             models=tuple(
                 _figures(
-                    name,
+                    contenders[place],
                     said[place] if said else None,
                     BlimpFigures.of(pairs, verdicts[place]) if pairs else None,
                     settings,
                 )
-                for place, name in enumerate(names)
+                for place in range(len(names))
             ),
             same_tokens=same_tokens,
             comparison=_comparison(said, same_tokens, settings),
@@ -120,13 +128,14 @@ def _keep_texts(questions: Questions, path: Path) -> int:
     return num_texts
 
 
-def _figures(name: str, said: Said | None, of_pairs: BlimpFigures | None, settings: Settings) -> ModelFigures:
+def _figures(asked: Contender, said: Said | None, of_pairs: BlimpFigures | None, settings: Settings) -> ModelFigures:
     if said is None:
-        return ModelFigures(name, None, None, of_pairs)
+        return ModelFigures(asked.name, asked.objective, None, None, of_pairs)
     figures = Figures.of(
         said.documents, said.shards.num_documents, seed=settings.how.seed, num_samples=settings.num_samples
     )
-    return ModelFigures(name, figures, expected_calibration_error(said.by_confidence), of_pairs)
+    error = expected_calibration_error(said.by_confidence)
+    return ModelFigures(asked.name, asked.objective, figures, error, of_pairs)
 
 
 def _comparison(said: Sequence[Said], same_tokens: bool, settings: Settings) -> Comparison | None:

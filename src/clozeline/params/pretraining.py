@@ -117,4 +117,6 @@ class EvaluateParams(Section):
     num_examples: Annotated[int, Field(ge=0)]
     num_bootstrap_samples: Annotated[int, Field(ge=100)]
     """Of the documents, for the 95 % intervals."""
+    num_pseudo_documents: Annotated[int, Field(ge=0)]
+    """So many are asked for each token alone, too: pseudo-log-likelihood, which costs a row for each token."""
     rules = (("batch_tokens max_length", ge, "`batch_tokens` is not below `max_length`: a row must fit"),)

@@ -60,7 +60,7 @@ def comparison(
     None if there is no such figure.
     """
     given = numbers(figures)
-    compared = [key for key in given if any(f"{prefix}{key}" in given for prefix in others)]
+    compared = [key for key in given if not key.endswith(_ENDS) and any(f"{prefix}{key}" in given for prefix in others)]
     keys = [*compared, *(key for key in only if key in given and key not in compared)]
     if not keys:
         return None

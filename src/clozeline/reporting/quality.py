@@ -16,7 +16,7 @@ from clozeline.reporting.run import Part, Run
 
 _METRICS = "metrics/evaluate.json"
 _STAGE = "evaluate"
-_ALONE = ("nats_per_byte", "expected_calibration_error", "pseudo_log_likelihood")
+_ALONE = ("nats_per_byte", "expected_calibration_error")
 """Figures that the unigram baseline does not have."""
 
 
@@ -31,7 +31,11 @@ def metrics(run: Run) -> Mapping[str, Any]:
 def _figures(run: Run) -> Markup | None:
     figures = metrics(run)
     caption = f"On the whole validation set: {count(figures.get('target_tokens', 0))} tokens, each hidden once"
-    return comparison(caption, "encoder", figures, {"unigram_": "unigram baseline"}, only=_ALONE)
+    if "pseudo_documents" in figures:
+        tokens, documents = (count(figures[f"pseudo_{what}"]) for what in ("target_tokens", "documents"))
+        caption += f"; {tokens} of them, in {documents} documents, each alone too (pseudo-log-likelihood)"
+    others = {"pseudo_": "each hidden alone", "unigram_": "unigram baseline"}
+    return comparison(caption, "encoder", figures, others, only=_ALONE)
 
 
 def _shares(run: Run) -> Markup | None:

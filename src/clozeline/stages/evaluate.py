@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from tokenizers import Tokenizer
 
 from clozeline.atomic import replacing_file, replacing_folder
-from clozeline.evaluation import asking, detection, tables, unigram
+from clozeline.evaluation import asking, detection, pseudo, tables, unigram
 from clozeline.evaluation import examples as example_page
 from clozeline.evaluation.answers import Sums
 from clozeline.evaluation.asking import Asked
@@ -29,6 +30,8 @@ from clozeline.tokens.shards import TokenShards
 from clozeline.tokens.spelling import Spelling
 
 _LOG = logging.getLogger(__name__)
+_MOST_BYTES_COMPARED = 1 << 24
+"""Of validation text, with all training text: some 200 MB of shingles."""
 
 
 def run(
@@ -82,7 +85,8 @@ def run(
     report = {
         **asdict(figures),
         "expected_calibration_error": expected_calibration_error(sums["confidence"]),
-        **_contamination(validation_text, training_text),
+        **_pseudo_likelihood(model, split, params, seed),
+        **_contamination(validation_text, training_text, shards.text_bytes),
         **{f"unigram_{name}": value for name, value in asdict(baseline).items()},
     }
     if isinstance(model, ReplacedTokenPair):
@@ -91,11 +95,14 @@ def run(
         file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
-def _contamination(validation_text: Path, training_text: Path) -> dict[str, int | float]:
-    validation = [text for batch in text_batches(validation_text) for text in batch]
-    found = contamination(validation, text_batches(training_text))
+def _contamination(validation_text: Path, training_text: Path, text_bytes: int) -> dict[str, int | float]:
+    """Of every text, or where these are many of every n-th: each has to be held in memory with its shingles."""
+    every = -(-text_bytes // _MOST_BYTES_COMPARED) or 1
+    texts = (text for batch in text_batches(validation_text) for text in batch)
+    found = contamination(list(islice(texts, 0, None, every)), text_batches(training_text))
     _LOG.info("of %s validation texts, %s", f"{found.num_texts:,}", found)
     return {
+        "texts_compared_with_training": found.num_texts,
         "contaminated_fraction": found.fraction,
         "near_duplicates_in_training": found.num_near_duplicates,
         "contained_in_training": found.num_contained,
@@ -108,6 +115,23 @@ def _measured(
     num_rows = len(split.rows) * asking.num_passes(language_model.objective_of(model), params.num_folds)
     with ProgressBar("evaluate", num_rows) as bar, torch.inference_mode():
         return measure(model, _questions(model, split, params, seed), groupings, bar.advance)
+
+
+def _pseudo_likelihood(model: LanguageModel, split: Split, params: EvaluateParams, seed: int) -> dict[str, float]:
+    """A causal model sees nothing of what it is asked as it is: its figures are log-likelihoods already."""
+    if not params.num_pseudo_documents or language_model.objective_of(model) == "clm":
+        return {}
+    some, document_D = pseudo.spread(split, params.num_pseudo_documents)
+    with ProgressBar("each token alone", asking.num_copies(some)) as bar, torch.inference_mode():
+        return pseudo.measured(
+            model,
+            some,
+            document_D,
+            batch_tokens=params.batch_tokens,
+            seed=seed,
+            num_samples=params.num_bootstrap_samples,
+            advance=bar.advance,
+        )
 
 
 def _detection(model: ReplacedTokenPair, split: Split, params: EvaluateParams, seed: int) -> dict[str, Any]:

@@ -176,6 +176,22 @@ def test_pairs_are_learned(small_encoder: Path, tmp_path: Path) -> None:
     assert metrics["headline"]["value"] == metrics["matthews"] > 0.5 > metrics["headline"]["trivial_value"] == 0
 
 
+def words_around_is(num_texts: int) -> list[dict[str, str]]:
+    """The label is the word behind `is`; the same words stand anywhere else, so that to count them tells little."""
+    draw, words = random.Random(4), ["tensor", "file", "error"]
+    records = []
+    for _ in range(num_texts):
+        label, before, behind = draw.choice(words), *(draw.choices(words, k=draw.randint(1, 4)) for _ in range(2))
+        records.append({"text": " ".join([*before, "is", label, *behind]), "label": label})
+    return records
+
+
+def test_what_counting_words_does_not_tell_is_learned(small_encoder: Path, tmp_path: Path) -> None:
+    headline = run(words_around_is(700), tmp_path, small_encoder, epochs=8)["headline"]
+    assert headline["baseline_value"] < 0.65
+    assert headline["value"] > headline["baseline_value"] + 0.2 > headline["trivial_value"] + 0.2
+
+
 @torch.no_grad()
 def test_balanced_weights_let_every_class_count_alike(prepare: Prepare) -> None:
     records = [{"text": f"the model {n}", "label": "often" if n % 5 else "rarely"} for n in range(200)]

@@ -3,7 +3,8 @@
 import random
 
 import pytest
-from transformers.data.metrics.squad_metrics import compute_exact, compute_f1, normalize_answer
+from transformers.data.metrics.squad_metrics import compute_exact, compute_f1, normalize_answer, squad_evaluate
+from transformers.data.processors.squad import SquadExample
 
 from clozeline.tasks.question_answering.scores import exact_match, f1, normalized
 
@@ -55,3 +56,20 @@ def test_without_answers_nothing_is_right_and_anything_wrong() -> None:
 def test_an_answer_of_which_nothing_is_left_counts_only_alone() -> None:
     assert f1(["the", "house"], "") == 0
     assert f1(["the"], "") == 1
+
+
+def test_totals_over_many_questions_are_those_of_the_script() -> None:
+    """Several answers, none, and answers of which nothing is left, among them."""
+    draw = random.Random(6)
+    texts = [text for text, _ in cases() if text.strip()]
+    asked = [tuple(draw.sample(texts, draw.randint(0, 3))) for _ in range(300)]
+    said = [draw.choice([*answers, draw.choice(texts), ""]) for answers in asked]
+    examples = [
+        SquadExample(str(n), "q", "c", None, None, "t", [{"text": text} for text in answers], not answers)
+        for n, answers in enumerate(asked)
+    ]
+    theirs = squad_evaluate(examples, {str(n): text for n, text in enumerate(said)})
+    pairs = list(zip(asked, said, strict=True))
+    assert 100 * sum(f1(*pair) for pair in pairs) / 300 == pytest.approx(theirs["f1"])
+    assert 100 * sum(exact_match(*pair) for pair in pairs) / 300 == pytest.approx(theirs["exact"])
+    assert 10 < theirs["exact"] < theirs["f1"] < 90

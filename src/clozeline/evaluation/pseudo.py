@@ -1,0 +1,76 @@
+"""Pseudo-log-likelihood of some documents: each token hidden alone, so that all others can be gone by (Salazar et al.
+2020, section 2). It costs a row for each token; so it is measured on documents spread evenly over a split.
+
+Shapes: D documents, T targets of a batch.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from clozeline.evaluation import asking
+from clozeline.evaluation.answers import Answers
+from clozeline.evaluation.asking import Asked
+from clozeline.evaluation.figures import DocumentSums, Figures, measure
+from clozeline.model.batches import Split
+from clozeline.model.language_model import LanguageModel
+from clozeline.tokens.masking import Ids
+from clozeline.tokens.rows import Rows
+
+_SHOWN = ("loss_nats_per_token", "perplexity", "nats_per_byte")
+_ENDS = ("", "_low", "_high")
+
+
+@dataclass(frozen=True)
+class ByChosen:
+    """The n-th of some documents, in their order, is group n."""
+
+    document_D: Ids
+
+    @property
+    def num_groups(self) -> int:
+        return len(self.document_D)
+
+    def groups(self, asked: Asked, answers: Answers) -> Ids:
+        return np.searchsorted(self.document_D, asked.tokens.document_N[asked.target_T])
+
+
+def spread(split: Split, num_documents: int) -> tuple[Split, Ids]:
+    """At most so many documents, evenly apart: the split of their rows alone, and which they are."""
+    last = split.shards.num_documents - 1
+    document_D = np.unique(np.linspace(0, last, min(num_documents, last + 1)).astype(np.int64))
+    rows = split.rows
+    first_D, behind_D = (np.searchsorted(rows.document_R, document_D, side=side) for side in ("left", "right"))
+    chosen = [np.arange(first, behind) for first, behind in zip(first_D.tolist(), behind_D.tolist(), strict=True)]
+    row_R = np.concatenate(chosen)
+    of_documents = Rows(rows.document_R[row_R], rows.start_R[row_R], rows.length_R[row_R])
+    return replace(split, rows=of_documents), document_D
+
+
+def measured(
+    model: LanguageModel,
+    split: Split,
+    document_D: Ids,
+    *,
+    batch_tokens: int,
+    seed: int,
+    num_samples: int,
+    advance: Callable[[int], None],
+) -> dict[str, float]:
+    """Figures of `spread`, each with its 95 % interval; none where no token of theirs is known.
+
+    Args:
+        advance: is told of each row done; there are `asking.num_copies(split)`.
+    """
+    questions = asking.one_by_one(split, batch_tokens=batch_tokens)
+    sums = measure(model, questions, {"document": ByChosen(document_D)}, advance)["document"]
+    if not sums.num_targets:
+        return {}
+    offsets = split.shards.offsets
+    lengths_D = (offsets[document_D + 1] - offsets[document_D]).astype(np.int64)
+    bytes_D = split.shards.document_bytes[document_D].astype(np.int64)
+    documents = DocumentSums(sums, lengths_D, bytes_D)
+    figures = Figures.of(documents, len(document_D), seed=seed, num_samples=num_samples)
+    shown = {f"pseudo_{name}{end}": getattr(figures, f"{name}{end}") for name in _SHOWN for end in _ENDS}
+    return {**shown, "pseudo_documents": len(document_D), "pseudo_target_tokens": figures.target_tokens}
