@@ -305,6 +305,16 @@ def test_test_texts_that_the_encoder_has_seen_are_counted(run: Finetune) -> None
     assert metrics["contaminated_fraction"] == 1.0
 
 
+def test_test_texts_that_the_task_itself_was_nearly_trained_on_are_counted(run: Finetune, tmp_path: Path) -> None:
+    assert metrics_of(run("out", epochs=1))["num_test_near_duplicates_in_train"] == 0
+    long = [{**record, "text": f"{record['text']} {record['text'][::-1]}"} for record in topic_records(30)]
+    twins = [{**record, "text": f"{record['text']} then"} for record in long]
+    pq.write_table(pa.Table.from_pylist([*long, *twins]), tmp_path / "data.parquet")
+    metrics = metrics_of(run("twins", epochs=1))
+    assert 10 < metrics["num_test_near_duplicates_in_train"] < metrics["num_test"]
+    assert metrics["records"]["duplicates"] == 0
+
+
 def test_training_that_diverges_says_so_and_leaves_what_was_there(run: Finetune) -> None:
     out = run("out", epochs=1)
     before = contents(out)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.tasks.kinds import KINDS
+from clozeline.text.contamination import contamination, in_batches
 from tests.every_kind import CASES, EACH, Case, prepare, record, write_records
 from tests.fine_tuning import contents
 
@@ -63,3 +64,32 @@ def test_the_test_part_has_no_say_in_what_is_trained_chosen_and_saved(
         test_texts.append(task.test().test_texts)
     assert told[0] == told[1]
     assert not {*test_texts[0]} & {*test_texts[1]}
+
+
+@pytest.mark.parametrize(("kind", "case"), EACH)
+def test_test_texts_that_are_nearly_texts_of_the_training_part_are_found(
+    kind: str, case: Case, small_encoder: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    write_records(data / "train.jsonl", (record(number, case[1]) for number in range(80)))
+    new = [record(number, case[1]) for number in range(200, 220)]
+    near = [longer_by_a_word(other, record(number, case[1])) for number, other in enumerate(new[:8])]
+    write_records(data / "test.jsonl", [*near, *new[8:]])
+    report = prepare(kind, case, small_encoder, data, splits={"train": "train.jsonl", "test": "test.jsonl"}).test()
+    found = contamination(report.test_texts, in_batches(report.train_texts))
+    assert 3 <= found.num_near_duplicates + found.num_contained <= 8, "of 8, less those of the validation part"
+    assert found.num_texts >= 20
+
+
+def longer_by_a_word(record: dict[str, object], other: dict[str, object]) -> dict[str, object]:
+    """`record` with the text of `other`, and one word behind it."""
+    text = f"{other['text']} then"
+    words = text.split()
+    return record | {
+        "text": text,
+        "context": text,
+        "tokens": words,
+        "ner_tags": ["B-thing", *["O"] * (len(words) - 1)],
+        "answers": {"text": [words[0]], "answer_start": [0]},
+    }

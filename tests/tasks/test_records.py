@@ -82,6 +82,8 @@ DIRT = {
     "a field by another name": ("data.csv", b"boddy,topic\na,x\n", "no field `body`", "fields: boddy, topic"),
     "a record without it": ("data.jsonl", b'{"body": "a"}\n', "line 1: there is no field `topic`", "fields: body"),
     "a row too long": ("data.csv", b"body,topic\na,x\nb,y,z\n", "line 3: the columns", "3 columns under a header of 2"),
+    "semicolons": ("data.csv", b"body;topic\na;x\n", "line 1: the columns stand between", "'body;topic': semicolons"),
+    "TABs in a .csv": ("data.csv", b"body\ttopic\na\tx\n", "line 1: the columns stand between", "TABs"),
     "an open quote": ("data.csv", b'body,topic\na,x\n"b,y\n', "line 3: the columns", "unexpected end of data"),
     "an empty file": ("data.csv", b"", "line 1: there is no field `body`", "fields: none"),
     "UTF-16": ("data.csv", "body,topic\na,x\n".encode("utf-16"), "is not UTF-8", "ff fe"),

@@ -16,7 +16,7 @@ from clozeline.tasks.best_look import BestLook, Look
 from clozeline.tasks.seeds import Finished, OverSeeds, is_better, train_each
 from clozeline.tasks.task import TaskInputs, TaskReport
 from clozeline.tasks.training import use_threads
-from clozeline.text.contamination import contamination, text_batches
+from clozeline.text.contamination import contamination, in_batches, text_batches
 from clozeline.tracking import RunLogger, run_logger
 from clozeline.training.callbacks import Callback
 from clozeline.training.state import CurvePoint
@@ -81,11 +81,15 @@ def _contamination(report: TaskReport, pretraining_text: Path, task: str) -> dic
     if not report.test_texts:
         return {}
     found = contamination(report.test_texts, text_batches(pretraining_text))
-    _LOG.info("%s: of %s test texts, %s", task, f"{found.num_texts:,}", found)
+    own = contamination(report.test_texts, in_batches(report.train_texts))
+    _LOG.info("%s: of %s test texts, compared with the pre-training's: %s", task, f"{found.num_texts:,}", found)
+    _LOG.info("%s: of the same, compared with the task's own: %s", task, own)
     return {
         "contaminated_fraction": found.fraction,
         "num_test_near_duplicates_in_pretraining": found.num_near_duplicates,
         "num_test_contained_in_pretraining": found.num_contained,
+        "num_test_near_duplicates_in_train": own.num_near_duplicates,
+        "num_test_contained_in_train": own.num_contained,
     }
 
 

@@ -3,7 +3,7 @@
 import csv
 import difflib
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from clozeline.errors import DataError
 
 _MOST_FIELD_CHARACTERS = 32_000_000
+_SEPARATORS: Mapping[str, str] = MappingProxyType({",": "commas", "\t": "TABs", ";": "semicolons", "|": "upright bars"})
 
 Fields = Mapping[str, str]
 """Knob of the task → the field that it names: messages speak of both."""
@@ -153,6 +154,7 @@ def _read_separated(path: Path, fields: Fields, *, delimiter: str) -> Iterator[R
     rows = csv.reader(lines_of(path), delimiter=delimiter, strict=True)
     try:
         header = next(rows, [])
+        _check_separator(header, delimiter, f"{path}, line 1")
         check_fields(header, fields, f"{path}, line 1")
         for row in rows:
             if not row or (len(row) != len(header) and not any(map(str.strip, row))):
@@ -193,6 +195,17 @@ def lines_of(path: Path) -> Iterator[str]:
             expected="UTF-8 text",
             do=f"convert it: `iconv -f LATIN1 -t UTF-8 {path.name} > NEW` (or -f UTF-16)",
         ) from error
+
+
+def _check_separator(header: Sequence[str], delimiter: str, place: str) -> None:
+    others = [name for mark, name in _SEPARATORS.items() if mark != delimiter and mark in "".join(header)]
+    if len(header) == 1 and others:
+        raise DataError(
+            f"{place}: the columns stand between something else than the file's name says",
+            given=f"{header[0][:80]!r}: {' and '.join(others)}",
+            expected=f"{_SEPARATORS[delimiter]}: .csv is read with commas, .tsv with TABs",
+            do="rename it to .tsv, or write it again as .csv",
+        )
 
 
 def _not_an_object(place: str, given: str) -> DataError:

@@ -57,7 +57,9 @@ class TaskReport:
     """
     examples: Sequence["ShownItem"] = ()
     test_texts: Sequence[str] = ()
-    """Of each test item the text that is its own: what is looked for in the text of the pre-training."""
+    """Of each test item the text that is its own: what is looked for in the text of the pre-training,"""
+    train_texts: Sequence[str] = ()
+    """... and among these of the items that the task was trained on."""
 
     @property
     def metrics(self) -> dict[str, object]:

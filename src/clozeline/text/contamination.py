@@ -62,6 +62,12 @@ def contamination(test: Sequence[str], training: Iterable[list[str]]) -> Contami
     return Contamination(len(test), int(probes.is_near_N.sum()), int(contained_N.sum()))
 
 
+def in_batches(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Texts as `contamination` takes those of a training."""
+    for start in range(0, len(texts), _BATCH_TEXTS):
+        yield list(texts[start : start + _BATCH_TEXTS])
+
+
 def text_batches(path: Path) -> Iterator[list[str]]:
     """The texts of a Parquet file of data/clean."""
     with pq.ParquetFile(path) as file:

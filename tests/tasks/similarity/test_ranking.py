@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from clozeline.tasks.similarity.ranking import by_vectors, chance_of_recall, in_both, ranked
+from clozeline.tasks.similarity.ranking import by_vectors, chance_of_recall, each_and_both, ranked, ranked_by_each
 
 
 def test_ranks_are_those_of_every_pair_compared_one_by_one() -> None:
@@ -36,8 +36,9 @@ def test_a_search_by_both_finds_what_either_alone_puts_behind() -> None:
     vectors = np.array([[0.9, 0.8, 0.1]] * 2, dtype=np.float32)
     words = np.array([[0.0, 2.0, 3.0]] * 2, dtype=np.float32)
     orders = (lambda start, stop: vectors[start:stop], lambda start, stop: words[start:stop])
-    both, *alone = (ranked(by, [[1], [0]]).rank_Q.tolist() for by in (in_both(*orders), *orders))
+    *alone, both = (found.rank_Q.tolist() for found in ranked_by_each(each_and_both(*orders), [[1], [0]]))
     assert (both, alone) == ([1, 2], [[2, 1], [2, 3]])
+    assert alone == [ranked(by, [[1], [0]]).rank_Q.tolist() for by in orders]
 
 
 @pytest.mark.parametrize(("num_own", "k"), [(1, 1), (1, 3), (2, 2), (3, 5), (5, 1), (1, 9)])

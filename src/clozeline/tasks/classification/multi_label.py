@@ -77,6 +77,7 @@ class MultiLabel(ClassifierOnTexts):
             per_class={label: asdict(of_class) for label, of_class in ours.per_class.items()},
             examples=self._examples(actual_TC, predicted_TC),
             test_texts=self.test_part.texts.whole,
+            train_texts=self.train.texts.whole,
         )
 
     def save(self, out: Path) -> None:

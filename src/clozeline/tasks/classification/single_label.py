@@ -68,6 +68,7 @@ class SingleLabel(ClassifierOnTexts):
             per_class={label: asdict(of_class) for label, of_class in ours.per_class.items()},
             examples=self._examples(answers),
             test_texts=self.test_part.texts.whole,
+            train_texts=self.train.texts.whole,
         )
 
     def _answers(self, part: ClassifiedRows) -> Classes:

@@ -154,6 +154,7 @@ class QuestionAnswering:
             per_class=_per_group(questions.test, said),
             examples=shown(_shown(questions.test, said), self._params.num_examples),
             test_texts=sorted({it.context for it in questions.test}),
+            train_texts=sorted({it.context for it in questions.train}),
         )
 
     def save(self, out: Path) -> None:

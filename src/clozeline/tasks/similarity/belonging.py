@@ -11,7 +11,15 @@ from clozeline.tasks.intervals import bootstrap_interval
 from clozeline.tasks.similarity.baselines import bm25
 from clozeline.tasks.similarity.on_pairs import OnPairs
 from clozeline.tasks.similarity.pairs import Pair, PairCount
-from clozeline.tasks.similarity.ranking import Ranked, ScoresOf, by_vectors, chance_of_recall, in_both, ranked
+from clozeline.tasks.similarity.ranking import (
+    Ranked,
+    ScoresOf,
+    by_vectors,
+    chance_of_recall,
+    each_and_both,
+    ranked,
+    ranked_by_each,
+)
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.task import Headline, ShownItem, TaskReport, shown
 
@@ -83,7 +91,7 @@ class BelongingPairs(OnPairs):
         questions, k = Questions.of(self.pairs.test), self.params.recall_at
         cosines, num_truncated = self._cosines(questions)
         words = bm25(questions.firsts, questions.seconds)
-        found, beside, both = (ranked(by, questions.belonging) for by in (cosines, words, in_both(cosines, words)))
+        found, beside, both = ranked_by_each(each_and_both(cosines, words), questions.belonging)
         is_found_Q = found.recall_at(k)
         low, high = bootstrap_interval(lambda places_Q: float(is_found_Q[places_Q].mean()), len(is_found_Q))
         seen = count_seen(questions.second_identities, self.inputs.pretraining_text)
@@ -116,6 +124,7 @@ class BelongingPairs(OnPairs):
             confusion=[(_BEST, _bucket(rank, k)) for rank in found.rank_Q.tolist()],
             examples=shown(_shown(questions, found), self.params.num_examples),
             test_texts=questions.seconds,
+            train_texts=[pair.second for pair in self.pairs.train],
         )
 
     def _cosines(self, questions: Questions) -> tuple[ScoresOf, int]:

@@ -45,17 +45,34 @@ def ranked(scores_of: ScoresOf, belonging: Sequence[Sequence[int]]) -> Ranked:
         scores_of: gives the scores of a block of queries.
         belonging: of each query, the candidates that belong to it; one at least.
     """
-    rank_Q = np.zeros(len(belonging), dtype=np.int64)
-    best_Q = np.zeros(len(belonging), dtype=np.int64)
+    (found,) = ranked_by_each(lambda start, stop: (scores_of(start, stop),), belonging)
+    return found
+
+
+def ranked_by_each(
+    scores_of: Callable[[int, int], Sequence[Floats]], belonging: Sequence[Sequence[int]]
+) -> list[Ranked]:
+    """The same by several scores of the same queries and candidates, each of which is asked for once."""
+    blocks = []
     for start in range(0, len(belonging), _BLOCK):
         stop = min(start + _BLOCK, len(belonging))
-        score_BD = scores_of(start, stop)
-        best_Q[start:stop] = score_BD.argmax(axis=1)
-        for query, score_D in enumerate(score_BD, start):
-            own = list(belonging[query])
-            num_before = int((score_D >= score_D[own].max()).sum() - (score_D[own] >= score_D[own].max()).sum())
-            rank_Q[query] = 1 + num_before
-    return Ranked(rank_Q, best_Q)
+        blocks.append([_ranked(score_BD, belonging[start:stop]) for score_BD in scores_of(start, stop)])
+    return [
+        Ranked(np.concatenate([part.rank_Q for part in parts]), np.concatenate([part.best_Q for part in parts]))
+        for parts in zip(*blocks, strict=True)
+    ]
+
+
+def _ranked(score_BD: Floats, belonging: Sequence[Sequence[int]]) -> Ranked:
+    """Pairs of a query and a candidate of its own stand one behind the other, those of a query together."""
+    size_B = np.array([len(own) for own in belonging])
+    start_B = np.cumsum(size_B) - size_B
+    query_P = np.repeat(np.arange(len(belonging)), size_B)
+    score_P = score_BD[query_P, np.concatenate([np.array(own, dtype=np.int64) for own in belonging])]
+    best_B = np.maximum.reduceat(score_P, start_B)
+    num_as_good_B = (score_BD >= best_B[:, None]).sum(axis=1)
+    num_own_B = np.add.reduceat((score_P >= best_B[query_P]).astype(np.int64), start_B)
+    return Ranked(1 + num_as_good_B - num_own_B, score_BD.argmax(axis=1))
 
 
 def by_vectors(queries_QH: Floats, candidates_DH: Floats) -> ScoresOf:
@@ -63,9 +80,14 @@ def by_vectors(queries_QH: Floats, candidates_DH: Floats) -> ScoresOf:
     return lambda start, stop: queries_QH[start:stop] @ candidates_DH.T
 
 
-def in_both(vectors: ScoresOf, words: ScoresOf) -> ScoresOf:
-    """By meaning and by words at once: what `clozeline search` goes by."""
-    return lambda start, stop: fused(vectors(start, stop), words(start, stop))
+def each_and_both(vectors: ScoresOf, words: ScoresOf) -> Callable[[int, int], Sequence[Floats]]:
+    """By meaning, by words, and by both at once: what `clozeline search` goes by."""
+
+    def scores(start: int, stop: int) -> Sequence[Floats]:
+        cosine_BD, words_BD = vectors(start, stop), words(start, stop)
+        return cosine_BD, words_BD, fused(cosine_BD, words_BD)
+
+    return scores
 
 
 def chance_of_recall(num_candidates: int, belonging: Sequence[Sequence[int]], k: int) -> float:

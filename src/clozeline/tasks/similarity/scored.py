@@ -78,6 +78,7 @@ class ScoredPairs(OnPairs):
             confusion=list(zip(actual, predicted, strict=True)),
             examples=shown(self._shown(score_N, cosine_N, actual, predicted), self.params.num_examples),
             test_texts=sorted({text for pair in test for text in (pair.first, pair.second)}),
+            train_texts=sorted(known),
         )
 
     def _cosines(self, pairs: Sequence[Pair]) -> tuple[Values, int]:

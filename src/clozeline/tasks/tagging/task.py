@@ -107,6 +107,7 @@ class Tagging:
             per_class={name: asdict(of_type) for name, of_type in ours.per_type.items()},
             examples=shown(self._shown(predicted), self._inputs.params.num_examples),
             test_texts=[" ".join(sentence.words) for sentence in sentences.test],
+            train_texts=[" ".join(sentence.words) for sentence in sentences.train],
         )
 
     def save(self, out: Path) -> None:
