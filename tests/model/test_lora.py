@@ -1,5 +1,6 @@
 """Claim: adapters change nothing at the start, are all that is learned beside the head, and merge without a trace."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,11 @@ def test_only_adapters_and_the_head_learn(small_encoder: Path) -> None:
     assert sum("lora_A" in name for name in trained) == 2 * 4, "four matrices in each of two layers"
 
 
-def test_a_model_without_adapters_is_left_as_it_is(small_encoder: Path) -> None:
+def test_a_model_without_adapters_is_left_as_it_is_and_needs_no_peft(
+    small_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    monkeypatch.setitem(sys.modules, "peft.tuners.tuners_utils", None)
     model = classifier.build(small_encoder, LABELS, 1)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     lora.merge(model)

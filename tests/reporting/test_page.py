@@ -106,6 +106,19 @@ def test_each_kind_of_task_has_its_figures_beside_its_own_baselines(ran: Ran) ->
     assert "Of the answers: misplaced 4." in told
 
 
+def test_the_spread_over_seeds_is_told_and_a_search_by_both_stands_beside_each_alone(ran: Ran) -> None:
+    over = {"num_seeds": 5, "best_seed": 7, "mean": 0.79, "deviation": 0.004, "lowest": 0.785, "highest": 0.795}
+    recalls = {"recall": 0.38, "baseline_bm25_recall": 0.587, "hybrid_recall": 0.618, "contaminated_fraction": 0.034}
+    kept = METRICS["metrics/finetune/library.json"]
+    write_json(ran.root / "metrics/finetune/library.json", {**kept, **recalls, "over_seeds": over})
+    told = text_of(chapter(build(ran.run).html, "tasks"))
+    assert "Trained from 5 seeds: accuracy 79.0 % ± 0.4 %" in told
+    assert "(mean and standard deviation; 78.5 % to 79.5 %). Kept is seed 7" in told
+    assert "Of the over seeds" not in told
+    assert "recall 38.0 % 61.8 % – 58.7 %" in told
+    assert "contaminated fraction 3.4 %" in told
+
+
 def test_gates_are_told_with_their_limits_and_verdicts(ran: Ran) -> None:
     told = text_of(chapter(build(ran.run).html, "gates"))
     assert "clozeline-encoder version 3, now candidate" in told

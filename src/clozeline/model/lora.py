@@ -32,6 +32,8 @@ def add(model: PreTrainedModel, params: LoraParams, seed: int) -> None:
 
 def merge(model: PreTrainedModel) -> None:
     """Add each adapter to the matrix it stands beside, and take it away; a model without adapters stays as it is."""
+    if not any(".lora_" in name for name, _ in model.named_parameters()):
+        return  # without peft, which takes seconds to load
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     for name, inner in list(model.named_modules()):

@@ -53,6 +53,8 @@ _BY_ENDING: Final[Mapping[str, Format]] = MappingProxyType(
         "f1": share,
         "precision": share,
         "recall": share,
+        "recall_at_1": share,
+        "_fraction": share,
         "exact_match": share,
         "top1": share,
         "top5": share,

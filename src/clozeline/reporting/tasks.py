@@ -16,6 +16,7 @@ from clozeline.reporting.numbers import amount, count, format_of, share
 from clozeline.reporting.run import Part, Run
 
 _OTHERS = {
+    "hybrid_": "together with BM25",
     "baseline_tfidf_": "TF-IDF + logistic regression",
     "baseline_tfidf_cosine_": "cosine of TF-IDF",
     "baseline_bm25_": "BM25",
@@ -27,6 +28,8 @@ _OTHERS = {
 }
 """Prefix of a key in a task's metric file → the method that the figure is of; a new method is a new row."""
 _OPEN_CLASSES = 30
+_TOLD_APART = ("headline", "over_seeds")
+"""Groups of figures that are no counts."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +83,26 @@ def _figures(run: Run, task: str) -> Markup:
         for key, value in plain.items()
         if key not in told
     ]
-    groups = {name: value for name, value in figures.items() if isinstance(value, dict) and name != "headline"}
+    groups = {name: value for name, value in figures.items() if isinstance(value, dict) and name not in _TOLD_APART}
     return joined(
         [
             comparison(f"{task}: figures on the test set", "fine-tuned", figures, _OTHERS),
+            _over_seeds(headline(run, task), figures.get("over_seeds")),
             described(others),
             *(_counts(name, numbers(counts)) for name, counts in groups.items()),
         ]
+    )
+
+
+def _over_seeds(kept: HeadlineMetrics, over: Mapping[str, float] | None) -> Markup | None:
+    if over is None:
+        return None
+    mean, deviation, lowest, highest = (share(over[name]) for name in ("mean", "deviation", "lowest", "highest"))
+    return element(
+        "p",
+        f"Trained from {count(over['num_seeds'])} seeds: {in_words(kept.metric)} {mean} ± {deviation} "
+        f"(mean and standard deviation; {lowest} to {highest}). Kept is seed {over['best_seed']}, the best on the "
+        "validation part.",
     )
 
 
