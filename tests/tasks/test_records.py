@@ -144,3 +144,12 @@ def test_values_are_read_as_what_they_should_be_or_refused() -> None:
     for refused in (lambda: record.number("odd"), lambda: record.strings("mixed"), lambda: record.strings("score")):
         with pytest.raises(DataError, match="here: field"):
             refused()
+
+
+def test_a_folder_without_splits_is_told_with_the_files_in_it(tmp_path: Path) -> None:
+    (tmp_path / "labels").mkdir()
+    (tmp_path / "labels" / "a.csv").write_text("body,topic\n")
+    with pytest.raises(DataError, match="is a folder, and no file of it is named") as caught:
+        read(tmp_path / "labels")
+    assert caught.value.given == "a.csv"
+    assert "splits" in caught.value.do

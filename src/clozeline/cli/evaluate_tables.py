@@ -19,6 +19,10 @@ _SIGNIFICANT = 0.05
 _ESTIMATORS = {"folds": "one token in {num_folds} hidden at a time", "pll": "each token hidden alone"}
 _PAIRS = "of the pairs"
 _CAUSAL = "each token asked for from those before it"
+_OTHER_TOKENS = (
+    "Their tokens differ: perplexity and top-1 do not compare. Nats per byte do, and favour tokens that cut words"
+    " finer: where one is hidden, the others of its word are seen."
+)
 _NOT_ALIKE = "One is asked with both sides of each token, the other with what is before it: neither is better by this."
 
 
@@ -59,7 +63,7 @@ def _text_table(judgement: "Judgement") -> Table:
         table.add_row("top-5", *(f"{figures.top5:.1%}" for figures in found))
     errors = [model.expected_calibration_error for model in judgement.models]
     table.add_row("calibration error", *(f"{error:.4f}" for error in errors))
-    notes = [] if judgement.same_tokens else ["Their tokens differ: perplexity and top-1 do not compare."]
+    notes = [] if judgement.same_tokens else [_OTHER_TOKENS]
     table.caption = "\n".join(notes if judgement.asked_alike else [*notes, _NOT_ALIKE]) or None
     return table
 

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from clozeline.errors import DataError
 
 _MOST_FIELD_CHARACTERS = 32_000_000
+_MOST_NAMED = 5
 _SEPARATORS: Mapping[str, str] = MappingProxyType({",": "commas", "\t": "TABs", ";": "semicolons", "|": "upright bars"})
 
 Fields = Mapping[str, str]
@@ -86,6 +87,13 @@ def read_records(path: Path, fields: Fields, readers: Mapping[str, Reader] | Non
         DataError: the file is missing, of an unknown kind or damaged, or a record has other fields; with its line.
     """
     known = {**TABLES, **(readers or {})}
+    if path.is_dir():
+        raise DataError(
+            f"{path} is a folder, and no file of it is named",
+            given=", ".join(sorted(file.name for file in path.iterdir())[:_MOST_NAMED]) or "nothing in it",
+            expected="a file, or a folder and in `splits` the files in it",
+            do="set `splits: {train: FILE, test: FILE}` of this task in params.yaml, or name a file as `data`",
+        )
     reader = known.get(path.suffix.lower())
     if reader is None:
         raise DataError(
