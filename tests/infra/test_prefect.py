@@ -84,6 +84,8 @@ def server(
     (project / "infra").mkdir()
     for name in ("__init__.py", "deploy.py"):
         shutil.copy(ROOT / "flows" / name, project / "flows" / name)
+    drift = FLOW.replace("nightly()", 'nightly(url: str = "")').replace("nightly", "drift")
+    (project / "flows/drift.py").write_text(drift, encoding="utf-8")
     (project / "flows/nightly.py").write_text(FLOW, encoding="utf-8")
     (project / "flows/work.py").write_text(WORK, encoding="utf-8")
     port = free_port()
@@ -131,18 +133,21 @@ def test_what_the_file_deploys_is_a_flow_that_runs_without_parameters(
     entrypoints = [deployment["entrypoint"] for deployment in prefect_file()["deployments"]]
     environment = compose.environment("prefect-deploy", tmp_path, PREFECT_HOME=tmp_path)
     said = run_to_end([sys.executable, "-c", LOAD, *entrypoints], environment, ROOT).splitlines()
-    assert [line for line in said if line.startswith("flow ")] == ["flow nightly needs []"]
+    assert [line for line in said if line.startswith("flow ")] == [
+        "flow nightly needs []",
+        "flow drift needs []",
+    ]
 
 
 @pytest.mark.slow
 def test_deploying_again_after_an_edit_leaves_what_the_file_says(server: Server) -> None:
     server.deploy(add_leftover)
     first = server.deployments()
-    assert set(first) == {"nightly", "leftover"}
+    assert set(first) == {"nightly", "drift", "leftover"}
 
     server.deploy()
     second = server.deployments()
-    assert set(second) == {"nightly"}, "a deployment that left the file stayed on the server"
+    assert set(second) == {"nightly", "drift"}, "a deployment that left the file stayed on the server"
     assert second["nightly"]["id"] == first["nightly"]["id"]
 
     (schedule,) = second["nightly"]["schedules"]
@@ -150,6 +155,7 @@ def test_deploying_again_after_an_edit_leaves_what_the_file_says(server: Server)
     assert schedule["schedule"]["cron"] == "0 4 * * *"
     assert schedule["schedule"]["timezone"] == "Europe/Paris"
     assert second["nightly"]["work_pool_name"] == "clozeline"
+    assert [schedule["active"] for schedule in second["drift"]["schedules"]] == [False]
     assert second["nightly"]["global_concurrency_limit"]["limit"] == 1
     assert second["nightly"]["concurrency_options"]["collision_strategy"] == "ENQUEUE"
     assert server.api.get("/work_pools/clozeline").raise_for_status().json()["type"] == "process"

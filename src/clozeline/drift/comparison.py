@@ -1,0 +1,65 @@
+"""How far one lot of traffic is from another."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from clozeline.drift.traffic import Traffic
+
+
+@dataclass(frozen=True)
+class Limits:
+    """From where on it is said that traffic has drifted."""
+
+    min_texts: int = 1_000
+    """Of either lot: fewer tell nothing, by chance alone their index is about 12 buckets * 2 / `min_texts`."""
+    max_index: float = 0.2
+    """Of the population stability index; 0.1 is usually called a small shift and 0.25 a large one."""
+    max_unknown_increase: float = 0.01
+    """By which the share of unknown tokens may grow, 0-1."""
+
+
+@dataclass(frozen=True)
+class Shift:
+    """One figure and its limit."""
+
+    name: str
+    given: float
+    limit: float
+
+    @property
+    def is_drift(self) -> bool:
+        return self.given > self.limit
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.given:.4f}, at most {self.limit:.4f}: {'DRIFT' if self.is_drift else 'as before'}"
+
+    def as_record(self) -> dict[str, object]:
+        return {**asdict(self), "is_drift": self.is_drift}
+
+
+def shifts(reference: Traffic, now: Traffic, limits: Limits) -> list[Shift]:
+    """Of the lengths of texts, of the share of unknown tokens, and, where both lots have enough, of the confidence."""
+    found = [
+        Shift("length_index", stability_index(reference.texts_by_length, now.texts_by_length), limits.max_index),
+        Shift("unknown_increase", now.unknown_rate - reference.unknown_rate, limits.max_unknown_increase),
+    ]
+    if min(reference.num_answers, now.num_answers) >= limits.min_texts:
+        index = stability_index(reference.answers_by_confidence, now.answers_by_confidence)
+        found.append(Shift("confidence_index", index, limits.max_index))
+    return found
+
+
+def stability_index(expected: Mapping[str, int], actual: Mapping[str, int]) -> float:
+    """The population stability index, sum of (a - e) ln(a / e) over the shares of the buckets: Kullback-Leibler both
+    ways (Lin 2017, "Examining distributional shifts by using population stability index"). Half a count in each bucket
+    beside what was counted, so that an empty one is no infinity. 0 for equal shares.
+    """
+    buckets = [*expected, *(bucket for bucket in actual if bucket not in expected)]
+    expected_shares, actual_shares = _shares(expected, buckets), _shares(actual, buckets)
+    return sum((a - e) * math.log(a / e) for e, a in zip(expected_shares, actual_shares, strict=True))
+
+
+def _shares(counts: Mapping[str, int], buckets: list[str]) -> list[float]:
+    total = sum(counts.values()) + 0.5 * len(buckets)
+    return [(counts.get(bucket, 0) + 0.5) / total for bucket in buckets]

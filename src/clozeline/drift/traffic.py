@@ -1,0 +1,155 @@
+"""What a server has counted of each of its models: texts by length and by confidence, and tokens it does not know."""
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.error import URLError
+from urllib.request import Request, urlopen
+
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+from pydantic import BaseModel, ConfigDict
+
+from clozeline.errors import DataError, TransientError
+
+_TIMEOUT_SECONDS: Final = 10.0
+_IDENTITY: Final = "clozeline_model_info"
+_LENGTHS: Final = "clozeline_text_tokens_bucket"
+_CONFIDENCES: Final = "clozeline_confidence_bucket"
+_TOKENS: Final = "clozeline_tokens_total"
+_UNKNOWN: Final = "clozeline_unknown_tokens_total"
+
+
+class Traffic(BaseModel):
+    """Counts of one model, in the buckets of its server; they add and subtract."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    texts_by_length: dict[str, int] = {}
+    """Of each upper bound in tokens, texts above the bound before it."""
+    answers_by_confidence: dict[str, int] = {}
+    """So of the probability of the best answer; none of a model that embeds."""
+    tokens: int = 0
+    unknown_tokens: int = 0
+
+    @property
+    def num_texts(self) -> int:
+        return sum(self.texts_by_length.values())
+
+    @property
+    def num_answers(self) -> int:
+        return sum(self.answers_by_confidence.values())
+
+    @property
+    def unknown_rate(self) -> float:
+        """Tokens that the vocabulary does not have, of all, 0-1."""
+        return self.unknown_tokens / self.tokens if self.tokens else 0.0
+
+    def plus(self, other: "Traffic") -> "Traffic":
+        return self._with(other, 1)
+
+    def since(self, earlier: "Traffic") -> "Traffic":
+        """What came after `earlier`; all of it, where a count is less than it was: the server began anew."""
+        later = self._with(earlier, -1)
+        counts = (
+            *(*later.texts_by_length.values(), *later.answers_by_confidence.values()),
+            *(later.tokens, later.unknown_tokens),
+        )
+        return self if min(counts) < 0 else later
+
+    def _with(self, other: "Traffic", sign: int) -> "Traffic":
+        return Traffic(
+            texts_by_length=_sum(self.texts_by_length, other.texts_by_length, sign),
+            answers_by_confidence=_sum(self.answers_by_confidence, other.answers_by_confidence, sign),
+            tokens=self.tokens + sign * other.tokens,
+            unknown_tokens=self.unknown_tokens + sign * other.unknown_tokens,
+        )
+
+
+class Served(BaseModel):
+    """One model of a server, and what it was asked since the server began."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: str
+    sha256: str
+    traffic: Traffic
+
+
+def ask(url: str, api_key: str | None = None) -> dict[str, Served]:
+    """The models of the server at `url`, by name.
+
+    Raises:
+        TransientError: it does not answer.
+        DataError: what it answers are not the counters of `clozeline serve`.
+    """
+    headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+    if not url.startswith(("http://", "https://")):
+        raise DataError("this is no server", given=url, expected="http://HOST:PORT", do="give the URL of the server")
+    try:
+        with urlopen(Request(f"{url.rstrip('/')}/metrics", headers=headers), timeout=_TIMEOUT_SECONDS) as answer:
+            text = answer.read().decode("utf-8", "replace")
+    except (URLError, TimeoutError, ConnectionError) as error:
+        raise TransientError(
+            "the server does not tell what it has counted",
+            given=f"{url}/metrics: {error}",
+            expected="a running `clozeline serve` that lets this key in",
+            do="start it, correct the URL, or set CLOZELINE_API_KEYS",
+        ) from error
+    return read(text, url)
+
+
+def read(text: str, source: str) -> dict[str, Served]:
+    """The models in what `/metrics` of `source` answers.
+
+    Raises:
+        DataError: it is of another make.
+    """
+    try:
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    except ValueError as error:
+        raise _other_make(source, str(error)) from error
+    models = {sample.labels["model"]: sample.labels for sample in samples if sample.name == _IDENTITY}
+    if not models:
+        raise _other_make(source, f"no {_IDENTITY}")
+    return {
+        name: Served(
+            version=labels["version"],
+            sha256=labels["sha256"],
+            traffic=_traffic([sample for sample in samples if sample.labels.get("model") == name]),
+        )
+        for name, labels in models.items()
+    }
+
+
+def _traffic(samples: list[Sample]) -> Traffic:
+    totals = {sample.name: int(sample.value) for sample in samples if "le" not in sample.labels}
+    return Traffic(
+        texts_by_length=_buckets(samples, _LENGTHS),
+        answers_by_confidence=_buckets(samples, _CONFIDENCES),
+        tokens=totals.get(_TOKENS, 0),
+        unknown_tokens=totals.get(_UNKNOWN, 0),
+    )
+
+
+def _buckets(samples: list[Sample], name: str) -> dict[str, int]:
+    """Prometheus counts all that is at most the bound; here it is what is above the bound before it."""
+    bounds = sorted(
+        (sample for sample in samples if sample.name == name), key=lambda sample: float(sample.labels["le"])
+    )
+    counts = [int(sample.value) for sample in bounds]
+    below = [0, *counts][: len(counts)]
+    return {sample.labels["le"]: count - less for sample, count, less in zip(bounds, counts, below, strict=True)}
+
+
+def _sum(ours: Mapping[str, int], theirs: Mapping[str, int], sign: int) -> dict[str, int]:
+    bounds = [*ours, *(bound for bound in theirs if bound not in ours)]
+    return {bound: ours.get(bound, 0) + sign * theirs.get(bound, 0) for bound in bounds}
+
+
+def _other_make(source: str, given: str) -> DataError:
+    return DataError(
+        "these are not the counters of `clozeline serve`",
+        given=f"{source}: {given}",
+        expected=f"Prometheus text with {_IDENTITY}",
+        do="give the URL of a server of this version",
+    )

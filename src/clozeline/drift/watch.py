@@ -1,0 +1,121 @@
+"""From look to look: the first traffic of a version is what all that comes later is compared with."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from clozeline.atomic import replacing_file
+from clozeline.drift.comparison import Limits, Shift, shifts
+from clozeline.drift.traffic import Served, Traffic
+from clozeline.errors import ArtifactError
+
+
+class Watched(BaseModel):
+    """What is known of one model between two looks."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: str
+    sha256: str
+    seen: Traffic
+    """As the server had counted at the last look."""
+    reference: Traffic = Traffic()
+    """The first of this version, until there was enough,"""
+    since: Traffic = Traffic()
+    """and what came after it and has not been compared."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a look said of one model."""
+
+    model: str
+    version: str
+    num_texts: int
+    """That were compared; 0: too few came so far."""
+    shifts: tuple[Shift, ...]
+    waits_for: str = ""
+    """Why nothing was compared."""
+
+    @property
+    def is_drift(self) -> bool:
+        return any(shift.is_drift for shift in self.shifts)
+
+    def __str__(self) -> str:
+        told = "; ".join(map(str, self.shifts)) or self.waits_for
+        return f"{self.model} version {self.version}, {self.num_texts:,} texts: {told}"
+
+
+class Watch(BaseModel):
+    """The models of one server, in a file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    models: dict[str, Watched] = {}
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """What was written to `file`; nothing, if it is not there.
+
+        Raises:
+            ArtifactError: it is damaged.
+        """
+        if not file.exists():
+            return cls()
+        try:
+            return cls.model_validate_json(file.read_bytes())
+        except ValidationError as error:
+            raise ArtifactError(
+                f"{file} cannot be used",
+                given=error.errors(include_url=False)[0]["msg"],
+                expected="what an earlier look at this server wrote",
+                do="remove it: the traffic from now on is then what later traffic is compared with",
+            ) from error
+
+    def write(self, file: Path) -> None:
+        with replacing_file(file) as beside:
+            beside.write_text(self.model_dump_json(indent=2), encoding="utf-8")
+
+    def look(self, served: dict[str, Served], limits: Limits) -> tuple["Watch", list[Verdict]]:
+        """What is known after this look, and what it says of each model."""
+        watched = {name: self._carried_on(name, model) for name, model in served.items()}
+        verdicts = [_verdict(name, model, limits) for name, model in watched.items()]
+        compared = {verdict.model for verdict in verdicts if verdict.shifts}
+        kept = {
+            name: model.model_copy(update={"since": Traffic()}) if name in compared else model
+            for name, model in watched.items()
+        }
+        return Watch(models={name: _settled(model, limits) for name, model in kept.items()}), verdicts
+
+    def _carried_on(self, name: str, served: Served) -> Watched:
+        before = self.models.get(name)
+        if before is None or before.sha256 != served.sha256:
+            # Counters go on where a version takes over from another: what they say now was not all of this one.
+            came = Traffic() if before else served.traffic
+            return Watched(version=served.version, sha256=served.sha256, seen=served.traffic, since=came)
+        came = served.traffic.since(before.seen)
+        return before.model_copy(
+            update={"version": served.version, "seen": served.traffic, "since": before.since.plus(came)}
+        )
+
+
+def _settled(watched: Watched, limits: Limits) -> Watched:
+    """The reference grows until it is enough, and then stays."""
+    if watched.reference.num_texts >= limits.min_texts:
+        return watched
+    return watched.model_copy(update={"reference": watched.reference.plus(watched.since), "since": Traffic()})
+
+
+def _verdict(name: str, watched: Watched, limits: Limits) -> Verdict:
+    def waiting(num_texts: int, what: str) -> Verdict:
+        reason = f"{num_texts:,} of {limits.min_texts:,} texts {what}"
+        return Verdict(model=name, version=watched.version, num_texts=0, shifts=(), waits_for=reason)
+
+    if watched.reference.num_texts < limits.min_texts:
+        return waiting(watched.reference.num_texts + watched.since.num_texts, "to compare with")
+    if watched.since.num_texts < limits.min_texts:
+        return waiting(watched.since.num_texts, "since the last comparison")
+    found = tuple(shifts(watched.reference, watched.since, limits))
+    return Verdict(model=name, version=watched.version, num_texts=watched.since.num_texts, shifts=found)

@@ -1,0 +1,64 @@
+"""How far traffic is from other traffic."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clozeline.drift.comparison import Limits, shifts, stability_index
+from clozeline.drift.traffic import Traffic
+
+BOUNDS = ["4.0", "8.0", "16.0", "32.0", "64.0", "+Inf"]
+counts = st.fixed_dictionaries(dict.fromkeys(BOUNDS, st.integers(0, 10_000)))
+
+
+@given(counts, counts)
+def test_the_index_is_never_negative_and_the_same_both_ways(ours: dict[str, int], theirs: dict[str, int]) -> None:
+    index = stability_index(ours, theirs)
+    assert index >= 0
+    assert index == pytest.approx(stability_index(theirs, ours))
+    assert stability_index(ours, ours) == 0
+
+
+def test_the_index_is_the_formula_of_its_source() -> None:
+    """Shares of 0.9 and 0.1 beside 0.5 and 0.5, of so many that half a count is nothing."""
+    index = stability_index({"a": 9_000_000, "b": 1_000_000}, {"a": 5_000_000, "b": 5_000_000})
+    assert index == pytest.approx(-0.4 * math.log(5 / 9) + 0.4 * math.log(5), rel=1e-5)
+
+
+def drawn(seed: int, mean: float) -> dict[str, int]:
+    generator = random.Random(seed)
+    lengths = [generator.expovariate(1 / mean) for _ in range(1_000)]
+    found = dict.fromkeys(BOUNDS, 0)
+    for length in lengths:
+        found[next(bound for bound in BOUNDS if length <= float(bound))] += 1
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_chance_alone_is_no_drift_and_texts_of_another_length_are(seed: int) -> None:
+    reference = drawn(1000, mean=12)
+    limit = Limits().max_index
+    assert stability_index(reference, drawn(seed, mean=12)) < limit / 3
+    assert stability_index(reference, drawn(seed, mean=40)) > 2 * limit
+
+
+def test_of_each_figure_it_is_said_whether_it_is_drift() -> None:
+    reference = Traffic(texts_by_length={"8.0": 1_000}, tokens=8_000, unknown_tokens=8)
+    now = Traffic(texts_by_length={"8.0": 1_000}, tokens=8_000, unknown_tokens=400)
+    length, unknown = shifts(reference, now, Limits())
+    assert (length.is_drift, unknown.is_drift) == (False, True)
+    assert unknown.given == pytest.approx(0.049)
+    assert str(unknown) == "unknown_increase 0.0490, at most 0.0100: DRIFT"
+    assert unknown.as_record()["is_drift"] is True
+
+
+def test_confidence_is_compared_where_there_is_enough_of_it() -> None:
+    def of(confidences: dict[str, int]) -> Traffic:
+        return Traffic(texts_by_length={"8.0": 1_000}, answers_by_confidence=confidences)
+
+    sure, unsure = of({"0.5": 100, "1.0": 900}), of({"0.5": 900, "1.0": 100})
+    assert [shift.is_drift for shift in shifts(sure, unsure, Limits())] == [False, False, True]
+    assert len(shifts(sure, of({"0.5": 10}), Limits())) == 2

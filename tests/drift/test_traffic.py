@@ -1,0 +1,78 @@
+"""What is read of a server is what it was asked."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from clozeline.drift.traffic import Traffic, ask, read
+from clozeline.errors import DataError, TransientError
+from clozeline.serving.access import ApiKeys
+from clozeline.serving.app import create_app
+from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.loading import open_source
+from clozeline.serving.service import Capacity, Service
+from clozeline.serving.sources import parse_sources
+from tests.serving.conftest import run_app
+from tests.tiny_packages import write_classifier, write_encoder
+
+KEY = "a-key-of-some-length"
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    folder = tmp_path_factory.mktemp("dist")
+    write_encoder(folder / "encoder")
+    write_classifier(folder / "library")
+    service = Service(Capacity(num_workers=1))
+    sources = parse_sources([str(folder / "encoder"), str(folder / "library")])
+    service.open(Catalogue([open_source(source, "int8") for source in sources]))
+    with run_app(create_app(service, ApiKeys.of([KEY]))) as client:
+        client.headers["x-api-key"] = KEY
+        yield client
+
+
+def test_lengths_unknown_tokens_and_confidence_of_each_model_are_read(client: httpx.Client) -> None:
+    client.post("/embed", json={"inputs": ["a 漢", "a " * 30]}).raise_for_status()
+    client.post("/classify", json={"inputs": "the list"}).raise_for_status()
+    served = ask(str(client.base_url), KEY)
+    assert set(served) == {"encoder", "library"}
+    card = client.get("/models").json()["models"][0]
+    encoder = served["encoder"]
+    assert (encoder.version, encoder.sha256) == (card["version"], card["sha256"])
+    assert {bound: count for bound, count in encoder.traffic.texts_by_length.items() if count} == {"4.0": 1, "32.0": 1}
+    assert (encoder.traffic.tokens, encoder.traffic.unknown_tokens) == (4 + 32, 1)
+    assert encoder.traffic.num_answers == 0
+    assert served["library"].traffic.num_answers == 1
+
+
+def test_who_is_not_let_in_and_who_does_not_answer_is_told(client: httpx.Client) -> None:
+    with pytest.raises(TransientError, match="does not tell"):
+        ask(str(client.base_url))
+    with pytest.raises(TransientError, match="does not tell"):
+        ask("http://127.0.0.1:9")
+
+
+@pytest.mark.parametrize("text", ["", "python_info 1.0\n", "<html>", "a{b=\n"])
+def test_counters_of_another_make_are_refused(text: str) -> None:
+    with pytest.raises(DataError, match="not the counters"):
+        read(text, "http://127.0.0.1:8000")
+
+
+def test_what_is_no_url_is_refused() -> None:
+    with pytest.raises(DataError, match="no server"):
+        ask("file:///metrics")
+
+
+def test_traffic_adds_and_subtracts() -> None:
+    first = Traffic(texts_by_length={"4.0": 1, "8.0": 2}, answers_by_confidence={"1.0": 3}, tokens=9, unknown_tokens=1)
+    more = Traffic(texts_by_length={"4.0": 5, "8.0": 2}, answers_by_confidence={"1.0": 3}, tokens=20, unknown_tokens=1)
+    came = more.since(first)
+    assert (came.num_texts, came.num_answers, came.tokens, came.unknown_rate) == (4, 0, 11, 0.0)
+    assert first.plus(came) == more
+
+
+def test_a_server_that_began_anew_has_all_it_counts_to_tell() -> None:
+    before = Traffic(texts_by_length={"4.0": 10}, tokens=40)
+    after = Traffic(texts_by_length={"4.0": 2}, tokens=8)
+    assert after.since(before) == after

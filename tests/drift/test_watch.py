@@ -1,0 +1,72 @@
+"""From look to look: what is compared with what."""
+
+from pathlib import Path
+
+import pytest
+
+from clozeline.drift.comparison import Limits
+from clozeline.drift.traffic import Served, Traffic
+from clozeline.drift.watch import Verdict, Watch
+from clozeline.errors import ArtifactError
+
+LIMITS = Limits(min_texts=100)
+
+
+def counted(short: int, long: int, sha256: str = "1") -> dict[str, Served]:
+    """A server that was asked about so many short and long texts since it began."""
+    lengths = {"8.0": short, "64.0": long}
+    traffic = Traffic(texts_by_length=lengths, tokens=8 * short + 64 * long)
+    return {"encoder": Served(version=sha256, sha256=sha256, traffic=traffic)}
+
+
+def looked(*servers: dict[str, Served]) -> list[Verdict]:
+    """What each of these looks says."""
+    watch, said = Watch(), []
+    for served in servers:
+        watch, verdicts = watch.look(served, LIMITS)
+        said += verdicts
+    return said
+
+
+def test_the_first_texts_of_a_version_are_what_later_ones_are_compared_with() -> None:
+    first, second, third = looked(counted(60, 0), counted(120, 0), counted(220, 0))
+    assert (first.waits_for, first.num_texts) == ("60 of 100 texts to compare with", 0)
+    assert second.waits_for == "120 of 100 texts to compare with"
+    assert (third.num_texts, third.is_drift) == (100, False)
+
+
+def test_other_texts_are_drift_once_there_are_enough_of_them() -> None:
+    *_, few, enough = looked(counted(200, 0), counted(200, 90), counted(200, 110))
+    assert few.waits_for == "90 of 100 texts since the last comparison"
+    assert (enough.num_texts, enough.is_drift) == (110, True)
+    assert "length_index" in str(enough)
+
+
+def test_what_was_compared_is_not_compared_again_and_the_reference_stays() -> None:
+    *_, drifted, back = looked(counted(200, 0), counted(200, 150), counted(350, 150))
+    assert drifted.is_drift
+    assert (back.num_texts, back.is_drift) == (150, False)
+
+
+def test_a_new_version_has_a_reference_of_its_own() -> None:
+    *_, moved, later, compared = looked(
+        counted(200, 0), counted(200, 50, "2"), counted(200, 200, "2"), counted(200, 350, "2")
+    )
+    assert moved.waits_for == "0 of 100 texts to compare with"  # what came before the look may be of either
+    assert (moved.version, later.waits_for) == ("2", "150 of 100 texts to compare with")
+    assert (compared.num_texts, compared.is_drift) == (150, False)
+
+
+def test_a_server_that_began_anew_goes_on_with_its_reference() -> None:
+    *_, again = looked(counted(200, 0), counted(10, 0), counted(110, 0))
+    assert (again.num_texts, again.is_drift) == (110, False)
+
+
+def test_what_is_known_is_kept_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "drift" / "server.json"
+    watch, _ = Watch.read(file).look(counted(200, 0), LIMITS)
+    watch.write(file)
+    assert Watch.read(file) == watch
+    file.write_text("{", encoding="utf-8")
+    with pytest.raises(ArtifactError, match=r"server\.json cannot be used"):
+        Watch.read(file)

@@ -1,0 +1,54 @@
+"""The flow that looks at a server: it keeps what it knows, and fails where there is drift."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+
+from clozeline.drift.traffic import Served, Traffic
+from clozeline.errors import GateError
+from clozeline.serving import KEYS_VARIABLE
+from flows import drift as room
+from flows.drift import drift
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
+Asked = Callable[[int, int], None]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """`asked(short, long)`: the server has counted so many texts since it began."""
+    monkeypatch.setenv(KEYS_VARIABLE, " the-key-of-the-server , another-key-of-it ")
+
+    def count(short: int, long: int) -> None:
+        def ask(url: str, key: str | None) -> dict[str, Served]:
+            assert (url, key) == ("http://127.0.0.1:8000", "the-key-of-the-server")
+            traffic = Traffic(texts_by_length={"8.0": short, "64.0": long}, tokens=8 * short + 64 * long)
+            return {"encoder": Served(version="7", sha256="f" * 64, traffic=traffic)}
+
+        monkeypatch.setattr(room, "ask", ask)
+
+    return count
+
+
+def test_a_run_that_sees_drift_fails_with_the_figures_and_those_before_do_not(asked: Asked, tmp_path: Path) -> None:
+    asked(1_200, 0)
+    (first,) = drift(tmp_path)
+    assert first.num_texts == 0
+    asked(2_400, 0)
+    (second,) = drift(tmp_path)
+    assert (second.num_texts, second.is_drift) == (1_200, False)
+    asked(2_400, 1_000)
+    with pytest.raises(GateError, match="what is asked has drifted: encoder") as caught:
+        drift(tmp_path)
+    assert "length_index" in str(caught.value.given)
+    asked(3_500, 1_000)
+    (after,) = drift(tmp_path)
+    assert not after.is_drift
+    assert len(list((tmp_path / "work" / "drift").iterdir())) == 1
+    with get_client(sync_client=True) as client:
+        key = ArtifactFilter(key=ArtifactFilterKey(any_=["drift"]))
+        (shown,) = client.read_artifacts(artifact_filter=key, limit=1)
+    assert "encoder version 7" in str(shown.data)
