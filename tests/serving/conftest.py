@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from starlette.types import ASGIApp
 from clozeline.serving.app import create_app
 from clozeline.serving.catalogue import Catalogue
 from clozeline.serving.loading import open_source
+from clozeline.serving.server import configured
 from clozeline.serving.service import Capacity, Service
 from clozeline.serving.sources import parse_sources
 from tests.tiny_packages import write_classifier, write_encoder
@@ -53,7 +55,7 @@ def serving() -> Callable[[ASGIApp], AbstractContextManager[httpx.Client]]:
 def run_app(app: ASGIApp) -> Iterator[httpx.Client]:
     """A client of `app`, which uvicorn runs in a thread on a free port of the loopback."""
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, log_level="warning", ws="none"))
+    server = uvicorn.Server(configured(app))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
     thread.start()
     try:
@@ -63,3 +65,10 @@ def run_app(app: ASGIApp) -> Iterator[httpx.Client]:
     finally:
         server.should_exit = True
         thread.join()
+
+
+def wait_until(condition: Callable[[], bool], timeout_seconds: float = 20) -> None:
+    deadline = time.monotonic() + timeout_seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)

@@ -1,11 +1,14 @@
 """Who is let in, and what every answer says to a browser."""
 
+import hmac
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from hmac import compare_digest
 from pathlib import Path
 
 import httpx
 import pytest
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp
 
 from clozeline.errors import ParamsError
@@ -49,6 +52,21 @@ def test_keys_come_from_a_file_and_from_the_environment(tmp_path: Path, monkeypa
     both = ApiKeys.read(file)
     assert both.digests == ApiKeys.of(KEYS).digests
     assert all(key not in repr(both) for key in KEYS)
+
+
+def test_a_key_is_compared_with_every_one_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However early it differs, and whether or not one before it fits: how long it takes tells nothing of the keys."""
+    compared: list[tuple[int, int]] = []
+
+    def compare(given: bytes, known: bytes) -> bool:
+        compared.append((len(given), len(known)))
+        return compare_digest(given, known)
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    keys = ApiKeys.of(KEYS)
+    given = [KEYS[0], KEYS[1], "", KEYS[0][:-1], "x" * 1_000]
+    assert [keys.let_in(Headers({"x-api-key": key})) for key in given] == [True, True, False, False, False]
+    assert compared == [(32, 32)] * (len(KEYS) * len(given))
 
 
 @pytest.mark.parametrize("content", [None, "", "short\n"])

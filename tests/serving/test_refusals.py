@@ -9,7 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from clozeline.serving.dialects import spoken_at
 from clozeline.serving.limits import MAX_BODY_BYTES, MAX_TEXT_CHARACTERS, MAX_TEXTS
+from tests.serving.test_openapi import EXAMPLES
 
 JSON = {"content-type": "application/json"}
 
@@ -138,6 +140,24 @@ def test_a_target_that_is_not_one_token_is_refused(client: httpx.Client) -> None
     assert "lists" in error["given"]
 
 
+@pytest.mark.parametrize(
+    ("route", "body"),
+    [
+        ("/fill-mask", {"parameters": {"top_k": 100}, "truncate": True}),
+        ("/pipeline/fill-mask", {"parameters": {"top_k": 100}, "truncate": True}),
+        ("/invocations", {"params": {"top_k": 100, "truncate": True}}),
+    ],
+)
+def test_an_answer_that_would_take_the_memory_of_the_server_is_refused(
+    client: httpx.Client, route: str, body: dict[str, object]
+) -> None:
+    """100 KB that would be told in 600 MB."""
+    answer = client.post(route, json={"inputs": ["[MASK] " * 60 + "a" * 99_000], **body})
+    assert answer.status_code in (400, 422)
+    assert "596,520,000 characters" in answer.text
+    assert "the answer would be too large" in answer.text
+
+
 def test_an_unknown_model_or_label_is_not_found(client: httpx.Client) -> None:
     for route, name in (("/embed", "gpt"), ("/embed", "library"), ("/classify", "encoder")):
         error = assert_envelope(client.post(route, json={"inputs": "a", "model": name}), 404, "no_such_model", "model")
@@ -204,21 +224,22 @@ bodies = json_values | st.fixed_dictionaries(
         "model": json_values,
     },
 )
-paths = st.sampled_from(["/fill-mask", "/embed", "/classify"])
+paths = st.sampled_from(sorted({path.format(model="encoder", version="1") for path, _, _ in EXAMPLES}))
 
 
-def assert_answer_or_envelope(answer: httpx.Response) -> None:
+def assert_answer_or_envelope(path: str, answer: httpx.Response) -> None:
     assert answer.headers["content-type"] == "application/json"
     if answer.status_code != 200:
         assert 400 <= answer.status_code < 500, answer.text
-        assert set(answer.json()["error"]) == {"code", "message", "param", "given", "expected", "do"}
+        envelope = spoken_at(path).envelope.model_validate(answer.json())
+        assert envelope.model_dump() == answer.json()
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=paths, body=bodies)
 def test_no_json_makes_the_server_fail(client: httpx.Client, path: str, body: object) -> None:
     content = json.dumps(body, ensure_ascii=True).encode()
-    assert_answer_or_envelope(client.post(path, content=content, headers=JSON))
+    assert_answer_or_envelope(path, client.post(path, content=content, headers=JSON))
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -226,7 +247,7 @@ def test_no_json_makes_the_server_fail(client: httpx.Client, path: str, body: ob
     path=paths, content=st.binary(max_size=60), content_type=st.sampled_from(["application/json", "text/html", "/;"])
 )
 def test_no_bytes_make_the_server_fail(client: httpx.Client, path: str, content: bytes, content_type: str) -> None:
-    assert_answer_or_envelope(client.post(path, content=content, headers={"content-type": content_type}))
+    assert_answer_or_envelope(path, client.post(path, content=content, headers={"content-type": content_type}))
 
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -234,4 +255,4 @@ def test_no_bytes_make_the_server_fail(client: httpx.Client, path: str, content:
     path=paths, texts=st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), min_size=1, max_size=6)
 )
 def test_any_text_is_answered_or_refused(client: httpx.Client, path: str, texts: list[str]) -> None:
-    assert_answer_or_envelope(client.post(path, json={"inputs": [f"{text} [MASK]" for text in texts]}))
+    assert_answer_or_envelope(path, client.post(path, json={"inputs": [f"{text} [MASK]" for text in texts]}))

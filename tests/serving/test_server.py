@@ -1,6 +1,7 @@
 """`clozeline serve` as a process of its own: it starts, answers, stops, and says what is wrong when it cannot."""
 
 import json
+import os
 import re
 import signal
 import socket
@@ -54,6 +55,11 @@ class Serve:
         return self.process.returncode, stdout, stderr
 
 
+def threads_of(process: subprocess.Popen[str]) -> list[str]:
+    """The names of its threads, as Linux cuts them."""
+    return [file.read_text().strip() for file in Path(f"/proc/{process.pid}/task").glob("*/comm")]
+
+
 @pytest.fixture
 def serve(dist: Path) -> Iterator[Serve]:
     server = Serve(dist.parent, "--port", "0", "--threads", "1")
@@ -75,6 +81,32 @@ def test_it_serves_all_of_dist_until_it_is_told_to_stop_and_exits_0(serve: Serve
     assert "LOADED []" in stdout
     host, port = url.removeprefix("http://").split(":")
     socket.create_server((host, int(port))).close()
+
+
+@pytest.mark.parametrize("num_cores", sorted({1, len(os.sched_getaffinity(0))}))
+def test_it_has_a_worker_for_each_core_that_it_may_use_and_listens_on_the_loopback_alone(
+    dist: Path, num_cores: int
+) -> None:
+    cores = sorted(os.sched_getaffinity(0))[:num_cores]
+    serve = Serve(dist.parent, "--port", "0", before=f"import os; os.sched_setaffinity(0, {cores})\n")
+    url = serve.url()
+    assert url.startswith("http://127.0.0.1:")
+    counts = httpx.get(f"{url}/metrics", trust_env=False).text
+    assert f"clozeline_workers {num_cores}.0" in counts
+    httpx.post(f"{url}/embed", json={"inputs": ["a b c d e f g h"] * 64}, trust_env=False).raise_for_status()
+    # A worker for each core, the loop, and threads that wait: the loader's and uvloop's. None is ONNX Runtime's.
+    assert len(threads_of(serve.process)) <= num_cores + 6
+    serve.process.send_signal(signal.SIGTERM)
+    assert serve.end()[0] == 0
+
+
+def test_who_lets_other_machines_in_without_keys_is_warned(dist: Path) -> None:
+    serve = Serve(dist.parent, "--port", "0", "--host", "0.0.0.0")
+    serve.url()
+    serve.process.send_signal(signal.SIGTERM)
+    code, _, stderr = serve.end()
+    assert code == 0
+    assert "Whoever can reach 0.0.0.0 can use the models" in stderr
 
 
 def test_the_line_that_it_offers_to_paste_works(serve: Serve) -> None:

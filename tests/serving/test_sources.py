@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -115,6 +116,14 @@ def test_who_asks_for_no_graph_gets_the_one_that_the_release_found_faster_and_it
     assert open_source(source, "int8").identity.precision == "int8"
     (folder,) = parse_sources([str(project / "elsewhere")])
     assert open_source(folder, None).identity.precision == "int8"
+
+
+def test_a_model_whose_name_no_header_can_hold_answers_all_the_same(project: Path) -> None:
+    write_encoder(project / "dist" / "模型 100%")
+    (source,) = parse_sources(["dist/模型 100%"])
+    headers = open_source(source, "int8").identity.headers
+    assert headers["x-model"] == "%E6%A8%A1%E5%9E%8B%20100%25"
+    assert unquote(headers["x-model"]) == source.name
 
 
 def test_a_loaded_model_leaves_the_arithmetic_of_its_process_alone(project: Path) -> None:

@@ -1,7 +1,9 @@
 """An alias moves: the new version takes over without a failed request, or is refused while the old one stays."""
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,13 +15,14 @@ from starlette.types import ASGIApp
 from clozeline import registry
 from clozeline.errors import TransientError
 from clozeline.registry import FetchedPackage
+from clozeline.serving import loading
 from clozeline.serving.app import create_app
 from clozeline.serving.catalogue import Catalogue
 from clozeline.serving.loading import open_source
 from clozeline.serving.service import Capacity, Service
 from clozeline.serving.sources import ModelSource
 from clozeline.serving.watching import AliasWatcher
-from tests.tiny_packages import write_encoder
+from tests.tiny_packages import write_classifier, write_encoder
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 SOURCE = ModelSource("encoder", "models:/clozeline-encoder@champion")
@@ -122,6 +125,49 @@ def test_a_damaged_version_is_refused_and_the_old_one_stays(
         for _ in range(8):
             watcher.look()
         assert version_of(client) == "2"
+
+
+def test_a_version_of_another_task_is_refused_and_the_old_one_stays(
+    service: Service, watcher: AliasWatcher, aliases: Aliases, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_classifier(aliases.folder / "4")
+    aliases.live = "4"
+    watcher.look()
+    assert service.catalogue.named("encoder").identity.version == "1"
+    assert "version 4 of encoder is a model of another task" in caplog.text
+    assert "text-classification" in caplog.text
+
+
+def test_a_version_that_memory_has_no_room_for_is_refused_until_it_has(
+    service: Service,
+    watcher: AliasWatcher,
+    aliases: Aliases,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    weights_bytes = (aliases.folder / "2" / "model.int8.onnx").stat().st_size
+    monkeypatch.setattr(loading, "free_memory_bytes", lambda: weights_bytes - 1)
+    aliases.live = "2"
+    watcher.look()
+    assert service.catalogue.named("encoder").identity.version == "1"
+    assert "there is no memory for" in caplog.text
+    monkeypatch.setattr(loading, "free_memory_bytes", lambda: weights_bytes)
+    for _ in range(3):
+        watcher.look()
+    assert service.catalogue.named("encoder").identity.version == "2"
+
+
+def test_a_model_that_was_replaced_is_let_go_of(
+    serving: Server, service: Service, watcher: AliasWatcher, aliases: Aliases
+) -> None:
+    before = weakref.ref(service.catalogue.named("encoder").model)
+    with serving(create_app(service)) as client:
+        version_of(client)
+        aliases.live = "2"
+        watcher.look()
+        version_of(client)
+    gc.collect()
+    assert before() is None
 
 
 def test_a_registry_that_does_not_answer_changes_nothing(

@@ -28,6 +28,10 @@ KeysFileOption = Annotated[
     Path | None,
     typer.Option(help=f"Answer only who has a key of this file, one on each line; or set {KEYS_VARIABLE}."),
 ]
+TracesOption = Annotated[
+    bool,
+    typer.Option("--traces", help="Tell OpenTelemetry's collector at OTEL_EXPORTER_OTLP_ENDPOINT of each request."),
+]
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,6 +61,7 @@ def serve(
     watch: WatchOption = 10.0,
     cache_megabytes: CacheOption = 0,
     api_keys_file: KeysFileOption = None,
+    traces: TracesOption = False,
 ) -> None:
     """Serve models over HTTP, on this machine only unless --host says otherwise.
 
@@ -91,7 +96,7 @@ def serve(
         timeout_seconds=timeout,
         cache_bytes=cache_megabytes * 2**20,
     )
-    run(sources, Settings(host, port, capacity, precision, keys, watch), announce)
+    run(sources, Settings(host, port, capacity, precision, keys, watch, traces), announce)
 
 
 def announce(url: str, catalogue: "Catalogue") -> None:

@@ -105,6 +105,7 @@ class Access:
     def _chosen(self, scope: Scope) -> ASGIApp:
         path = scope["path"]
         if self._service.phase == "stopping" and path not in _WHILE_STOPPING:
+            self._service.metrics.rejected("stopping")
             return refusal(not_ready("stopping", hang_up=True), path)
         if self._keys.digests and path not in OPEN_PATHS:
             headers = Headers(scope=scope)

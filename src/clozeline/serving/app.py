@@ -10,10 +10,11 @@ from starlette.middleware import Middleware
 from starlette.responses import HTMLResponse, Response
 
 from clozeline.serving import playground, routes, status_routes
-from clozeline.serving.access import Access, ApiKeys
+from clozeline.serving.access import OPEN_PATHS, Access, ApiKeys
+from clozeline.serving.body_limit import BodyBounds, BodyLimit
+from clozeline.serving.faults import Faults
 from clozeline.serving.handlers import add_handlers
-from clozeline.serving.limits import BodyLimit
-from clozeline.serving.openapi import DESCRIPTION
+from clozeline.serving.openapi import DESCRIPTION, ask_for_keys
 from clozeline.serving.protocols import (
     embeddings_inference,
     huggingface,
@@ -45,8 +46,8 @@ ROUTERS = (
 """Every route but the pages. A router of another protocol joins here; its paths of each task join catalogue.ROUTES."""
 
 
-def create_app(service: Service, keys: ApiKeys | None = None) -> FastAPI:
-    """The application over `service`, for everybody or for those who have one of `keys`.
+def create_app(service: Service, keys: ApiKeys | None = None, bounds: BodyBounds | None = None) -> FastAPI:
+    """The application over `service`, for everybody or for those who have one of `keys`, with bodies in `bounds`.
 
     The worker threads of `service` end with the application.
     """
@@ -62,10 +63,14 @@ def create_app(service: Service, keys: ApiKeys | None = None) -> FastAPI:
         description=DESCRIPTION,
         lifespan=lifespan,
         middleware=[
+            Middleware(service.tracing.around),
             Middleware(RequestLog, service=service),
             Middleware(Access, service=service, keys=keys or ApiKeys()),
-            Middleware(BodyLimit),
+            Middleware(BodyLimit, service=service, bounds=bounds),
+            Middleware(Faults),
         ],
+        # Its spans would hold paths and queries as clients wrote them; spans.py has ours.
+        telemetry={"tracing": False, "metrics": False, "logs": False},
         # FastAPI's own pages fetch their scripts from elsewhere.
         docs_url=None,
         redoc_url=None,
@@ -76,6 +81,8 @@ def create_app(service: Service, keys: ApiKeys | None = None) -> FastAPI:
     for router in ROUTERS:
         app.include_router(router)
     _add_pages(app)
+    if keys and keys.digests:
+        ask_for_keys(app.openapi(), OPEN_PATHS)
     return app
 
 

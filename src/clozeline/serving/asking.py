@@ -2,37 +2,33 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fastapi import Request
 
 from clozeline.inference.open_model import OpenModel
-from clozeline.inference.question import Question
+from clozeline.inference.question import AnyQuestion, Question
 from clozeline.serving.catalogue import ServedModel
 from clozeline.serving.metrics import Metrics
 from clozeline.serving.refusals import client_left, deadline_passed, overloaded
-from clozeline.serving.scheduling.admission import Refusal
 from clozeline.serving.scheduling.scheduler import DeadlineError, OverloadedError, Scheduler
 from clozeline.serving.scheduling.work import Lane, Ticket
+from clozeline.serving.tokenizing import TokenizerThread
+from clozeline.serving.tracing import Moments, Tracing
+from clozeline.serving.waiting import outcome
 
 Answer = TypeVar("Answer")
 Made = TypeVar("Made")
 
-_INLINE_CHARACTERS = 4_096
-"""Shorter requests are tokenized where they arrive: a thread would cost more. Longer ones would hold up the others."""
-_MAX_TOKENIZING_CHARACTERS = 8 * 2**20
-_WATCH_AFTER_SECONDS = 0.02
-"""Only of a request that takes longer is it watched whether its client has left."""
-
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[Answer]):
-    """The answers to the texts of a request, and what its response says of the model and the time."""
+    """The answers to the texts of a question, and what its response says of the model and the time."""
 
     answers: list[Answer]
     headers: dict[str, str]
+    """Of the whole request."""
     tokens: int
     """Of all texts, special tokens among them."""
 
@@ -58,15 +54,24 @@ def _wake(tickets: Sequence[Ticket]) -> None:
             ticket.settled.set_result(None)
 
 
+@dataclass(frozen=True, slots=True)
+class _Patience:
+    """How long the client of a request waits; times are those of the scheduler's clock."""
+
+    request: Request
+    arrived_seconds: float
+    deadline_seconds: float
+
+
 class Asking:
     """The way of every request that a model answers."""
 
-    def __init__(self, scheduler: Scheduler, metrics: Metrics, timeout_seconds: float) -> None:
+    def __init__(self, scheduler: Scheduler, metrics: Metrics, tracing: Tracing, timeout_seconds: float) -> None:
         self._scheduler = scheduler
         self._metrics = metrics
+        self._tracing = tracing
         self._timeout_seconds = timeout_seconds
-        self._tokenizer_thread = ThreadPoolExecutor(1, thread_name_prefix="clozeline-tokenizer")
-        self._tokenizing_characters = 0
+        self._tokenizer = TokenizerThread()
 
     async def ask(
         self,
@@ -76,115 +81,116 @@ class Asking:
         question: Callable[[], Question[Answer]],
         timeout_milliseconds: int | None = None,
     ) -> Reply[Answer]:
-        """What `served` answers to the question about `texts`, once it is tokenized.
+        """What `served` answers to the question about `texts`, once it is tokenized; raises as `ask_together`."""
+        (reply,) = await self.ask_together(request, served, texts, lambda: [question()], timeout_milliseconds)
+        return reply
+
+    async def ask_together(
+        self,
+        request: Request,
+        served: ServedModel[OpenModel],
+        texts: Sequence[str],
+        questions: Callable[[], Sequence[AnyQuestion]],
+        timeout_milliseconds: int | None = None,
+    ) -> list[Reply[Any]]:
+        """What `served` answers to each question about `texts`: all of them are admitted, or none.
 
         Raises:
             ApiError: 429, too much waits; 504, its deadline passed; 499, its client left. Nothing more of it runs.
             ClozelineError: what tokenization says of a text.
         """
-        arrived_seconds = self._scheduler.clock()
-        timeout_seconds = timeout_milliseconds / 1000 if timeout_milliseconds else self._timeout_seconds
+        patience = self._patience(request, timeout_milliseconds)
         try:
             self._scheduler.check_open()
-            asked = await self._worked(question, sum(map(len, texts)))
-            ticket = self._ticket(served, asked, arrived_seconds + timeout_seconds)
-            self._scheduler.submit(ticket)
+            asked = await self._made(questions, sum(map(len, texts)), patience)
+            tickets = [self._ticket(served, question, patience) for question in asked]
+            self._scheduler.submit(*tickets)
         except OverloadedError as error:
-            self._metrics.rejected(error.refusal.reason)
-            raise overloaded(error.refusal) from error
-        self._metrics.admitted(served, asked, ticket.arrived_seconds - arrived_seconds)
-        await self._settled(ticket, request)
-        headers = served.identity.headers | self._times(served, ticket, arrived_seconds)
-        return Reply(ticket.answers, headers, ticket.tokens)
+            raise self._overloaded(error) from error
+        self._metrics.admitted(served, asked, tickets[0].arrived_seconds - patience.arrived_seconds)
+        try:
+            for ticket in tickets:
+                await self._settled(ticket, patience)
+        finally:
+            for ticket in tickets:
+                self._scheduler.give_up(ticket)  # changes nothing if it is settled
+        headers = served.identity.headers | self._times(served, tickets, patience)
+        return [Reply(ticket.answers, headers, ticket.tokens) for ticket in tickets]
 
-    async def tokenizing(self, work: Callable[[], Made], num_characters: int) -> Made:
+    async def tokenizing(self, request: Request, work: Callable[[], Made], num_characters: int) -> Made:
         """What `work` makes of so many characters, where it does not hold up other requests.
 
         Raises:
-            ApiError: 429, too much waits.
+            ApiError: 429, too much waits; 504, its deadline passed; 499, its client left.
         """
         try:
-            return await self._worked(work, num_characters)
+            return await self._made(work, num_characters, self._patience(request, None))
         except OverloadedError as error:
-            self._metrics.rejected(error.refusal.reason)
-            raise overloaded(error.refusal) from error
+            raise self._overloaded(error) from error
 
     def close(self) -> None:
-        self._tokenizer_thread.shutdown(wait=False, cancel_futures=True)
+        self._tokenizer.close()
 
-    def _ticket(self, served: ServedModel[OpenModel], asked: Question[object], deadline_seconds: float) -> "_Asked":
+    def _patience(self, request: Request, timeout_milliseconds: int | None) -> _Patience:
+        timeout_seconds = timeout_milliseconds / 1000 if timeout_milliseconds else self._timeout_seconds
+        now_seconds = self._scheduler.clock()
+        return _Patience(request, now_seconds, now_seconds + timeout_seconds)
+
+    def _ticket(self, served: ServedModel[OpenModel], asked: AnyQuestion, patience: _Patience) -> "_Asked":
         settled = asyncio.get_running_loop().create_future()
         lane = Lane(served.model, asked.output)
-        return _Asked(lane, asked, self._scheduler.clock(), deadline_seconds, settled=settled)
+        return _Asked(lane, asked, self._scheduler.clock(), patience.deadline_seconds, settled=settled)
 
-    async def _worked(self, work: Callable[[], Made], num_characters: int) -> Made:
-        if num_characters <= _INLINE_CHARACTERS:
-            return work()
-        if self._tokenizing_characters > _MAX_TOKENIZING_CHARACTERS:
-            raise OverloadedError(
-                Refusal(
-                    "tokenizer_full",
-                    given=f"{self._tokenizing_characters:,} characters before this request",
-                    expected=f"at most {_MAX_TOKENIZING_CHARACTERS:,} characters that wait to be tokenized",
-                    retry_after_seconds=1,
-                )
-            )
-        self._tokenizing_characters += num_characters
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._tokenizer_thread, work)
-        finally:
-            self._tokenizing_characters -= num_characters
+    async def _made(self, work: Callable[[], Made], num_characters: int, patience: _Patience) -> Made:
+        return await self._tokenizer.made(work, num_characters, lambda making: self._in_time(making, patience))
 
-    async def _settled(self, ticket: _Asked, request: Request) -> None:
+    async def _settled(self, ticket: _Asked, patience: _Patience) -> None:
         """Wait until `ticket` is settled, its deadline has passed, or nobody waits for it any more."""
-        try:
-            left = await self._wait(ticket, request)
-        finally:
-            self._scheduler.give_up(ticket)  # changes nothing if it is settled
-        if left:
-            self._metrics.rejected("dropped")
-            raise client_left()
-        if not ticket.settled.done() or isinstance(ticket.error, DeadlineError):
-            self._metrics.rejected("deadline")
-            raise deadline_passed(self._scheduler.clock() - ticket.arrived_seconds)
+        await self._in_time(ticket.settled, patience)
+        if isinstance(ticket.error, DeadlineError):
+            raise self._late(patience)
         if ticket.error:
             self._metrics.rejected("failed")
             raise ticket.error
 
-    async def _wait(self, ticket: _Asked, request: Request) -> bool:
-        """Whether the client has left before `ticket` was settled."""
+    async def _in_time(self, awaited: "asyncio.Future[Any]", patience: _Patience) -> None:
+        """Wait until `awaited` is done.
 
-        def seconds_left() -> float:
-            return max(0.0, ticket.deadline_seconds - self._scheduler.clock())
+        Raises:
+            ApiError: 504, the deadline passed before; 499, the client left.
+        """
+        left_seconds = patience.deadline_seconds - self._scheduler.clock()
+        ended = await outcome(awaited, patience.request, left_seconds)
+        if ended == "left":
+            self._metrics.rejected("dropped")
+            raise client_left()
+        if ended == "late":
+            raise self._late(patience)
 
-        done, _ = await asyncio.wait({ticket.settled}, timeout=min(_WATCH_AFTER_SECONDS, seconds_left()))
-        if done:
-            return False
-        leaving = asyncio.ensure_future(_leaves(request))
-        try:
-            await asyncio.wait({ticket.settled, leaving}, timeout=seconds_left(), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            leaving.cancel()
-        return leaving.done() and not leaving.cancelled() and not ticket.settled.done()
+    def _late(self, patience: _Patience) -> Exception:
+        self._metrics.rejected("deadline")
+        return deadline_passed(self._scheduler.clock() - patience.arrived_seconds)
 
-    def _times(self, served: ServedModel[OpenModel], ticket: _Asked, arrived_seconds: float) -> dict[str, str]:
+    def _overloaded(self, error: OverloadedError) -> Exception:
+        self._metrics.rejected(error.refusal.reason)
+        return overloaded(error.refusal)
+
+    def _times(self, served: ServedModel[OpenModel], tickets: Sequence[_Asked], patience: _Patience) -> dict[str, str]:
         now_seconds = self._scheduler.clock()
-        assert ticket.started_seconds is not None
-        queue_seconds = ticket.started_seconds - ticket.arrived_seconds
-        inference_seconds = now_seconds - ticket.started_seconds
+        submitted_seconds = tickets[0].arrived_seconds
+        started_seconds = min(ticket.started_seconds for ticket in tickets if ticket.started_seconds is not None)
+        queue_seconds, inference_seconds = started_seconds - submitted_seconds, now_seconds - started_seconds
         self._metrics.answered(served.identity.name, queue_seconds, inference_seconds)
+        moments = Moments(patience.arrived_seconds, submitted_seconds, started_seconds, now_seconds)
+        tokens = sum(ticket.tokens for ticket in tickets)
+        self._tracing.answered(served.identity, moments, sum(len(ticket.entries) for ticket in tickets), tokens)
         return {
-            "x-compute-tokens": str(ticket.tokens),
-            "x-tokenization-time": _milliseconds(ticket.arrived_seconds - arrived_seconds),
+            "x-compute-tokens": str(tokens),
+            "x-tokenization-time": _milliseconds(submitted_seconds - patience.arrived_seconds),
             "x-queue-time": _milliseconds(queue_seconds),
             "x-inference-time": _milliseconds(inference_seconds),
-            "x-total-time": _milliseconds(now_seconds - arrived_seconds),
+            "x-total-time": _milliseconds(now_seconds - patience.arrived_seconds),
         }
-
-
-async def _leaves(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _milliseconds(seconds: float) -> str:

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from string import punctuation
 from typing import Generic, TypeVar
+from urllib.parse import quote
 
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
@@ -41,7 +43,9 @@ class Identity:
 
     @property
     def headers(self) -> dict[str, str]:
-        return {"x-model": self.name, "x-model-version": self.version, "x-model-sha256": self.sha256}
+        # A folder may have a name that no header can hold.
+        name = quote(self.name, safe=punctuation.replace("%", ""))
+        return {"x-model": name, "x-model-version": self.version, "x-model-sha256": self.sha256}
 
 
 @dataclass(frozen=True, slots=True)

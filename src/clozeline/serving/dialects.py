@@ -104,6 +104,7 @@ _SPOKEN = {
     "v1": OPENAI,
     "v2": INFERENCE_PROTOCOL,
     "invocations": MLFLOW,
+    "version": MLFLOW,
     "pipeline": HUGGING_FACE,
     "predict": HUGGING_FACE,
     "similarity": HUGGING_FACE,

@@ -15,6 +15,7 @@ from clozeline.errors import ClozelineError, DataError
 from clozeline.inference.errors import NoMaskError, TargetError, TextError, TextTooLongError
 from clozeline.serving.dialects import refusal
 from clozeline.serving.errors import ApiError, problem, shortened
+from clozeline.serving.refusals import internal_error
 from clozeline.serving.schemas import TEXT_TAG, TEXTS_TAG
 
 _EXPECTED = {
@@ -159,14 +160,5 @@ async def _clozeline(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    """Starlette raises the error again, uvicorn logs it and hangs up: the client is told not to use the line again."""
-    told = problem(
-        500,
-        "internal_error",
-        "the server failed on this request; this is a fault of the server",
-        given=f"{request.method} {request.url.path}",
-        expected="an answer",
-        do="look for the traceback in the server's log",
-        headers={"connection": "close"},
-    )
-    return refusal(told, request.url.path)
+    """Of what is around the application (faults.py has the rest): Starlette raises it again, and uvicorn hangs up."""
+    return refusal(internal_error(request.method, request.url.path, hang_up=True), request.url.path)

@@ -1,11 +1,14 @@
 """From a source to a model that has answered once."""
 
 import logging
+from pathlib import Path
 
+from clozeline.errors import TransientError
+from clozeline.free_memory import free_memory_bytes
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.manifest import GRAPHS, Precision
+from clozeline.inference.manifest import GRAPHS, Precision, data_file, read_manifest
 from clozeline.inference.package import load
 from clozeline.serving.catalogue import Identity, ServedModel
 from clozeline.serving.sources import ModelSource, fetched
@@ -23,9 +26,10 @@ def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel
 
     Raises:
         ArtifactError: it is not there, or its bytes are not those that were exported.
-        TransientError: the registry does not answer.
+        TransientError: the registry does not answer, or its weights do not fit into the memory that is left.
     """
     found = fetched(source)
+    _check_room(found.folder, precision or found.served)
     model = load(found.folder, precision=precision or found.served)
     answering = precision or found.served or model.manifest.served
     if precision is None and answering == "fp32":
@@ -36,6 +40,21 @@ def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel
     sha256 = model.manifest.files[GRAPHS[answering]].sha256
     _warm_up(model)
     return ServedModel(Identity(source.name, source.place, found.version or sha256[:12], sha256, answering), model)
+
+
+def _check_room(folder: Path, precision: Precision | None) -> None:
+    """Better no new model than one that ends the process, and with it the model that answers."""
+    manifest = read_manifest(folder)
+    graph = GRAPHS[precision or manifest.served]
+    weights = [manifest.files[name].size_bytes for name in (graph, data_file(graph)) if name in manifest.files]
+    free_bytes = free_memory_bytes()
+    if free_bytes is not None and sum(weights) > free_bytes:
+        raise TransientError(
+            f"there is no memory for {folder}",
+            given=f"{free_bytes / 2**20:,.0f} MiB that this process may still take",
+            expected=f"more than the {sum(weights) / 2**20:,.0f} MiB of its weights",
+            do="give the container more memory, serve fewer models, or serve --precision int8",
+        )
 
 
 def _warm_up(model: Embedder | Classifier) -> None:

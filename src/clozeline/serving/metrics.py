@@ -4,9 +4,9 @@ Shares are left to the reader: padding is `clozeline_padding_tokens_total / (tha
 unknown words are `clozeline_unknown_tokens_total / clozeline_tokens_total`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import AnyQuestion
@@ -24,6 +24,7 @@ class Metrics:
 
     def __init__(self, num_workers: int, waiting_tokens: Callable[[], int]) -> None:
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)  # process_resident_memory_bytes, process_open_fds and others
         self._requests = self._counter("requests", "Requests answered", "route", "status")
         self._request_seconds = self._histogram("request_seconds", "From the head to the answer", _SECONDS, "route")
         self._rejections = self._counter("rejections", "Requests that were not computed, or not to the end", "reason")
@@ -51,15 +52,18 @@ class Metrics:
     def rejected(self, reason: str) -> None:
         self._rejections.labels(reason).inc()
 
-    def admitted(self, served: ServedModel[OpenModel], question: AnyQuestion, tokenize_seconds: float) -> None:
+    def admitted(
+        self, served: ServedModel[OpenModel], questions: Sequence[AnyQuestion], tokenize_seconds: float
+    ) -> None:
         """Of a request's texts what tells drift: how long they are, and how much of them the model does not know."""
         model = served.identity.name
         self._tokenize.labels(model).observe(tokenize_seconds)
+        texts = [text for question in questions for text in question.texts]
         lengths = self._text_tokens.labels(model)
-        for text in question.texts:
+        for text in texts:
             lengths.observe(len(text))
-        self._tokens.labels(model).inc(sum(map(len, question.texts)))
-        self._unknown.labels(model).inc(sum(map(served.model.count_unknown, question.texts)))
+        self._tokens.labels(model).inc(sum(map(len, texts)))
+        self._unknown.labels(model).inc(sum(map(served.model.count_unknown, texts)))
 
     def answered(self, model: str, queue_seconds: float, inference_seconds: float) -> None:
         self._queue.labels(model).observe(queue_seconds)

@@ -1,5 +1,6 @@
 """What /openapi.json says beside the schemas: examples, which a test sends, and errors, which all look alike."""
 
+from collections.abc import Set
 from typing import Any
 
 from fastapi.openapi.models import Example
@@ -48,19 +49,37 @@ CLASSIFY_EXAMPLES: dict[str, Example] = {
 Responses = dict[int | str, dict[str, Any]]
 
 _LATER = "Loading, or stopping; Retry-After says when"
+_NO_KEY = "No API key that is known, where keys are asked for"
 NOT_READY: Responses = {503: {"model": ErrorEnvelope, "description": _LATER}}
+"""Of what everybody may ask."""
 
 
-def not_ready(dialect: Dialect) -> Responses:
-    return {503: {"model": dialect.envelope, "description": _LATER}}
+def not_ready(dialect: Dialect = HOUSE) -> Responses:
+    """What a route that tells of the server may say instead."""
+    return {
+        401: {"model": dialect.envelope, "description": _NO_KEY},
+        503: {"model": dialect.envelope, "description": _LATER},
+    }
+
+
+def beside_text(responses: Responses) -> Responses:
+    """`responses`, of a route whose own answer is text: FastAPI would say that these are text as well."""
+    return {
+        status: {
+            "description": told["description"],
+            "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{told['model'].__name__}"}}},
+        }
+        for status, told in responses.items()
+    }
 
 
 def refusals(dialect: Dialect) -> Responses:
     """What any route that a model answers may say instead."""
     described = {
         400: "The body is not JSON",
-        401: "No API key that is known, where keys are asked for",
+        401: _NO_KEY,
         404: "No such model, or no such label",
+        408: "The body did not come to its end",
         413: "The body is too large",
         415: "The content type is not JSON",
         429: "Too much work waits; Retry-After says when to come back",
@@ -96,3 +115,14 @@ def answered(description: str, dialect: Dialect = HOUSE, *, is_timed: bool = Tru
     meanings = _NAMED | _TIMED if is_timed else _NAMED
     headers = {name: {"description": meaning, "schema": {"type": "string"}} for name, meaning in meanings.items()}
     return {200: {"description": description, "headers": headers}, **refusals(dialect)}
+
+
+def ask_for_keys(document: dict[str, Any], open_paths: Set[str]) -> None:
+    """Let `document` say that every path but `open_paths` wants a key, in one header or the other."""
+    document.setdefault("components", {})["securitySchemes"] = {
+        "bearer": {"type": "http", "scheme": "bearer"},
+        "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+    }
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
+            operation["security"] = [] if path in open_paths else [{"bearer": []}, {"key": []}]

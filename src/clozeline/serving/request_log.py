@@ -34,10 +34,20 @@ class RequestLog:
         try:
             await self._app(scope, receive, noting)
         finally:
-            path: str = getattr(scope.get("route"), "path", "(no route)")
+            path = told_route(scope)
             level = logging.DEBUG if path in _QUIET else logging.INFO
-            # Methods are the client's words too: any token is one.
-            method = scope["method"] if scope["method"].isalpha() else "?"
             seconds = time.perf_counter() - started
             self._service.metrics.request(path, status, seconds)
-            _LOG.log(level, "%s %s %s %.1f ms", method[:10], path, status or "gone", 1000 * seconds)
+            _LOG.log(level, "%s %s %s %.1f ms", told_method(scope), path, status or "gone", 1000 * seconds)
+
+
+def told_route(scope: Scope) -> str:
+    """The route that answered, as the application wrote it."""
+    path: str = getattr(scope.get("route"), "path", "(no route)")
+    return path
+
+
+def told_method(scope: Scope) -> str:
+    """The method, which is the client's word too: any token is one."""
+    method: str = scope["method"]
+    return method[:10] if method.isalpha() else "?"

@@ -8,6 +8,7 @@ from clozeline.inference.classifier import Classifier, LabelScore
 from clozeline.serving import schemas
 from clozeline.serving.bodies import JsonRoute
 from clozeline.serving.errors import problem
+from clozeline.serving.masks import filling
 from clozeline.serving.openapi import CLASSIFY_EXAMPLES, EMBED_EXAMPLES, FILL_MASK_EXAMPLES, answered
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.service import service_of
@@ -37,7 +38,7 @@ async def fill_mask(
         request,
         served,
         texts,
-        lambda: served.model.filling(texts, top_k=top_k, targets=targets, truncate=body.truncate),
+        lambda: filling(served.model, texts, top_k=top_k, targets=targets, truncate=body.truncate),
         timeout_milliseconds,
     )
     service.metrics.confident(served.identity.name, (mask[0].score for masks in reply.answers for mask in masks))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from clozeline.errors import ParamsError, TransientError
 from clozeline.inference.manifest import Precision
@@ -22,7 +23,9 @@ from clozeline.serving.catalogue import Catalogue
 from clozeline.serving.loading import open_source
 from clozeline.serving.service import Capacity, Service
 from clozeline.serving.sources import ModelSource
+from clozeline.serving.tracing import tracing
 from clozeline.serving.watching import AliasWatcher
+from clozeline.serving.wire import JsonHttpProtocol
 
 _LOG = logging.getLogger(__name__)
 _GRACE_SECONDS = 30
@@ -42,6 +45,8 @@ class Settings:
     keys: ApiKeys
     watch_seconds: float
     """Between two looks at the registry: has an alias moved? 0: never."""
+    traces: bool = False
+    """Whether OpenTelemetry is told of each request."""
 
 
 Announce = Callable[[str, Catalogue], None]
@@ -54,23 +59,15 @@ def run(sources: Sequence[ModelSource], settings: Settings, announce: Announce) 
     The port is open while the models load: `/health/live` answers, everything else says 503.
 
     Raises:
-        ParamsError: the host or port cannot be had.
+        ParamsError: the host or port cannot be had, or spans cannot be sent where they should be.
         ArtifactError: a model is not there, or its bytes are not those that were exported.
         TransientError: the registry does not answer; or a thread that runs models ended.
     """
     listener = _listen(settings.host, settings.port)
     # Tokens of a request are counted in one thread; by itself the tokenizer would take every core of the host.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    service = Service(settings.capacity)
-    config = uvicorn.Config(
-        create_app(service, settings.keys),
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        ws="none",
-        timeout_graceful_shutdown=_GRACE_SECONDS,
-    )
+    service = Service(settings.capacity, tracing(settings.traces))
+    config = configured(create_app(service, settings.keys))
 
     def load() -> None:
         catalogue = Catalogue([open_source(source, settings.precision) for source in sources])
@@ -82,6 +79,20 @@ def run(sources: Sequence[ModelSource], settings: Settings, announce: Announce) 
     with _exit_zero_when_told_to_stop():
         server.run(sockets=[listener])
     server.raise_failure()
+
+
+def configured(app: ASGIApp) -> uvicorn.Config:
+    """How uvicorn is to serve `app`."""
+    return uvicorn.Config(
+        app,
+        http=JsonHttpProtocol,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ws="none",
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
 
 
 class _ModelServer(uvicorn.Server):

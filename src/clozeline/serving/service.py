@@ -16,6 +16,7 @@ from clozeline.serving.scheduling.admission import Admission
 from clozeline.serving.scheduling.scheduler import Scheduler
 from clozeline.serving.scheduling.window import BATCH_TOKENS
 from clozeline.serving.scheduling.workers import Workers
+from clozeline.serving.tracing import NoTracing, Tracing
 
 Phase = Literal["loading", "ready", "stopping"]
 
@@ -39,13 +40,14 @@ class Capacity:
 class Service:
     """Loading until `open` gives it models, stopping once `drain` was called; answers in between and while it stops."""
 
-    def __init__(self, capacity: Capacity) -> None:
+    def __init__(self, capacity: Capacity, tracing: Tracing | None = None) -> None:
         self.scheduler = Scheduler(
             capacity.num_workers, deliver, admission=capacity.admission, batch_tokens=capacity.batch_tokens
         )
         self.metrics = Metrics(capacity.num_workers, lambda: self.scheduler.waiting_tokens)
         self.workers = Workers(self.scheduler, capacity.num_workers, self.metrics.ran)
-        self.asking = Asking(self.scheduler, self.metrics, capacity.timeout_seconds)
+        self.tracing = tracing or NoTracing()
+        self.asking = Asking(self.scheduler, self.metrics, self.tracing, capacity.timeout_seconds)
         self.batch_tokens = capacity.batch_tokens
         self.cache = AnswerCache(capacity.cache_bytes)
         self._catalogue: Catalogue | None = None
@@ -70,6 +72,7 @@ class Service:
         self.drain()
         self.workers.close()
         self.asking.close()
+        self.tracing.close()
 
     @property
     def phase(self) -> Phase:

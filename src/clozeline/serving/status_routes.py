@@ -10,7 +10,7 @@ from clozeline.serving import schemas
 from clozeline.serving.catalogue import ROUTES, ServedModel
 from clozeline.serving.dialects import refusal
 from clozeline.serving.errors import ErrorEnvelope
-from clozeline.serving.openapi import NOT_READY, Responses
+from clozeline.serving.openapi import NOT_READY, Responses, beside_text, not_ready
 from clozeline.serving.refusals import worker_fault
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.service import service_of
@@ -19,7 +19,10 @@ router = APIRouter()
 
 
 _UNWELL: Responses = {503: {"model": ErrorEnvelope, "description": "A worker thread has ended, or does not come back"}}
-_COUNTS: Responses = {200: {"description": "Prometheus text", "content": {CONTENT_TYPE_LATEST: {}}}}
+_COUNTS: Responses = {
+    200: {"description": "Prometheus text", "content": {CONTENT_TYPE_LATEST: {}}},
+    **beside_text({401: not_ready()[401]}),
+}
 
 
 @router.get("/health/live", summary="Is the process well?", response_model=schemas.Health, responses=_UNWELL)
@@ -53,7 +56,7 @@ async def metrics(request: Request) -> Response:
     return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
-@router.get("/models", summary="What is served", response_model=schemas.ModelList, responses=NOT_READY)
+@router.get("/models", summary="What is served", response_model=schemas.ModelList, responses=not_ready())
 async def models(request: Request) -> Response:
     """Name, version, files and origin of each model; the first that answers a route is that route's default."""
     cards = [card(served) for served in service_of(request).catalogue]

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from clozeline import registry
+from clozeline.errors import ArtifactError
 from clozeline.inference.manifest import Precision
 from clozeline.serving.caught import Caught
-from clozeline.serving.loading import open_source
+from clozeline.serving.loading import LoadedModel, open_source
 from clozeline.serving.service import Service
 from clozeline.serving.sources import ModelSource
 
@@ -72,9 +73,12 @@ class AliasWatcher:
 
     def _follow(self, source: ModelSource) -> None:
         version = self._seen[source.name] = self._live_version(source.place)
-        if version != self._served_version(source):
-            self._service.swap(open_source(source, self._precision))
-            _LOG.info("%s: version %s answers from now on", source.name, version)
+        if version == self._served_version(source):
+            return
+        opened = open_source(source, self._precision)
+        _check_same_task(self._service.catalogue.named(source.name), opened)
+        self._service.swap(opened)
+        _LOG.info("%s: version %s answers from now on", source.name, version)
 
     def _served_version(self, source: ModelSource) -> str:
         return self._service.catalogue.named(source.name).identity.version
@@ -95,3 +99,15 @@ class AliasWatcher:
     def _watch(self) -> None:
         while not self._stop.wait(self._interval_seconds):
             self.look()
+
+
+def _check_same_task(before: LoadedModel, after: LoadedModel) -> None:
+    """Raises ArtifactError: the routes that clients of `before` ask would find no model any more."""
+    given, expected = after.model.manifest.task, before.model.manifest.task
+    if given != expected:
+        raise ArtifactError(
+            f"version {after.identity.version} of {after.identity.name} is a model of another task",
+            given=given,
+            expected=f"{expected}, as version {before.identity.version}",
+            do="register it under another name, or start the server again to serve it under this one",
+        )

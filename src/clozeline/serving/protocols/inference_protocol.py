@@ -89,7 +89,12 @@ _INFERRED = answered("The outputs that were asked for", INFERENCE_PROTOCOL)
 VersionPath = Annotated[str, Path(description="Of the model; another than the one that is served is not found.")]
 
 
-@router.get("", summary="The server, and what it adds to the protocol", response_model=ServerMetadata)
+@router.get(
+    "",
+    summary="The server, and what it adds to the protocol",
+    response_model=ServerMetadata,
+    responses=not_ready(INFERENCE_PROTOCOL),
+)
 async def server(request: Request) -> Response:
     return JsonResponse({"name": "clozeline", "version": version_of("clozeline"), "extensions": ["binary_tensor_data"]})
 

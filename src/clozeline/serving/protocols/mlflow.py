@@ -2,6 +2,7 @@
 `mlflow.pyfunc.load_model(…).predict`, as registry/served_model.py gives them.
 """
 
+from collections.abc import Iterator
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -13,12 +14,13 @@ from pydantic_core import PydanticCustomError
 from starlette.responses import PlainTextResponse
 
 from clozeline.inference.classifier import Classifier
-from clozeline.inference.encoder import Encoder, Filled
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.question import AnyQuestion
 from clozeline.serving import schemas, status_routes
 from clozeline.serving.bodies import JsonRoute
-from clozeline.serving.catalogue import ServedModel
 from clozeline.serving.dialects import MLFLOW
-from clozeline.serving.openapi import NOT_READY, answered
+from clozeline.serving.masks import filling
+from clozeline.serving.openapi import NOT_READY, answered, beside_text, not_ready
 from clozeline.serving.protocols.dataframes import DataframeSplit, texts_in
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.service import Service, service_of
@@ -114,7 +116,12 @@ async def ping(request: Request) -> Response:
     return await status_routes.ready(request)
 
 
-@router.get("/version", summary="Of MLflow, whose protocol this is", response_class=PlainTextResponse)
+@router.get(
+    "/version",
+    summary="Of MLflow, whose protocol this is",
+    response_class=PlainTextResponse,
+    responses=beside_text(not_ready(MLFLOW)),
+)
 async def mlflow_version(request: Request) -> Response:
     return PlainTextResponse(version("mlflow"))
 
@@ -142,38 +149,21 @@ async def _encoded(
     service: Service, request: Request, name: str, texts: list[str], params: Params, timeout: int | None
 ) -> Answered:
     served = service.catalogue.embedder(name)
-    filled: list[list[list[Filled]]] | None = None
-    if isinstance(served.model, Encoder):
-        filled = await _filled(service, request, ServedModel(served.identity, served.model), texts, params, timeout)
-    reply = await service.asking.ask(
-        request, served, texts, lambda: served.model.embedding(texts, truncate=params.truncate), timeout
-    )
-    embeddings = [{"embedding": embedding_H} for embedding_H in reply.answers]
-    if filled is None:
-        return embeddings, reply.headers
-    return [one | {"masks": masks} for one, masks in zip(embeddings, filled, strict=True)], reply.headers
+    model, mask_token = served.model, served.model.manifest.special_tokens.mask_token
+    masked = [text for text in texts if isinstance(model, Encoder) and mask_token and mask_token in text]
 
+    def questions() -> Iterator[AnyQuestion]:
+        yield model.embedding(texts, truncate=params.truncate)
+        if masked:
+            assert isinstance(model, Encoder), "no other model fills"
+            yield filling(model, masked, top_k=params.top_k, truncate=params.truncate)
 
-async def _filled(
-    service: Service,
-    request: Request,
-    served: ServedModel[Encoder],
-    texts: list[str],
-    params: Params,
-    timeout: int | None,
-) -> list[list[list[Filled]]]:
-    """For each text, the candidates of each of its masks: none, if it has no mask."""
-    mask_token = served.model.manifest.special_tokens.mask_token
-    masked = [text for text in texts if mask_token and mask_token in text]
-    if not masked:
-        return [[] for _ in texts]
-    reply = await service.asking.ask(
-        request,
-        served,
-        masked,
-        lambda: served.model.filling(masked, top_k=params.top_k, truncate=params.truncate),
-        timeout,
-    )
-    service.metrics.confident(served.identity.name, (mask[0].score for masks in reply.answers for mask in masks))
-    filled = iter(reply.answers)
-    return [next(filled) if mask_token and mask_token in text else [] for text in texts]
+    embedded, *filled = await service.asking.ask_together(request, served, texts, lambda: list(questions()), timeout)
+    embeddings = [{"embedding": embedding_H} for embedding_H in embedded.answers]
+    if not isinstance(model, Encoder):
+        return embeddings, embedded.headers
+    masks = [of_text for reply in filled for of_text in reply.answers]
+    service.metrics.confident(name, (words[0].score for of_text in masks for words in of_text))
+    of_masked = iter(masks)
+    told = [next(of_masked) if mask_token and mask_token in text else [] for text in texts]
+    return [one | {"masks": words} for one, words in zip(embeddings, told, strict=True)], embedded.headers

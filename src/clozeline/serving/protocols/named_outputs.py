@@ -3,7 +3,7 @@
 N texts, H hidden, K candidates or labels: `embedding` is [N, H], all others are [N, K].
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -14,9 +14,9 @@ from pydantic import Field
 
 from clozeline.inference.encoder import Encoder, Filled
 from clozeline.inference.manifest import Task
-from clozeline.serving.asking import Reply
-from clozeline.serving.catalogue import ServedModel
+from clozeline.inference.question import AnyQuestion, Question
 from clozeline.serving.errors import problem
+from clozeline.serving.masks import filling
 from clozeline.serving.routes import with_mask_token
 from clozeline.serving.schemas import RequestBody, TopK, Truncate
 from clozeline.serving.service import Service
@@ -99,40 +99,34 @@ async def labelled(service: Service, asked: Asked, wanted: Sequence[OutputName])
 async def encoded(service: Service, asked: Asked, wanted: Sequence[OutputName]) -> Answered:
     """The embeddings of an encoder, its words for the one mask of each text, or both."""
     served = service.catalogue.embedder(asked.model)
+    fills = bool({"token", "score"} & set(wanted))
+
+    def questions() -> Iterator[AnyQuestion]:
+        if "embedding" in wanted:
+            yield served.model.embedding(asked.texts, truncate=asked.parameters.truncate)
+        if fills:
+            assert isinstance(served.model, Encoder), "no other model has these outputs"
+            yield _filling(served.model, asked)
+
+    replies = await service.asking.ask_together(
+        asked.request, served, asked.texts, lambda: list(questions()), asked.timeout_milliseconds
+    )
     values: Values = {}
-    headers: dict[str, str] = {}
     if "embedding" in wanted:
-        reply = await service.asking.ask(
-            asked.request,
-            served,
-            asked.texts,
-            lambda: served.model.embedding(asked.texts, truncate=asked.parameters.truncate),
-            asked.timeout_milliseconds,
-        )
-        values["embedding"] = np.stack(reply.answers)
-        headers = reply.headers
-    if {"token", "score"} & set(wanted):
-        assert isinstance(served.model, Encoder), "no other model has these outputs"
-        filled = await _filled(service, asked, ServedModel(served.identity, served.model))
-        best = [_only_mask(number, masks) for number, masks in enumerate(filled.answers)]
+        values["embedding"] = np.stack(replies[0].answers)
+    if fills:
+        masks = replies[-1].answers
+        service.metrics.confident(asked.model, (words[0].score for of_text in masks for words in of_text))
+        best = [_only_mask(number, of_text) for number, of_text in enumerate(masks)]
         values["token"] = [[word.token_str for word in words] for words in best]
         values["score"] = np.array([[word.score for word in words] for words in best], dtype=np.float32)
-        headers = filled.headers
-    return values, headers
+    return values, replies[0].headers
 
 
-async def _filled(service: Service, asked: Asked, served: ServedModel[Encoder]) -> Reply[list[list[Filled]]]:
-    texts = with_mask_token(asked.texts, served.model.manifest.special_tokens.mask_token)
+def _filling(encoder: Encoder, asked: Asked) -> Question[list[list[Filled]]]:
+    texts = with_mask_token(asked.texts, encoder.manifest.special_tokens.mask_token)
     top_k = asked.parameters.top_k or _DEFAULT_CANDIDATES
-    reply = await service.asking.ask(
-        asked.request,
-        served,
-        texts,
-        lambda: served.model.filling(texts, top_k=top_k, truncate=asked.parameters.truncate),
-        asked.timeout_milliseconds,
-    )
-    service.metrics.confident(asked.model, (mask[0].score for masks in reply.answers for mask in masks))
-    return reply
+    return filling(encoder, texts, top_k=top_k, truncate=asked.parameters.truncate)
 
 
 def _only_mask(number: int, masks: list[list[Filled]]) -> list[Filled]:

@@ -70,7 +70,9 @@ async def tokenize(
     served = service.catalogue.first(body.model)
     texts = texts_of(body.inputs)
     pieces = await service.asking.tokenizing(
-        lambda: served.model.tokenizer.pieces(texts, add_special_tokens=body.add_special_tokens), sum(map(len, texts))
+        request,
+        lambda: served.model.tokenizer.pieces(texts, add_special_tokens=body.add_special_tokens),
+        sum(map(len, texts)),
     )
     return JsonResponse(pieces, headers=served.identity.headers)
 
@@ -87,6 +89,7 @@ async def decode(request: Request, body: Annotated[DecodeRequest, Body(openapi_e
     lists = [ids for ids in body.ids if isinstance(ids, list)] or [[one for one in body.ids if isinstance(one, int)]]
     _check_known(lists, served.model.manifest)
     texts = await service.asking.tokenizing(
+        request,
         lambda: [served.model.tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens) for ids in lists],
         sum(map(len, lists)),
     )

@@ -60,17 +60,18 @@ class Scheduler:
         with self._changed:
             self._refuse(tokens=1)
 
-    def submit(self, ticket: Ticket) -> None:
-        """Let `ticket` wait; `deliver` gets it when it is settled.
+    def submit(self, *tickets: Ticket) -> None:
+        """Let `tickets` wait, all or none; `deliver` gets each when it is settled.
 
         Raises:
             OverloadedError: too much waits already.
         """
         with self._changed:
             assert not self._closed, "the server stops after its last request"
-            self._refuse(ticket.tokens)
-            self._line.add(ticket)
-            self._changed.notify(min(len(ticket.entries), -(-ticket.tokens // MIN_SHARE_TOKENS)))
+            self._refuse(sum(ticket.tokens for ticket in tickets))
+            for ticket in tickets:
+                self._line.add(ticket)
+                self._changed.notify(min(len(ticket.entries), -(-ticket.tokens // MIN_SHARE_TOKENS)))
 
     def give_up(self, ticket: Ticket) -> None:
         """Nobody waits for `ticket` any more: what has not begun of it never will, and it is not delivered."""

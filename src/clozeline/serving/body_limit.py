@@ -1,0 +1,114 @@
+"""The middleware that reads bodies: each within its size and time, and all of them within so much memory."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from clozeline.serving.dialects import refusal
+from clozeline.serving.errors import ApiError
+from clozeline.serving.limits import MAX_BODY_BYTES
+from clozeline.serving.refusals import bodies_full, body_too_large, body_too_slow
+from clozeline.serving.service import Service
+
+_DRAINED_TIMES = 16
+"""Of a body that is too large, so many times what may be is read and thrown away: a client that is still sending would
+not see an early answer."""
+_REASONS = {408: "body_too_slow", 413: "body_too_large", 429: "bodies_full"}
+
+
+@dataclass(frozen=True, slots=True)
+class BodyBounds:
+    one_bytes: int = MAX_BODY_BYTES
+    all_bytes: int = 32 * MAX_BODY_BYTES
+    """Of every request that is not answered yet, however many connections there are."""
+    seconds: float = 60.0
+    """From the head to the end of the body."""
+
+
+@dataclass(slots=True)
+class _Body:
+    parts: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
+    """As it was sent,"""
+    held_bytes: int = 0
+    """and what is kept of it."""
+    left: bool = False
+    """The client went away before the end."""
+
+
+class BodyLimit:
+    """Reads the body before the application does, so that a refusal comes for any route, with a length or chunked."""
+
+    def __init__(self, app: ASGIApp, service: Service, bounds: BodyBounds | None = None) -> None:
+        self._app = app
+        self._metrics = service.metrics
+        self._bounds = bounds or BodyBounds()
+        self._held_bytes = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        body = _Body()
+        try:
+            error = await self._read(scope, receive, body)
+            if body.left:
+                return
+            if error:
+                self._metrics.rejected(_REASONS[error.status])
+                await refusal(error, scope["path"])(scope, receive, send)
+                return
+            await self._app(scope, _replaying(b"".join(body.parts), receive), send)
+        finally:
+            self._held_bytes -= body.held_bytes
+
+    async def _read(self, scope: Scope, receive: Receive, body: _Body) -> ApiError | None:
+        """Read into `body`; what is wrong with it, if anything is."""
+        bounds = self._bounds
+        if _asks_first(scope) > bounds.one_bytes:
+            return body_too_large(bounds.one_bytes)
+        try:
+            async with asyncio.timeout(bounds.seconds):
+                await self._take(receive, body)
+        except TimeoutError:
+            return body_too_slow(bounds.seconds)
+        if body.size_bytes > bounds.one_bytes:
+            return body_too_large(bounds.one_bytes)
+        return bodies_full(bounds.all_bytes) if body.held_bytes < body.size_bytes else None
+
+    async def _take(self, receive: Receive, body: _Body) -> None:
+        while body.size_bytes <= _DRAINED_TIMES * self._bounds.one_bytes:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                body.left = True
+                return
+            part: bytes = message.get("body", b"")
+            body.size_bytes += len(part)
+            is_room = self._held_bytes + len(part) <= self._bounds.all_bytes
+            if is_room and body.size_bytes <= self._bounds.one_bytes:
+                body.parts.append(part)
+                body.held_bytes += len(part)
+                self._held_bytes += len(part)
+            if not message.get("more_body", False):
+                return
+
+
+def _asks_first(scope: Scope) -> int:
+    """Bytes of the body of a client that waits to hear whether it may send them; of any other, 0."""
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    declared = headers.get(b"content-length", b"0")
+    return int(declared) if b"expect" in headers and declared.isdigit() else 0
+
+
+def _replaying(content: bytes, receive: Receive) -> Receive:
+    replayed = False
+
+    async def replay() -> Message:
+        nonlocal replayed
+        if replayed:
+            return await receive()
+        replayed = True
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    return replay

@@ -1,0 +1,86 @@
+"""Requests as spans of OpenTelemetry: one of the server, in it those of tokenization, queue and inference.
+
+They carry on the trace that a client names (`traceparent`), and hold nothing of what a client wrote: method, route,
+status, model and counts. Attributes are named by the semantic conventions for HTTP where these have a name.
+"""
+
+import os
+import time
+from typing import Self
+
+from opentelemetry.propagate import extract
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import SpanKind, StatusCode
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from clozeline.serving.catalogue import Identity
+from clozeline.serving.collector import CollectorExporter
+from clozeline.serving.request_log import told_method, told_route
+from clozeline.serving.tracing import Moments
+
+
+class Spans:
+    """Hands every span to `processor`."""
+
+    def __init__(self, processor: SpanProcessor) -> None:
+        resource = Resource.create({SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME", "clozeline")})
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer("clozeline.serving")
+
+    @classmethod
+    def to_collector(cls) -> Self:
+        """Sends them to OTEL_EXPORTER_OTLP_ENDPOINT, many at once, from a thread of its own."""
+        return cls(BatchSpanProcessor(CollectorExporter.from_environment()))
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        async def traced(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            await self._traced(app, scope, receive, send)
+
+        return traced
+
+    def answered(self, identity: Identity, moments: Moments, num_texts: int, tokens: int) -> None:
+        attributes: dict[str, str | int] = {
+            "clozeline.model": identity.name,
+            "clozeline.model.version": identity.version,
+            "clozeline.texts": num_texts,
+            "clozeline.tokens": tokens,
+        }
+        now_nanoseconds = time.time_ns()
+
+        def at(seconds: float) -> int:
+            return now_nanoseconds - int(1e9 * (moments.answered - seconds))
+
+        times = (moments.arrived, moments.submitted, moments.started, moments.answered)
+        for name, began, ended in zip(("tokenize", "queue", "inference"), times[:-1], times[1:], strict=True):
+            self._tracer.start_span(name, attributes=attributes, start_time=at(began)).end(at(ended))
+
+    def close(self) -> None:
+        self._provider.shutdown()
+
+    async def _traced(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        method = told_method(scope)
+        with self._tracer.start_as_current_span(
+            method, extract(Headers(scope=scope)), SpanKind.SERVER, {"http.request.method": method}
+        ) as span:
+
+            async def noting(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    status: int = message["status"]
+                    span.set_attribute("http.response.status_code", status)
+                    if status >= 500:
+                        span.set_status(StatusCode.ERROR)
+                await send(message)
+
+            try:
+                await app(scope, receive, noting)
+            finally:
+                route = told_route(scope)
+                span.update_name(f"{method} {route}")
+                span.set_attribute("http.route", route)

@@ -1,0 +1,49 @@
+"""The threads that run models: what health hears of them."""
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clozeline.serving.scheduling.scheduler import Scheduler
+from clozeline.serving.scheduling.work import Lane, Ticket
+from clozeline.serving.scheduling.workers import Workers
+from tests.serving.conftest import wait_until
+
+Make = Callable[..., Ticket]
+
+
+class Held:
+    """A model that does not come back until it is let go."""
+
+    def __init__(self) -> None:
+        self.may_end = threading.Event()
+
+    def rows(self, texts: Any, output: str) -> list[Any]:
+        assert self.may_end.wait(timeout=30)
+        return [np.zeros(1, dtype=np.float32) for _ in texts]
+
+
+@pytest.fixture
+def held() -> Iterator[Held]:
+    model = Held()
+    yield model
+    model.may_end.set()
+
+
+def test_a_thread_that_does_not_come_back_is_at_fault_until_it_does(ticket: Make, clock: Any, held: Held) -> None:
+    scheduler = Scheduler(1, lambda tickets: None, clock=clock)
+    workers = Workers(scheduler, 1, lambda batch, seconds: None)
+    scheduler.submit(ticket(5, lane=Lane(held, "logits")))
+    wait_until(lambda: workers.num_running == 1)
+    clock.seconds = 120
+    assert workers.fault(120) is None
+    clock.seconds = 121
+    assert workers.fault(120) == "clozeline-worker-0 runs one micro-batch for more than 120 s"
+    held.may_end.set()
+    wait_until(lambda: workers.num_running == 0)
+    assert workers.fault(120) is None
+    workers.close()
+    assert workers.fault(120) is None  # that they ended was wanted

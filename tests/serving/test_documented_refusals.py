@@ -1,0 +1,94 @@
+"""Whatever the server is at, what it says instead of an answer is in /openapi.json, for every route."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+
+from clozeline.serving.access import OPEN_PATHS, ApiKeys
+from clozeline.serving.app import create_app
+from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.limits import MAX_BODY_BYTES
+from clozeline.serving.service import Capacity, Service
+from tests.serving.conftest import run_app
+from tests.serving.test_openapi import documented
+
+KEY = "a-key-of-some-length"
+KEYS = {"keyed": ApiKeys.of([KEY])}
+ROUTES = [(method, path) for path, operations in documented()["paths"].items() for method in operations]
+WITH_BODY = [path for method, path in ROUTES if method == "post"]
+
+
+class Documented:
+    """A server, and what its document says."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self.client = client
+        self.document: dict[str, Any] = client.get("/openapi.json").json()
+
+    def status_of(self, method: str, path: str, **sent: Any) -> int:
+        """Ask, and hold the answer to the document."""
+        headers = {"content-type": "application/json"} if method == "post" else {}
+        url = path.format(model="encoder", version="1")
+        answer = self.client.request(method, url, headers=headers | sent.pop("headers", {}), **sent)
+        told = self.document["paths"][path][method]["responses"]
+        assert str(answer.status_code) in told, f"{method} {path} answers {answer.status_code}: {answer.text}"
+        kind = answer.headers["content-type"].partition(";")[0]
+        contents = {
+            name.partition(";")[0]: content for name, content in told[str(answer.status_code)]["content"].items()
+        }
+        assert kind in contents, f"{method} {path} answers {answer.status_code} as {kind}"
+        if kind == "application/json":
+            jsonschema.validate(answer.json(), {**contents[kind]["schema"], "components": self.document["components"]})
+        return answer.status_code
+
+
+@pytest.fixture(scope="module")
+def asked(catalogue: Catalogue) -> Iterator[dict[str, Documented]]:
+    """Servers that load, that stop, and that want a key."""
+    services = {name: Service(Capacity(num_workers=1)) for name in ("loading", "stopping", "keyed")}
+    for name in ("stopping", "keyed"):
+        services[name].open(catalogue)
+    with ExitStack() as stack:
+        found = {
+            name: Documented(stack.enter_context(run_app(create_app(service, KEYS.get(name)))))
+            for name, service in services.items()
+        }
+        services["stopping"].drain()
+        yield found
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_what_is_said_while_it_loads_is_documented(asked: dict[str, Documented], method: str, path: str) -> None:
+    content = b"{}" if method == "post" else None
+    status = asked["loading"].status_of(method, path, content=content)
+    assert status in (200, 503) if method == "get" else status in (400, 422, 503)
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_what_is_said_while_it_stops_is_documented(asked: dict[str, Documented], method: str, path: str) -> None:
+    status = asked["stopping"].status_of(method, path, content=b"{}" if method == "post" else None)
+    assert status == 503 or (method == "get" and path in OPEN_PATHS | {"/metrics", "/models"})
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_who_has_no_key_is_told_as_documented(asked: dict[str, Documented], method: str, path: str) -> None:
+    keyed = asked["keyed"]
+    status = keyed.status_of(method, path, content=b"{}" if method == "post" else None)
+    assert (status == 401) == (path not in OPEN_PATHS)
+    wanted = keyed.document["paths"][path][method]["security"]
+    assert wanted == ([] if path in OPEN_PATHS else [{"bearer": []}, {"key": []}])
+    assert {"bearer", "key"} == set(keyed.document["components"]["securitySchemes"])
+    assert keyed.status_of(method, path, content=b"{", headers={"authorization": f"Bearer {KEY}"}) != 401
+
+
+@pytest.mark.parametrize("path", WITH_BODY)
+def test_a_body_that_is_too_large_is_told_as_documented(asked: dict[str, Documented], path: str) -> None:
+    assert asked["loading"].status_of("post", path, content=b" " * (MAX_BODY_BYTES + 1)) == 413
+
+
+def test_a_server_without_keys_asks_for_none(asked: dict[str, Documented]) -> None:
+    assert "securitySchemes" not in asked["loading"].document["components"]

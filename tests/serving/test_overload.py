@@ -1,0 +1,74 @@
+"""More comes than can be answered: what is accepted is answered in its time, and the rest hears when to come again."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.question import Rows
+from clozeline.inference.tokenization import TokenizedText
+from clozeline.serving.app import create_app
+from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.scheduling.admission import Admission
+from clozeline.serving.service import Capacity, Service
+
+Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+TOKENS = 48
+SECONDS_PER_TOKEN = 0.005
+MAX_WAITING_TOKENS = 96
+NUM_CLIENTS = 40
+"""Together they would keep 1,920 tokens waiting, for 9.6 s."""
+BOUND_SECONDS = 2 * SECONDS_PER_TOKEN * MAX_WAITING_TOKENS + 3
+"""What may wait, and as much that runs; the rest is for a machine that is busy with other things."""
+
+
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The encoder takes 5 ms for each token, whatever the processor."""
+    rows = Encoder.rows
+
+    def slowly(self: Encoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
+        time.sleep(SECONDS_PER_TOKEN * sum(map(len, texts)))
+        return rows(self, texts, output)
+
+    monkeypatch.setattr(Encoder, "rows", slowly)
+
+
+@pytest.mark.usefixtures("slow")
+def test_what_is_accepted_keeps_its_bound_and_the_rest_is_told_at_once(serving: Server, catalogue: Catalogue) -> None:
+    service = Service(Capacity(num_workers=1, admission=Admission(max_waiting_tokens=MAX_WAITING_TOKENS)))
+    service.open(catalogue)
+    body = {"inputs": "a " * (TOKENS - 2)}
+    answers: list[tuple[int, float, httpx.Headers]] = []
+    ends = threading.Event()
+
+    def ask_on_and_on(url: httpx.URL) -> None:
+        with httpx.Client(base_url=url, trust_env=False, timeout=60) as client:
+            while not ends.is_set():
+                sent = time.monotonic()
+                answer = client.post("/embed", json=body)
+                answers.append((answer.status_code, time.monotonic() - sent, answer.headers))
+                ends.wait(0.02)  # a refused client that came back at once would only take time from the server
+
+    with serving(create_app(service)) as client, ThreadPoolExecutor(NUM_CLIENTS) as clients:
+        for _ in range(NUM_CLIENTS):
+            clients.submit(ask_on_and_on, client.base_url)
+        assert not ends.wait(3)
+        ends.set()
+        clients.shutdown()
+        counted = client.get("/metrics").text
+    statuses = Counter(status for status, _, _ in answers)
+    assert set(statuses) == {200, 429}
+    assert statuses[200] >= 4
+    assert max(seconds for status, seconds, _ in answers if status == 200) < BOUND_SECONDS
+    refused = sorted((seconds, headers["retry-after"]) for status, seconds, headers in answers if status == 429)
+    assert refused[len(refused) // 2][0] < 1
+    assert all(retry_after.isdigit() and int(retry_after) >= 1 for _, retry_after in refused)
+    assert f'clozeline_rejections_total{{reason="queue_full"}} {statuses[429]}.0' in counted

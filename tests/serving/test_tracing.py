@@ -1,0 +1,186 @@
+"""Spans of OpenTelemetry: what they tell, what they leave out, and that nothing of it is there unless asked for."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import pairwise
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+from starlette.types import ASGIApp
+
+from clozeline.errors import ParamsError
+from clozeline.inference.encoder import Encoder
+from clozeline.serving.app import create_app
+from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.collector import CollectorExporter, told
+from clozeline.serving.service import Capacity, Service
+from clozeline.serving.spans import Spans
+
+Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
+PARENT = "00f067aa0ba902b7"
+
+
+@pytest.fixture
+def memory() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def traced(serving: Server, catalogue: Catalogue, memory: InMemorySpanExporter) -> Iterator[httpx.Client]:
+    service = Service(Capacity(num_workers=1), Spans(SimpleSpanProcessor(memory)))
+    service.open(catalogue)
+    with serving(create_app(service)) as client:
+        yield client
+
+
+def by_name(memory: InMemorySpanExporter) -> dict[str, ReadableSpan]:
+    return {span.name: span for span in memory.get_finished_spans()}
+
+
+def test_a_request_is_a_span_of_the_trace_its_client_names_and_its_phases_are_in_it(
+    traced: httpx.Client, memory: InMemorySpanExporter
+) -> None:
+    traced.post("/embed", json={"inputs": ["the list", "a"]}, headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
+    spans = by_name(memory)
+    assert set(spans) == {"POST /embed", "tokenize", "queue", "inference"}
+    whole = spans.pop("POST /embed")
+    assert whole.context
+    assert whole.parent
+    assert (f"{whole.context.trace_id:032x}", f"{whole.parent.span_id:016x}") == (TRACE, PARENT)
+    assert dict(whole.attributes or {}) == {
+        "http.request.method": "POST",
+        "http.response.status_code": 200,
+        "http.route": "/embed",
+    }
+    phases = [spans[name] for name in ("tokenize", "queue", "inference")]
+    for phase in phases:
+        assert phase.parent == whole.context
+        assert (phase.attributes or {})["clozeline.model"] == "encoder"
+        assert (phase.attributes or {})["clozeline.tokens"] == 7
+        assert (phase.attributes or {})["clozeline.texts"] == 2
+    times = [whole.start_time, *(phase.start_time for phase in phases), phases[-1].end_time, whole.end_time]
+    slack_nanoseconds = 5_000_000  # two clocks
+    assert all(later - earlier > -slack_nanoseconds for earlier, later in pairwise(times))
+
+
+def test_nothing_that_a_client_wrote_is_in_a_span(traced: httpx.Client, memory: InMemorySpanExporter) -> None:
+    traced.post("/embed?text=secret", json={"inputs": "secret"}, headers={"x-secret": "secret"})
+    traced.post("/secret", json={"inputs": "secret"})
+    assert "POST (no route)" in by_name(memory)
+    assert "secret" not in "".join(span.to_json() for span in memory.get_finished_spans())
+
+
+def test_a_fault_of_the_server_is_marked_and_one_of_the_client_is_not(
+    traced: httpx.Client, memory: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced.post("/embed", json={})
+    assert by_name(memory)["POST /embed"].status.status_code is StatusCode.UNSET
+    memory.clear()
+
+    def fail(*given: object) -> object:
+        raise RuntimeError("of the graph")
+
+    monkeypatch.setattr(Encoder, "rows", fail)
+    assert traced.post("/embed", json={"inputs": "a"}).status_code == 500
+    assert by_name(memory)["POST /embed"].status.status_code is StatusCode.ERROR
+
+
+class Collector(HTTPServer):
+    """Keeps what is posted to it."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), CollectorHandler)
+        self.received: list[tuple[str, str | None, dict[str, Any]]] = []
+
+
+class CollectorHandler(BaseHTTPRequestHandler):
+    server: Collector
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.received.append((self.path, self.headers["x-team"], body))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None: ...
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    server = Collector()
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_spans_reach_a_collector_before_the_server_ends(
+    serving: Server, catalogue: Catalogue, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}/")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=search")
+    service = Service(Capacity(num_workers=1), Spans.to_collector())
+    service.open(catalogue)
+    with serving(create_app(service)) as client:
+        client.post("/embed", json={"inputs": "a"})
+    ((path, team, body),) = collector.received
+    assert (path, team) == ("/v1/traces", "search")
+    (of_resource,) = body["resourceSpans"]
+    assert {"key": "service.name", "value": {"stringValue": "clozeline"}} in of_resource["resource"]["attributes"]
+    spans = {span["name"]: span for span in of_resource["scopeSpans"][0]["spans"]}
+    whole, queue = spans["POST /embed"], spans["queue"]
+    assert (whole["kind"], queue["kind"]) == (2, 1)
+    assert queue["parentSpanId"] == whole["spanId"]
+    assert queue["traceId"] == whole["traceId"]
+    assert {"key": "http.response.status_code", "value": {"intValue": "200"}} in whole["attributes"]
+
+
+def test_a_collector_that_is_not_there_is_told_once_and_fails_nothing(
+    memory: InMemorySpanExporter, traced: httpx.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    traced.post("/embed", json={"inputs": "a"})
+    exporter = CollectorExporter("http://127.0.0.1:9", {})
+    spans = memory.get_finished_spans()
+    assert [exporter.export(spans), exporter.export(spans)] == [SpanExportResult.FAILURE] * 2
+    assert caplog.text.count("spans are lost until") == 1
+    assert told([])["resourceSpans"][0]["scopeSpans"][0]["spans"] == []
+
+
+def test_an_address_of_another_protocol_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost:4317")
+    with pytest.raises(ParamsError, match="spans cannot be sent there"):
+        CollectorExporter.from_environment()
+
+
+def test_without_being_asked_for_its_sdk_is_not_even_imported() -> None:
+    code = "import sys; import clozeline.serving.server; from clozeline.serving.tracing import tracing; "
+    code += "tracing(False); print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert said == "[]\n"
+
+
+def test_the_spans_of_fastapi_which_hold_what_clients_wrote_stay_off(
+    serving: Server, catalogue: Catalogue, memory: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(SimpleSpanProcessor(memory))
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service)) as client:
+        client.post("/embed?text=secret", json={"inputs": "a"})
+    assert memory.get_finished_spans() == ()

@@ -1,0 +1,96 @@
+"""What comes over a connection and is no request: told in JSON, held in bounds, and hung up on."""
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from clozeline.serving import wire
+from clozeline.serving.access import SECURITY_HEADERS
+from clozeline.serving.app import create_app
+from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.service import Capacity, Service
+
+Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+
+
+@contextmanager
+def connection(client: httpx.Client) -> Iterator[socket.socket]:
+    with socket.create_connection((client.base_url.host, client.base_url.port or 0), timeout=20) as open_socket:
+        yield open_socket
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What comes until the server hangs up."""
+    return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+
+@pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00\x01", b"hello\r\n\r\n", b"GET /health HTTP/1.1\r\n:\r\n\r\n"])
+def test_what_is_no_http_is_refused_in_json(client: httpx.Client, sent: bytes) -> None:
+    with connection(client) as opened:
+        opened.sendall(sent)
+        head, _, body = rest(opened).partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    assert status == "HTTP/1.1 400 Bad Request"
+    assert json.loads(body)["error"]["code"] == "not_http"
+    assert headers["content-type"] == "application/json"
+    assert int(headers["content-length"]) == len(body)
+    assert headers["connection"] == "close"
+    assert {name: headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
+
+
+def test_a_head_without_end_is_refused(client: httpx.Client) -> None:
+    with connection(client) as opened:
+        opened.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\nx-long: ")
+        received = b""
+        opened.settimeout(0.05)
+        for _ in range(100):
+            opened.sendall(b"a" * 4_096)
+            try:
+                received = opened.recv(65_536)
+                break
+            except TimeoutError:
+                continue
+    assert received.startswith(b"HTTP/1.1 431 ")
+    assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["code"] == "head_too_large"
+
+
+def test_a_long_body_is_no_long_head_and_one_request_may_follow_the_other(client: httpx.Client) -> None:
+    body = json.dumps({"inputs": "a"}).encode().ljust(3 * wire.MAX_HEAD_BYTES)
+    head = f"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    last = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    with connection(client) as opened:
+        opened.sendall(2 * (head.encode() + body) + last)
+        assert rest(opened).count(b"HTTP/1.1 200 ") == 3
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nhost:"])
+def test_a_head_that_does_not_come_to_its_end_is_hung_up_on(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(wire, "HEAD_SECONDS", 0.2)
+    with connection(client) as opened:
+        opened.sendall(sent)
+        assert rest(opened) == b""
+
+
+def test_a_body_may_take_longer_than_a_head_may(
+    serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "HEAD_SECONDS", 0.2)
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service)) as client, connection(client) as opened:
+        opened.sendall(b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n")
+        opened.sendall(b"content-length: 15\r\nconnection: close\r\n\r\n")
+        opened.settimeout(0.6)
+        with pytest.raises(TimeoutError):
+            opened.recv(1)  # the body is awaited, for longer
+        opened.settimeout(20)
+        opened.sendall(b'{"inputs": "a"}')
+        assert rest(opened).startswith(b"HTTP/1.1 200 ")
