@@ -12,6 +12,7 @@ from clozeline.errors import ArtifactError
 from clozeline.exporting.graph import op_counts, read_graph, write_graph
 from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.quantization import Scheme, quantize
+from clozeline.exporting.sizes import settle_sizes
 from clozeline.exporting.through_optimum import export_onnx, head_products
 from clozeline.exporting.trained import NOT_EXPORTED, TrainedModel, open_trained
 from clozeline.inference.session import GraphSession
@@ -60,6 +61,7 @@ def exported(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) ->
     path = tmp_path_factory.mktemp("exported") / "model.onnx"
     inputs = export_onnx(trained, 17, path)
     graph = read_graph(path)
+    settle_sizes(graph)
     write_graph(graph, path)
     return Exported(path, graph, tuple(inputs))
 

@@ -16,6 +16,7 @@ from clozeline.exporting.ladder import Climbed, Ladder
 from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.sample import Sample, read_sample
+from clozeline.exporting.sizes import settle_sizes
 from clozeline.exporting.through_optimum import export_onnx, head_products
 from clozeline.exporting.trained import TrainedModel, open_trained
 from clozeline.inference.evidence import Rung
@@ -86,8 +87,8 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
     trained = open_trained(model)
     with atomic.replacing_folder(out) as folder:
         inputs = export_onnx(trained, params.opset, folder / FILES.fp32)
+        graph = _settled(trained, folder / FILES.fp32)
         difference = _proven_parity(trained, folder / FILES.fp32, tuple(inputs), params.max_parity_difference)
-        graph = _declared(trained, folder / FILES.fp32)
         shutil.copyfile(model / FILES.tokenizer, folder / FILES.tokenizer)
         draft = _draft(trained, inputs, params, lock)
         ladder = Ladder(graph, folder, draft, head_products(trained, graph), params)
@@ -115,8 +116,10 @@ def _proven_parity(trained: TrainedModel, graph: Path, inputs: tuple[str, ...], 
     return difference
 
 
-def _declared(trained: TrainedModel, path: Path) -> ModelProto:
+def _settled(trained: TrainedModel, path: Path) -> ModelProto:
+    """The graph as the exporter wrote it, with what is known of its sizes; it is in the file."""
     graph = absorb_graph(path)
+    settle_sizes(graph)
     declare(graph, _outputs(trained))
     write_graph(graph, path)
     return graph
