@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -92,3 +93,17 @@ def test_options_that_cannot_be_used_are_told(project: Path, options: list[str])
     result = CliRunner().invoke(app, ["plan", "--no-timing", *options])
     assert isinstance(result.exception, ParamsError)
     assert "modernbert, bert, roberta" in str(result.exception)
+
+
+@pytest.mark.slow
+def test_what_serving_costs_is_measured_on_graphs_of_every_precision(project: Path) -> None:
+    options = "--serving --family bert --size mini --vocab-size 300"
+    result = CliRunner().invoke(app, ["plan", *options.split()], catch_exceptions=False)
+    rows = [line.split() for line in result.stdout.splitlines() if line.split()[:1] == ["bert"]]
+    assert [row[1] for row in rows] == ["fp32", "fp16", "INT8"]
+    files, memory, text, batch = (np.array([float(row[place]) for row in rows]) for place in (2, 4, 6, 8))
+    assert 0.45 < files[1] / files[0] < 0.65
+    assert files[2] < files[1]
+    assert (memory > files).all()
+    assert (batch > text).all()
+    assert (text > 0).all()

@@ -12,7 +12,7 @@ import typer
 from clozeline.errors import ParamsError
 
 if TYPE_CHECKING:
-    from clozeline.params import Params, PretrainParams
+    from clozeline.params import ExportParams, Params, PretrainParams
 
 _TOKENS = Path("data/tokens")
 Need = StrEnum("Need", ["multilingual", "long", "fastest", "accurate", "domain"])
@@ -42,6 +42,10 @@ def plan(
     max_length: Annotated[int | None, typer.Option(min=8, help="Instead of params.yaml's.")] = None,
     timing: Annotated[bool, typer.Option(help="Train a few steps on synthetic tokens, for tokens/s and ETA.")] = True,
     every: Annotated[bool, typer.Option("--all", help="A table of every family in every size.")] = False,
+    serving: Annotated[
+        bool,
+        typer.Option("--serving", help="A table of every family in this size: file, memory, latency, measured here."),
+    ] = False,
     needs: Annotated[
         list[Need] | None, typer.Option("--for", help="What matters: which family, size, recipe, tokenizer?")
     ] = None,
@@ -53,6 +57,7 @@ def plan(
     - `clozeline plan`
     - `clozeline plan --family bert --size base --max-length 512 --no-timing`
     - `clozeline plan --all`
+    - `clozeline plan --serving --family modernbert`
     - `clozeline plan --for multilingual --for long`
     """
     # See stage.py: set before torch is loaded.
@@ -66,6 +71,10 @@ def plan(
     params = read_params(Path("params.yaml"))
     pretrain = changed(params.pretrain, family=family, size=size, objective=objective, max_length=max_length)
     num_tokens = vocab_size or _vocab_size(params, pretrain)
+    if serving:
+        families = [pretrain.model.family] if family else None
+        plan_tables.show(_serving(pretrain, num_tokens, params.export, families))
+        return
     plan_tables.show(_zoo(pretrain, num_tokens) if every else _one(pretrain, num_tokens, timing))
 
 
@@ -124,6 +133,23 @@ def _zoo(params: "PretrainParams", vocab_size: int) -> Iterable[object]:
     # What a family does not let one choose is told where one family is chosen.
     logging.getLogger("clozeline.model").setLevel(logging.ERROR)
     return plan_tables.zoo_table(zoo(params.model, vocab_size), vocab_size)
+
+
+def _serving(
+    params: "PretrainParams", vocab_size: int, export: "ExportParams", families: Sequence[str] | None
+) -> Iterable[object]:
+    from clozeline.cli import plan_tables
+    from clozeline.planning.serving import served_families, serving_cost
+    from clozeline.progress import track
+
+    for told in ("clozeline.model", "transformers"):
+        logging.getLogger(told).setLevel(logging.ERROR)
+    chosen = families or served_families()
+    costs = {
+        family: serving_cost(params.model.model_copy(update={"family": family}), vocab_size, export)
+        for family in track(chosen, "measuring", len(chosen))
+    }
+    return plan_tables.serving_table(costs, params.model.size or "a shape of its own", vocab_size)
 
 
 def _one(params: "PretrainParams", vocab_size: int, timing: bool) -> Sequence[object]:

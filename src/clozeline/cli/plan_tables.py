@@ -3,19 +3,28 @@
 import io
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 from ruamel.yaml import YAML
 
+from clozeline.inference.footprint import BATCH_TEXTS, TEXT_TOKENS
 from clozeline.planning.advice import Situation, advise
 from clozeline.planning.chooser import CHOICES, as_tree, combine
 from clozeline.planning.counting import ParameterCount
 
+if TYPE_CHECKING:
+    from clozeline.planning.serving import GraphCost
+
 _MIB, _GIB = 2**20, 2**30
 _PLAIN_WIDTH = 160
+_SERVED = (
+    "Memory is that of a whole process, which has the runtime too. fp16 is how the file keeps the weights: a CPU has"
+    " them in fp32 again.",
+    "INT8 is the first scheme of `export.ladder`; whether it may answer, the export of a trained model finds out.",
+)
 
 
 def show(tables: Iterable[Any]) -> None:
@@ -55,6 +64,24 @@ def zoo_table(zoo: Mapping[tuple[str, str], ParameterCount], vocab_size: int) ->
         table.add_row(family, size, f"{count.total:,}", *map(size_of, bytes_))
         last = family
     return [table]
+
+
+def serving_table(
+    costs: Mapping[str, Mapping[str, "GraphCost"]], size: str, vocab_size: int
+) -> Sequence[RenderableType]:
+    title = (
+        f"Served on this machine in one thread, size {size}, a vocabulary of {vocab_size:,}: one text of {TEXT_TOKENS}"
+        f" tokens, and {BATCH_TEXTS} of them"
+    )
+    table = _table(title, "family", "precision", ">file", ">memory", ">one text", f">{BATCH_TEXTS} texts")
+    for family, by_precision in costs.items():
+        for precision, cost in by_precision.items():
+            taken = cost.footprint
+            memory = "not told" if taken.memory_bytes is None else size_of(taken.memory_bytes)
+            times = (f"{taken.text_milliseconds:.2f} ms", f"{taken.batch_milliseconds:.1f} ms")
+            table.add_row(family, precision, size_of(cost.file_bytes), memory, *times)
+        table.add_section()
+    return [table, *map(Text, _SERVED)]
 
 
 def chosen(needs: Sequence[str]) -> Sequence[RenderableType]:

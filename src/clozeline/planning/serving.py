@@ -1,0 +1,99 @@
+"""What encoders take of this machine while they serve: graphs with random weights, opened and asked."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from onnx import ModelProto
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+from clozeline.exporting.graph import absorb_graph, remove_graph, size_of, write_graph
+from clozeline.exporting.half import with_half_weights
+from clozeline.exporting.quantization import Scheme, quantize
+from clozeline.exporting.sizes import settle_sizes
+from clozeline.exporting.through_optimum import export_onnx, head_products
+from clozeline.exporting.trained import open_trained
+from clozeline.inference.footprint import Feed, Footprint, footprint
+from clozeline.model import language_model
+from clozeline.model.families import FAMILIES, TokenIds
+from clozeline.params import ExportParams, ModelParams
+from clozeline.tokens.tokenizer import SPECIAL_TOKENS, frame_with_special_tokens, save
+
+PRECISIONS = ("fp32", "fp16", "INT8")
+
+
+@dataclass(frozen=True)
+class GraphCost:
+    file_bytes: int
+    footprint: Footprint
+
+
+def served_families() -> list[str]:
+    """Those that leave by a graph."""
+    return [name for name, family in FAMILIES.items() if family.exports and "mlm" in family.forms]
+
+
+def serving_cost(params: ModelParams, vocab_size: int, export: ExportParams) -> dict[str, GraphCost]:
+    """By precision: the encoder that `params` describe, exported as the stage exports it, with weights as they begin.
+
+    INT8 is of the ladder's first scheme; whether a trained model passes its gates with it, only that model's export
+    can tell. Weights do not change what a graph costs.
+
+    Raises:
+        ParamsError: the family is not known.
+    """
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        graph, feed, head = _exported(params, vocab_size, export.opset, folder)
+        path = folder / "graph.onnx"
+        return {
+            precision: _cost(made, path, feed)
+            for precision, made in zip(PRECISIONS, _variants(graph, export, head), strict=True)
+        }
+
+
+def _variants(graph: ModelProto, export: ExportParams, head: Sequence[str]) -> Iterator[ModelProto]:
+    rung = export.ladder[0]
+    scheme = Scheme(
+        per_token=export.per_token,
+        per_channel=export.per_channel,
+        weights=rung.weights,
+        embeddings=rung.quantize_embeddings,
+    )
+    yield graph
+    yield with_half_weights(graph)
+    yield quantize(graph, scheme, exact=head).model
+
+
+def _cost(graph: ModelProto, path: Path, feed: Feed) -> GraphCost:
+    write_graph(graph, path)
+    cost = GraphCost(size_of(path), footprint(path, feed))
+    remove_graph(path)
+    return cost
+
+
+def _exported(params: ModelParams, vocab_size: int, opset: int, folder: Path) -> tuple[ModelProto, Feed, Sequence[str]]:
+    """The graph, what it is asked, and the products of its head."""
+    for name in ("tokenizer", "model"):
+        (folder / name).mkdir()
+    _save_tokenizer(vocab_size, folder / "tokenizer")
+    model = language_model.build(params, "mlm", TokenIds(vocab_size, pad_id=0, cls_id=2, sep_id=3), seed=0)
+    language_model.save(model, folder / "tokenizer", folder / "model")
+    trained = open_trained(folder / "model")
+    path = folder / "fp32.onnx"
+    inputs = export_onnx(trained, opset, path)
+    graph = absorb_graph(path)
+    settle_sizes(graph)
+    feed = Feed(tuple(inputs), vocab_size, trained.tokenizer.mask_token_id, ("logits", "sentence_embedding"))
+    return graph, feed, head_products(trained, graph)
+
+
+def _save_tokenizer(vocab_size: int, folder: Path) -> None:
+    """Of words that nobody says: no graph reads a text here."""
+    words = [*SPECIAL_TOKENS.values(), *(f"w{number}" for number in range(len(SPECIAL_TOKENS), vocab_size))]
+    tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, SPECIAL_TOKENS["unk_token"]))
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS.values()))
+    frame_with_special_tokens(tokenizer, SPECIAL_TOKENS["cls_token"], SPECIAL_TOKENS["sep_token"])
+    save(tokenizer, folder)
