@@ -90,3 +90,13 @@ def test_pairs_are_framed_as_one_row_and_the_longer_text_is_cut(small_encoder: P
 @pytest.mark.parametrize("batch_size", [1, 7, 5000])
 def test_any_batch_size_will_do(batch_size: int) -> None:
     assert sorted(np.concatenate(shuffled_batches(LENGTHS, batch_size, 0, 0)).tolist()) == list(range(1000))
+
+
+@pytest.mark.parametrize("most_slots", [1, 40, 500, 10**6])
+def test_rows_that_are_measured_fit_into_so_many_slots_or_stand_alone(most_slots: int) -> None:
+    batches = sorted_batches(LENGTHS, 64, most_slots)
+    assert sorted(np.concatenate(batches).tolist()) == list(range(1000))
+    for rows_B, after_B in zip(batches, [*batches[1:], None], strict=True):
+        assert len(rows_B) == 1 or len(rows_B) * LENGTHS[rows_B].max() <= most_slots
+        if after_B is not None and len(rows_B) < 64:
+            assert (len(rows_B) + 1) * LENGTHS[after_B].min() > most_slots, "one row more would not have fitted"

@@ -24,6 +24,10 @@ _MOST_UNKNOWN = 0.2
 """Share of unknown tokens above which a tokenizer is hardly for this text."""
 _MEASURED_TOGETHER = 4
 """A batch that is only measured may be so many times larger: it needs no gradients."""
+_CACHED_SLOTS = 1 << 12
+"""On a CPU: what is computed of so many tokens stays in its caches. The default encoder reads 1.7 times as many tokens
+per second in batches of 64 rows of 66 tokens as in batches of 512.
+"""
 Answer = TypeVar("Answer")
 
 
@@ -72,7 +76,8 @@ def num_batches(num_rows: int, inputs: TaskInputs) -> int:
 
 def measuring_batches(length_T: Ids, inputs: TaskInputs) -> list[Ids]:
     """All rows once, those of like length together."""
-    return sorted_batches(length_T, _MEASURED_TOGETHER * inputs.params.batch_size)
+    most_slots = None if torch.cuda.is_available() else _CACHED_SLOTS
+    return sorted_batches(length_T, _MEASURED_TOGETHER * inputs.params.batch_size, most_slots)
 
 
 def answers(

@@ -102,9 +102,23 @@ def shuffled_batches(length_T: Ids, batch_size: int, seed: int, epoch: int) -> l
     return [batches[place] for place in random.permutation(len(batches))]
 
 
-def sorted_batches(length_T: Ids, batch_size: int) -> list[Ids]:
-    """All rows once, shortest first: for measuring, where order does not matter."""
-    return _cut(np.argsort(length_T, kind="stable"), batch_size)
+def sorted_batches(length_T: Ids, batch_size: int, most_slots: int | None = None) -> list[Ids]:
+    """All rows once, shortest first: for measuring, where order does not matter.
+
+    Args:
+        most_slots: a batch of several rows has at most so many tokens, padding among them.
+    """
+    order_T = np.argsort(length_T, kind="stable")
+    if most_slots is None:
+        return _cut(order_T, batch_size)
+    batches: list[Ids] = []
+    start = 0
+    while start < len(order_T):
+        some_T = order_T[start : start + batch_size]
+        fits_T = np.arange(1, len(some_T) + 1) * length_T[some_T] <= most_slots
+        batches.append(some_T[: max(int(fits_T.sum()), 1)])
+        start += len(batches[-1])
+    return batches
 
 
 @dataclass(frozen=True)
