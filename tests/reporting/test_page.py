@@ -84,6 +84,20 @@ def test_figures_stand_beside_their_baselines_with_their_intervals(ran: Ran) -> 
     assert "top-1 39.2 % 6.0 % 38.4 % – 40.1 %" in told
 
 
+def test_what_the_encoder_may_have_seen_and_what_hides_one_token_alone_stand_in_its_chapter(ran: Ran) -> None:
+    seen = {"texts_compared_with_training": 1908, "near_duplicates_in_training": 3, "contaminated_fraction": 0.0152}
+    alone = {"pseudo_perplexity": 29.5, "pseudo_perplexity_low": 27, "pseudo_documents": 48}
+    figures = {**METRICS["metrics/evaluate.json"], **seen, **alone, "pseudo_target_tokens": 7120}
+    write_json(ran.root / "metrics/evaluate.json", figures)
+    told = text_of(chapter(build(ran.run).html, "encoder"))
+    assert "7,120 of them, in 48 documents, each alone too (pseudo-log-likelihood)" in told
+    assert "figure encoder each hidden alone unigram baseline 95 % interval" in told
+    assert "perplexity 34.60 29.50 444.3 32.50 – 36.90" in told
+    assert "perplexity low" not in told
+    assert "texts compared with training 1,908 of these, nearly a training text 3" in told
+    assert "contaminated fraction 1.5 %" in told
+
+
 def test_a_figure_that_a_stage_begins_to_write_is_shown(ran: Ran) -> None:
     write_json(
         ran.root / "metrics/evaluate.json",

@@ -9,19 +9,28 @@ from markupsafe import Markup
 
 from clozeline.reporting.charts import Bar, Series, bars, lines
 from clozeline.reporting.compared import comparison, in_words
-from clozeline.reporting.elements import joined
+from clozeline.reporting.elements import described, joined
 from clozeline.reporting.files import Row
-from clozeline.reporting.numbers import amount, count, share
+from clozeline.reporting.numbers import amount, count, format_of, share
 from clozeline.reporting.run import Part, Run
 
 _METRICS = "metrics/evaluate.json"
 _STAGE = "evaluate"
 _ALONE = ("nats_per_byte", "expected_calibration_error")
 """Figures that the unigram baseline does not have."""
+_COUNTED = (
+    "validation_documents",
+    "text_bytes",
+    "unknown_tokens",
+    "texts_compared_with_training",
+    "near_duplicates_in_training",
+    "contained_in_training",
+    "contaminated_fraction",
+)
 
 
 def parts(run: Run) -> Iterable[Part]:
-    return [partial(_figures, run), partial(_shares, run), partial(_charts, run)]
+    return [partial(piece, run) for piece in (_figures, _counts, _shares, _charts)]
 
 
 def metrics(run: Run) -> Mapping[str, Any]:
@@ -36,6 +45,13 @@ def _figures(run: Run) -> Markup | None:
         caption += f"; {tokens} of them, in {documents} documents, each alone too (pseudo-log-likelihood)"
     others = {"pseudo_": "each hidden alone", "unigram_": "unigram baseline"}
     return comparison(caption, "encoder", figures, others, only=_ALONE)
+
+
+def _counts(run: Run) -> Markup | None:
+    """What was asked, and how much of it the encoder may have seen."""
+    figures = metrics(run)
+    told = [(in_words(key), format_of(key)(figures[key])) for key in _COUNTED if key in figures]
+    return described(told) if told else None
 
 
 def _shares(run: Run) -> Markup | None:
