@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _MIB, _GIB = 2**20, 2**30
 _PLAIN_WIDTH = 160
 _SERVED = (
-    "Memory is that of a whole process, which has the runtime too. fp16 is how the file keeps the weights: a CPU has"
-    " them in fp32 again.",
+    "Times are those of the graph, the fastest of several runs; memory is that of a whole process, the runtime in it.",
+    "fp16 is how the file keeps the weights: a CPU has them in fp32 again.",
     "INT8 is the first scheme of `export.ladder`; whether it may answer, the export of a trained model finds out.",
 )
 
