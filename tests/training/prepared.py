@@ -1,0 +1,41 @@
+"""A tiny pre-training, with what a test changes of it."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from clozeline.params import PretrainParams
+from clozeline.training import pretraining
+from clozeline.training.callbacks import Callback
+from clozeline.training.pretraining import Pretrained, Pretraining
+from tests.training.changes import changed
+
+
+class Prepare:
+    """`prepare(key=value, …)`: a tiny pre-training with these params changed; `prepare.trained(…)`: run to its end."""
+
+    def __init__(self, tokens: Path, tokenizer: Path, params: PretrainParams, folder: Path) -> None:
+        self.tokens, self.tokenizer, self.params, self.folder = tokens, tokenizer, params, folder
+
+    def __call__(self, work: str = "work", **changes: object) -> Pretraining:
+        return pretraining.prepare(
+            changed(self.params, **changes),
+            seed=1,
+            tokens=self.tokens,
+            tokenizer=self.tokenizer,
+            work=self.folder / work,
+        )
+
+    def trained(self, *callbacks: Callback, **changes: object) -> Pretrained:
+        return pretraining.pretrain(
+            changed(self.params, **changes), seed=1, tokens=self.tokens, tokenizer=self.tokenizer, callbacks=callbacks
+        )
+
+
+def weights_of(model: torch.nn.Module) -> list[Tensor]:
+    return [weight.detach().clone() for weight in model.state_dict().values()]
+
+
+def largest_difference(one: list[Tensor], other: list[Tensor]) -> float:
+    return max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
