@@ -1,5 +1,6 @@
 """What is advised can be put into params.yaml as it stands."""
 
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ def laid_over(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize("needs", [*[[need] for need in CHOICES], ["long", "multilingual"], ["accurate", "long"]])
-def test_the_lines_make_a_params_file_that_is_accepted(needs: list[str]) -> None:
+@pytest.mark.parametrize("needs", [*[(need,) for need in CHOICES], *permutations(CHOICES, 2)], ids="-".join)
+def test_the_lines_make_a_params_file_that_is_accepted(needs: tuple[str, ...]) -> None:
     tree = YAML(typ="safe").load(PARAMS.read_text(encoding="utf-8"))
     params = Params.model_validate(laid_over(tree, as_tree(combine(needs).params)))
     choice = CHOICES[needs[0]]
-    assert params.pretrain.recipe == choice.recipe
+    assert (params.pretrain.start is None) == (params.tokenize.existing is None), "tokens are those of the start"
+    assert params.pretrain.recipe == ("standard" if params.pretrain.start is None else "domain-adaptation")
     if params.pretrain.start is None:
         assert (params.pretrain.model.family, params.pretrain.model.size) == (choice.family, choice.size)
 
@@ -45,3 +47,9 @@ def test_what_is_named_first_wins_and_the_loser_is_told() -> None:
     assert "pretrain.model.size" in combined.conflicts["accurate"]
     assert "pretrain.model.family" not in combined.conflicts["accurate"]
     assert combine(["accurate", "fastest"]).params["pretrain.model.size"] == "base"
+
+
+def test_who_goes_on_from_a_trained_model_takes_its_tokens_or_does_not_go_on() -> None:
+    combined = combine(["multilingual", "domain"])
+    assert "pretrain.start" not in combined.params
+    assert set(combined.conflicts["domain"]) == set(CHOICES["domain"].params)

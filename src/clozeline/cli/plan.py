@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from clozeline.errors import ParamsError
+from clozeline.params.model import FAMILY_NAMES
 
 if TYPE_CHECKING:
     from clozeline.params import ExportParams, Params, PretrainParams
@@ -32,7 +33,9 @@ def add_to(app: typer.Typer) -> None:
 
 
 def plan(
-    family: Annotated[str | None, typer.Option(help="Instead of params.yaml's.")] = None,
+    family: Annotated[
+        str | None, typer.Option(help=f"Instead of params.yaml's: {', '.join(FAMILY_NAMES)}, or `module:build`.")
+    ] = None,
     size: Annotated[SizeName | None, typer.Option(help="Instead of params.yaml's.")] = None,
     objective: Annotated[Literal["mlm", "clm", "rtd"] | None, typer.Option(help="Instead of params.yaml's.")] = None,
     vocab_size: Annotated[

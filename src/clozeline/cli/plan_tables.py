@@ -98,6 +98,9 @@ def chosen(needs: Sequence[str]) -> Sequence[RenderableType]:
     text = io.StringIO()
     yaml = YAML()
     yaml.indent(mapping=2)
+    yaml.representer.add_representer(
+        type(None), lambda writer, _: writer.represent_scalar("tag:yaml.org,2002:null", "null")
+    )
     yaml.dump(as_tree(combined.params), text)
     lines = Text("In params.yaml", style="bold")
     return [table, *reasons, *conflicts, lines, Text(text.getvalue().rstrip())]

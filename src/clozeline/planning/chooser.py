@@ -28,16 +28,25 @@ class Combined:
     """Need → keys that it would have set otherwise."""
 
 
+_TOKENIZER = {f"tokenize.{key}" for key in ("algorithm", "existing", "vocab_size", "lowercase")} | {
+    "pretrain.start",
+    "pretrain.recipe",
+}
+"""A tokenizer, and the trained model that it is of, are from one need or not at all."""
+
+
 def combine(needs: Sequence[str]) -> Combined:
     """`needs`: keys of CHOICES."""
     params: dict[str, Any] = {}
     conflicts = {}
     for need in dict.fromkeys(needs):
         wanted = CHOICES[need].params
-        lost = tuple(key for key, value in wanted.items() if params.get(key, value) != value)
+        lost = {key for key, value in wanted.items() if params.get(key, value) != value}
+        if lost & _TOKENIZER:
+            lost |= wanted.keys() & _TOKENIZER
         if lost:
-            conflicts[need] = lost
-        params = {**wanted, **params}
+            conflicts[need] = tuple(key for key in wanted if key in lost)
+        params |= {key: value for key, value in wanted.items() if key not in lost}
     return Combined(dict(sorted(params.items())), conflicts)
 
 
@@ -95,6 +104,7 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
             why="Two layers of 128, the default: they fit the cache of one core. A vocabulary of 8,192 keeps the head"
             " cheap, in training and when it fills masks.",
             params={
+                "tokenize.algorithm": "wordpiece",
                 "tokenize.vocab_size": 8192,
                 "pretrain.model.family": "modernbert",
                 "pretrain.model.size": "mini",
@@ -106,9 +116,11 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
             size="base",
             recipe="standard",
             tokenizer="wordpiece, 32,000 pieces",
-            why="Twelve layers of 768 need a GPU and gigabytes of text to be worth it. A mask rate of 30 % (Wettig et"
-            " al. 2022; ModernBERT) learns more from each token, and the rate falls only in the last fifth.",
+            why="Twelve layers of 768 need a GPU and gigabytes of text to be worth it. A mask rate of 30 % to the"
+            " end (Wettig et al. 2022; ModernBERT) learns more from each token; the learning rate falls in the last"
+            " fifth alone.",
             params={
+                "tokenize.algorithm": "wordpiece",
                 "tokenize.vocab_size": 32_000,
                 "pretrain.model.family": "modernbert",
                 "pretrain.model.size": "base",
@@ -116,10 +128,12 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
                 "pretrain.batch_tokens": 131_072,
                 "pretrain.micro_batch_tokens": 16_384,
                 "pretrain.masking.mask_rate": 0.3,
+                "pretrain.masking.final_mask_rate": None,
                 "pretrain.optimizer.learning_rate": 8.0e-4,
                 "pretrain.schedule.decay": "wsd",
                 "pretrain.schedule.warmup_steps": 2000,
                 "pretrain.steps": 100_000,
+                "evaluate.max_length": 256,
             },
         ),
         "domain": Choice(
