@@ -10,8 +10,8 @@ import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import ModuleType
-from typing import Self
+from types import ModuleType, SimpleNamespace
+from typing import Any, Self
 
 import pytest
 
@@ -131,6 +131,34 @@ def test_ours_is_trained_until_it_passes_a_loss_and_judged_in_masks_that_stay(
     assert passing.passed
     assert passing.loss <= before - 0.05
     assert 0 < passing.step <= tiny_pretraining.steps
+
+
+@pytest.mark.parametrize(
+    ("seconds", "is_clear"), [((88, 67, 111), True), ((88, 400, 290), False), ((300, 300, 300), False)]
+)
+def test_a_race_is_run_over_several_seeds_and_tells_how_likely_chance_is(
+    monkeypatch: pytest.MonkeyPatch, seconds: tuple[int, ...], is_clear: bool
+) -> None:
+    """P40: one race says nothing of the next."""
+    monkeypatch.syspath_prepend(FOLDER)
+    quality = importlib.import_module("comparison.quality")
+    corpus, optimizer = SimpleNamespace(name="some"), SimpleNamespace(learning_rate=1e-3)
+    job = SimpleNamespace(
+        setup=SimpleNamespace(name="some", goal=3.0, learning_rate=1e-3),
+        corpus=corpus,
+        params=SimpleNamespace(optimizer=optimizer),
+        num_parameters={},
+    )
+    told: list[Any] = []
+    monkeypatch.setattr(sys, "argv", ["time_to_quality"])
+    monkeypatch.setattr(quality, "_prepare", lambda *_: job)
+    monkeypatch.setattr(quality, "_race", lambda _, seed, most: quality.Race(5.0, 4.9, most, seconds[seed], True))
+    monkeypatch.setattr(quality, "finish", told.append)
+    quality.main(job.setup, "Some race.")
+    (line,) = told
+    assert line.rounds.ours == seconds
+    assert (line.facts["p"] < 0.05) == is_clear
+    assert quality._facts(job, [quality.Race(5.0, 4.9, 300, 1, True)])["p"] is None
 
 
 def test_a_load_sends_each_body_once_from_so_many_clients_and_times_every_answer(
