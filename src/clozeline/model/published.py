@@ -9,6 +9,7 @@ from transformers import AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from clozeline.errors import ArtifactError
+from clozeline.hub import asking_hub
 from clozeline.model import language_model
 from clozeline.model.encoders import OWN_ARCHITECTURE
 from clozeline.model.families import FORMS
@@ -45,7 +46,8 @@ def open_published(name: str) -> LanguageModel:
 
 def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
     try:
-        facts, _ = PretrainedConfig.get_config_dict(**checkpoint.where)
+        with asking_hub(checkpoint.name):
+            facts, _ = PretrainedConfig.get_config_dict(**checkpoint.where)
     except OSError as error:
         raise ArtifactError(
             f"{checkpoint.name}: there is no such model",

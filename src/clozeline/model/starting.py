@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from transformers import PretrainedConfig, PreTrainedModel
 
 from clozeline.errors import ArtifactError, ParamsError
+from clozeline.hub import asking_hub
 from clozeline.model.detection import GENERATOR, ReplacedTokenPair, fresh_generator
 from clozeline.model.encoders import OWN_MODEL_TYPE, load_own
 from clozeline.model.families import FAMILIES, Family, Form, Objective, TokenIds
@@ -144,7 +145,8 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
             do="check `pretrain.start` in params.yaml",
         )
     try:
-        facts, _ = PretrainedConfig.get_config_dict(**checkpoint.where)
+        with asking_hub(checkpoint.name):
+            facts, _ = PretrainedConfig.get_config_dict(**checkpoint.where)
     except OSError as error:
         at = f" --revision {checkpoint.revision}" if checkpoint.revision else ""
         raise ArtifactError(

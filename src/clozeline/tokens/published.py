@@ -6,6 +6,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from clozeline.errors import DataError
+from clozeline.hub import asking_hub
 
 
 def open_published(name: str, revision: str | None = None) -> Any:
@@ -24,8 +25,9 @@ def open_published(name: str, revision: str | None = None) -> Any:
     from clozeline.tokens.sentencepiece import find_sentencepiece
 
     try:
-        found = find_sentencepiece(name, revision)
-        tokenizer = found.converted() if found else AutoTokenizer.from_pretrained(name, revision=revision)
+        with asking_hub(name):
+            found = find_sentencepiece(name, revision)
+            tokenizer = found.converted() if found else AutoTokenizer.from_pretrained(name, revision=revision)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, DecodeError) as error:
         raise _not_a_tokenizer(name, str(error).strip().partition("\n")[0]) from error
     if not tokenizer.is_fast:
