@@ -47,6 +47,17 @@ def test_outside_a_project_a_verb_says_where_to_go(verb: str, tmp_path: Path, mo
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("verb", ["run", "release"])
+def test_params_that_cannot_be_used_are_told_once_before_anything_is_started(verb: str, project: Path) -> None:
+    params = (project / "params.yaml").read_text(encoding="utf-8")
+    (project / "params.yaml").write_text(params.replace("seed: ", "seed: many #"), encoding="utf-8")
+    result = CliRunner().invoke(app, [verb])
+    assert isinstance(result.exception, ParamsError)
+    assert "`seed` cannot be used" in str(result.exception)
+    assert result.output == ""
+    assert not (project / "work/logs").exists()
+
+
 def test_in_a_project_flows_can_be_imported_and_tools_keep_their_state_there(project: Path) -> None:
     assert project_here() == Workspace(project)
     assert sys.path[0] == str(project)

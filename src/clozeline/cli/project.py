@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from clozeline.errors import ParamsError
+from clozeline.params import read_params
 from clozeline.workspace import Workspace, set_defaults
 
 
@@ -30,4 +31,15 @@ def project_here() -> Workspace:
         sys.path.insert(0, str(workspace.root))  # flows/ is the checkout's, not installed
     for chatty in ("alembic", "httpx", "dvc"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
+    return workspace
+
+
+def sound_project_here() -> Workspace:
+    """`project_here`, its params.yaml checked before any server or flow is started, which would tell of it as well.
+
+    Raises:
+        ParamsError: the current folder is no project, or its params cannot be used.
+    """
+    workspace = project_here()
+    read_params(workspace.root / "params.yaml")
     return workspace

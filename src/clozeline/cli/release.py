@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from clozeline.cli.endings import end_orderly_when_told
-from clozeline.cli.project import project_here
+from clozeline.cli.project import project_here, sound_project_here
 from clozeline.errors import ArtifactError
 
 _PANEL = "Make a model"
@@ -33,7 +33,7 @@ def release(
 
     `clozeline release --new-text`   after a change of the text
     """
-    workspace = project_here()
+    workspace = sound_project_here()
     end_orderly_when_told()
     from clozeline.cli import summary
     from flows.release import release as release_all

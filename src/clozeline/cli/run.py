@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from clozeline.cli.endings import end_orderly_when_told
-from clozeline.cli.project import project_here
+from clozeline.cli.project import sound_project_here
 
 
 def add_to(app: typer.Typer) -> None:
@@ -28,7 +28,7 @@ def run(
 
     `clozeline run --no-release`   leave the registry as it is
     """
-    workspace = project_here()
+    workspace = sound_project_here()
     started = time.monotonic()
     end_orderly_when_told()
     from clozeline.cli import summary
