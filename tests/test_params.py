@@ -81,6 +81,9 @@ def with_values(folder: Path, **values: str) -> Path:
         ("vocab_size", "10", "greater than or equal to 64"),
         ("learning_rate", "-1", "greater than 0"),
         ("learning_rate", ".inf", "finite number"),
+        ("learning_rate", "true", "expected: a number\n"),
+        ("steps", "true", "expected: a number\n"),
+        ("protected_tokens", "the", "expected: a list: [one, two]\n"),
         ("max_perplexity_ratio", ".inf", "finite number"),
         ("min_unigram_ratio", "0", "greater than 0"),
         ("max_parity_difference", ".nan", "finite number"),
@@ -235,7 +238,7 @@ def test_a_causal_model_is_not_exported_to_fill_masks(edited: Editor) -> None:
 
 def test_only_electra_is_trained_to_detect_replaced_tokens(edited: Editor) -> None:
     told = message(edited("objective: mlm ", "objective: rtd "))
-    assert "given:    pretrain.objective: 'rtd', pretrain.model.family: 'modernbert', pretrain.start: None\n" in told
+    assert "given:    pretrain.objective: 'rtd', pretrain.model.family: 'modernbert', pretrain.start: null\n" in told
     assert "family `electra`" in told
 
 

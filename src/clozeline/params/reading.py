@@ -31,8 +31,11 @@ _EXPECTED: Final = {
     "bool_parsing": "true or false",
     "bool_type": "true or false",
     "string_type": "text",
+    "tuple_type": "a list: [one, two]",
+    "list_type": "a list: [one, two]",
 }
 """Instead of pydantic's words, where they speak of its own workings."""
+_AS_WRITTEN: Final = {"None": "null", "True": "true", "False": "false"}
 _NOTHING: Final = ("missing", "union_tag_not_found")
 
 
@@ -140,5 +143,6 @@ def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
 
 
 def _short(value: object, limit: int = 160) -> str:
-    text = "{…}" if isinstance(value, dict) else repr(value)
+    """As it stands in YAML."""
+    text = "{…}" if isinstance(value, dict) else _AS_WRITTEN.get(repr(value), repr(value))
     return text if len(text) <= limit else text[:limit] + "…"

@@ -1,6 +1,6 @@
 """What every section of params.yaml is made of: frozen fields, no unknown keys, rules between keys."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import Annotated, Any, ClassVar, Self, get_args
 
@@ -20,6 +20,16 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
     rules: ClassVar[tuple[Rule, ...]] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _truth_is_no_number(cls, tree: Any) -> Any:
+        """`true` would pass for 1."""
+        given = tree if isinstance(tree, Mapping) else {}
+        for key, field in cls.model_fields.items():
+            if isinstance(given.get(key), bool) and {int, float} & _kinds(field.annotation):
+                raise ValueError("a number", {key: given[key]})
+        return tree
+
     @model_validator(mode="after")
     def _rules_hold(self) -> Self:
         for keys, holds, expected in self.rules:
@@ -27,6 +37,12 @@ class Section(BaseModel):
             if not holds(*given.values()):
                 raise ValueError(expected, given)
         return self
+
+
+def _kinds(annotation: Any) -> set[type]:
+    """The classes in `annotation`, however deep in unions and annotations."""
+    own = {annotation} if isinstance(annotation, type) else set()
+    return own.union(*map(_kinds, get_args(annotation)))
 
 
 def set_for(kind: str) -> Callable[..., bool]:
