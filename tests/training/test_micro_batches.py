@@ -51,6 +51,30 @@ def test_processes_halve_to_the_same_until_parts_are_single_rows(world_size: int
     assert {part.num_rows for of_one in parts for part in of_one} == {1}
 
 
+@pytest.mark.parametrize(
+    ("num_rows", "length", "bound"),
+    [
+        (6, 64, 192),
+        (2, 64, 64),
+        (1, 64, None),  # one row is as small as a part can be
+        (6, 20, 64),  # half of it is 60, which params.yaml would refuse
+        (3, 20, None),  # ... and 64 would not cut it
+    ],
+)
+def test_the_bound_that_is_named_can_be_set_and_helps(num_rows: int, length: int, bound: int | None) -> None:
+    batch = rows(num_rows, length)
+    assert MicroBatches(None, CPU, longest_row=64).bound_to_set(batch) == bound
+    if bound is not None:
+        assert len(MicroBatches(bound, CPU).parts(batch)) > 1
+
+
+def test_a_halved_bound_is_named_as_it_can_be_set(caplog: pytest.LogCaptureFixture) -> None:
+    micro_batches = MicroBatches(None, CPU, longest_row=64)
+    assert micro_batches.halve(rows(6, 20))
+    assert micro_batches.most_slots == 60
+    assert "Set `micro_batch_tokens: 64`" in caplog.text
+
+
 def test_a_silent_row_of_detection_asks_neither_generator_nor_discriminator() -> None:
     batch = rows(3)
     detecting = DetectionBatch(

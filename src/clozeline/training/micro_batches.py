@@ -33,10 +33,11 @@ Rows = TypeVar("Rows", bound=Divisible)
 class MicroBatches(Generic[Rows]):
     """Cuts batches into parts of at most so many slots, on their way to the device."""
 
-    def __init__(self, most_slots: int | None, device: torch.device) -> None:
-        """`most_slots`: None is no bound."""
+    def __init__(self, most_slots: int | None, device: torch.device, longest_row: int = 1) -> None:
+        """`most_slots`: None is no bound. `longest_row`: tokens that any bound in params.yaml has to leave room for."""
         self.most_slots = most_slots
         self._device = device
+        self._longest_row = longest_row
 
     def parts(self, batch: Rows, rows_short: int = 0) -> list[Rows]:
         """Parts of nearly equal numbers of rows; each has one row at least.
@@ -63,6 +64,14 @@ class MicroBatches(Generic[Rows]):
         largest_rows = -(-(batch.num_rows + rows_short) // len(self._cut(batch, rows_short)))
         return None if largest_rows == 1 else largest_rows * (batch.num_slots // batch.num_rows) // 2
 
+    def bound_to_set(self, batch: Rows, rows_short: int = 0) -> int | None:
+        """What to write as `micro_batch_tokens`, so that less of such a batch is in memory at once; None: nothing that
+        may stand there does that. `rows_short`: as for `parts`."""
+        half = self.half(batch, rows_short)
+        if half is None or self._longest_row >= 2 * half:
+            return None
+        return max(half, self._longest_row)
+
     def halve(self, batch: Rows, rows_short: int = 0) -> bool:
         """After memory ran out: parts half as large from now on. False: a part was one row already.
 
@@ -77,6 +86,6 @@ class MicroBatches(Generic[Rows]):
             " the result is that of the whole batch. Set `micro_batch_tokens: %d` to start so",
             2 * half,
             half,
-            half,
+            max(half, self._longest_row),
         )
         return True

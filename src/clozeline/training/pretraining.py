@@ -182,7 +182,7 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
     processes.check(params.optimizer.kind)
     precision = Precision.choose(params.precision, processes.device)
     hardware: Hardware[TargetBatch] = Hardware(
-        processes, precision, MicroBatches(params.micro_batch_tokens, processes.device)
+        processes, precision, MicroBatches(params.micro_batch_tokens, processes.device, params.max_length)
     )
     TokensInfo.read(tokens).check_tokenizer(tokens, tokenizer)
     train, validation = (

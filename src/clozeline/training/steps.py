@@ -86,12 +86,12 @@ class Steps(Generic[Inputs]):
     def _sum_gradients(self, batch: Batch[Inputs], step: int) -> Tensor:
         processes, micro_batches = self._hardware.processes, self._hardware.micro_batches
         if processes.world_size > 1 and not (processes.can_sum_later and self._num_wary):
-            with _explaining_memory(batch, micro_batches.half(batch.inputs, batch.rows_short)):
+            with _explaining_memory(batch, micro_batches.bound_to_set(batch.inputs, batch.rows_short)):
                 return self._attempt(batch, step, is_summed=True)
         total = self._in_parts_that_fit(batch, step)
         if processes.world_size > 1:
             self._num_wary -= 1
-            with _explaining_memory(batch, micro_batches.half(batch.inputs, batch.rows_short)):
+            with _explaining_memory(batch, micro_batches.bound_to_set(batch.inputs, batch.rows_short)):
                 # The engine sums with a backward pass: this one adds nothing.
                 self._add_gradient(micro_batches.parts(batch.inputs, batch.rows_short)[-1], scale=0.0, is_summed=True)
         return total
@@ -165,24 +165,24 @@ def _local(norm: Tensor) -> Tensor:
 
 
 @contextlib.contextmanager
-def _explaining_memory(batch: Batch[Any], half: int | None) -> Iterator[None]:
+def _explaining_memory(batch: Batch[Any], bound: int | None) -> Iterator[None]:
     """Raises:
     TrainingError: memory ran out inside.
     """
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise _out_of_memory(batch, half) from error
+        raise _out_of_memory(batch, bound) from error
 
 
-def _out_of_memory(batch: Batch[Any], half: int | None) -> TrainingError:
-    """`half`: of the tokens that were in memory at once; None: it is not they that do not fit."""
-    if half is None:
+def _out_of_memory(batch: Batch[Any], bound: int | None) -> TrainingError:
+    """`bound`: of the tokens in memory at once, lower than it was; None: it is not they that do not fit."""
+    if bound is None:
         needed = "a row of it, and the optimizer's state, that fit into memory"
         do = "set `gradient_checkpointing: true`, a lower `max_length` or a smaller model in params.yaml"
     else:
         needed = "parts of it that fit into the memory of each device"
-        do = f"set `micro_batch_tokens: {half}` or less in params.yaml: the step is the same, summed in parts"
+        do = f"set `micro_batch_tokens: {bound}` or less in params.yaml: the step is the same, summed in parts"
     return TrainingError(
         f"out of memory on batch {batch.index} of epoch {batch.epoch}",
         given=f"{batch.num_tokens:,} tokens in the batch",
