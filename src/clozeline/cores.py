@@ -3,25 +3,29 @@
 import os
 from pathlib import Path
 
-_CGROUPS = Path("/sys/fs/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
 
 
-def available_cores(cgroups: Path = _CGROUPS, membership: Path = Path("/proc/self/cgroup")) -> int:
+def available_cores(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
     """The smaller of the cores that the process may run on and the quota of its control groups, at least 1.
 
     A quota is rounded down: with more threads than it has cores, all of them are stopped in the middle of their work.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quotas = [quota for folder in _folders(cgroups, membership) if (quota := _quota(folder)) is not None]
+    quotas = [quota for folder in groups_of("cpu", cgroups, membership) if (quota := _quota(folder)) is not None]
     return max(1, int(min([float(affinity), *quotas])))
 
 
-def _folders(cgroups: Path, membership: Path) -> list[Path]:
-    """The control groups of this process and those around them: each may have a quota, and the smallest holds."""
+def groups_of(controller: str, cgroups: Path, membership: Path) -> list[Path]:
+    """The control groups of this process and those around them: each may have a limit, and the smallest holds.
+
+    Of version 1 those of `controller`, of version 2 all.
+    """
     found: list[Path] = []
     for line in membership.read_text(encoding="utf-8").splitlines() if membership.is_file() else []:
         _, controllers, path = line.split(":", 2)
-        root = cgroups / "cpu" if "cpu" in controllers.split(",") else cgroups
+        root = cgroups / controller if controller in controllers.split(",") else cgroups
         folder = root / path.strip("/")
         found += [folder, *(parent for parent in folder.parents if parent.is_relative_to(root))]
     return found

@@ -51,12 +51,26 @@ def test_a_tokenizer_without_a_mask_is_refused_with_what_to_do(wordpiece: PreTra
         ({"input_ids": [[2, 3]]}, "of shape (1, 2)"),
         ({"input_ids": [2, 999]}, "id 999"),
         ({"input_ids": [2, -100, 3]}, "id -100"),
+        ({"input_ids": ["two", "three"]}, "'two'"),
+        ({"input_ids": [2, 20.5, 3]}, "2.0"),
+        ({"input_ids": [[2], [2, 3]]}, "`input_ids`: "),
+        ({"input_ids": [2, 20, 3], "attention_mask": [1, 1]}, "`attention_mask` of 2 beside 3 `input_ids`"),
+        ({"input_ids": [2, 20, 3], "special_tokens_mask": [1]}, "`special_tokens_mask` of 1 beside 3"),
+        ({"input_ids": [2, 20, 3], "document": "first"}, "`document` of the rows: ['first']"),
+        ({"input_ids": [2, 20, 3], "document": 2**70}, "`document` of the rows"),
     ],
 )
 def test_rows_that_are_none_are_refused(wordpiece: PreTrainedTokenizerFast, row: dict[str, Any], given: str) -> None:
     with pytest.raises(DataError) as caught:
         MaskingCollator(wordpiece)([row])
     assert given in caught.value.given
+
+
+@pytest.mark.parametrize("name", ["document", "special_tokens_mask", "token_type_ids"])
+def test_a_row_that_lacks_what_the_first_one_has_is_refused(wordpiece: PreTrainedTokenizerFast, name: str) -> None:
+    whole = {"input_ids": [2, 20, 3], "document": 1, "special_tokens_mask": [1, 0, 1], "token_type_ids": [0, 0, 0]}
+    with pytest.raises(DataError, match=name):
+        MaskingCollator(wordpiece)([whole, {key: value for key, value in whole.items() if key != name}])
 
 
 def test_no_rows_are_refused(wordpiece: PreTrainedTokenizerFast) -> None:

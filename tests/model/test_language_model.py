@@ -86,6 +86,24 @@ def test_a_knob_that_stock_classes_do_not_have_is_told(family, knobs, told, para
     assert bool(caplog.text) == bool(told)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+def test_activation_epsilon_and_initial_weights_are_those_of_params(family, params_of, ids, caplog) -> None:
+    """In the encoder and in the head, but for what the family is known to fix, and says so."""
+    given = {"activation": "relu", "norm_epsilon": 3e-4, "initializer_range": 0.07}
+    model = language_model.build(params_of(family, **given), "mlm", ids, seed=0)
+    fixed = {it.knob for it in FAMILIES[family].fixed}
+    assert all(f"{family}: `{knob}`" in caplog.text for knob in fixed)
+    of_head = [module for module in model.modules() if module not in set(model.base_model.modules())]
+    activations = [*model.base_model.modules(), *([] if "activation" in fixed else of_head)]
+    assert sum(isinstance(module, torch.nn.ReLU) for module in activations) >= 2
+    assert not [module for module in activations if "GELU" in type(module).__name__]
+    epsilons = {module.eps for module in model.modules() if isinstance(module, torch.nn.LayerNorm)}
+    assert epsilons == {1e-12 if "norm_epsilon" in fixed else 3e-4}
+    assert model.get_input_embeddings().weight.std().item() == pytest.approx(
+        0.07, rel=0.2
+    )  # ModernBERT cuts off at 2 sigma
+
+
 def test_a_folder_without_a_model_is_refused_with_what_to_run(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="dvc repro pretrain"):
         language_model.load(tmp_path)

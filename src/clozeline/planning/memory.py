@@ -1,6 +1,5 @@
 """Memory of a training step: weights, gradients, the optimizer's state, and activations."""
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -8,6 +7,7 @@ from typing import Self
 
 import torch
 
+from clozeline.main_memory import available_bytes
 from clozeline.model.detection import parts_of
 from clozeline.model.language_model import LanguageModel
 from clozeline.params import PretrainParams
@@ -72,7 +72,7 @@ def _kept_of_layers(model: LanguageModel, is_recomputed: bool) -> int:
 
 
 def device_bytes() -> int:
-    """Memory of the GPU that would train, or of this machine."""
+    """The GPU's own memory where one would train, whatever the container allows; else what this process may use."""
     if torch.cuda.is_available():
         return int(torch.cuda.mem_get_info()[1])
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return available_bytes()

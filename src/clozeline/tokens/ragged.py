@@ -3,6 +3,7 @@
 Shapes: B rows, L the longest of them; N tokens of all rows, padding left out.
 """
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -45,7 +46,8 @@ class RaggedRows:
         """Read `input_ids` of each row and the columns beside it.
 
         Raises:
-            DataError: a row has no `input_ids`, or columns of several dimensions.
+            DataError: a row has no `input_ids`, or lacks a column that the first one has, or a column is no list of as
+                many whole numbers.
         """
         kept_B = [_unpadded(feature) for feature in features]
         ids_B = [_column(feature, "input_ids")[kept] for feature, kept in zip(features, kept_B, strict=True)]
@@ -57,7 +59,8 @@ class RaggedRows:
         def beside(name: str) -> Ids | None:
             if name not in features[0]:
                 return None
-            return np.concatenate([_column(row, name)[kept] for row, kept in zip(features, kept_B, strict=True)])
+            columns = [_beside(row, name, len(kept))[kept] for row, kept in zip(features, kept_B, strict=True)]
+            return np.concatenate(columns)
 
         special_N = beside("special_tokens_mask")
         document_B = _numbers(features, _digests(input_ids_N, row_N, position_N, len(length_B)))
@@ -80,17 +83,29 @@ class RaggedRows:
 def _column(feature: Mapping[str, Any], name: str) -> Ids:
     if name not in feature:
         raise unreadable(f"keys {', '.join(feature)}", f"`{name}` in each row")
-    values = np.asarray(feature[name], dtype=np.int64)
+    try:
+        values = np.asarray(feature[name])
+    except ValueError as error:  # rows of several lengths in one
+        raise unreadable(f"`{name}`: {error}", "one row of whole numbers") from error
     if values.ndim != 1:
-        raise unreadable(f"`{name}` of shape {values.shape}", "one row of ids")
+        raise unreadable(f"`{name}` of shape {values.shape}", "one row of whole numbers")
+    if values.dtype.kind not in "iub" and len(values):
+        raise unreadable(f"`{name}` that holds {values[0]!r}", "whole numbers")
+    return values.astype(np.int64)
+
+
+def _beside(feature: Mapping[str, Any], name: str, num_ids: int) -> Ids:
+    values = _column(feature, name)
+    if len(values) != num_ids:
+        raise unreadable(f"`{name}` of {len(values)} beside {num_ids} `input_ids`", "as many of both")
     return values
 
 
 def _unpadded(feature: Mapping[str, Any]) -> Flags:
-    ids = _column(feature, "input_ids")
+    num_ids = len(_column(feature, "input_ids"))
     if "attention_mask" not in feature:
-        return np.ones(len(ids), dtype=bool)
-    is_read: Flags = _column(feature, "attention_mask") != 0
+        return np.ones(num_ids, dtype=bool)
+    is_read: Flags = _beside(feature, "attention_mask", num_ids) != 0
     return is_read
 
 
@@ -109,6 +124,10 @@ def _digests(input_ids_N: Ids, row_N: Ids, position_N: Ids, num_rows: int) -> ND
 
 
 def _numbers(features: Sequence[Mapping[str, Any]], digest_B: NDArray[np.uint64]) -> Ids:
-    if "document" in features[0]:
-        return np.array([int(feature["document"]) for feature in features], dtype=np.int64)
-    return digest_B.view(np.int64)
+    if "document" not in features[0]:
+        return digest_B.view(np.int64)
+    given: list[Any] = [feature.get("document") for feature in features]
+    try:
+        return np.array([operator.index(number) for number in given], dtype=np.int64)
+    except (TypeError, OverflowError) as error:
+        raise unreadable(f"`document` of the rows: {given[:4]}", "a whole number below 2^63 for each") from error
