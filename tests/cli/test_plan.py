@@ -88,6 +88,15 @@ def test_the_chooser_needs_no_project_and_ends_with_lines_for_params(tmp_path: P
     assert "fastest asks for another" in result.stdout
 
 
+def test_an_encoder_of_ones_own_lies_in_the_project_s_folder(project: Path) -> None:
+    """Also where the command is started as a script, which Python looks for modules beside."""
+    (project / "mine.py").write_text("from torch import nn\n\n\ndef build(params, ids):\n    return nn.Linear(1, 1)\n")
+    as_script = [sys.executable, "-P", "-c", "from clozeline.cli import main; main()"]
+    done = subprocess.run([*as_script, "plan", "--family", "mine:build"], capture_output=True, text=True)
+    assert "`mine:build` gives Linear" in done.stderr
+    assert done.returncode == ParamsError.exit_code
+
+
 @pytest.mark.parametrize("options", [["--family", "bort"], ["--family", "gpt:"]])
 def test_options_that_cannot_be_used_are_told(project: Path, options: list[str]) -> None:
     result = CliRunner().invoke(app, ["plan", "--no-timing", *options])

@@ -1,5 +1,7 @@
 """An encoder of one's own, with RMSNorm, from params to a saved folder."""
 
+import math
+import re
 import sys
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from clozeline.params import ModelParams
 from clozeline.training.identity import identity_of
 from clozeline.training.precision import Precision
 
+PROJECT = Path(__file__).parents[2]
 ROW = [2, 10, 11, 12, 13, 14, 3]
 SOURCE = """
 from types import SimpleNamespace
@@ -96,6 +99,25 @@ def test_one_line_of_params_is_all_there_is_to_register(model) -> None:
     assert sum(type(module).__name__ == "RMSNorm" for module in model.modules()) == 4
     assert language_model.objective_of(model) == "mlm"
     assert language_model.longest_row(model) == 64
+
+
+def test_the_one_in_the_documentation_is_what_an_encoder_has_to_be(own_module, params_of, ids, batch_of) -> None:
+    """P13, P14, P23 hold for it, in a named size too."""
+    documented = (PROJECT / "docs" / "pretraining.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```python\n(from types import.*?)```", documented, re.DOTALL)
+    own_module.write_text(source)
+    model = language_model.build(params_of("mine.encoder:build"), "mlm", ids, seed=0).eval()
+    with torch.inference_mode():
+        alone_TV, padded_TV = (language_model.target_logits(model, batch_of(ROW, pad_to=pad)) for pad in (0, 20))
+        other_TV = language_model.target_logits(model, batch_of([*ROW[:5], 60, 3]))
+        batch = batch_of(*[[2, *torch.randint(5, 64, (30,)).tolist(), 3] for _ in range(20)])
+        loss = functional.cross_entropy(language_model.target_logits(model, batch), batch.labels_T)
+    assert (alone_TV - padded_TV).abs().max() <= 1e-5
+    assert (alone_TV[0] - other_TV[0]).abs().max() > 1e-6
+    assert loss.item() == pytest.approx(math.log(64), abs=0.1)
+    numbers = dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"))
+    large = params_of("mine.encoder:build", size="mini", **numbers)
+    assert language_model.build(large, "mlm", ids, seed=0).base_model.hidden_size == 128
 
 
 def test_the_files_that_define_it_are_known(model, own_module, params_of, ids) -> None:

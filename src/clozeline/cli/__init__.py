@@ -3,6 +3,7 @@
 import logging
 import os
 import sys
+from pathlib import Path
 
 import typer
 
@@ -36,6 +37,8 @@ def clozeline() -> None:
 
 def main() -> None:
     """Run the command; a `ClozelineError` ends it with its message and its exit code, never with a traceback."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # where an encoder of your own is looked for, as `python -m` does
     logging.basicConfig(level=_log_level(), format="%(message)s", stream=sys.stderr)
     try:
         app()
