@@ -1,6 +1,5 @@
 """What is counted on the outline of a model is what the model has."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,43 +7,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from clozeline.model import language_model
-from clozeline.model.families import FAMILIES, TokenIds
-from clozeline.model.objectives import TargetBatch
-from clozeline.params import ModelParams, PretrainParams, read_params
+from clozeline.model.families import FAMILIES
+from clozeline.params import PretrainParams
 from clozeline.planning.compute import Compute
 from clozeline.planning.counting import ParameterCount, outline
-from clozeline.planning.memory import OPTIMIZER_NUMBERS, StepMemory
+from clozeline.planning.memory import StepMemory
 from clozeline.planning.plan import target_share
 from clozeline.planning.speed import measure
-from clozeline.training.optimizers import OPTIMIZERS, build_optimizer
-
-VOCAB_SIZE = 300
-IDS = TokenIds(VOCAB_SIZE, 0, 2, 3)
-
-
-@pytest.fixture(scope="module")
-def params() -> PretrainParams:
-    params = read_params(Path(__file__).parents[2] / "params.yaml").pretrain
-    model = params.model.model_copy(
-        update={
-            "size": None,
-            "num_hidden_layers": 3,
-            "hidden_size": 64,
-            "num_attention_heads": 2,
-            "intermediate_size": 96,
-            "max_position_embeddings": 64,
-        }
-    )
-    return params.model_copy(update={"model": model, "max_length": 32, "batch_tokens": 128})
-
-
-def of_family(params: PretrainParams, family: str) -> ModelParams:
-    return params.model.model_copy(update={"family": family})
-
-
-def batch_of(num_rows: int, length: int, num_targets: int) -> TargetBatch:
-    slot_T = torch.arange(num_targets)
-    return TargetBatch(torch.full((num_rows, length), 7), None, slot_T, torch.full((num_targets,), 7))
+from tests.planning.small import FP32, IDS, VOCAB_SIZE, of_family
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -108,8 +78,8 @@ def test_a_pair_costs_what_both_cost_and_its_embeddings_once(params: PretrainPar
     both = Compute.of(pair, length=32, target_share=0.15)
     assert both.forward == discriminator.forward + generator.forward
     detecting = params.model_copy(update={"objective": "rtd", "model": electra})
-    alone = StepMemory.of(real.discriminator, detecting, "fp32", 0.15)
-    assert StepMemory.of(pair, detecting, "fp32", 0.15).activations > alone.activations
+    alone = StepMemory.of(real.discriminator, detecting, FP32, 0.15)
+    assert StepMemory.of(pair, detecting, FP32, 0.15).activations > alone.activations
 
 
 def test_a_pair_is_timed_as_it_is_trained(params: PretrainParams) -> None:
@@ -146,51 +116,3 @@ def test_the_mean_mask_rate_is_the_share_of_targets(params: PretrainParams) -> N
     masking = params.masking.model_copy(update={"mask_rate": 0.3, "final_mask_rate": 0.1})
     assert target_share(params.model_copy(update={"masking": masking})) == pytest.approx(0.2)
     assert target_share(params.model_copy(update={"objective": "clm"})) == 1
-
-
-@pytest.mark.parametrize("kind", list(OPTIMIZERS))
-def test_an_optimizer_keeps_as_many_numbers_as_planned(params: PretrainParams, kind: str) -> None:
-    rate = 1e-3 if kind == "muon" else None
-    chosen = params.optimizer.model_copy(update={"kind": kind, "matrix_learning_rate": rate})
-    model = language_model.build(of_family(params, "bert"), "mlm", IDS, seed=0)
-    optimizer = build_optimizer(model, chosen)
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    optimizer.step()
-    kept = sum(
-        value.numel()
-        for state in optimizer.state.values()
-        for value in state.values()
-        if isinstance(value, torch.Tensor) and value.ndim
-    )
-    assert kept == OPTIMIZER_NUMBERS[kind](ParameterCount.of(model))
-
-
-@pytest.mark.parametrize("family", ["modernbert", "bert"])
-def test_activations_are_estimated_within_a_factor_of_two(params: PretrainParams, family: str) -> None:
-    model = language_model.build(of_family(params, family), "mlm", IDS, seed=0).train()
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    saved: dict[int, torch.Tensor] = {}
-
-    def keep(tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.untyped_storage().data_ptr() not in own:
-            saved[tensor.untyped_storage().data_ptr()] = tensor
-        return tensor
-
-    share = target_share(params)
-    batch = batch_of(4, 32, num_targets=round(4 * 32 * share))
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = torch.nn.functional.cross_entropy(language_model.target_logits(model, batch), batch.labels_T)
-    assert loss.requires_grad
-    measured = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
-    assert 0.5 < StepMemory.of(model, params, "fp32", share).activations / measured < 2
-
-
-def test_checkpointing_and_micro_batches_need_less(params: PretrainParams) -> None:
-    model = outline(params.model, "mlm", VOCAB_SIZE)
-    whole, parts, recomputed = (
-        StepMemory.of(model, params.model_copy(update=change), "fp32", 0.2).activations
-        for change in ({}, {"micro_batch_tokens": 32}, {"gradient_checkpointing": True})
-    )
-    assert parts == pytest.approx(whole / 4, rel=0.01)
-    assert recomputed < whole / 2

@@ -47,7 +47,7 @@ class Compute:
         inside = sum(own[key].numel() for key in layers)
         outside = sum(matrix.numel() for key, matrix in own.items() if key not in layers | tables)
         seen = 0.5 if objective_of(model) == "clm" else 1.0
-        padded = _padded(model, length) / length
+        padded = padded_length(model, length) / length
         return cls(
             body=2.0 * (inside * _times_used(model) + outside) * padded,
             attention=4.0 * num_layers(model) * _num_compared(model, length) * hidden_size(model) * seen * padded,
@@ -75,9 +75,9 @@ def _multiplied(model: LanguageModel) -> Iterator[nn.Parameter]:
             yield parameter
 
 
-def _padded(model: LanguageModel, length: int) -> int:
+def padded_length(model: LanguageModel, length: int) -> int:
     """Tokens of a row as the encoder computes it."""
-    window = _window(model)
+    window = window_of(model)
     return length if window is None else math.ceil(length / window) * window
 
 
@@ -88,15 +88,15 @@ def _num_compared(model: LanguageModel, length: int) -> float:
     and values are taken from three halves. In DeBERTa, content is compared with positions and positions with content
     (He et al. 2020, equation 4), of `position_buckets` to each side.
     """
-    window = _window(model)
+    window = window_of(model)
     if window is not None:
         half = window / 2
-        return (4 * half * (1 - half / _padded(model, length)) + 3 * half) / 2
+        return (4 * half * (1 - half / padded_length(model, length)) + 3 * half) / 2
     num_positions = 2 * getattr(model.config, "position_buckets", 0)
     return length + num_positions
 
 
-def _window(model: LanguageModel) -> int | None:
+def window_of(model: LanguageModel) -> int | None:
     windows = getattr(model.config, "attention_window", None)
     return None if windows is None else max(windows) if isinstance(windows, list) else int(windows)
 

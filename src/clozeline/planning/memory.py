@@ -8,12 +8,11 @@ from typing import Self
 import torch
 
 from clozeline.main_memory import available_bytes
-from clozeline.model.detection import parts_of
 from clozeline.model.language_model import LanguageModel
 from clozeline.params import PretrainParams
-from clozeline.planning.compute import hidden_size, num_layers
-from clozeline.planning.counting import ParameterCount, layer_matrices
-from clozeline.training.precision import Name
+from clozeline.planning.activations import kept_per_token
+from clozeline.planning.counting import ParameterCount
+from clozeline.training.precision import Name, Precision
 
 _FP32_BYTES = 4
 _PER_ELEMENT: Mapping[Name, int] = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2})
@@ -45,30 +44,17 @@ class StepMemory:
         return self.weights + self.gradients + self.optimizer + self.activations
 
     @classmethod
-    def of(cls, model: LanguageModel, params: PretrainParams, precision: Name, target_share: float) -> Self:
+    def of(cls, model: LanguageModel, params: PretrainParams, precision: Precision, target_share: float) -> Self:
         count = ParameterCount.of(model)
         num_tokens = params.micro_batch_tokens or params.batch_tokens
-        kept = sum(_kept_of_layers(part, params.gradient_checkpointing) for part in parts_of(model))
-        elements = kept * num_tokens
+        elements = kept_per_token(model, params, is_on_cpu=precision.device.type == "cpu") * num_tokens
         logits = 2 * target_share * num_tokens * model.config.vocab_size
         return cls(
             weights=count.fp32_bytes,
             gradients=count.fp32_bytes,
             optimizer=OPTIMIZER_NUMBERS[params.optimizer.kind](count) * _FP32_BYTES,
-            activations=round(elements * _PER_ELEMENT[precision] + logits * _FP32_BYTES),
+            activations=round(elements * _PER_ELEMENT[precision.name] + logits * _FP32_BYTES),
         )
-
-
-def _kept_of_layers(model: LanguageModel, is_recomputed: bool) -> int:
-    """Numbers for each token.
-
-    Korthikanti et al. 2022, section 4.1, with attention that is not stored: 8·hidden + both sides of the MLP's inner
-    width for each layer. Recomputed: hidden for each layer, and one layer whole.
-    """
-    hidden, matrices = hidden_size(model), list(layer_matrices(model))
-    widest_out, widest_in = (max((matrix.shape[axis] for matrix in matrices), default=hidden) for axis in (0, 1))
-    layer = 8 * hidden + widest_out + widest_in
-    return num_layers(model) * hidden + layer if is_recomputed else num_layers(model) * layer
 
 
 def device_bytes() -> int:

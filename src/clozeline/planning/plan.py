@@ -52,7 +52,7 @@ class Plan:
             precision=precision,
             count=ParameterCount.of(model),
             compute=Compute.of(model, length=params.max_length, target_share=share),
-            memory=StepMemory.of(model, params, precision.name, share),
+            memory=StepMemory.of(model, params, precision, share),
         )
 
     def time(self) -> Speed:

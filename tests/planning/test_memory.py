@@ -1,0 +1,100 @@
+"""What a step is said to take of a device's memory is what it takes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+from clozeline.model import language_model
+from clozeline.model.families import FAMILIES, Objective
+from clozeline.model.objectives import TargetBatch
+from clozeline.params import PretrainParams
+from clozeline.planning.counting import ParameterCount, outline
+from clozeline.planning.memory import OPTIMIZER_NUMBERS, StepMemory, device_bytes
+from clozeline.planning.plan import target_share
+from clozeline.training.optimizers import OPTIMIZERS, build_optimizer
+from tests.planning.small import FP32, IDS, VOCAB_SIZE, of_family
+
+
+@pytest.mark.parametrize("kind", list(OPTIMIZERS))
+def test_an_optimizer_keeps_as_many_numbers_as_planned(params: PretrainParams, kind: str) -> None:
+    rate = 1e-3 if kind == "muon" else None
+    chosen = params.optimizer.model_copy(update={"kind": kind, "matrix_learning_rate": rate})
+    model = language_model.build(of_family(params, "bert"), "mlm", IDS, seed=0)
+    optimizer = build_optimizer(model, chosen)
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    kept = sum(
+        value.numel()
+        for state in optimizer.state.values()
+        for value in state.values()
+        if isinstance(value, torch.Tensor) and value.ndim
+    )
+    assert kept == OPTIMIZER_NUMBERS[kind](ParameterCount.of(model))
+
+
+@contextmanager
+def kept_for_backward(model: torch.nn.Module) -> Iterator[dict[int, int]]:
+    """Bytes of each storage that a forward pass inside keeps, by its address; those of weights are not counted."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    saved: dict[int, Tensor] = {}
+    sizes: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        if (address := tensor.untyped_storage().data_ptr()) not in own:
+            saved[address] = tensor  # held, so that no other gets its address
+            sizes[address] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        yield sizes
+
+
+FORMS = [(family, objective) for family, row in FAMILIES.items() for objective in row.forms if objective != "rtd"]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("length", [32, 300])
+@pytest.mark.parametrize(("family", "objective"), FORMS, ids=["-".join(form) for form in FORMS])
+def test_activations_are_those_that_a_forward_pass_keeps(
+    params: PretrainParams, family: str, objective: Objective, length: int, dropout: float
+) -> None:
+    """Of short rows, and of long ones, where attention that is written out keeps more than all else."""
+    rates = {"dropout": dropout, "attention_dropout": dropout}
+    shape = of_family(params, family).model_copy(update={"max_position_embeddings": length, **rates})
+    changes = {"model": shape, "objective": objective, "max_length": length, "batch_tokens": 4 * length}
+    asked = params.model_copy(update=changes)
+    model = language_model.build(shape, objective, IDS, seed=0).train()
+    share = target_share(asked)
+    num_targets = round(4 * length * share)
+    ids_BL, slot_T = torch.full((4, length), 7), torch.arange(num_targets) * (4 * length) // num_targets
+    batch = TargetBatch(ids_BL, None, slot_T, torch.full((num_targets,), 7))
+    with kept_for_backward(model) as sizes:
+        loss = torch.nn.functional.cross_entropy(language_model.target_logits(model, batch), batch.labels_T)
+    assert loss.requires_grad
+    planned = StepMemory.of(model, asked, FP32, share).activations
+    assert 0.7 < planned / sum(sizes.values()) < 1.5
+
+
+def test_checkpointing_and_micro_batches_need_less(params: PretrainParams) -> None:
+    model = outline(params.model, "mlm", VOCAB_SIZE)
+    whole, parts, recomputed = (
+        StepMemory.of(model, params.model_copy(update=change), FP32, 0.2).activations
+        for change in ({}, {"micro_batch_tokens": 32}, {"gradient_checkpointing": True})
+    )
+    assert parts == pytest.approx(whole / 4, rel=0.01)
+    assert recomputed < whole / 2
+
+
+def test_memory_is_the_device_s_own_where_it_has_some_and_else_the_container_s(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("clozeline.planning.memory.available_bytes", lambda: 3 * 2**30)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert device_bytes() == 3 * 2**30
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.mem_get_info", lambda: (1 * 2**30, 80 * 2**30))
+    assert device_bytes() == 80 * 2**30
