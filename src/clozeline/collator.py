@@ -17,13 +17,13 @@ Shapes: B rows of a batch, L its longest row; N tokens of all rows, padding left
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from pydantic import ValidationError
 from torch.utils.data import Dataset
+from transformers import BatchEncoding
 
 from clozeline.errors import ParamsError
 from clozeline.params import MaskingParams
@@ -34,6 +34,7 @@ from clozeline.tokens.spelling import Spelling
 
 NO_LOSS = -100
 """The label that cross-entropy of torch and of transformers leaves out."""
+_IS_FIXED = "mask_is_fixed"
 _FIXED_EPOCH = 2**32
 """No training gets there."""
 _DEFAULTS: Mapping[str, object] = {
@@ -50,15 +51,12 @@ _DEFAULTS: Mapping[str, object] = {
 """Those of BERT (Devlin et al. 2018, section 3.1)."""
 
 
-@dataclass(frozen=True)
-class FixedRow:
-    """One row with a mask for good. Not a dict, so that `Trainer` takes no column for unused."""
+class FixedRows(Dataset[Any]):
+    """What `MaskingCollator.fixed` makes of a data set: rows that say that their masks are for good.
 
-    features: Mapping[str, Any]
-
-
-class FixedRows(Dataset[FixedRow]):
-    """What `MaskingCollator.fixed` makes of a data set."""
+    They are no dicts, so that `Trainer` takes no column for unused, and can be asked for their length
+    (`group_by_length`).
+    """
 
     def __init__(self, rows: Any) -> None:
         self._rows = rows
@@ -66,8 +64,8 @@ class FixedRows(Dataset[FixedRow]):
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __getitem__(self, index: int) -> FixedRow:
-        return FixedRow(self._rows[index])
+    def __getitem__(self, index: int) -> Any:
+        return BatchEncoding({**self._rows[index], _IS_FIXED: True})
 
 
 class MaskingCollator:
@@ -137,7 +135,7 @@ class MaskingCollator:
         """Rows whose masks are the same in all epochs, at `mask_rate`: for evaluation, which is to compare epochs."""
         return FixedRows(rows)
 
-    def __call__(self, features: Sequence[Mapping[str, Any] | FixedRow]) -> dict[str, torch.Tensor]:
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
         """`input_ids`, `attention_mask` and `labels` (-100 where no loss), int64 [B, L], and `token_type_ids` if given.
 
         Args:
@@ -152,8 +150,8 @@ class MaskingCollator:
         """
         if not features:
             raise unreadable("no row", "a batch of one row at least")
-        is_fixed = isinstance(features[0], FixedRow)
-        rows = RaggedRows.read([row.features if isinstance(row, FixedRow) else row for row in features])
+        is_fixed = _IS_FIXED in features[0]
+        rows = RaggedRows.read(features)
         self._check_ids(rows.input_ids_N)
         shown_N, labels_N = self._mask(rows, (_FIXED_EPOCH, 0) if is_fixed else self._epoch.tolist())
         slot = rows.slots(self._pads_left, self._multiple)

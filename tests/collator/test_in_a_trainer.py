@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast, Trainer, TrainingArguments
+from transformers.trainer_pt_utils import LengthGroupedSampler
 
 from clozeline.collator import MaskingCollator
 from tests.collator.rows import Rows
@@ -69,6 +70,13 @@ def test_a_trainer_evaluates_each_epoch_on_the_same_masks(
     evaluated = [seen[64:80], seen[80:96], seen[160:176], seen[176:192]]
     assert len(seen) == 192
     assert evaluated == [evaluated[0]] * 4
+
+
+def test_fixed_rows_can_be_grouped_by_length(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:
+    """As `TrainingArguments(group_by_length=True)` does with what it evaluates on."""
+    held_out = MaskingCollator(wordpiece).fixed(rows[:16])
+    sampler = LengthGroupedSampler(4, dataset=held_out, model_input_name="input_ids")
+    assert sampler.lengths == [len(row["input_ids"]) for row in rows[:16]]
 
 
 @pytest.mark.slow
