@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from clozeline.exporting.graph import drop_unread
 
@@ -72,15 +72,23 @@ def _replace(node: NodeProto, value: np.ndarray[tuple[int, ...], np.dtype[np.int
 
 
 def _axes(model: ModelProto) -> dict[str, _Axes]:
-    """What shape inference knows, from a copy without weights: those of a large model are too many for it."""
-    outline = ModelProto()
-    outline.CopyFrom(model)
-    for tensor in outline.graph.initializer:
-        if np.prod(tensor.dims) > _LARGEST_SIZE:
-            tensor.ClearField("raw_data")
-    inferred = onnx.shape_inference.infer_shapes(outline, data_prop=True).graph
+    """What shape inference knows."""
+    inferred = onnx.shape_inference.infer_shapes(_outline(model), data_prop=True).graph
     values = [*inferred.value_info, *inferred.input]
     return {value.name: tuple(_size(axis) for axis in value.type.tensor_type.shape.dim) for value in values}
+
+
+def _outline(model: ModelProto) -> ModelProto:
+    """A copy without weights: those of a large model are too many for shape inference, and to be there twice."""
+    graph = model.graph
+    tensors = [
+        tensor
+        if np.prod(tensor.dims) <= _LARGEST_SIZE
+        else TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
+        for tensor in graph.initializer
+    ]
+    outline = helper.make_graph(graph.node, graph.name, graph.input, graph.output, tensors)
+    return helper.make_model(outline, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 
 def _size(axis: "onnx.TensorShapeProto.Dimension") -> int | str | None:
