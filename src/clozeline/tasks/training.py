@@ -8,6 +8,7 @@ import torch
 import clozeline
 from clozeline.cores import available_cores
 from clozeline.model import depths, lora
+from clozeline.model.dropout import cheapen_dropout
 from clozeline.params import FinetuneParams
 from clozeline.tasks.best_look import BestLook, Plan
 from clozeline.tasks.task import Task, TaskInputs
@@ -47,6 +48,7 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
     schedule = Schedule.linear_to_zero(round(params.warmup_fraction * plan.total_steps), plan.total_steps)
     hardware = _hardware(params)
     _choose_what_is_trained(task.model, inputs)
+    cheapen_dropout(task.model)
     task.model.to(hardware.precision.device)
     rate_of = None if params.layer_decay == 1 else depths.rate_by_depth(task.model, params.layer_decay)
     loop = Loop(

@@ -22,6 +22,7 @@ from clozeline.atomic import replacing_folder
 from clozeline.cores import available_cores
 from clozeline.model import language_model
 from clozeline.model.batches import Split
+from clozeline.model.dropout import cheapen_dropout
 from clozeline.model.families import TokenIds
 from clozeline.model.language_model import LanguageModel
 from clozeline.model.objectives import OBJECTIVES, TargetBatch
@@ -191,6 +192,7 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
     total_steps = params.steps or steps_of(params.tokens or 0, train, params.batch_tokens, seed)
     check_budget(params, total_steps)
     model = _model(params, train, tokenizer, seed).to(processes.device)
+    cheapen_dropout(model)
     spelling = Spelling.open(tokenizer) if Masker.needs_spelling(params.masking) else None
     masker = Masker.create(params.masking, train.vocabulary, seed, spelling)
     feed = Feed(
