@@ -1,8 +1,8 @@
 """Pre-training on a GPU: real tokens a second and model FLOPs used, against run_mlm.py with `--bf16 --torch_compile`.
 
-Sizes mini (2 × 128), base (12 × 768) and large (24 × 1024) as BERT, vocabulary 30,522, 15 % targets, no dropout; rows
-of 512 tokens, cut from long documents (texts of the built-in corpus, joined before either side sees them), so that they
-are full on both sides; bf16, compiled, with tf32 and fused AdamW; a step holds as many real tokens on both sides.
+Sizes mini (here 2 × 128), base (12 × 768) and large (24 × 1024) as BERT, vocabulary 30,522, 15 % targets, no dropout;
+rows of 512 tokens, cut from long documents (texts of the built-in corpus, joined before either side sees them), so that
+they are full on both sides; bf16, compiled, with tf32 and fused AdamW; a step holds as many real tokens on both sides.
 Rounds alternate; the first half of each, compilation in it, is left out. The ratio is that of the first size asked for
 (`mini`); the others are told beside it. MFU counts what the model must do, over the GPU's dense bf16 peak: 6 FLOPs for
 each weight and token, attention, and the vocabulary at the targets alone; padding and spare logits are not in it.

@@ -3,10 +3,10 @@
 Text: wikinews where it lies beside the project (or what CLOZELINE_BENCHMARK_TEXT names), else the built-in corpus; one
 tokenizer, trained by `tokenize`, for both. Theirs: `Trainer` over grouped rows of our length, as many tokens in a step
 as ours, 15 % targets, its learning rate the best of a sweep, warmed up over a tenth of the steps and brought down to
-zero at the end of its minutes (run_mlm's default, no warm-up, is worse). Ours: the default recipe of params.yaml, its
-learning rate the best of a sweep too, its schedule fitted into a share of those minutes; where a share turns out too
-short its time is counted all the same and the next is tried. For each seed theirs runs first, for ours needs its loss
-to stop; ratio: their seconds over ours.
+zero at the end of its minutes (run_mlm's default, no warm-up, is worse). Ours: the default recipe of params.yaml, but
+2 × 128 by a cosine; its learning rate the best of a sweep too, its schedule fitted into a share of those minutes; where
+a share turns out too short its time is counted all the same and the next is tried. For each seed theirs runs first, for
+ours needs its loss to stop; ratio: their seconds over ours.
 
 `--tune` sweeps the learning rates of both sides on one seed and prints the losses. Known of theirs, BERT 2 × 128 on
 2 cores for 2 minutes, perplexity: 5e-5 without warm-up (run_mlm's default) 5,331; 1e-3 with warm-up 999. Known of ours

@@ -64,7 +64,7 @@ def test_one_table_of_embeddings_serves_both_and_is_counted_once(pair: ReplacedT
 @pytest.mark.parametrize(
     ("size", "fraction", "heads", "hidden_size", "intermediate_size"),
     [
-        ("mini", 0.25, 1, 32, 128),
+        ("mini", 0.25, 1, 24, 96),
         ("base", 1 / 3, 4, 256, 1024),
         ("tiny", 1.0, 4, 256, 1024),
     ],

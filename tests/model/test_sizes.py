@@ -12,7 +12,7 @@ def test_the_size_names_are_the_rows_of_the_table_of_sizes() -> None:
 def test_the_default_is_the_measured_one(params_of, ids) -> None:
     config = language_model.build(params_of("modernbert", size="mini", **NO_NUMBERS), "mlm", ids, seed=0).config
     shape = (config.num_hidden_layers, config.hidden_size, config.num_attention_heads, config.intermediate_size)
-    assert shape == (2, 128, 2, 256)
+    assert shape == (2, 96, 2, 192)
 
 
 NO_NUMBERS = dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"))
@@ -25,7 +25,7 @@ def test_a_plain_mlp_is_four_times_as_wide_as_its_layer_and_a_gated_one_narrower
     assert plain.intermediate_size == 4 * plain.hidden_size
     assert gated.hidden_size < gated.intermediate_size < plain.intermediate_size
     assert plain.hidden_size % plain.num_attention_heads == 0
-    assert plain.hidden_size // plain.num_attention_heads == 64
+    assert plain.hidden_size // plain.num_attention_heads == (48 if size == "mini" else 64)
 
 
 @pytest.mark.parametrize(

@@ -27,12 +27,13 @@ class Size:
     plain_intermediate_size: int
     """4 × hidden (Vaswani et al. 2017), as in BERT and the families after it."""
     gated_intermediate_size: int
-    """As published for ModernBERT (Warner et al. 2024) and, of the small ones, Ettin (Weller et al. 2025)."""
+    """As published for ModernBERT (Warner et al. 2024) and, of the small ones, Ettin (Weller et al. 2025); of mini the
+    width that is best in five minutes (docs/default-recipe.md)."""
 
 
 SIZES: Mapping[str, Size] = MappingProxyType(
     {
-        "mini": Size(2, 128, 2, 512, 256),
+        "mini": Size(2, 96, 2, 384, 192),
         "tiny": Size(4, 256, 4, 1024, 384),
         "small": Size(6, 512, 8, 2048, 768),
         "base": Size(12, 768, 12, 3072, 1152),
