@@ -51,7 +51,7 @@ SHRUNK: Mapping[str, Any] = {
         "checkpoint_every_steps": 30,
         "num_threads": 1,
     },
-    "evaluate": {"num_folds": 3, "max_length": 32, "num_examples": 3},
+    "evaluate": {"num_folds": 3, "max_length": 32, "num_examples": 3, "num_pseudo_documents": 4},
     "finetune_defaults": {"shared": {"epochs": 1, "num_threads": 1}},
     "finetune": {"library": {"max_length": 32}},
     "export": {"num_agreement_texts": 8},
