@@ -1,5 +1,6 @@
 """What several rooms' tests need: token shards and params small enough to train on in a second."""
 
+import json
 import logging
 import os
 import shutil
@@ -14,11 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from clozeline.held_out import EntitySpan, HeldOut, write_held_out
 from clozeline.params import PretrainParams, read_params
 from clozeline.tokens.shard_writer import ShardWriter
 from clozeline.tokens.shards import SpecialIds, TokensInfo
 from tests.ports import held_ports
-from tests.tiny_models import SENTENCES, sentence_tokenizer, small_modernbert
+from tests.tiny_models import SENTENCES, outspoken, sentence_tokenizer, small_bert, small_modernbert
 
 PROJECT = Path(__file__).parents[1]
 VOCAB_SIZE = 64
@@ -237,6 +239,60 @@ def small_classifier(save_trained: SaveTrained) -> Path:
 
 
 @pytest.fixture(scope="session")
+def small_tagger(save_trained: SaveTrained) -> Path:
+    """A folder as `finetune` writes it: a BERT with random weights that tags words, and sentences it was chosen by."""
+    import torch
+    from transformers import BertForTokenClassification
+
+    config = small_bert()
+    config.id2label = dict(enumerate(("O", "B-thing", "I-thing", "B-act", "I-act")))
+    config.label2id = {tag: number for number, tag in config.id2label.items()}
+    torch.manual_seed(0)
+    folder = save_trained(outspoken(BertForTokenClassification(config)))
+    starts = [sentence.find(" ") + 1 for sentence in SENTENCES]
+    entities = [(EntitySpan(start=start, end=start + 9, type="thing"),) for start in starts]
+    write_held_out(
+        folder, [HeldOut(text=text, entities=spans) for text, spans in zip(SENTENCES, entities, strict=True)]
+    )
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small_answerer(save_trained: SaveTrained) -> Path:
+    """A folder as `finetune` writes it: a BERT with random weights that answers questions, and some of them."""
+    import torch
+    from transformers import BertForQuestionAnswering
+
+    config = small_bert()
+    config.no_answer_margin = 0.25
+    torch.manual_seed(0)
+    folder = save_trained(outspoken(BertForQuestionAnswering(config)))
+    config_file = folder / "tokenizer_config.json"
+    told = json.loads(config_file.read_text(encoding="utf-8"))
+    told["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]  # as `heads.save` has it
+    config_file.write_text(json.dumps(told), encoding="utf-8")
+    questions = [("what reads", "the encoder"), ("what cuts", "a tokenizer"), ("what is empty", "the file")]
+    context = " ".join(SENTENCES)
+    write_held_out(folder, [HeldOut(text=asked, second=context, right=(right,)) for asked, right in questions])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small_topics(save_trained: SaveTrained) -> Path:
+    """A folder as `finetune` writes it: a BERT with random weights that gives a text any number of `LABELS`."""
+    import torch
+    from transformers import BertForSequenceClassification
+
+    config = small_bert()
+    config.id2label, config.label2id = dict(enumerate(LABELS)), {label: n for n, label in enumerate(LABELS)}
+    config.problem_type, config.decision_threshold = "multi_label_classification", 0.45
+    torch.manual_seed(0)
+    folder = save_trained(outspoken(BertForSequenceClassification(config)))
+    write_held_out(folder, [HeldOut(text=text, right=LABELS[: n % 3]) for n, text in enumerate(SENTENCES)])
+    return folder
+
+
+@pytest.fixture(scope="session")
 def validation_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Parquet file that export compares INT8 and fp32 on: 40 labelled texts of 6 to 40 words."""
     import pyarrow as pa
@@ -286,3 +342,21 @@ def encoder_package(export_model: ExportModel, small_encoder: Path) -> Path:
 def classifier_package(export_model: ExportModel, small_classifier: Path) -> Path:
     """`small_classifier`, exported."""
     return export_model(small_classifier)
+
+
+@pytest.fixture(scope="session")
+def tagger_package(export_model: ExportModel, small_tagger: Path) -> Path:
+    """`small_tagger`, exported."""
+    return export_model(small_tagger)
+
+
+@pytest.fixture(scope="session")
+def answerer_package(export_model: ExportModel, small_answerer: Path) -> Path:
+    """`small_answerer`, exported."""
+    return export_model(small_answerer)
+
+
+@pytest.fixture(scope="session")
+def topics_package(export_model: ExportModel, small_topics: Path) -> Path:
+    """`small_topics`, exported."""
+    return export_model(small_topics)

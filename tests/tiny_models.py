@@ -44,3 +44,29 @@ def small_modernbert() -> Any:
         sep_token_id=3,
         reference_compile=False,
     )
+
+
+def small_bert() -> Any:
+    """With an embedding for the second text of a pair."""
+    from transformers import BertConfig
+
+    return BertConfig(
+        vocab_size=200,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=128,
+        pad_token_id=0,
+    )
+
+
+def outspoken(model: Any) -> Any:
+    """`model` with larger weights where it begins and ends: as drawn, it says nearly the same of every token."""
+    import torch
+
+    head = next(layer for layer in reversed(list(model.modules())) if isinstance(layer, torch.nn.Linear))
+    with torch.no_grad():
+        model.get_input_embeddings().weight *= 50
+        head.weight *= 20
+    return model

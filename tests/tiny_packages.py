@@ -1,4 +1,4 @@
-"""Packages as `dist/` holds them, small enough to be made in milliseconds: encoders, one without a head, a classifier.
+"""Packages as `dist/` holds them, small enough to be made in milliseconds: one for each task.
 
 Their graphs have one embedding table and one matrix: a text's answers depend on its words, and nothing is trained.
 B texts of a batch, L tokens, M masks of a batch, H hidden, V vocabulary, C classes.
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from tokenizers import Tokenizer, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
 from clozeline.inference.evidence import QuantizationScheme
@@ -20,6 +20,8 @@ SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "list", "of", "return", "file", "open", "##s", "##ed", *"abcdefghijklmnopqrstuvwxyz", ".", "é", "##é"]
 VOCABULARY = [*SPECIALS, *WORDS, *(f"##{letter}" for letter in "abcdefghijklmnopqrtuvwxyz")]
 LABELS = ("torch", "numpy", "python")
+TOPICS = ("sport", "money", "health", "travel")
+TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
 HIDDEN_SIZE = 8
 MAX_LENGTH = 64
 INPUTS = ("input_ids", "attention_mask")
@@ -38,10 +40,40 @@ def write_embedder(folder: Path) -> None:
 
 def write_classifier(folder: Path) -> None:
     """Tells LABELS apart."""
-    write_package(folder, "text-classification", _classifier_graph(), labels=LABELS)
+    write_package(folder, "text-classification", classifier_graph(), labels=LABELS)
 
 
-def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequence[str]) -> None:
+def write_topics(folder: Path) -> None:
+    """Gives a text any number of TOPICS: those that score above 0.4."""
+    facts = {"label_scores": "sigmoid", "decision_threshold": 0.4}
+    write_package(folder, "text-classification", classifier_graph(len(TOPICS)), labels=TOPICS, **facts)
+
+
+def write_ranker(folder: Path) -> None:
+    """Scores a pair of texts with one number."""
+    facts = {"label_scores": "sigmoid", "decision_threshold": 0.5, "reads_pairs": True, "types_tell_pairs": True}
+    write_package(folder, "text-classification", classifier_graph(1), labels=("LABEL_0",), **facts)
+
+
+def write_tagger(folder: Path) -> None:
+    """Tags each token, whatever is around it."""
+    write_package(folder, "token-classification", _tagger_graph(), labels=TAGS)
+
+
+def write_answerer(folder: Path, no_answer_margin: float | None = None) -> None:
+    """Points at two tokens, whatever is asked."""
+    write_package(
+        folder,
+        "question-answering",
+        _answerer_graph(),
+        labels=(),
+        types_tell_pairs=True,
+        no_answer_margin=no_answer_margin,
+    )
+
+
+def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequence[str], **facts: object) -> None:
+    """`facts`: more of the manifest."""
     folder.mkdir(parents=True)
     for name in (FILES.fp32, FILES.int8):
         onnx.save(graph, str(folder / name))
@@ -84,7 +116,8 @@ def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequ
         lock_sha256="0" * 64,
         files={name: record_of(folder / name) for name in (FILES.fp32, FILES.int8, FILES.tokenizer)},
     )
-    (folder / FILES.manifest).write_text(manifest.model_dump_json(), encoding="utf-8")
+    whole = Manifest.model_validate(manifest.model_dump() | facts)
+    (folder / FILES.manifest).write_text(whole.model_dump_json(), encoding="utf-8")
 
 
 def _tokenizer() -> Tokenizer:
@@ -93,8 +126,9 @@ def _tokenizer() -> Tokenizer:
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True, strip_accents=False)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
+    tokenizer.decoder = decoders.WordPiece()
     return tokenizer
 
 
@@ -117,13 +151,30 @@ def _embedder_graph() -> onnx.ModelProto:
     return _graph(_embedding_nodes(), {"sentence_embedding": ["batch", HIDDEN_SIZE]}, num_outputs=HIDDEN_SIZE)
 
 
-def _classifier_graph() -> onnx.ModelProto:
+def classifier_graph(num_labels: int = len(LABELS)) -> onnx.ModelProto:
     nodes = [
         *_mean_nodes(),
         helper.make_node("Squeeze", ["mean_B1H", "axis_1"], ["mean_BH"]),
         helper.make_node("MatMul", ["mean_BH", "weights"], ["logits"]),
     ]
-    return _graph(nodes, {"logits": ["batch", len(LABELS)]}, num_outputs=len(LABELS))
+    return _graph(nodes, {"logits": ["batch", num_labels]}, num_outputs=num_labels)
+
+
+def _tagger_graph() -> onnx.ModelProto:
+    nodes = [*_token_nodes(), helper.make_node("MatMul", ["embedded_BLH", "weights"], ["logits"])]
+    return _graph(nodes, {"logits": ["batch", "length", len(TAGS)]}, num_outputs=len(TAGS))
+
+
+def _answerer_graph() -> onnx.ModelProto:
+    nodes = [
+        *_token_nodes(),
+        helper.make_node("MatMul", ["embedded_BLH", "weights"], ["ends_BL2"]),
+        helper.make_node("Split", ["ends_BL2"], ["start_BL1", "end_BL1"], axis=2),
+        helper.make_node("Squeeze", ["start_BL1", "axis_2"], ["start_logits"]),
+        helper.make_node("Squeeze", ["end_BL1", "axis_2"], ["end_logits"]),
+    ]
+    axes = ["batch", "length"]
+    return _graph(nodes, {"start_logits": axes, "end_logits": axes}, num_outputs=2)
 
 
 def _embedding_nodes() -> list[onnx.NodeProto]:
@@ -135,12 +186,18 @@ def _embedding_nodes() -> list[onnx.NodeProto]:
     ]
 
 
-def _mean_nodes() -> list[onnx.NodeProto]:
+def _token_nodes() -> list[onnx.NodeProto]:
     return [
         helper.make_node("Gather", ["embeddings", "input_ids"], ["every_BLH"]),
         helper.make_node("Cast", ["attention_mask"], ["real_BL"], to=TensorProto.FLOAT),
         helper.make_node("Unsqueeze", ["real_BL", "axis_2"], ["real_BL1"]),
         helper.make_node("Mul", ["every_BLH", "real_BL1"], ["embedded_BLH"]),
+    ]
+
+
+def _mean_nodes() -> list[onnx.NodeProto]:
+    return [
+        *_token_nodes(),
         helper.make_node("ReduceSum", ["embedded_BLH", "axis_1"], ["sum_B1H"], keepdims=1),
         helper.make_node("ReduceSum", ["real_BL1", "axis_1"], ["count_B11"], keepdims=1),
         helper.make_node("Div", ["sum_B1H", "count_B11"], ["mean_B1H"]),

@@ -6,7 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 from onnx import ModelProto, TensorProto
-from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, PretrainedConfig
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    PretrainedConfig,
+)
 
 from clozeline.errors import ArtifactError
 from clozeline.exporting.graph import op_counts, read_graph, write_graph
@@ -31,6 +37,12 @@ CHANGES: dict[str, dict[str, object]] = {
     "modernbert": {"local_attention": 16, "global_attn_every_n_layers": 2},
 }
 """What only shows in models larger than these."""
+HEADS = [
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoModelForQuestionAnswering,
+]
 
 
 def small(family: str) -> PretrainedConfig:
@@ -66,7 +78,7 @@ def exported(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) ->
     return Exported(path, graph, tuple(inputs))
 
 
-@pytest.mark.parametrize("head", [AutoModelForMaskedLM, AutoModelForSequenceClassification], scope="module")
+@pytest.mark.parametrize("head", HEADS, scope="module")
 @pytest.mark.parametrize("family", EXPORTED, scope="module")
 def test_the_graph_computes_what_the_model_computes(trained: TrainedModel, exported: Exported) -> None:
     """Of batches of 1, 3 and 17 texts of 2, 7 and as many tokens as it reads, all but one of them padded."""

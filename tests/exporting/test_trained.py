@@ -64,14 +64,53 @@ def test_a_tokenizer_larger_than_the_model_is_refused(encoder: Path, small_encod
         open_trained(encoder)
 
 
-@pytest.mark.parametrize("changes", [{"problem_type": "multi_label_classification"}, {"problem_type": "regression"}])
-def test_a_classifier_without_one_label_a_text_is_refused(
-    small_classifier: Path, tmp_path: Path, changes: dict[str, object]
+def test_a_regression_of_several_numbers_is_refused(small_classifier: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(small_classifier, tmp_path / "classifier"))
+    change_config(folder, problem_type="regression")
+    with pytest.raises(ArtifactError, match="3 labels, problem type regression"):
+        open_trained(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "scores", "threshold"),
+    [
+        ({}, "softmax", None),
+        ({"problem_type": "single_label_classification"}, "softmax", None),
+        ({"problem_type": "multi_label_classification"}, "sigmoid", 0.5),
+        ({"problem_type": "multi_label_classification", "decision_threshold": 0.3}, "sigmoid", 0.3),
+    ],
+)
+def test_the_configuration_says_how_labels_are_scored(
+    small_classifier: Path, tmp_path: Path, changes: dict[str, object], scores: str, threshold: float | None
 ) -> None:
     folder = Path(shutil.copytree(small_classifier, tmp_path / "classifier"))
     change_config(folder, **changes)
-    with pytest.raises(ArtifactError, match=str(changes["problem_type"])):
-        open_trained(folder)
+    trained = open_trained(folder)
+    assert (trained.label_scores, trained.decision_threshold) == (scores, threshold)
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_of_pairs"),
+    [
+        ({}, False),
+        ({"reads_pairs": True}, True),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}, True),
+        ({"sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"}, True),
+    ],
+)
+def test_a_cross_encoder_is_known_by_its_configuration(
+    small_classifier: Path, tmp_path: Path, changes: dict[str, object], is_of_pairs: bool
+) -> None:
+    folder = Path(shutil.copytree(small_classifier, tmp_path / "classifier"))
+    change_config(folder, **changes)
+    assert open_trained(folder).reads_pairs == is_of_pairs
+
+
+def test_every_head_is_known(small_tagger: Path, small_answerer: Path, small_topics: Path) -> None:
+    tagger, answerer, topics = (open_trained(folder) for folder in (small_tagger, small_answerer, small_topics))
+    assert (tagger.task, tagger.labels) == ("token-classification", ("O", "B-thing", "I-thing", "B-act", "I-act"))
+    assert (answerer.task, answerer.labels, answerer.no_answer_margin) == ("question-answering", (), 0.25)
+    assert (topics.task, topics.label_scores, topics.decision_threshold) == ("text-classification", "sigmoid", 0.45)
 
 
 def test_what_the_tokenizer_reads_limits_the_length(encoder: Path) -> None:

@@ -18,7 +18,14 @@ from clozeline.serving.loading import open_source
 from clozeline.serving.server import configured
 from clozeline.serving.service import Capacity, Service
 from clozeline.serving.sources import parse_sources
-from tests.tiny_packages import write_classifier, write_encoder
+from tests.tiny_packages import (
+    write_answerer,
+    write_classifier,
+    write_encoder,
+    write_ranker,
+    write_tagger,
+    write_topics,
+)
 
 
 @pytest.fixture(scope="session")
@@ -31,8 +38,20 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def catalogue(dist: Path) -> Catalogue:
-    sources = parse_sources([str(dist / "encoder"), str(dist / "library")])
+def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a package for each of the other tasks."""
+    folder = tmp_path_factory.mktemp("heads")
+    write_topics(folder / "topics")
+    write_ranker(folder / "ranker")
+    write_tagger(folder / "names")
+    write_answerer(folder / "reader")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def catalogue(dist: Path, heads: Path) -> Catalogue:
+    others = [str(heads / name) for name in ("topics", "ranker", "names", "reader")]
+    sources = parse_sources([str(dist / "encoder"), str(dist / "library"), *others])
     return Catalogue([open_source(source, "int8") for source in sources])
 
 

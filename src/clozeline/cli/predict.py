@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from clozeline.inference.embedder import Embedder
     from clozeline.inference.encoder import Encoder
     from clozeline.inference.manifest import Task
+    from clozeline.inference.open_model import OpenModel
 
 _PANEL = "Use a model"
 _CHUNK_TEXTS = 1024
@@ -155,9 +156,7 @@ def _classifier(place: str | None, precision: Literal["int8", "fp32"] | None) ->
     return model
 
 
-def _opened(
-    place: str | None, tasks: "tuple[Task, ...]", precision: Literal["int8", "fp32"] | None
-) -> "Embedder | Classifier":
+def _opened(place: str | None, tasks: "tuple[Task, ...]", precision: Literal["int8", "fp32"] | None) -> "OpenModel":
     """`tasks`: of a model that can answer; without a place, one of the first."""
     from clozeline.inference.package import load
     from clozeline.serving.sources import ModelSource, default_for, fetched

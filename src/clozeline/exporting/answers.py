@@ -1,20 +1,23 @@
 """What a graph answers to texts whose tokens are hidden by a rule, in an order that can be compared.
 
-A answers (masked tokens of an encoder, texts of a classifier), H hidden, L tokens, T texts, V vocabulary or classes.
+A answers (masked tokens of an encoder, texts of a classifier, …), H hidden, L tokens, T texts, V vocabulary, classes
+or tags.
 """
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from clozeline.inference.answerer import ENDS, Answerer
 from clozeline.inference.batching import Batch
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.open_model import OpenModel
+from clozeline.inference.question import Rows
 from clozeline.inference.tokenization import TokenizedText
 
 MASK_RATE = 0.15
@@ -26,25 +29,36 @@ class Answers:
     """The answers of a text follow each other; texts are in the order that they were given in."""
 
     top1_A: npt.NDArray[np.int64]
-    """The likeliest token of each mask, label of each text, or second half for each first half."""
+    """The likeliest token of each mask, label of each text, or second half for each first half; or what a `Reader`
+    reads."""
     embeddings_TH: npt.NDArray[np.float32] | None
     """Of length 1; a classifier has none."""
 
 
-def answers(model: OpenModel, grouped: Iterable[Batch]) -> Answers:
-    """What `model` answers to the batches `grouped`, which have each text once.
+Reader = Callable[[int, Rows], npt.NDArray[np.int64]]
+"""From the place of a text in an exam, and what a graph says of it, to its answers."""
+
+
+def likeliest(position: int, rows: Rows) -> npt.NDArray[np.int64]:
+    """The place of the largest logit."""
+    return np.atleast_1d(rows.argmax(axis=-1))
+
+
+def answers(model: OpenModel, grouped: Iterable[Batch], read: Reader = likeliest) -> Answers:
+    """What `model` answers to the batches `grouped`, which have each text once, as `read` reads it.
 
     An encoder's embeddings are those of the texts as they are given, masks among them: one run gives both.
     """
     if isinstance(model, Embedder) and not isinstance(model, Encoder):
         return _nearest(model, grouped)
-    outputs = ("logits", "sentence_embedding") if isinstance(model, Encoder) else ("logits",)
+    output = _main_output(model)
+    outputs = (output, "sentence_embedding") if isinstance(model, Encoder) else (output,)
     top1: dict[int, npt.NDArray[np.int64]] = {}
     embeddings: dict[int, npt.NDArray[np.float32]] = {}
     for batch, (logits_AV, *embeddings_BH) in model.run_batches(grouped, *outputs):
         # The logits of all masks together would not fit in memory.
-        for position, of_text_V in zip(batch.positions, model.split(batch, "logits", logits_AV), strict=True):
-            top1[position] = np.atleast_1d(of_text_V.argmax(axis=-1))
+        for position, of_text in zip(batch.positions, model.split(batch, output, logits_AV), strict=True):
+            top1[position] = read(position, of_text)
         for of_batch_BH in embeddings_BH:
             embeddings.update(zip(batch.positions, of_batch_BH, strict=True))
     in_order = sorted(top1)
@@ -64,9 +78,17 @@ def _nearest(model: Embedder, grouped: Iterable[Batch]) -> Answers:
 
 
 def logits(model: OpenModel, texts: Sequence[TokenizedText]) -> Iterator[npt.NDArray[np.float32]]:
-    """`logits_AV` of each batch of `texts`; of an encoder without a head, its embeddings."""
-    output = model.manifest.outputs[0].name
-    return (values for _, (values,) in model.run_batches(model.batches(texts), output))
+    """`logits_AV` of each text, shorter ones first; of an encoder without a head, its embedding. Where an answer points
+    at a token, V are the tokens.
+    """
+    output = _main_output(model)
+    for batch, (values,) in model.run_batches(model.batches(texts), output):
+        for of_text in model.split(batch, output, values):
+            yield of_text.T if output == ENDS else np.atleast_2d(of_text)
+
+
+def _main_output(model: OpenModel) -> str:
+    return ENDS if isinstance(model, Answerer) else model.manifest.outputs[0].name
 
 
 @dataclass(frozen=True)

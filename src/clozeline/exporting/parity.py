@@ -12,12 +12,14 @@ import torch
 
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.batching import Batch
+from clozeline.inference.manifest import Task
 from clozeline.inference.session import GraphSession
 from clozeline.model.pooling import mean_of_tokens
 
 BATCH_SIZES = (1, 3)
 _LENGTHS = (2, 7, 128)
 """Those that the model reads, and the longest that it does: a graph may have kept a size of its traced example."""
+_OF_TOKENS: frozenset[Task] = frozenset({"token-classification", "question-answering"})
 
 
 def largest_difference(
@@ -29,15 +31,21 @@ def largest_difference(
     model, which knows nothing of masks picked out or of pooling.
     """
     session = GraphSession(graph, input_names=input_names, num_threads=torch.get_num_threads())
+    with_types = "token_type_ids" in input_names and trained.model.config.type_vocab_size > 1
     differences = [
-        float(np.abs(expected - session.run(batch, output)[0]).max())
-        for batch in _batches(trained, batch_sizes)
+        float(np.abs(_told(trained.task, batch, expected - session.run(batch, output)[0])).max())
+        for batch in _batches(trained, batch_sizes, with_types)
         for output, expected in _stock_outputs(trained, batch).items()
     ]
     return max(differences)
 
 
-def _batches(trained: TrainedModel, batch_sizes: Sequence[int]) -> Iterator[Batch]:
+def _told(task: Task, batch: Batch, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Without what is said of padding: nobody reads that."""
+    return values[batch.attention_mask_BL == 1] if task in _OF_TOKENS else values
+
+
+def _batches(trained: TrainedModel, batch_sizes: Sequence[int], with_types: bool) -> Iterator[Batch]:
     tokenizer = trained.tokenizer
     generator = np.random.default_rng(0)
     for batch_size in batch_sizes:
@@ -48,20 +56,25 @@ def _batches(trained: TrainedModel, batch_sizes: Sequence[int]) -> Iterator[Batc
             if tokenizer.mask_token_id is not None:
                 input_ids_BL[:, length // 3] = tokenizer.mask_token_id
             input_ids_BL[attention_mask_BL == 0] = tokenizer.pad_token_id
-            yield Batch(tuple(range(batch_size)), input_ids_BL, attention_mask_BL)
+            types_BL = attention_mask_BL * (np.arange(length) > length // 2) if with_types else None
+            yield Batch(tuple(range(batch_size)), input_ids_BL, attention_mask_BL, types_BL)
 
 
 @torch.inference_mode()
 def _stock_outputs(trained: TrainedModel, batch: Batch) -> dict[str, npt.NDArray[np.float32]]:
     input_ids_BL, attention_mask_BL = torch.from_numpy(batch.input_ids_BL), torch.from_numpy(batch.attention_mask_BL)
-    output = trained.model(input_ids=input_ids_BL, attention_mask=attention_mask_BL)
+    inputs = {"input_ids": input_ids_BL, "attention_mask": attention_mask_BL}
+    if batch.token_type_ids_BL is not None:
+        inputs["token_type_ids"] = torch.from_numpy(batch.token_type_ids_BL)
+    output = trained.model(**inputs)
     if trained.task == "feature-extraction":
         return {"sentence_embedding": mean_of_tokens(output.last_hidden_state, attention_mask_BL).numpy()}
-    logits = output.logits
-    if trained.task == "text-classification":
-        return {"logits": logits.numpy()}
-    hidden_BLH = trained.model.base_model(input_ids=input_ids_BL, attention_mask=attention_mask_BL).last_hidden_state
+    if trained.task == "question-answering":
+        return {"start_logits": output.start_logits.numpy(), "end_logits": output.end_logits.numpy()}
+    if trained.task in ("text-classification", "token-classification"):
+        return {"logits": output.logits.numpy()}
+    hidden_BLH = trained.model.base_model(**inputs).last_hidden_state
     return {
-        "logits": logits[input_ids_BL == trained.tokenizer.mask_token_id].numpy(),
+        "logits": output.logits[input_ids_BL == trained.tokenizer.mask_token_id].numpy(),
         "sentence_embedding": mean_of_tokens(hidden_BLH, attention_mask_BL).numpy(),
     }

@@ -3,13 +3,14 @@
 import hashlib
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
 import pyarrow.parquet as pq
 
 from clozeline.errors import DataError
+from clozeline.held_out import HeldOut
 
 
 @dataclass(frozen=True)
@@ -17,12 +18,14 @@ class Sample:
     texts: Sequence[str]
     labels: Sequence[str | None]
     """Of each text, where the file has one."""
+    held_out: Sequence[HeldOut] = ()
+    """Of the task itself, with what is right, where its training left some: they are asked instead of the texts."""
 
     def parted(self, num_first: int) -> tuple[Self, Self]:
         """The first `num_first` texts, and the others."""
         return (
-            type(self)(self.texts[:num_first], self.labels[:num_first]),
-            type(self)(self.texts[num_first:], self.labels[num_first:]),
+            replace(self, texts=self.texts[:num_first], labels=self.labels[:num_first]),
+            replace(self, texts=self.texts[num_first:], labels=self.labels[num_first:]),
         )
 
 

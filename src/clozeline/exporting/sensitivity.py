@@ -42,7 +42,7 @@ def worst_first(
     """
     fp32 = open_graph(path.with_name(FILES.fp32), manifest)
     read = fp32.tokenize(texts, truncate=True)
-    asked = [hide(text, fp32).text for text in read] if isinstance(fp32, Encoder) else read
+    asked = [hide(text, fp32).text for text in read] if isinstance(fp32, Encoder) else fp32.usual(texts).texts
     exact = list(logits(fp32, asked))
     names = [name for name in products_by_constants(graph) if name not in head]
     errors = {}

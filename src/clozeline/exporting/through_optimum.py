@@ -1,11 +1,13 @@
 """A trained model as an fp32 ONNX graph, through optimum.
 
-Shapes: B texts, L tokens, H hidden, M masks in all texts together, V vocabulary, C classes.
+Shapes: B texts, L tokens, H hidden, M masks in all texts together, V vocabulary, C classes or tags.
 """
 
 import logging
 import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from onnx import ModelProto
@@ -16,6 +18,7 @@ from torch.jit._trace import TracerWarning
 from transformers import PreTrainedModel
 
 from clozeline.exporting.trained import TrainedModel
+from clozeline.inference.manifest import Task
 from clozeline.model.pooling import mean_of_tokens
 
 
@@ -76,20 +79,20 @@ class Embeds(nn.Module):
 def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
     """Write the graph of `trained` to `path`; returns the names of its inputs.
 
-    A masked language model is written as `AnswersAtMasks`, an encoder without a head as `Embeds`, a classifier as it
-    is: `logits` [B, C].
+    A masked language model is written as `AnswersAtMasks`, an encoder without a head as `Embeds`, others as they are:
+    a classifier gives `logits` [B, C], a tagger `logits` [B, L, C], question answering `start_logits` and `end_logits`
+    [B, L].
     """
-    model, task = trained.model, trained.task
     constructor = TasksManager.get_exporter_config_constructor(
-        "onnx", model=model, task=task, model_type=trained.family, library_name="transformers"
+        # What a family takes is the same for every task, but optimum does not list every task of every family.
+        "onnx",
+        model=trained.model,
+        task="feature-extraction",
+        model_type=trained.family,
+        library_name="transformers",
     )
-    if task == "text-classification":
-        return _export(model, constructor.func(model.config, task=task), opset, path)
-    if task == "feature-extraction":
-        return _export(Embeds(model), _embedding(constructor.func)(model.config, task=task), opset, path)
-    mask_id = trained.tokenizer.mask_token_id
-    config = _at_masks(constructor.func, mask_id)(model.config, task=task)
-    return _export(AnswersAtMasks(model, mask_id), config, opset, path)
+    module, config_class = _EXPORTED[trained.task](trained, constructor.func)
+    return _export(module, config_class(trained.model.config, task="feature-extraction"), opset, path)
 
 
 def head_products(trained: TrainedModel, graph: ModelProto) -> list[str]:
@@ -105,10 +108,10 @@ def head_products(trained: TrainedModel, graph: ModelProto) -> list[str]:
     return products[:-1] if trained.task == "fill-mask" else products
 
 
-def _embedding(stock: Any) -> Any:
-    """The family's export configuration, with the output of `Embeds`."""
-    outputs = property(lambda config: {"sentence_embedding": {0: "batch"}})
-    return type("EmbeddingConfig", (stock,), {"outputs": outputs})
+def _giving(stock: Any, outputs: Mapping[str, dict[int, str]]) -> Any:
+    """The family's export configuration, with these outputs."""
+    # A class statement would need to know its parent before the model is known.
+    return type("OutputsConfig", (stock,), {"outputs": property(lambda config: dict(outputs))})
 
 
 def _at_masks(stock: Any, mask_id: int) -> Any:
@@ -122,9 +125,30 @@ def _at_masks(stock: Any, mask_id: int) -> Any:
         inputs["input_ids"][:, 1] = mask_id
         return inputs
 
-    # A class statement would need to know its parent before the model is known.
     methods = {"outputs": property(outputs), "generate_dummy_inputs": generate_dummy_inputs}
     return type("AtMasksConfig", (stock,), methods)
+
+
+_OF_TEXT, _OF_TOKENS = {0: "batch"}, {0: "batch", 1: "length"}
+_EXPORTED: Mapping[Task, Callable[[TrainedModel, Any], tuple[nn.Module, Any]]] = MappingProxyType(
+    {
+        "fill-mask": lambda trained, stock: (
+            AnswersAtMasks(trained.model, trained.tokenizer.mask_token_id),
+            _at_masks(stock, trained.tokenizer.mask_token_id),
+        ),
+        "feature-extraction": lambda trained, stock: (
+            Embeds(trained.model),
+            _giving(stock, {"sentence_embedding": _OF_TEXT}),
+        ),
+        "text-classification": lambda trained, stock: (trained.model, _giving(stock, {"logits": _OF_TEXT})),
+        "token-classification": lambda trained, stock: (trained.model, _giving(stock, {"logits": _OF_TOKENS})),
+        "question-answering": lambda trained, stock: (
+            trained.model,
+            _giving(stock, {"start_logits": _OF_TOKENS, "end_logits": _OF_TOKENS}),
+        ),
+    }
+)
+"""The module whose graph is written, and the class of its export configuration."""
 
 
 def _export(model: nn.Module, config: Any, opset: int, path: Path) -> list[str]:

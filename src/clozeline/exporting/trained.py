@@ -5,28 +5,34 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from safetensors import SafetensorError
 from transformers import (
     AutoModel,
     AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
 
 from clozeline.errors import ArtifactError
+from clozeline.inference.manifest import Task
+from clozeline.inference.scores import ScoreFunction
 from clozeline.model.stock_classes import longest_row_of
 
-TrainedTask = Literal["fill-mask", "text-classification", "feature-extraction"]
+_PAIR_MARKS = ("reads_pairs", "sentence_transformers", "sbert_ce_default_activation_function")
+"""In the configuration: written by `finetune`, and by sentence-transformers for its cross-encoders, old and new."""
+_LABELLED: frozenset[Task] = frozenset({"text-classification", "token-classification"})
 
 
 @dataclass(frozen=True)
 class TrainedModel:
     folder: Path
-    task: TrainedTask
+    task: Task
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerFast
 
@@ -42,17 +48,51 @@ class TrainedModel:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Of a classifier, in the order of its logits."""
-        if self.task != "text-classification":
+        """Of a classifier or a tagger, in the order of its logits."""
+        if self.task not in _LABELLED:
             return ()
         names: Mapping[int, str] = self.model.config.id2label
         return tuple(names[place] for place in range(len(names)))
 
+    @property
+    def label_scores(self) -> ScoreFunction:
+        """From a classifier's logits to scores, as transformers' pipeline takes it from the configuration."""
+        config = self.model.config
+        if config.problem_type == "regression":
+            return "none"
+        is_each_for_itself = config.problem_type == "multi_label_classification" or config.num_labels == 1
+        return "sigmoid" if self.task == "text-classification" and is_each_for_itself else "softmax"
 
-_KINDS: Mapping[str, tuple[TrainedTask, Any]] = MappingProxyType(
+    @property
+    def decision_threshold(self) -> float | None:
+        """Above which score a label is given, where scores are each for itself."""
+        if self.label_scores != "sigmoid":
+            return None
+        return float(getattr(self.model.config, "decision_threshold", 0.5))
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Of a classifier: whether it was trained on pairs of texts, as far as the configuration says so."""
+        is_said = any(getattr(self.model.config, name, None) for name in _PAIR_MARKS)
+        return self.task == "text-classification" and is_said
+
+    @property
+    def types_tell_pairs(self) -> bool:
+        """Whether the tokenizer, as it was saved with the model, tells the texts of a pair apart by their types."""
+        return "token_type_ids" in self.tokenizer.model_input_names
+
+    @property
+    def no_answer_margin(self) -> float | None:
+        margin = getattr(self.model.config, "no_answer_margin", None)
+        return None if margin is None else float(margin)
+
+
+_KINDS: Mapping[str, tuple[Task, Any]] = MappingProxyType(
     {
         "ForMaskedLM": ("fill-mask", AutoModelForMaskedLM),
         "ForSequenceClassification": ("text-classification", AutoModelForSequenceClassification),
+        "ForTokenClassification": ("token-classification", AutoModelForTokenClassification),
+        "ForQuestionAnswering": ("question-answering", AutoModelForQuestionAnswering),
         "Model": ("feature-extraction", AutoModel),
     }
 )
@@ -115,7 +155,7 @@ def _architecture(folder: Path) -> str:
             f"{config} names a model that cannot be exported",
             given=f"architectures: {', '.join(names) or 'none'}",
             expected=f"one whose name ends in {' or '.join(_KINDS)}",
-            do="save the model with its head (`AutoModelForMaskedLM`, `AutoModelForSequenceClassification`)",
+            do="save the model with its head (`AutoModelForMaskedLM`, `AutoModelForTokenClassification`, …)",
         )
     return known[0]
 
@@ -143,21 +183,22 @@ def _weights(folder: Path, auto_class: Any) -> PreTrainedModel:
 
 def _check_fit(trained: TrainedModel) -> None:
     config, tokenizer = trained.model.config, trained.tokenizer
-    is_classifier = trained.task == "text-classification"
-    has_one_label = config.num_labels > 1 and config.problem_type in (None, "single_label_classification")
+    is_labelled = trained.task in _LABELLED
+    num_least = 2 if config.problem_type == "single_label_classification" else 1
+    fits = num_least <= config.num_labels and not (config.problem_type == "regression" and config.num_labels > 1)
     faults = {
         f"a tokenizer of {len(tokenizer):,} tokens, a model of {config.vocab_size:,}": (
             len(tokenizer) > config.vocab_size
         ),
         "a tokenizer without a padding token": tokenizer.pad_token_id is None,
         "a tokenizer without a mask token": trained.task == "fill-mask" and tokenizer.mask_token_id is None,
-        f"{config.num_labels} labels, problem type {config.problem_type}": is_classifier and not has_one_label,
+        f"{config.num_labels} labels, problem type {config.problem_type}": is_labelled and not fits,
     }
     for fault, occurs in faults.items():
         if occurs:
             raise ArtifactError(
                 f"{trained.folder}: the model cannot be exported as it is",
                 given=fault,
-                expected="a tokenizer made for the model; of a classifier, one label of two or more for each text",
+                expected="a tokenizer made for the model; labels that fit the problem type (regression has one)",
                 do="save model and tokenizer of the same training run",
             )

@@ -23,6 +23,8 @@ class Batch:
     """Of each row: which of the given texts it is."""
     input_ids_BL: npt.NDArray[np.int64]
     attention_mask_BL: npt.NDArray[np.int64]
+    token_type_ids_BL: npt.NDArray[np.int64] | None = None
+    """0 in the first text of a pair, 1 in the second; None: there are no pairs."""
 
 
 def batches(texts: Sequence[TokenizedText], *, pad_id: int, batch_tokens: int) -> Iterator[Batch]:
@@ -48,4 +50,17 @@ def padded(texts: Sequence[TokenizedText], members: Sequence[int], pad_id: int) 
     attention_mask_BL = (np.arange(lengths_B.max()) < lengths_B[:, None]).astype(np.int64)
     input_ids_BL = np.full(attention_mask_BL.shape, pad_id, dtype=np.int64)
     input_ids_BL[attention_mask_BL == 1] = np.concatenate([texts[position].ids_L for position in members])
-    return Batch(tuple(members), input_ids_BL, attention_mask_BL)
+    return Batch(tuple(members), input_ids_BL, attention_mask_BL, _types(texts, members, attention_mask_BL))
+
+
+def _types(
+    texts: Sequence[TokenizedText], members: Sequence[int], attention_mask_BL: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64] | None:
+    rows = [texts[position].types_L for position in members]
+    if all(types_L is None for types_L in rows):
+        return None
+    types_BL = np.zeros_like(attention_mask_BL)
+    for types_of_row_L, types_L in zip(types_BL, rows, strict=True):
+        if types_L is not None:
+            types_of_row_L[: len(types_L)] = types_L
+    return types_BL

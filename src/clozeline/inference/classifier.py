@@ -1,4 +1,4 @@
-"""A sequence classifier, answering: labels of a text with their probabilities.
+"""A sequence classifier, answering: labels of a text, or of a pair of texts, with their scores.
 
 C classes.
 """
@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.inference.open_model import OpenModel
-from clozeline.inference.question import Question, Rows
+from clozeline.inference.question import AnyQuestion, Question, Rows
 from clozeline.inference.scores import ScoreFunction, check_top_k, scored
-from clozeline.inference.tokenization import TokenizedText
+from clozeline.inference.tokenization import Given, TokenizedText
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +21,31 @@ class LabelScore:
 
     label: str
     score: float
-    """Probability, 0-1, unless another function than softmax was asked for."""
+    """Probability, 0-1: among all labels, or of a model of several labels for each text that it has this one."""
+
+
+_RELEVANT = ("relevant", "entailment", "equivalent", "duplicate", "paraphrase", "similar", "yes", "true", "1")
+"""Labels of pairs that say: the second text goes with the first. Those of GLUE's presets are among them."""
 
 
 class Classifier(OpenModel):
-    """Puts one label on each text."""
+    """Puts labels on each text, or on each pair of texts."""
 
-    def classify(self, texts: Sequence[str], *, top_k: int = 1, truncate: bool = False) -> list[list[LabelScore]]:
+    @property
+    def relevant_label(self) -> str | None:
+        """Of a model of pairs: the label that says that they go together, if one tells so; of one score, its own."""
+        labels = self.manifest.labels
+        if not self.manifest.reads_pairs or len(labels) == 1:
+            return labels[0] if self.manifest.reads_pairs else None
+        return next((label for label in labels if label.lower() in _RELEVANT), None)
+
+    @property
+    def relevance_function(self) -> ScoreFunction:
+        """From logits to how relevant a text is, 0-1: as it was trained, or of a regression's score the sigmoid."""
+        function = self.manifest.label_scores
+        return "sigmoid" if function == "none" else function
+
+    def classify(self, texts: Sequence[Given], *, top_k: int = 1, truncate: bool = False) -> list[list[LabelScore]]:
         """For each text, the `top_k` likeliest labels (all, if there are fewer), best first.
 
         Raises:
@@ -37,16 +55,28 @@ class Classifier(OpenModel):
         return self.answers(self.classifying(texts, top_k=top_k, truncate=truncate))
 
     def classifying(
-        self, texts: Sequence[str], *, top_k: int = 1, truncate: bool = False, function: ScoreFunction = "softmax"
+        self,
+        texts: Sequence[Given],
+        *,
+        top_k: int = 1,
+        truncate: bool = False,
+        function: ScoreFunction | None = None,
     ) -> Question[list[LabelScore]]:
-        """As `classify`, to be run elsewhere, with the scores that `function` gives; raises the same."""
+        """As `classify`, to be run elsewhere, with the scores that `function` gives (None: those that the model was
+        trained with); raises the same.
+        """
         check_top_k(top_k)
+        to_scores = function or self.manifest.label_scores
 
         def read(position: int, logits_C: Rows) -> list[LabelScore]:
-            best = scored(logits_C, top_k, function)
+            best = scored(logits_C, top_k, to_scores)
             return [LabelScore(self.manifest.labels[place], score) for place, score in best]
 
         return Question(self.tokenize(texts, truncate=truncate), "logits", read)
+
+    def usual(self, texts: Sequence[str]) -> AnyQuestion:
+        given = [(text, text) for text in texts] if self.manifest.reads_pairs else texts
+        return self.classifying(given, truncate=True)
 
     def logits(self, texts: Sequence[TokenizedText]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """`logits_C` of each text beside its position in `texts`; shorter texts come first."""

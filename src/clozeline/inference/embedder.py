@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.inference.open_model import OpenModel
-from clozeline.inference.question import Question, Rows
+from clozeline.inference.question import AnyQuestion, Question, Rows
 from clozeline.inference.tokenization import TokenizedText
 
 
@@ -32,6 +32,9 @@ class Embedder(OpenModel):
         return Question(
             self.tokenize(texts, truncate=truncate), "sentence_embedding", lambda _, embedding_H: embedding_H
         )
+
+    def usual(self, texts: Sequence[str]) -> AnyQuestion:
+        return self.embedding(texts, truncate=True)
 
     def embeddings(self, texts: Sequence[TokenizedText]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """`embedding_H` of each text beside its position in `texts`; shorter texts come first."""

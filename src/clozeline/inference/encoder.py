@@ -12,7 +12,7 @@ import numpy.typing as npt
 from clozeline.inference.batching import Batch
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.errors import NoMaskError, TargetError
-from clozeline.inference.question import Question, Rows
+from clozeline.inference.question import AnyQuestion, Question, Rows
 from clozeline.inference.scores import check_top_k, likeliest
 from clozeline.inference.tokenization import TokenizedText
 
@@ -67,6 +67,13 @@ class Encoder(Embedder):
             ]
 
         return Question(tokenized, "logits", read)
+
+    def usual(self, texts: Sequence[str]) -> AnyQuestion:
+        """Words for the masks, if every text has one; else embeddings."""
+        mask_token = self.manifest.special_tokens.mask_token
+        if mask_token and all(mask_token in text for text in texts):
+            return self.filling(texts, truncate=True)
+        return self.embedding(texts, truncate=True)
 
     def split(self, batch: Batch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
         if output != "logits":

@@ -4,7 +4,18 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-Metric = Literal["masked-LM accuracy", "accuracy", "label agreement", "halves found"]
+Metric = Literal[
+    "masked-LM accuracy",
+    "halves found",
+    "accuracy",
+    "micro F1",
+    "entity F1",
+    "answer F1",
+    "label agreement",
+    "entity agreement",
+    "answer agreement",
+    "order agreement",
+]
 
 
 class Record(BaseModel):
@@ -62,9 +73,10 @@ class Rung(Record):
     """Of the file."""
     agreement: Measured
     """Share of masked tokens (encoder) or texts (classifier) that INT8 answers as fp32 does; of an encoder without a
-    head, of first halves of texts for which it finds the same second half."""
+    head, of first halves of texts for which it finds the same second half; of several labels for each text, of the
+    labels that either of both gives; of a tagger, of the words that either says are of an entity."""
     metric: Metric
-    """Of the task: what fp32 and INT8 get right. Without labelled texts a classifier is held to what fp32 says."""
+    """Of the task: what fp32 and INT8 get right. Without what is right (an agreement), INT8 is held to fp32."""
     fp32_metric: float
     int8_metric: float
     metric_ratio: Measured

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clozeline.inference.classifier import Classifier
-from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.manifest import read_manifest
+from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 
 _WORDS = ("the", "function", "returns", "a", "tensor", "of", "this", "shape", "or", "raises", "an", "error")
@@ -22,7 +21,7 @@ class Latency:
     """Medians of whole calls: tokenization, graph, and the making of the answer. A package without INT8 has None."""
 
     fp32_text_milliseconds: float
-    """One text of about 16 words: the likeliest words for its mask, its label, or its vector."""
+    """One text of about 16 words: the likeliest words for its mask, its label, its vector, …"""
     int8_text_milliseconds: float | None
     fp32_batch_milliseconds: float
     """`batch_texts` texts of 4 to 64 words in one call."""
@@ -72,12 +71,8 @@ def _text(num_words: int, mask: str | None) -> str:
     return " ".join([mask or words[0], *words[1:]])
 
 
-def _answering(model: Embedder | Classifier, texts: Sequence[str]) -> Callable[[], object]:
-    if isinstance(model, Encoder):
-        return lambda: model.fill(texts, truncate=True)
-    if isinstance(model, Embedder):
-        return lambda: model.embed(texts, truncate=True)
-    return lambda: model.classify(texts, truncate=True)
+def _answering(model: OpenModel, texts: Sequence[str]) -> Callable[[], object]:
+    return lambda: model.answers(model.usual(texts))
 
 
 def _medians(calls: Sequence[Callable[[], object]], repeats: int) -> list[float]:

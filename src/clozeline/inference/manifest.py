@@ -10,9 +10,10 @@ from pydantic import Field, ValidationError
 
 from clozeline.errors import ArtifactError
 from clozeline.inference.evidence import QuantizationScheme, Record, Rung
+from clozeline.inference.scores import ScoreFunction
 
 Precision = Literal["int8", "fp32"]
-Task = Literal["fill-mask", "text-classification", "feature-extraction"]
+Task = Literal["fill-mask", "text-classification", "feature-extraction", "token-classification", "question-answering"]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -66,7 +67,17 @@ class Manifest(Record):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     labels: tuple[str, ...]
-    """Of a classifier, in the order of the logits; empty for an encoder."""
+    """Of a classifier or a tagger, in the order of the logits; empty for others."""
+    label_scores: ScoreFunction = "softmax"
+    """From a classifier's logits to scores: of labels that exclude each other, of each label for itself, or none."""
+    decision_threshold: float | None = None
+    """Of scores that are each for itself: above it, a label is given."""
+    reads_pairs: bool = False
+    """A classifier that was trained on two texts at a time."""
+    types_tell_pairs: bool = False
+    """Whether the model was trained with another `token_type_ids` for the second text of a pair."""
+    no_answer_margin: float | None = None
+    """Of question answering: where no answer outscores the best one by more than this, there is none; null: by 0."""
     max_length: int
     """Longest input in tokens, special tokens among them."""
     vocab_size: int

@@ -8,9 +8,9 @@ import numpy.typing as npt
 
 from clozeline.inference.batching import Batch, batches, padded
 from clozeline.inference.manifest import Manifest
-from clozeline.inference.question import Question, Rows
+from clozeline.inference.question import AnyQuestion, Question, Rows
 from clozeline.inference.session import GraphSession
-from clozeline.inference.tokenization import TextTokenizer, TokenizedText
+from clozeline.inference.tokenization import Given, TextTokenizer, TokenizedText
 
 Answer = TypeVar("Answer")
 
@@ -34,8 +34,8 @@ class OpenModel:
     def tokenizer(self) -> TextTokenizer:
         return self._tokenizer
 
-    def tokenize(self, texts: Sequence[str], *, truncate: bool = False) -> list[TokenizedText]:
-        """Texts as the model reads them.
+    def tokenize(self, texts: Sequence[Given], *, truncate: bool = False) -> list[TokenizedText]:
+        """Texts, or pairs of them, as the model reads them.
 
         Raises:
             TextError: a text is longer than `manifest.max_length` tokens and `truncate` is not set,
@@ -57,12 +57,12 @@ class OpenModel:
     ) -> Iterator[tuple[Batch, list[npt.NDArray[np.float32]]]]:
         """Each batch of `grouped` with the graph's outputs of these names; `split` parts them by text."""
         for batch in grouped:
-            yield batch, self._session.run(batch, *outputs)
+            yield batch, self._run(batch, *outputs)
 
     def rows(self, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
         """Run `texts` together, as one batch: for each its part of the output called `output`, in their order."""
         batch = padded(texts, range(len(texts)), self.manifest.special_tokens.pad_id)
-        (values,) = self._session.run(batch, output)
+        (values,) = self._run(batch, output)
         return self.split(batch, output, values)
 
     def answers(self, question: Question[Answer]) -> list[Answer]:
@@ -81,3 +81,18 @@ class OpenModel:
     def split(self, batch: Batch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
         """The rows of each text of the batch: one for each text, unless a subclass says otherwise."""
         return list(values)
+
+    def usual(self, texts: Sequence[str]) -> AnyQuestion:
+        """What a model of this task is asked about `texts` if nothing else is said, long ones cut."""
+        raise NotImplementedError
+
+    def _run(self, batch: Batch, *outputs: str) -> list[npt.NDArray[np.float32]]:
+        return self._session.run(batch, *outputs)
+
+
+class PerToken(OpenModel):
+    """A model that says something of each token: what it says of padding is cut off."""
+
+    def split(self, batch: Batch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
+        lengths_B = batch.attention_mask_BL.sum(axis=1).tolist()
+        return [of_text[:length] for of_text, length in zip(values, lengths_B, strict=True)]

@@ -3,24 +3,29 @@
 from pathlib import Path
 
 from clozeline.errors import ArtifactError
+from clozeline.inference.answerer import Answerer
 from clozeline.inference.batching import BATCH_TOKENS
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.manifest import FILES, GRAPHS, Manifest, Precision, Task, data_file, read_manifest, verify
+from clozeline.inference.open_model import OpenModel
 from clozeline.inference.session import GraphSession
+from clozeline.inference.tagger import Tagger
 from clozeline.inference.tokenization import TextTokenizer
 
-_ANSWERING: dict[Task, type[Embedder] | type[Classifier]] = {
+_ANSWERING: dict[Task, type[OpenModel]] = {
     "fill-mask": Encoder,
     "text-classification": Classifier,
     "feature-extraction": Embedder,
+    "token-classification": Tagger,
+    "question-answering": Answerer,
 }
 
 
 def load(
     folder: Path, *, precision: Precision | None = None, num_threads: int = 1, batch_tokens: int = BATCH_TOKENS
-) -> Embedder | Classifier:
+) -> OpenModel:
     """Open the package in `folder`; what comes back can be used from many threads at once.
 
     Args:
@@ -50,10 +55,13 @@ def load(
 
 def open_graph(
     path: Path, manifest: Manifest, *, num_threads: int = 1, batch_tokens: int = BATCH_TOKENS, wide_sums: bool = False
-) -> Embedder | Classifier:
+) -> OpenModel:
     """Open one graph beside its tokenizer.json, whatever its bytes; `wide_sums` as of `GraphSession`."""
     tokenizer = TextTokenizer(
-        path.parent / FILES.tokenizer, max_length=manifest.max_length, mask_id=manifest.special_tokens.mask_id
+        path.parent / FILES.tokenizer,
+        max_length=manifest.max_length,
+        mask_id=manifest.special_tokens.mask_id,
+        types_tell_pairs=manifest.types_tell_pairs,
     )
     session = GraphSession(path, input_names=manifest.input_names, num_threads=num_threads, wide_sums=wide_sums)
     return _ANSWERING[manifest.task](manifest, tokenizer, session, batch_tokens=batch_tokens)

@@ -1,6 +1,6 @@
 """Logits to the likeliest answers and their probabilities.
 
-V classes or vocabulary.
+V classes or vocabulary; T tokens, C tags.
 """
 
 from typing import Literal
@@ -51,6 +51,13 @@ def scored(logits_V: npt.NDArray[np.float32], top_k: int, function: ScoreFunctio
     if function == "none":
         return logits
     return [(place, float(0.5 + 0.5 * np.tanh(0.5 * logit))) for place, logit in logits]
+
+
+def softmax(logits_TC: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Probabilities of each row. Stable for logits of any size."""
+    shifted_TC = np.exp(logits_TC - logits_TC.max(axis=1, keepdims=True))
+    probability_TC: npt.NDArray[np.float32] = shifted_TC / shifted_TC.sum(axis=1, keepdims=True)
+    return probability_TC
 
 
 def check_top_k(top_k: int) -> None:

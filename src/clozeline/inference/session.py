@@ -31,10 +31,11 @@ class GraphSession:
 
     def run(self, batch: Batch, *outputs: str) -> list[npt.NDArray[np.float32]]:
         """Run the graph on `batch` and return the outputs of these names."""
+        types_BL = batch.token_type_ids_BL
         known = {
             "input_ids": batch.input_ids_BL,
             "attention_mask": batch.attention_mask_BL,
-            "token_type_ids": np.zeros_like(batch.input_ids_BL),
+            "token_type_ids": np.zeros_like(batch.input_ids_BL) if types_BL is None else types_BL,
         }
         values: list[npt.NDArray[np.float32]]
         values = self._session.run(list(outputs), {name: known[name] for name in self._input_names})

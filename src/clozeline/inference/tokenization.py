@@ -1,14 +1,20 @@
 """Texts to token ids, with the tokenizer of the package; padding is left to batching."""
 
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
 from clozeline.inference.errors import NotUnicodeError, TextTooLongError
+
+Given = str | tuple[str, str]
+"""One text, or two that are read together."""
+_MAX_CUTTERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,9 +24,24 @@ class TokenizedText:
     ids_L: npt.NDArray[np.int64]
     mask_spans: tuple[tuple[int, int], ...]
     """Of each mask token, in order: where it starts and ends in the text, in characters."""
+    types_L: npt.NDArray[np.int64] | None = None
+    """0 in the first text of a pair, 1 in the second; None: all 0."""
 
     def __len__(self) -> int:
         return len(self.ids_L)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Part of a text that may be longer than the model reads: the text has several, which overlap."""
+
+    number: int
+    """Of the text among those given, from 0."""
+    place: int
+    """Of the window in its text, from 0."""
+    read: TokenizedText
+    encoding: Encoding
+    """With the characters and the word of each token, as the tokenizer tells them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +57,37 @@ class Piece:
 
 
 class TextTokenizer:
-    """The tokenizer of a package. Safe to call from many threads: nothing changes after construction."""
+    """The tokenizer of a package. Safe to call from many threads."""
 
-    def __init__(self, path: Path, *, max_length: int, mask_id: int | None) -> None:
+    def __init__(self, path: Path, *, max_length: int, mask_id: int | None, types_tell_pairs: bool = False) -> None:
         self._whole = Tokenizer.from_file(str(path))
         self._whole.no_padding()
         self._whole.no_truncation()
         self._cut = Tokenizer.from_file(str(path))
         self._cut.no_padding()
         self._cut.enable_truncation(max_length)
+        self._cutters: OrderedDict[tuple[int, int, bool], Tokenizer] = OrderedDict()
+        self._cutters_lock = Lock()
         self._continuing: str = getattr(self._whole.model, "continuing_subword_prefix", None) or ""
         self._max_length = max_length
         self._mask_id = mask_id
+        self._types_tell_pairs = types_tell_pairs
         unknown: str | None = getattr(self._whole.model, "unk_token", None)
         self.unknown_id: int | None = self._whole.token_to_id(unknown) if unknown else None
         """Of the token that stands for what the vocabulary does not have; None: there is none."""
 
-    def tokenize(self, texts: Sequence[str], *, truncate: bool) -> list[TokenizedText]:
-        """Tokenize each text; one longer than the model reads is cut at its end if `truncate`.
+    @property
+    def max_length(self) -> int:
+        """Tokens that the model reads, special tokens among them."""
+        return self._max_length
+
+    @property
+    def continues_words(self) -> bool:
+        """Whether a token shows that it continues a word, as `##ing` does."""
+        return bool(self._continuing)
+
+    def tokenize(self, texts: Sequence[Given], *, truncate: bool) -> list[TokenizedText]:
+        """Tokenize each text or pair; one longer than the model reads is cut at its end if `truncate`.
 
         Raises:
             TextError: naming the text (counted from 0) that is too long, or is no valid Unicode.
@@ -64,12 +98,62 @@ class TextTokenizer:
                 raise TextTooLongError(
                     "is too long for the model",
                     number=number,
-                    given=f"{len(encoding.ids):,} tokens: {texts[number][:60]!r}…",
+                    given=f"{len(encoding.ids):,} tokens: {' '.join(_parts(texts[number]))[:60]!r}…",
                     expected=f"at most {self._max_length:,} tokens, special tokens among them",
                     do="split the text, or ask for truncation (its end is then not read)",
                 )
-            encodings[number] = self._cut.encode(texts[number])
+            encodings[number] = self._cut.encode(*_parts(texts[number]))
         return [self._tokenized(encoding) for encoding in encodings]
+
+    def windows(self, texts: Sequence[Given], *, longest: int, overlap: int) -> list[Window]:
+        """Each text in parts of at most `longest` tokens, of which each begins with the last `overlap` tokens of the
+        one before; of a pair the second text is parted, and the first is in every part.
+
+        Raises:
+            TextError: a text is no valid Unicode.
+        """
+        for number, text in enumerate(texts):
+            _check_unicode(number, text)
+        pairs = any(isinstance(text, tuple) for text in texts)
+        encodings: list[Encoding] = self._cutter(longest, overlap, pairs).encode_batch(list(texts))
+        return [
+            Window(number, place, self._tokenized(part), part)
+            for number, whole in enumerate(encodings)
+            for place, part in enumerate((whole, *whole.overflowing))
+        ]
+
+    def first_tokens(self, text: str, num_tokens: int) -> tuple[str, int]:
+        """The characters of `text` that its first so many tokens stand for, and how many tokens those are."""
+        encoding = self._whole.encode(text, add_special_tokens=False)
+        if len(encoding) <= num_tokens:
+            return text, len(encoding)
+        return text[: encoding.offsets[num_tokens - 1][1]], num_tokens
+
+    def num_added(self, *, pairs: bool) -> int:
+        """Special tokens around a text, or around two."""
+        number: int = self._whole.num_special_tokens_to_add(pairs)
+        return number
+
+    def joined(self, tokens: Sequence[str]) -> str:
+        """Tokens as a person reads them together."""
+        decoder = self._whole.decoder
+        text: str = decoder.decode(list(tokens)) if decoder is not None else " ".join(tokens)
+        return text
+
+    def _cutter(self, longest: int, overlap: int, pairs: bool) -> Tokenizer:
+        """A tokenizer that parts texts so. A few are kept: clients ask for few kinds of parts, if for any."""
+        key = (longest, overlap, pairs)
+        with self._cutters_lock:
+            cutter = self._cutters.pop(key, None) or self._new_cutter(*key)
+            self._cutters[key] = cutter
+            while len(self._cutters) > _MAX_CUTTERS:
+                self._cutters.popitem(last=False)
+        return cutter
+
+    def _new_cutter(self, longest: int, overlap: int, pairs: bool) -> Tokenizer:
+        cutter = Tokenizer.from_str(self._whole.to_str())
+        cutter.enable_truncation(longest, stride=overlap, strategy="only_second" if pairs else "longest_first")
+        return cutter
 
     def count(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each whole text, special tokens among them."""
@@ -107,7 +191,7 @@ class TextTokenizer:
             return text[:start].rstrip() + token.removeprefix(self._continuing) + text[end:]
         return text[:start] + token + text[end:]
 
-    def _encode(self, texts: Sequence[str], add_special_tokens: bool = True) -> list[Encoding]:
+    def _encode(self, texts: Sequence[Given], add_special_tokens: bool = True) -> list[Encoding]:
         for number, text in enumerate(texts):
             _check_unicode(number, text)
         encodings: list[Encoding] = self._whole.encode_batch(list(texts), add_special_tokens=add_special_tokens)
@@ -120,7 +204,9 @@ class TextTokenizer:
         ids_L = np.array(encoding.ids, dtype=np.int64)
         offsets = encoding.offsets if self._mask_id is not None and (ids_L == self._mask_id).any() else []
         spans = tuple(span for span, token_id in zip(offsets, ids_L, strict=False) if token_id == self._mask_id)
-        return TokenizedText(ids_L, spans)
+        tells = self._types_tell_pairs and encoding.n_sequences > 1
+        types_L = np.array(encoding.type_ids, dtype=np.int64) if tells else None
+        return TokenizedText(ids_L, spans, types_L)
 
 
 def _pieces(text: str, encoding: Encoding) -> Iterator[Piece]:
@@ -133,9 +219,14 @@ def _pieces(text: str, encoding: Encoding) -> Iterator[Piece]:
             yield Piece(token_id, text[start:stop], False, start, stop)
 
 
-def _check_unicode(number: int, text: str) -> None:
+def _parts(given: Given) -> tuple[str, ...]:
+    return given if isinstance(given, tuple) else (given,)
+
+
+def _check_unicode(number: int, given: Given) -> None:
     try:
-        text.encode()
+        for text in _parts(given):
+            text.encode()
     except UnicodeEncodeError as error:
         raise NotUnicodeError(
             "is not valid Unicode",

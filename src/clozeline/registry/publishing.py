@@ -1,6 +1,7 @@
 """A package becomes a registered version: its files as an MLflow model, and beside them the evidence it stands on."""
 
 import hashlib
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -133,7 +134,9 @@ class Publisher:
 
 
 def example_texts(manifest: Manifest) -> list[str]:
-    """Texts that a model of this kind answers."""
+    """Texts that a model of this kind answers, as `served_model` takes them."""
+    if manifest.task == "question-answering":
+        return [json.dumps({"question": "What is returned?", "context": "It returns a value."})] * 2
     mask_token = manifest.special_tokens.mask_token
     return [f"returns {mask_token or 'a value'}", "text"]
 
@@ -159,7 +162,11 @@ def _save(package: Path, folder: Path) -> None:
 
 
 def _description(manifest: Manifest) -> str:
-    does = {"fill-mask": "a masked language model", "feature-extraction": "a vector for each text"}
+    does = {
+        "fill-mask": "a masked language model",
+        "feature-extraction": "a vector for each text",
+        "question-answering": "the stretch of a context that answers a question",
+    }
     task = does.get(manifest.task) or f"labels: {', '.join(manifest.labels)}"
     form = "INT8 ONNX" if manifest.served == "int8" else "fp32 ONNX: no INT8 scheme passed its checks"
     return f"{manifest.family}, {manifest.task}; {form}; {task}"

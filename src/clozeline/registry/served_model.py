@@ -2,9 +2,11 @@
 
 `mlflow.pyfunc.load_model("models:/clozeline-encoder@champion").predict(["Returns a [MASK]."])` gives one record for
 each text: of an encoder its `embedding`, and for each mask the likeliest words (if it names words); of a classifier its
-`labels`.
+`labels`; of a tagger its `entities`. A question answerer takes JSON, `{"question": …, "context": …}` in each text, and
+gives its `answers`.
 """
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,14 @@ from typing import Any
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
+from clozeline.errors import DataError
+from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier
+from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.package import load
+from clozeline.inference.spans import SpanSearch
+from clozeline.inference.tagger import Tagger
 from clozeline.registry import PACKAGE
 
 
@@ -36,10 +43,15 @@ class ServedModel(PythonModel):
         Not typed further: MLflow reads the annotation, and warns of every `Any` in it.
         """
         options = {"top_k": 5, "truncate": False} | (params or {})
+        if isinstance(self._model, Tagger):
+            return [{"entities": [asdict(entity) for entity in found]} for found in self._model.tag(model_input)]
+        if isinstance(self._model, Answerer):
+            return _answered(self._model, model_input, options["top_k"])
         if isinstance(self._model, Classifier):
             return _classified(self._model, model_input, **options)
         if isinstance(self._model, Encoder):
             return _embedded_and_filled(self._model, model_input, **options)
+        assert isinstance(self._model, Embedder), "there are no other kinds"
         embeddings_TH = self._model.embed(model_input, truncate=options["truncate"])
         return [{"embedding": embedding_H.tolist()} for embedding_H in embeddings_TH]
 
@@ -47,6 +59,24 @@ class ServedModel(PythonModel):
 def _classified(model: Classifier, texts: list[str], top_k: int, truncate: bool) -> list[object]:
     answers = model.classify(texts, top_k=top_k, truncate=truncate)
     return [{"labels": [asdict(label) for label in labels]} for labels in answers]
+
+
+def _answered(model: Answerer, texts: list[str], top_k: int) -> list[object]:
+    found = model.ask([_asked(number, text) for number, text in enumerate(texts)], search=SpanSearch(top_k=top_k))
+    return [{"answers": [asdict(answer) for answer in answers]} for answers in found]
+
+
+def _asked(number: int, text: str) -> tuple[str, str]:
+    try:
+        asked = json.loads(text)
+        return str(asked["question"]), str(asked["context"])
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise DataError(
+            f"text {number} is no question",
+            given=text[:60],
+            expected='JSON such as {"question": "…", "context": "…"}',
+            do="send each question with its context as one JSON object in a string",
+        ) from error
 
 
 def _embedded_and_filled(model: Encoder, texts: list[str], top_k: int, truncate: bool) -> list[object]:

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.responses import HTMLResponse, Response
 
-from clozeline.serving import playground, routes, status_routes
+from clozeline.serving import playground, routes, span_routes, status_routes
 from clozeline.serving.access import OPEN_PATHS, Access, ApiKeys
 from clozeline.serving.body_limit import BodyBounds, BodyLimit
 from clozeline.serving.faults import Faults
@@ -21,6 +21,7 @@ from clozeline.serving.protocols import (
     inference_protocol,
     mlflow,
     openai,
+    rerank,
     tokens,
 )
 from clozeline.serving.request_log import RequestLog
@@ -35,9 +36,11 @@ _DOCS_HEADERS = {
 
 ROUTERS = (
     routes.router,
+    span_routes.router,
     status_routes.router,
     openai.router,
     embeddings_inference.router,
+    rerank.router,
     tokens.router,
     huggingface.router,
     inference_protocol.router,

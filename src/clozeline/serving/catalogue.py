@@ -6,26 +6,38 @@ from string import punctuation
 from typing import Generic, TypeVar
 from urllib.parse import quote
 
+from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.manifest import Precision, Task
 from clozeline.inference.open_model import OpenModel
+from clozeline.inference.tagger import Tagger
 from clozeline.serving.errors import ApiError, problem
 
 Model = TypeVar("Model", bound=OpenModel, covariant=True)
 
-_ANY = ("/tokenize", "/decode", "/v2/models/{model}/infer", "/invocations")
+RERANK = "/rerank"
+_TOKENS = ("/tokenize", "/decode")
+_ANY = (*_TOKENS, "/v2/models/{model}/infer", "/invocations")
 _EMBEDS = (
     *("/embed", "/similarity", "/v1/embeddings"),
     *("/pipeline/feature-extraction", "/pipeline/sentence-similarity"),
 )
 ROUTES: dict[Task, tuple[str, ...]] = {
     "fill-mask": ("/fill-mask", *_EMBEDS, "/pipeline/fill-mask", *_ANY),
-    "text-classification": ("/classify", "/predict", "/pipeline/text-classification", *_ANY),
+    "text-classification": ("/classify", "/predict", RERANK, "/pipeline/text-classification", *_ANY),
     "feature-extraction": (*_EMBEDS, *_ANY),
+    "token-classification": ("/tag", "/pipeline/token-classification", *_TOKENS, "/invocations"),
+    "question-answering": ("/answer", "/pipeline/question-answering", *_TOKENS),
 }
 """Which routes a model of a task answers; those of the house come first."""
+
+
+def routes_of(model: OpenModel) -> list[str]:
+    """Which routes this one answers: of classifiers, only those of pairs rerank."""
+    reranks = isinstance(model, Classifier) and model.relevant_label is not None
+    return [route for route in ROUTES[model.manifest.task] if route != RERANK or reranks]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +69,18 @@ class ServedModel(Generic[Model]):
 class Catalogue:
     """The models by name, in the order they were given: without a name, the first that can answer does."""
 
-    def __init__(self, models: Sequence[ServedModel[Embedder | Classifier]]) -> None:
+    def __init__(self, models: Sequence[ServedModel[OpenModel]]) -> None:
         self._models = {served.identity.name: served for served in models}
         assert len(self._models) == len(models), "names are told apart before models are loaded"
         self.num_swaps = 0
 
-    def __iter__(self) -> Iterator[ServedModel[Embedder | Classifier]]:
+    def __iter__(self) -> Iterator[ServedModel[OpenModel]]:
         return iter(list(self._models.values()))
 
-    def named(self, name: str) -> ServedModel[Embedder | Classifier]:
+    def named(self, name: str) -> ServedModel[OpenModel]:
         return self._models[name]
 
-    def first(self, name: str | None = None) -> ServedModel[Embedder | Classifier]:
+    def first(self, name: str | None = None) -> ServedModel[OpenModel]:
         """The model called `name`, or the first of all.
 
         Raises:
@@ -79,7 +91,19 @@ class Catalogue:
                 return served
         raise no_such_model(name, [served.identity.name for served in self])
 
-    def swap(self, served: ServedModel[Embedder | Classifier]) -> Identity:
+    def answering(self, route: str, name: str | None) -> ServedModel[OpenModel]:
+        """The model called `name`, or the first, that answers `route`.
+
+        Raises:
+            ApiError: 404, there is none.
+        """
+        able = [served for served in self if route in ROUTES[served.model.manifest.task]]
+        for served in able:
+            if name in (None, served.identity.name):
+                return served
+        raise no_such_model(name, [served.identity.name for served in able], route=route)
+
+    def swap(self, served: ServedModel[OpenModel]) -> Identity:
         """Let `served` answer from now on instead of the model of its name; what that has begun, it ends."""
         before = self._models[served.identity.name].identity
         self._models[served.identity.name] = served
@@ -108,7 +132,38 @@ class Catalogue:
         Raises:
             ApiError: 404, there is none.
         """
+        of_one_text = (served for served in self if not served.model.manifest.reads_pairs)
+        chosen = next((served for served in of_one_text if isinstance(served.model, Classifier)), None)
+        name = chosen.identity.name if chosen and name is None else name
         return self._answering(Classifier, "text-classification", name)
+
+    def pair_classifier(self, route: str) -> ServedModel[Classifier]:
+        """The first classifier that reads two texts at a time and answers `route`.
+
+        Raises:
+            ApiError: 404, there is none.
+        """
+        for served in self:
+            model = served.model
+            if isinstance(model, Classifier) and model.manifest.reads_pairs and route in routes_of(model):
+                return ServedModel(served.identity, model)
+        raise no_model_of_pairs(route)
+
+    def tagger(self, name: str | None) -> ServedModel[Tagger]:
+        """The tagger called `name`, or the first.
+
+        Raises:
+            ApiError: 404, there is none.
+        """
+        return self._answering(Tagger, "token-classification", name)
+
+    def answerer(self, name: str | None) -> ServedModel[Answerer]:
+        """The question answerer called `name`, or the first.
+
+        Raises:
+            ApiError: 404, there is none.
+        """
+        return self._answering(Answerer, "question-answering", name)
 
     def _answering(self, kind: type[Model], task: Task, name: str | None) -> ServedModel[Model]:
         for served in self:
@@ -118,14 +173,28 @@ class Catalogue:
         raise no_such_model(name, able, task)
 
 
-def no_such_model(name: str | None, able: list[str], task: Task | None = None) -> ApiError:
-    """404: none of the models that are `able` to answer is called so."""
+def no_model_of_pairs(route: str) -> ApiError:
+    """404: no model here reads two texts at a time."""
     return problem(
         404,
         "no_such_model",
-        f"no model of that name answers {' and '.join(ROUTES[task][:2])} here" if task else "no model is called so",
+        "no model here reads two texts at a time" if route != RERANK else "no model here tells how relevant a text is",
+        given=f"{route}, and no such model is loaded",
+        expected="a classifier of pairs"
+        + (", with one score or a label such as `relevant`" if route == RERANK else ""),
+        do="start the server with a cross-encoder; /similarity compares the embeddings of an encoder",
+    )
+
+
+def no_such_model(name: str | None, able: list[str], task: Task | None = None, *, route: str | None = None) -> ApiError:
+    """404: none of the models that are `able` to answer is called so."""
+    answers = route or (" and ".join(ROUTES[task][:2]) if task else None)
+    return problem(
+        404,
+        "no_such_model",
+        f"no model of that name answers {answers} here" if answers else "no model is called so",
         given="no name, and no such model is loaded" if name is None else name,
-        expected=f"one of: {', '.join(able)}" if able else f"a model of the task {task}",
+        expected=f"one of: {', '.join(able)}" if able else f"a model {f'of the task {task}' if task else 'that does'}",
         do="choose a name from /models" if able else "start the server with such a model: `clozeline serve --help`",
         param="model",
     )

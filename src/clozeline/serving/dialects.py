@@ -107,6 +107,7 @@ _SPOKEN = {
     "version": MLFLOW,
     "pipeline": HUGGING_FACE,
     "predict": HUGGING_FACE,
+    "rerank": HUGGING_FACE,
     "similarity": HUGGING_FACE,
     "tokenize": HUGGING_FACE,
     "decode": HUGGING_FACE,

@@ -5,17 +5,15 @@ from pathlib import Path
 
 from clozeline.errors import TransientError
 from clozeline.free_memory import free_memory_bytes
-from clozeline.inference.classifier import Classifier
-from clozeline.inference.embedder import Embedder
-from clozeline.inference.encoder import Encoder
 from clozeline.inference.manifest import GRAPHS, Precision, data_file, read_manifest
+from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 from clozeline.serving.catalogue import Identity, ServedModel
 from clozeline.serving.sources import ModelSource, fetched
 
 _LOG = logging.getLogger(__name__)
 
-LoadedModel = ServedModel[Embedder | Classifier]
+LoadedModel = ServedModel[OpenModel]
 
 
 def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel:
@@ -57,11 +55,7 @@ def _check_room(folder: Path, precision: Precision | None) -> None:
         )
 
 
-def _warm_up(model: Embedder | Classifier) -> None:
-    if isinstance(model, Classifier):
-        model.classify(["warm"])
-        return
-    model.embed(["warm"])
+def _warm_up(model: OpenModel) -> None:
     mask_token = model.manifest.special_tokens.mask_token
-    if mask_token and isinstance(model, Encoder):
-        model.fill([mask_token])
+    for text in ("warm", mask_token or "up"):
+        model.answers(model.usual([text]))

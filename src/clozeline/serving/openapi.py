@@ -46,6 +46,29 @@ CLASSIFY_EXAMPLES: dict[str, Example] = {
     },
 }
 
+TAG_EXAMPLES: dict[str, Example] = {
+    "one text": {"summary": "The entities of a text", "value": {"inputs": "Maria Lopez lives in Oslo."}},
+    "several": {
+        "summary": "Several texts, whole words",
+        "value": {
+            "inputs": ["Maria Lopez lives in Oslo.", "Acme opens in Rome."],
+            "parameters": {"aggregation_strategy": "first"},
+        },
+    },
+    "tokens": {
+        "summary": "Every token with its tag",
+        "value": {"inputs": "Oslo.", "parameters": {"aggregation_strategy": "none", "ignore_labels": []}},
+    },
+}
+_ASKED = {"question": "Where does Maria live?", "context": "Maria Lopez lives in Oslo. She works in Rome."}
+ANSWER_EXAMPLES: dict[str, Example] = {
+    "one": {"summary": "The best answer", "value": {"inputs": _ASKED}},
+    "several": {
+        "summary": "Three answers, no answer perhaps among them",
+        "value": {"inputs": _ASKED, "parameters": {"top_k": 3, "handle_impossible_answer": True}},
+    },
+}
+
 Responses = dict[int | str, dict[str, Any]]
 
 _LATER = "Loading, or stopping; Retry-After says when"

@@ -96,7 +96,7 @@ async def classify(
         lambda: served.model.classifying(texts, top_k=num_labels, truncate=body.truncate, function=function),
         timeout_milliseconds,
     )
-    if function == "softmax":
+    if function in (None, served.model.manifest.label_scores):
         service.metrics.confident(served.identity.name, (scores[0].score for scores in reply.answers))
     top_k = body.parameters.top_k or (_DEFAULT_NUM_LABELS if wanted is None else num_labels)
     return JsonResponse([_chosen(scores, wanted, top_k) for scores in reply.answers], headers=reply.headers)

@@ -151,8 +151,9 @@ class EmbedRequest(RequestBody):
 class ClassifyParameters(RequestBody):
     top_k: Annotated[TopK | None, Field(description="Labels for each text; null: 5, or all of `labels`.")] = None
     function_to_apply: Annotated[
-        ScoreFunction, Field(description="From logits to scores; none: the logits themselves.")
-    ] = "softmax"
+        ScoreFunction | None,
+        Field(description="From logits to scores; none: the logits themselves; null: as the model was trained."),
+    ] = None
     labels: Annotated[
         Annotated[list[str], Field(min_length=1)] | None,
         Field(description="Answer with these labels only; their scores stay what they are among all."),
@@ -186,7 +187,10 @@ EmbedResponse = list[list[float]]
 
 class LabelScore(BaseModel):
     label: str
-    score: float = Field(description="Probability among all labels, unless another `function_to_apply` was asked for.")
+    score: float = Field(
+        description="Probability among all labels, or of a model of several labels a text, of this one; unless another "
+        "`function_to_apply` was asked for."
+    )
 
 
 ClassifyResponse = list[list[LabelScore]]
@@ -213,6 +217,11 @@ class ModelCard(BaseModel):
     hidden_size: int
     mask_token: str | None
     labels: list[str]
+    label_scores: ScoreFunction = Field(description="From a classifier's logits to scores, if nothing else is asked.")
+    decision_threshold: float | None = Field(
+        description="Above which score a label is given, where a text can have several; null: the best one is."
+    )
+    reads_pairs: bool = Field(description="Whether a classifier was trained on two texts at a time, as /rerank asks.")
     quantization: QuantizationScheme | None = Field(description="Of the INT8 graph; null if the package has none.")
     opset: int
     versions: dict[str, str] = Field(description="Of the packages that exported it.")

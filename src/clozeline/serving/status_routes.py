@@ -4,12 +4,11 @@ from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import PlainTextResponse
 
-from clozeline.inference.classifier import Classifier
-from clozeline.inference.embedder import Embedder
 from clozeline.serving import schemas
-from clozeline.serving.catalogue import ROUTES, ServedModel
+from clozeline.serving.catalogue import routes_of
 from clozeline.serving.dialects import refusal
 from clozeline.serving.errors import ErrorEnvelope
+from clozeline.serving.loading import LoadedModel
 from clozeline.serving.openapi import NOT_READY, Responses, beside_text, not_ready
 from clozeline.serving.refusals import worker_fault
 from clozeline.serving.responses import JsonResponse
@@ -63,7 +62,7 @@ async def models(request: Request) -> Response:
     return JsonResponse({"models": [card.model_dump() for card in cards]})
 
 
-def card(served: ServedModel[Embedder | Classifier]) -> schemas.ModelCard:
+def card(served: LoadedModel) -> schemas.ModelCard:
     identity, manifest = served.identity, served.model.manifest
     return schemas.ModelCard(
         name=identity.name,
@@ -71,7 +70,7 @@ def card(served: ServedModel[Embedder | Classifier]) -> schemas.ModelCard:
         version=identity.version,
         sha256=identity.sha256,
         task=manifest.task,
-        routes=list(ROUTES[manifest.task]),
+        routes=routes_of(served.model),
         precision=identity.precision,
         family=manifest.family,
         max_length=manifest.max_length,
@@ -79,6 +78,9 @@ def card(served: ServedModel[Embedder | Classifier]) -> schemas.ModelCard:
         hidden_size=manifest.hidden_size,
         mask_token=manifest.special_tokens.mask_token,
         labels=list(manifest.labels),
+        label_scores=manifest.label_scores,
+        decision_threshold=manifest.decision_threshold,
+        reads_pairs=manifest.reads_pairs,
         quantization=manifest.quantization,
         opset=manifest.opset,
         versions=manifest.versions,

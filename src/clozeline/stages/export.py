@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,12 +14,14 @@ from clozeline import atomic
 from clozeline.errors import GateError
 from clozeline.exporting.graph import absorb_graph, declare, op_counts, size_of, write_graph
 from clozeline.exporting.ladder import Climbed, Ladder
+from clozeline.exporting.outputs import outputs_of
 from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.sample import Sample, read_sample
 from clozeline.exporting.sizes import settle_sizes
 from clozeline.exporting.through_optimum import export_onnx, head_products
 from clozeline.exporting.trained import TrainedModel, open_trained
+from clozeline.held_out import read_held_out
 from clozeline.inference.evidence import Rung
 from clozeline.inference.latency import measure
 from clozeline.inference.manifest import FILES, Manifest, Precision, SpecialTokens, TensorSpec, record_of
@@ -29,7 +32,7 @@ _MADE_WITH = ("clozeline", "onnx", "onnxruntime", "optimum-onnx", "tokenizers", 
 _INPUT_MEANINGS = {
     "input_ids": "token ids; shorter texts are padded at their end with the pad id",
     "attention_mask": "1 for a token, 0 for padding",
-    "token_type_ids": "0 for every token of a single text",
+    "token_type_ids": "0 for every token of a text; 1 for those of the second text of a pair",
 }
 
 
@@ -45,7 +48,7 @@ class ExportMetrics(BaseModel):
     parity_max_abs_difference: float
     num_agreement_texts: int
     int8_agreement: float | None = None
-    """Share of masked tokens (encoder) or texts (classifier) that INT8 answers as fp32 does."""
+    """Share of masked tokens (encoder), texts (classifier), … that INT8 answers as fp32 does: `Rung.agreement`."""
     num_agreement_items: int | None = None
     fp32_top1: float | None = None
     """Of an encoder: share of the masked tokens that it names; beside it the same of INT8."""
@@ -68,15 +71,15 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
 
     Args:
         params: the section `export` of params.yaml.
-        model: a masked language model, a sequence classifier or an encoder without a head, as transformers saves it,
-            with tokenizer.json.
-        texts: Parquet file whose column `text` INT8 is compared with fp32 on.
+        model: a masked language model, a classifier, a tagger, a question answerer or an encoder without a head, as
+            transformers saves it, with tokenizer.json; and, if its training left some, items to prove INT8 on.
+        texts: Parquet file whose column `text` INT8 is compared with fp32 on, where there are no such items.
         lock: the requirements lock; its hash goes into the manifest.
         out: package folder; keeps what it held if anything fails.
         metrics: JSON file.
 
     Raises:
-        ArtifactError: `model` is incomplete, damaged, or of a kind that cannot be exported.
+        ArtifactError: `model` is incomplete, damaged, or of a kind that cannot be exported, or an item of it is.
         DataError: `texts` has no column `text` or `export.label_field`, or no text.
         GateError: the fp32 graph does not compute what the trained model computes.
     """
@@ -85,6 +88,7 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
         num_texts
     )
     trained = open_trained(model)
+    sample = replace(sample, held_out=read_held_out(model)[:num_texts])
     with atomic.replacing_folder(out) as folder:
         inputs = export_onnx(trained, params.opset, folder / FILES.fp32)
         graph = _settled(trained, folder / FILES.fp32)
@@ -120,33 +124,9 @@ def _settled(trained: TrainedModel, path: Path) -> ModelProto:
     """The graph as the exporter wrote it, with what is known of its sizes; it is in the file."""
     graph = absorb_graph(path)
     settle_sizes(graph)
-    declare(graph, _outputs(trained))
+    declare(graph, outputs_of(trained))
     write_graph(graph, path)
     return graph
-
-
-def _outputs(trained: TrainedModel) -> tuple[TensorSpec, ...]:
-    config = trained.model.config
-    if trained.task == "text-classification":
-        meaning = "one for each label, before softmax"
-        return (TensorSpec(name="logits", dtype="float32", shape=("batch", len(trained.labels)), meaning=meaning),)
-    embedding = TensorSpec(
-        name="sentence_embedding",
-        dtype="float32",
-        shape=("batch", config.hidden_size),
-        meaning="mean of the last hidden states where attention_mask is 1, divided by its length",
-    )
-    if trained.task == "feature-extraction":
-        return (embedding,)
-    return (
-        TensorSpec(
-            name="logits",
-            dtype="float32",
-            shape=("masks", config.vocab_size),
-            meaning="of the positions whose input id is the mask id, row by row of the batch; before softmax",
-        ),
-        embedding,
-    )
 
 
 def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, lock: Path) -> Manifest:
@@ -160,8 +140,13 @@ def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, l
             TensorSpec(name=name, dtype="int64", shape=("batch", "length"), meaning=_INPUT_MEANINGS[name])
             for name in inputs
         ),
-        outputs=_outputs(trained),
+        outputs=outputs_of(trained),
         labels=trained.labels,
+        label_scores=trained.label_scores,
+        decision_threshold=trained.decision_threshold,
+        reads_pairs=trained.reads_pairs,
+        types_tell_pairs="token_type_ids" in inputs and trained.types_tell_pairs,
+        no_answer_margin=trained.no_answer_margin,
         max_length=trained.max_length,
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
@@ -197,7 +182,7 @@ def _record(folder: Path, sample: Sample, difference: float, climbed: Climbed) -
         served="fp32",
         fp32_size_bytes=size_of(folder / FILES.fp32),
         parity_max_abs_difference=difference,
-        num_agreement_texts=len(sample.texts),
+        num_agreement_texts=len(sample.held_out or sample.texts),
         ladder=climbed.rungs,
     )
     if climbed.quantized is None:

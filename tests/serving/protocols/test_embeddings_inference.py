@@ -1,12 +1,19 @@
 """Routes of text-embeddings-inference, as its clients ask them."""
 
+from pathlib import Path
+
 import httpx
 import numpy as np
 import pytest
 
 from clozeline.inference.classifier import Classifier
-from clozeline.serving.catalogue import Catalogue
-from tests.tiny_packages import LABELS
+from clozeline.serving.app import create_app
+from clozeline.serving.catalogue import Catalogue, routes_of
+from clozeline.serving.loading import open_source
+from clozeline.serving.service import Capacity, Service
+from clozeline.serving.sources import parse_sources
+from tests.serving.conftest import run_app
+from tests.tiny_packages import LABELS, classifier_graph, write_package
 
 
 def test_one_text_gets_its_labels_in_a_flat_list_best_first(client: httpx.Client) -> None:
@@ -34,8 +41,33 @@ def test_raw_scores_are_the_logits(client: httpx.Client, catalogue: Catalogue) -
     np.testing.assert_allclose([by_label[label] for label in LABELS], logits_C, atol=1e-5)
 
 
-@pytest.mark.parametrize("inputs", [["a", "b"], [["a", "b"]], [["a"], []], [["a"], "b"], [], ["a", "b", "c"], ""])
-def test_pairs_are_refused_and_not_taken_for_two_texts(client: httpx.Client, inputs: object) -> None:
+def test_two_texts_in_one_list_are_a_pair_for_the_model_that_reads_pairs(
+    client: httpx.Client, catalogue: Catalogue
+) -> None:
+    ranker = catalogue.pair_classifier("/predict").model
+    ((expected,),) = ranker.classify([("open", "the file")])
+    answer = client.post("/predict", json={"inputs": ["open", "the file"]})
+    assert answer.headers["x-model"] == "ranker"
+    assert answer.json() == [{"label": "LABEL_0", "score": pytest.approx(expected.score, abs=1e-5)}]
+    several = client.post("/predict", json={"inputs": [["open", "the file"], ["a", "b"]]}).json()
+    assert [len(labels) for labels in several] == [1, 1]
+    assert several[0][0]["score"] == pytest.approx(expected.score, abs=1e-5)
+    assert client.post("/predict", json={"inputs": ["open the file"]}).headers["x-model"] == "library"
+
+
+def test_pairs_are_not_taken_for_two_texts_where_no_model_reads_pairs(catalogue: Catalogue) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(Catalogue([catalogue.named("encoder"), catalogue.named("library")]))
+    with run_app(create_app(service)) as client:
+        for path, body in (("/predict", {"inputs": ["a", "b"]}), ("/rerank", {"query": "a", "texts": ["b"]})):
+            refused = client.post(path, json=body)
+            assert refused.status_code == 404
+            assert refused.json()["error_type"] == "Validation"
+            assert "cross-encoder" in refused.json()["error"]
+
+
+@pytest.mark.parametrize("inputs", [[["a"], []], [["a"], "b"], [], ["a", "b", "c"], [["a", "b", "c"]], ""])
+def test_what_is_neither_texts_nor_pairs_is_refused(client: httpx.Client, inputs: object) -> None:
     refused = client.post("/predict", json={"inputs": inputs})
     assert refused.status_code == 422
     assert refused.json()["error_type"] == "Validation"
@@ -100,3 +132,37 @@ def test_ids_that_are_none_of_the_vocabulary_are_refused(client: httpx.Client, i
 def test_a_text_longer_than_the_model_reads_is_taken_apart_too(client: httpx.Client) -> None:
     (tokens,) = client.post("/tokenize", json={"inputs": "a " * 5000}).json()
     assert len(tokens) == 5002
+
+
+def test_texts_are_ranked_by_their_scores_with_the_query(client: httpx.Client, catalogue: Catalogue) -> None:
+    query, texts = "open the list", ["a", "the file", "return é", "of the lists"]
+    ranker = catalogue.pair_classifier("/rerank").model
+    scores = [best.score for (best,) in ranker.classify([(query, text) for text in texts])]
+    answer = client.post("/rerank", json={"query": query, "texts": texts})
+    assert answer.headers["x-model"] == "ranker"
+    ranks = answer.json()
+    assert [set(rank) for rank in ranks] == [{"index", "score"}] * 4
+    assert [rank["index"] for rank in ranks] == sorted(range(4), key=lambda place: -scores[place])
+    assert [rank["score"] for rank in ranks] == pytest.approx(sorted(scores, reverse=True), abs=1e-5)
+    raw = client.post("/rerank", json={"query": query, "texts": texts, "raw_scores": True, "return_text": True}).json()
+    assert [rank["text"] for rank in raw] == [texts[rank["index"]] for rank in ranks]
+    logits = [rank["score"] for rank in raw]
+    assert [1 / (1 + np.exp(-logit)) for logit in logits] == pytest.approx([rank["score"] for rank in ranks], abs=1e-5)
+
+
+def test_of_several_labels_the_one_that_says_so_ranks(tmp_path: Path) -> None:
+    labels = ("contradiction", "entailment", "neutral")
+    write_package(tmp_path / "nli", "text-classification", classifier_graph(), labels=labels, reads_pairs=True)
+    write_package(tmp_path / "mood", "text-classification", classifier_graph(), labels=LABELS, reads_pairs=True)
+    names = ("mood", "nli")
+    served = Catalogue([open_source(source, "int8") for source in parse_sources([str(tmp_path / n) for n in names])])
+    chosen = served.pair_classifier("/rerank")
+    assert (chosen.identity.name, chosen.model.relevant_label) == ("nli", "entailment")
+    assert [("/rerank" in routes_of(one.model)) for one in served] == [False, True]
+    service = Service(Capacity(num_workers=1))
+    service.open(served)
+    with run_app(create_app(service)) as client:
+        ranks = client.post("/rerank", json={"query": "open", "texts": ["the file", "a"]}).json()
+        scores = chosen.model.classify([("open", "the file"), ("open", "a")], top_k=3)
+    of_label = [next(one.score for one in labels if one.label == "entailment") for labels in scores]
+    assert {rank["index"]: rank["score"] for rank in ranks} == pytest.approx(dict(enumerate(of_label)), abs=1e-5)

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
 
+from clozeline.inference.entities import Entity
+from clozeline.serving.catalogue import Catalogue
+
 Asking = Callable[[str], InferenceClient]
 
 
@@ -60,3 +63,37 @@ def test_the_labels_of_a_text_are_nested_here_and_flat_at_predict(client: httpx.
     nested = client.post("/pipeline/text-classification", json={"inputs": "a", "parameters": {"top_k": 3}}).json()
     assert [len(labels) for labels in nested] == [3]
     assert client.post("/predict", json={"inputs": "a"}).json() == nested[0]
+
+
+def test_it_tags_tokens(asking: Asking, catalogue: Catalogue) -> None:
+    text = "open the lists of a file"
+    client = asking("token-classification")
+    (expected,) = catalogue.tagger(None).model.tag([text], strategy="first")
+    found = client.token_classification(text, aggregation_strategy="first")
+    assert [(one.entity_group, one.word, one.start, one.end) for one in found] == [
+        (one.entity_group, one.word, one.start, one.end) for one in expected if isinstance(one, Entity)
+    ]
+    tokens = client.token_classification(text, aggregation_strategy="none", ignore_labels=["B-PER"], stride=2)
+    assert {token.entity for token in tokens} > {"O"}
+    assert all(token.entity_group is None for token in tokens)
+
+
+def test_it_answers_questions(asking: Asking, catalogue: Catalogue) -> None:
+    question, context = "open", "the list of a file, and é"
+    (expected,) = catalogue.answerer(None).model.ask([(question, context)])[0]
+    client = asking("question-answering")
+    answer = client.question_answering(question=question, context=context)
+    assert (answer.answer, answer.start, answer.end) == (expected.answer, expected.start, expected.end)
+    assert answer.score == pytest.approx(expected.score, abs=1e-5)
+    several = client.question_answering(
+        question=question,
+        context=context,
+        top_k=3,
+        handle_impossible_answer=True,
+        max_answer_len=4,
+        max_question_len=8,
+        max_seq_len=32,
+        doc_stride=8,
+        align_to_words=False,
+    )
+    assert len(several) == 3

@@ -34,8 +34,8 @@ function tell(parent, { headers, roundTrip }) {
 
 function ranking(parent, rows, choose) {
   const list = make("ol", parent);
-  for (const { name, score } of rows) {
-    const item = make("li", list);
+  for (const { name, score, given } of rows) {
+    const item = make("li", list, "", given ? "given" : "");
     const label = make(choose ? "button" : "span", item, name, "name");
     if (choose) {
       label.type = "button";
@@ -48,7 +48,23 @@ function ranking(parent, rows, choose) {
   }
 }
 
-async function fill(section, result, model) {
+// The text with some of its characters marked; `spans` in order, in characters as the server counts them: code points.
+function marked(parent, text, spans) {
+  const characters = Array.from(text);
+  const part = (start, end) => characters.slice(start, end).join("");
+  const line = make("p", parent, "", "marked");
+  let place = 0;
+  for (const { start, end, kind, title, note } of spans) {
+    line.append(part(place, start));
+    const mark = make("mark", line, part(start, end), `kind-${kind}`);
+    mark.title = title;
+    if (note) make("small", mark, note);
+    place = end;
+  }
+  line.append(part(place));
+}
+
+async function fill(section, result, { name: model }) {
   const field = find("#fill-text");
   const inputs = field.value;
   const answer = await ask("/fill-mask", { inputs, model, parameters: { top_k: 8 } });
@@ -66,7 +82,7 @@ async function fill(section, result, model) {
   return answer;
 }
 
-async function compare(section, result, model) {
+async function compare(section, result, { name: model }) {
   const inputs = [find("#compare-one").value, find("#compare-other").value];
   const answer = await ask("/embed", { inputs, model });
   const [one, other] = answer.content;
@@ -79,15 +95,54 @@ async function compare(section, result, model) {
   return answer;
 }
 
-async function classify(section, result, model) {
+async function classify(section, result, { name: model, decision_threshold: threshold }) {
   const answer = await ask("/classify", { inputs: find("#classify-text").value, model, parameters: { top_k: 8 } });
+  const [scores] = answer.content;
+  const several = threshold !== null && threshold !== undefined;
+  const given = scores.filter((one) => several && one.score > threshold);
   result.replaceChildren();
   make("h3", result, "Likeliest labels");
-  ranking(result, answer.content[0].map((one) => ({ name: one.label, score: one.score })));
+  ranking(result, scores.map((one) => ({ name: one.label, score: one.score, given: given.includes(one) })));
+  if (several) {
+    make("p", result, given.length ? `Given: ${given.map((one) => one.label).join(", ")}` : "None of them is given", "given");
+    make("p", result, `A text has every label that scores above ${(100 * threshold).toFixed(1)} %.`, "told");
+  }
   return answer;
 }
 
-const ASKED = { fill: ["/fill-mask", fill], compare: ["/embed", compare], classify: ["/classify", classify] };
+async function tag(section, result, { name: model }) {
+  const inputs = find("#tag-text").value;
+  const answer = await ask("/tag", { inputs, model, parameters: { aggregation_strategy: "first" } });
+  const kinds = [...new Set(answer.content.map((one) => one.entity_group))].sort();
+  const told = (one) => `${one.entity_group}, ${(100 * one.score).toFixed(1)} %`;
+  result.replaceChildren();
+  make("h3", result, answer.content.length ? `${answer.content.length} found` : "No entities");
+  marked(result, inputs, answer.content.map((one) => (
+    { ...one, kind: kinds.indexOf(one.entity_group) % NUM_COLOURS, title: told(one), note: one.entity_group })));
+  return answer;
+}
+
+async function answer(section, result, { name: model }) {
+  const question = find("#answer-question").value;
+  const context = find("#answer-context").value;
+  const parameters = { top_k: 3, handle_impossible_answer: true };
+  const reply = await ask("/answer", { inputs: { question, context }, model, parameters });
+  const [best] = reply.content;
+  result.replaceChildren();
+  make("h3", result, best.answer ? "Likeliest answers" : "The text does not say");
+  ranking(result, reply.content.map((one) => ({ name: one.answer || "(no answer)", score: one.score })));
+  if (best.answer) marked(result, context, [{ ...best, kind: 0, title: `${(100 * best.score).toFixed(1)} %` }]);
+  return reply;
+}
+
+const NUM_COLOURS = 6;
+const ASKED = {
+  fill: ["/fill-mask", fill],
+  compare: ["/embed", compare],
+  classify: ["/classify", classify],
+  tag: ["/tag", tag],
+  answer: ["/answer", answer],
+};
 
 function prepare(id, models) {
   const section = find(`#${id}`);
@@ -102,7 +157,7 @@ function prepare(id, models) {
     event.preventDefault();
     button.disabled = true;
     try {
-      tell(result, await send(section, result, choice.value));
+      tell(result, await send(section, result, able.find((model) => model.name === choice.value)));
     } catch (error) {
       result.replaceChildren();
       make("p", result, error.message, "wrong");

@@ -1,17 +1,16 @@
-"""Routes of text-embeddings-inference; its /embed and /metrics are those of the house.
-
-There is no /rerank: it asks a model that reads two texts at once, and none such can be exported.
-"""
+"""Routes of text-embeddings-inference; its /embed and /metrics are those of the house, /rerank is in rerank.py."""
 
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Request, Response
 from fastapi.openapi.models import Example
-from pydantic import BaseModel, BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, Field
 
 from clozeline.inference.classifier import Classifier
+from clozeline.inference.embedder import Embedder
+from clozeline.inference.manifest import Task
+from clozeline.inference.tokenization import Given
 from clozeline.serving import schemas
 from clozeline.serving.bodies import JsonRoute
 from clozeline.serving.dialects import HUGGING_FACE
@@ -25,24 +24,16 @@ from clozeline.serving.vectors import similarities
 router = APIRouter(route_class=JsonRoute, tags=["text-embeddings-inference"])
 
 
-def _no_pairs(given: Any) -> Any:
-    """`["a", "b"]` is a pair of texts to these clients, and `[["a"], ["b"]]` is two texts."""
-    if isinstance(given, list) and len(given) == 1 and isinstance(given[0], str):
-        return given[0]
-    nested = isinstance(given, list) and all(isinstance(texts, list) for texts in given)
-    if (isinstance(given, list) and not nested) or (nested and any(len(texts) != 1 for texts in given)):
-        raise PydanticCustomError("pairs", "a text, or a list of lists of one text each; these models read no pairs")
-    return given
-
-
-_OneText = Annotated[list[schemas.Text], Field(min_length=1, max_length=1)]
+_OneOrTwo = Annotated[list[schemas.Text], Field(min_length=1, max_length=2)]
 
 
 class PredictRequest(schemas.RequestBody):
     inputs: Annotated[
-        schemas.Text | _OneText | Annotated[list[_OneText], Field(min_length=1, max_length=MAX_TEXTS)],
-        BeforeValidator(_no_pairs),
-        Field(description=f'A text, also as ["a"]; or a list of 1 to {MAX_TEXTS} lists of one: [["a"], ["b"]].'),
+        schemas.Text | _OneOrTwo | Annotated[list[_OneOrTwo], Field(min_length=1, max_length=MAX_TEXTS)],
+        Field(
+            description=f'A text, also as ["a"], or a pair of texts: ["a", "b"]; or a list of 1 to {MAX_TEXTS} of such '
+            'lists: [["a"], ["b"]]. Pairs are for models that were trained on pairs.'
+        ),
     ]
     raw_scores: Annotated[bool, Field(description="The logits, instead of probabilities.")] = False
     truncate: schemas.Truncate = False
@@ -51,7 +42,10 @@ class PredictRequest(schemas.RequestBody):
 
 class RawScore(BaseModel):
     label: str
-    score: float = Field(description="Probability among all labels, or the logit if `raw_scores` was set.")
+    score: float = Field(
+        description="Probability among all labels, or of a model of several labels a text, of this one; the logit if "
+        "`raw_scores` was set."
+    )
 
 
 class SimilarityInputs(schemas.RequestBody):
@@ -85,6 +79,12 @@ class Info(BaseModel):
     version: str
 
 
+_KINDS: dict[Task, str] = {
+    "text-classification": "classifier",
+    "token-classification": "token_classifier",
+    "question-answering": "question_answerer",
+}
+"""The last two are ours: text-embeddings-inference has no such models."""
 PREDICT_EXAMPLES: dict[str, Example] = {
     "one text": {"summary": "One text", "value": {"inputs": "Parse a date."}},
     "several": {"summary": "Several texts", "value": {"inputs": [["Parse a date."], ["Open a file."]]}},
@@ -111,24 +111,25 @@ async def predict(
     timeout_milliseconds: schemas.TimeoutMilliseconds = None,
 ) -> Response:
     service = service_of(request)
-    served = service.catalogue.classifier(None)
-    listed = [body.inputs] if isinstance(body.inputs, str) else body.inputs
-    texts = [one if isinstance(one, str) else one[0] for one in listed]
+    given, is_one = _given(body.inputs)
+    pairs = any(isinstance(one, tuple) for one in given)
+    served = service.catalogue.pair_classifier("/predict") if pairs else service.catalogue.classifier(None)
+    texts = [text for one in given for text in (one if isinstance(one, tuple) else (one,))]
     reply = await service.asking.ask(
         request,
         served,
         texts,
         lambda: served.model.classifying(
-            texts,
+            given,
             top_k=len(served.model.manifest.labels),
             truncate=body.truncate,
-            function="none" if body.raw_scores else "softmax",
+            function="none" if body.raw_scores else None,
         ),
         timeout_milliseconds,
     )
     if not body.raw_scores:
         service.metrics.confident(served.identity.name, (scores[0].score for scores in reply.answers))
-    return JsonResponse(reply.answers[0] if isinstance(body.inputs, str) else reply.answers, headers=reply.headers)
+    return JsonResponse(reply.answers[0] if is_one else reply.answers, headers=reply.headers)
 
 
 @router.post(
@@ -174,9 +175,20 @@ async def info(request: Request) -> Response:
     return JsonResponse(told.model_dump())
 
 
+def _given(inputs: str | list[str] | list[list[str]]) -> tuple[list[Given], bool]:
+    """What is asked, text or pair, and whether it is one alone: two texts in one list are a pair to these clients."""
+    if isinstance(inputs, str):
+        return [inputs], True
+    alone = [one for one in inputs if isinstance(one, str)]
+    listed = [alone] if alone else [one for one in inputs if isinstance(one, list)]
+    return [(one[0], one[1]) if len(one) == 2 else one[0] for one in listed], bool(alone)
+
+
 def _model_type(served: LoadedModel) -> dict[str, dict[str, Any]]:
-    if not isinstance(served.model, Classifier):
+    if isinstance(served.model, Embedder):
         return {"embedding": {"pooling": "mean"}}
     labels = served.model.manifest.labels
     names = {str(number): label for number, label in enumerate(labels)}
-    return {"classifier": {"id2label": names, "label2id": {label: number for number, label in enumerate(labels)}}}
+    is_reranker = isinstance(served.model, Classifier) and served.model.manifest.reads_pairs and len(labels) == 1
+    kind = "reranker" if is_reranker else _KINDS[served.model.manifest.task]
+    return {kind: {"id2label": names, "label2id": {label: number for number, label in enumerate(labels)}}}

@@ -7,10 +7,17 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Request, Response
 
-from clozeline.serving import routes, schemas
+from clozeline.serving import routes, schemas, span_routes, span_schemas
 from clozeline.serving.bodies import JsonRoute
 from clozeline.serving.dialects import HUGGING_FACE
-from clozeline.serving.openapi import CLASSIFY_EXAMPLES, EMBED_EXAMPLES, FILL_MASK_EXAMPLES, answered
+from clozeline.serving.openapi import (
+    ANSWER_EXAMPLES,
+    CLASSIFY_EXAMPLES,
+    EMBED_EXAMPLES,
+    FILL_MASK_EXAMPLES,
+    TAG_EXAMPLES,
+    answered,
+)
 from clozeline.serving.protocols import embeddings_inference
 from clozeline.serving.protocols.embeddings_inference import SIMILARITY_EXAMPLES, SimilarityRequest
 
@@ -57,6 +64,34 @@ async def text_classification(
     timeout_milliseconds: schemas.TimeoutMilliseconds = None,
 ) -> Response:
     return await routes.classify(request, body, timeout_milliseconds)
+
+
+@router.post(
+    "/token-classification",
+    summary="Find the entities of a text",
+    response_model=span_schemas.TagResponse,
+    responses=answered("The entities of a text in its order; of several texts, a list for each", HUGGING_FACE),
+)
+async def token_classification(
+    request: Request,
+    body: Annotated[span_schemas.TagRequest, Body(openapi_examples=TAG_EXAMPLES)],
+    timeout_milliseconds: schemas.TimeoutMilliseconds = None,
+) -> Response:
+    return await span_routes.tag(request, body, timeout_milliseconds)
+
+
+@router.post(
+    "/question-answering",
+    summary="Answer a question from a context",
+    response_model=span_schemas.AnswerResponse,
+    responses=answered("The best answer; more than one, if asked for", HUGGING_FACE),
+)
+async def question_answering(
+    request: Request,
+    body: Annotated[span_schemas.AnswerRequest, Body(openapi_examples=ANSWER_EXAMPLES)],
+    timeout_milliseconds: schemas.TimeoutMilliseconds = None,
+) -> Response:
+    return await span_routes.answer(request, body, timeout_milliseconds)
 
 
 @router.post(

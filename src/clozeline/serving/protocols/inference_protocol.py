@@ -133,7 +133,7 @@ async def infer(
     timeout_milliseconds: schemas.TimeoutMilliseconds = None,
 ) -> Response:
     service = service_of(request)
-    served = service.catalogue.first(model)
+    served = service.catalogue.answering("/v2/models/{model}/infer", model)
     task = served.model.manifest.task
     wanted = outputs_of(task, body.outputs)
     texts = schemas.checked_texts(tensors.texts_of(body.inputs[0], request.state.behind_json), "inputs[0].data")
@@ -205,6 +205,6 @@ def _metadata(served: LoadedModel) -> ModelMetadata:
                 datatype="BYTES" if name in ("token", "label") else "FP32",
                 shape=[-1, manifest.hidden_size if name == "embedding" else -1],
             )
-            for name in OUTPUTS[manifest.task]
+            for name in OUTPUTS.get(manifest.task, ())
         ],
     )

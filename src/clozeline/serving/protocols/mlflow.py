@@ -2,8 +2,9 @@
 `mlflow.pyfunc.load_model(…).predict`, as registry/served_model.py gives them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Request, Response
@@ -13,10 +14,10 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 from starlette.responses import PlainTextResponse
 
-from clozeline.inference.classifier import Classifier
 from clozeline.inference.encoder import Encoder
+from clozeline.inference.manifest import Task
 from clozeline.inference.question import AnyQuestion
-from clozeline.serving import schemas, status_routes
+from clozeline.serving import schemas, span_schemas, status_routes
 from clozeline.serving.bodies import JsonRoute
 from clozeline.serving.dialects import MLFLOW
 from clozeline.serving.masks import filling
@@ -64,11 +65,12 @@ class InvocationsRequest(schemas.RequestBody):
 
 
 class Record(BaseModel):
-    """Of an encoder `embedding`, and `masks` if it fills them; of a classifier `labels`."""
+    """Of an encoder `embedding`, and `masks` if it fills them; of a classifier `labels`; of a tagger `entities`."""
 
     embedding: list[float] | None = None
     masks: list[schemas.Mask] | None = None
     labels: list[schemas.LabelScore] | None = None
+    entities: list[span_schemas.Entity] | None = None
 
 
 class InvocationsResponse(BaseModel):
@@ -104,10 +106,9 @@ async def invocations(
     (shape,) = (shape for shape in _SHAPES if getattr(body, shape) is not None)
     texts = texts_in(shape, getattr(body, shape))
     params = body.params or Params()
-    name = service.catalogue.first(params.model).identity.name
-    is_classifier = isinstance(service.catalogue.named(name).model, Classifier)
-    answers = _labelled if is_classifier else _encoded
-    records, headers = await answers(service, request, name, texts, params, timeout_milliseconds)
+    served = service.catalogue.answering("/invocations", params.model)
+    answers = _ANSWERS[served.model.manifest.task]
+    records, headers = await answers(service, request, served.identity.name, texts, params, timeout_milliseconds)
     return JsonResponse({"predictions": records}, headers=headers)
 
 
@@ -145,6 +146,18 @@ async def _labelled(
     return [{"labels": labels} for labels in reply.answers], reply.headers
 
 
+async def _tagged(
+    service: Service, request: Request, name: str, texts: list[str], params: Params, timeout: int | None
+) -> Answered:
+    served = service.catalogue.tagger(name)
+    reply = await service.asking.ask(request, served, texts, lambda: served.model.tagging(texts), timeout)
+    found = await service.asking.tokenizing(
+        request, lambda: served.model.entities(texts, reply.answers), sum(map(len, texts))
+    )
+    service.metrics.confident(name, (entity.score for of_text in found for entity in of_text))
+    return [{"entities": of_text} for of_text in found], reply.headers
+
+
 async def _encoded(
     service: Service, request: Request, name: str, texts: list[str], params: Params, timeout: int | None
 ) -> Answered:
@@ -167,3 +180,14 @@ async def _encoded(
     of_masked = iter(masks)
     told = [next(of_masked) if mask_token and mask_token in text else [] for text in texts]
     return [one | {"masks": words} for one, words in zip(embeddings, told, strict=True)], embedded.headers
+
+
+_ANSWERS: Mapping[Task, Callable[..., Coroutine[Any, Any, Answered]]] = MappingProxyType(
+    {
+        "fill-mask": _encoded,
+        "feature-extraction": _encoded,
+        "text-classification": _labelled,
+        "token-classification": _tagged,
+    }
+)
+"""Of each task that a record for each text fits: a question comes with a context."""

@@ -27,6 +27,7 @@ OUTPUTS: dict[Task, tuple[OutputName, ...]] = {
     "text-classification": ("label", "score"),
     "feature-extraction": ("embedding",),
 }
+"""Of tasks whose answers are tensors: entities are not, and a question comes with a context."""
 _UNASKED = {**OUTPUTS, "fill-mask": ("embedding",)}
 """What comes where no outputs are named."""
 _DEFAULT_CANDIDATES = 5

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from clozeline.held_out import HeldOut, write_held_out
 from clozeline.model import classifier, heads
 from clozeline.model.encoded import TargetedBatch
 from clozeline.params import LabelledParams
@@ -63,7 +64,19 @@ class ClassifierOnTexts:
         return training_batches(length_T, self.params.batch_size, self.inputs.seed, epoch, index, self.train.batch)
 
     def save(self, out: Path) -> None:
+        of_pairs = self.params.second_field is not None
+        if of_pairs:
+            self.model.config.reads_pairs = True
+        if of_pairs or self.problem == "multi_label_classification":
+            self._hold_out(out)  # Single texts with one label are in what `export` reads anyway.
         heads.save(self.model, self.inputs.encoder, self.params.max_length, out, with_types=self.train.with_types)
+
+    def _hold_out(self, out: Path) -> None:
+        """Leave the validation part beside the model, for what is exported of it."""
+        held_out = [
+            HeldOut(text=it.text, second=it.second or None, right=it.labels) for it in self.selection.validation
+        ]
+        write_held_out(out, held_out)
 
     def logits(self, part: ClassifiedRows) -> npt.NDArray[np.float32]:
         """`logits_TC` of every text of a part."""

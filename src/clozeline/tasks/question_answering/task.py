@@ -14,6 +14,7 @@ import numpy.typing as npt
 from torch import Tensor
 from torch.nn import functional
 
+from clozeline.held_out import HeldOut, write_held_out
 from clozeline.model import answerer, heads
 from clozeline.model.encoded import TargetedBatch
 from clozeline.params import QuestionAnsweringParams
@@ -158,7 +159,12 @@ class QuestionAnswering:
         )
 
     def save(self, out: Path) -> None:
+        questions = self._questions.validation
+        margin = _margin(questions, self._find(self._validation))
+        if math.isfinite(margin):
+            self.model.config.no_answer_margin = margin
         heads.save(self.model, self._inputs.encoder, self._params.max_length, out, with_types=self._with_types)
+        write_held_out(out, [HeldOut(text=it.question, second=it.context, right=it.texts) for it in questions])
 
     def _find(self, part: Windows) -> list[Found]:
         """The best stretch over all windows of each question."""

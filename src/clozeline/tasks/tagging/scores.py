@@ -42,7 +42,7 @@ class EntityScores:
 
 def score(actual: Tags, predicted: Tags) -> EntityScores:
     """Compare predicted with actual tags of the same words."""
-    found = [(_entities(tags), _entities(said)) for tags, said in zip(actual, predicted, strict=True)]
+    found = [(spans_of(tags), spans_of(said)) for tags, said in zip(actual, predicted, strict=True)]
     types = sorted({name for both in found for entities in both for name, _, _ in entities})
     counts_S3 = np.array([[len(a & p), len(p), len(a)] for a, p in found], dtype=np.int64)
     low, high = bootstrap_interval(lambda places_S: _ratios(counts_S3[places_S].sum(axis=0))[2], len(found))
@@ -62,11 +62,11 @@ def score(actual: Tags, predicted: Tags) -> EntityScores:
 
 def entities_in(words: Sequence[str], tags: Sequence[str]) -> list[tuple[str, str]]:
     """(words of an entity, its type), in order."""
-    spans = sorted(_entities(tags), key=lambda span: span[1])
+    spans = sorted(spans_of(tags), key=lambda span: span[1])
     return [(" ".join(words[first : last + 1]), name) for name, first, last in spans]
 
 
-def _entities(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+def spans_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     """(type, first word, last word), as seqeval and the CoNLL-2003 scorer read tags that do not follow the rules."""
     return set(get_entities(list(tags))) if any(tag != OUTSIDE for tag in tags) else set()
 

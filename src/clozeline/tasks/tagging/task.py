@@ -3,6 +3,7 @@
 Shapes: B rows of a batch, L longest row, C tags, W words of a row.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from torch import Tensor
 from torch.nn import functional
 
+from clozeline.held_out import EntitySpan, HeldOut, write_held_out
 from clozeline.model import heads, tagger
 from clozeline.model.encoded import TargetedBatch
 from clozeline.params import TaggingParams
@@ -21,8 +23,8 @@ from clozeline.tasks.tagging.baselines import nothing, usual_tags
 from clozeline.tasks.tagging.columns import readers
 from clozeline.tasks.tagging.rows import NO_TARGET, TaggedRows
 from clozeline.tasks.tagging.schemes import OUTSIDE, type_of
-from clozeline.tasks.tagging.scores import EntityScores, Tags, entities_in, score
-from clozeline.tasks.tagging.sentences import SentenceCount, select
+from clozeline.tasks.tagging.scores import EntityScores, Tags, entities_in, score, spans_of
+from clozeline.tasks.tagging.sentences import Sentence, SentenceCount, select
 from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, shown
 from clozeline.training.state import Batch
 
@@ -112,6 +114,7 @@ class Tagging:
 
     def save(self, out: Path) -> None:
         heads.save(self.model, self._inputs.encoder, self._inputs.params.max_length, out)
+        write_held_out(out, [_held_out(sentence) for sentence in self._sentences.validation])
 
     def _figures(self, ours: EntityScores, usual: EntityScores) -> Figures:
         sentences = self._sentences
@@ -151,6 +154,15 @@ class Tagging:
             actual, found = (_spelled(entities_in(sentence.words, tags)) for tags in (sentence.tags, said))
             items.append(ShownItem({"text": " ".join(sentence.words)}, actual, found, actual == found))
         return items
+
+
+def _held_out(sentence: Sentence) -> HeldOut:
+    starts = list(itertools.accumulate((len(word) + 1 for word in sentence.words), initial=0))
+    entities = [
+        EntitySpan(start=starts[first], end=starts[last] + len(sentence.words[last]), type=name)
+        for name, first, last in sorted(spans_of(sentence.tags), key=lambda span: span[1])
+    ]
+    return HeldOut(text=" ".join(sentence.words), entities=tuple(entities))
 
 
 def _headline(ours: EntityScores, usual: EntityScores, none: EntityScores) -> Headline:

@@ -1,0 +1,73 @@
+"""An exam: texts as a model reads them, how its answers are read, and which of them are right.
+
+A answers, T texts.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from clozeline.exporting.answers import Answers, answers, likeliest
+from clozeline.exporting.ratios import Counts, per_text
+from clozeline.inference.batching import Batch
+from clozeline.inference.evidence import Metric
+from clozeline.inference.open_model import OpenModel
+from clozeline.inference.question import Rows
+from clozeline.inference.tokenization import TokenizedText
+
+Places = npt.NDArray[np.int64]
+Holds = npt.NDArray[np.bool_]
+UNKNOWN = -1
+"""In place of what is right, where nobody knows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exam:
+    """Of answers that are either right or wrong."""
+
+    texts: Sequence[TokenizedText]
+    text_A: Places
+    """Which text each answer belongs to."""
+    true_A: Places
+    """UNKNOWN where it is not known."""
+    metric: Metric
+
+    @property
+    def num_items(self) -> int:
+        """That the metric is of."""
+        return int(self._is_counted.sum())
+
+    @property
+    def _is_counted(self) -> Holds:
+        is_counted: Holds = (self.true_A != UNKNOWN) | self.is_agreement
+        return is_counted
+
+    @property
+    def is_agreement(self) -> bool:
+        """Whether INT8 is held to what fp32 says, for nothing is known to be right."""
+        return self.metric.endswith("agreement")
+
+    def answers(self, model: OpenModel, grouped: Iterable[Batch]) -> Answers:
+        """What `model` says to texts of the exam; `grouped` has each of them once."""
+        return answers(model, grouped, self.read)
+
+    def read(self, position: int, rows: Rows) -> Places:
+        """The answers of the text at `position`."""
+        return likeliest(position, rows)
+
+    def counts(self, given: Answers, fp32: Answers) -> Counts:
+        """The metric of `given`, as its two sums over texts."""
+        is_right = self._is_counted & (given.top1_A == (fp32.top1_A if self.is_agreement else self.true_A))
+        return Counts(per_text(is_right, self.text_A), per_text(self._is_counted, self.text_A))
+
+    def matters(self, one: Answers, other: Answers) -> Holds:
+        """Which answers of two graphs are compared: all, where an answer is one of many."""
+        return np.ones(len(one.top1_A), dtype=np.bool_)
+
+
+def either(one: Holds, other: Holds) -> Holds:
+    """Where one of both says something; everywhere, if that is nowhere."""
+    is_said = one | other
+    return is_said if is_said.any() else ~is_said

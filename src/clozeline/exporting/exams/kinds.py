@@ -1,0 +1,31 @@
+"""Which exam the models of a task sit."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from clozeline.exporting.exams.exam import Exam
+from clozeline.exporting.exams.of_encoders import halves_exam, masks_exam
+from clozeline.exporting.exams.of_labels import labels_exam
+from clozeline.exporting.exams.of_tokens import answers_exam, tags_exam
+from clozeline.exporting.sample import Sample
+from clozeline.inference.manifest import Task
+from clozeline.inference.open_model import OpenModel
+
+_EXAMS: Mapping[Task, Callable[[OpenModel, Sample], Exam]] = MappingProxyType(
+    {
+        "fill-mask": masks_exam,
+        "feature-extraction": halves_exam,
+        "text-classification": labels_exam,
+        "token-classification": tags_exam,
+        "question-answering": answers_exam,
+    }
+)
+
+
+def exam_of(model: OpenModel, sample: Sample) -> Exam:
+    """What `model` can be asked.
+
+    Raises:
+        DataError: nothing, for no text has a token.
+    """
+    return _EXAMS[model.manifest.task](model, sample)

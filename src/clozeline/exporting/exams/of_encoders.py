@@ -1,0 +1,52 @@
+"""Exams of encoders: hidden tokens are to be named, or the two halves of a text to find each other.
+
+A answers, T texts.
+"""
+
+import numpy as np
+
+from clozeline.errors import DataError
+from clozeline.exporting.answers import halves, hide
+from clozeline.exporting.exams.exam import Exam
+from clozeline.exporting.sample import Sample
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.open_model import OpenModel
+
+
+def masks_exam(model: OpenModel, sample: Sample) -> Exam:
+    """Tokens are hidden by a rule.
+
+    Raises:
+        DataError: no text has a token.
+    """
+    assert isinstance(model, Encoder)
+    read = model.tokenize(sample.texts, truncate=True)
+    hidden = [hide(text, model) for text in read]
+    text_A = np.repeat(np.arange(len(hidden)), [len(text.true_ids_M) for text in hidden])
+    if len(text_A) == 0:
+        given = f"{len(read)} texts without a token that could be hidden, such as {sample.texts[0][:60]!r}"
+        raise _nothing_to_ask(given)
+    true_A = np.concatenate([text.true_ids_M for text in hidden])
+    return Exam(texts=[it.text for it in hidden], text_A=text_A, true_A=true_A, metric="masked-LM accuracy")
+
+
+def halves_exam(model: OpenModel, sample: Sample) -> Exam:
+    """Each first half is to find its second half.
+
+    Raises:
+        DataError: there is none.
+    """
+    texts = halves(model.tokenize(sample.texts, truncate=True), model.manifest.special_tokens.ids)
+    if not texts:
+        raise _nothing_to_ask("no text of two tokens or more")
+    number_A = np.arange(len(texts) // 2)
+    return Exam(texts=texts, text_A=number_A, true_A=number_A, metric="halves found")
+
+
+def _nothing_to_ask(given: str) -> DataError:
+    return DataError(
+        "INT8 and fp32 cannot be compared",
+        given=given,
+        expected="texts that the tokenizer knows words of",
+        do="check that tokenizer and validation text belong together",
+    )

@@ -1,0 +1,110 @@
+"""Exams of classifiers: the label of a text, each of several labels, or which of two texts has the higher score.
+
+A answers, C labels, T texts.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clozeline.exporting.answers import Answers
+from clozeline.exporting.exams.exam import UNKNOWN, Exam, Holds, Places, either
+from clozeline.exporting.ratios import Counts, per_text
+from clozeline.exporting.sample import Sample
+from clozeline.inference.batching import Batch
+from clozeline.inference.classifier import Classifier
+from clozeline.inference.evidence import Metric
+from clozeline.inference.open_model import OpenModel
+from clozeline.inference.question import Rows
+from clozeline.inference.tokenization import Given, TokenizedText
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelSetExam(Exam):
+    """Answers are 1 or 0, for each label of each text."""
+
+    least_logit: float
+    """Above it, a label is given."""
+
+    @property
+    def num_items(self) -> int:
+        return len(self.texts)
+
+    def read(self, position: int, rows: Rows) -> Places:
+        return (rows > self.least_logit).astype(np.int64)
+
+    def counts(self, given: Answers, fp32: Answers) -> Counts:
+        """Of the micro-averaged F1."""
+        true_A = fp32.top1_A if self.is_agreement else self.true_A
+        right_T = per_text((given.top1_A == 1) & (true_A == 1), self.text_A)
+        return Counts(2 * right_T, per_text(given.top1_A == 1, self.text_A) + per_text(true_A == 1, self.text_A))
+
+    def matters(self, one: Answers, other: Answers) -> Holds:
+        """Labels that one of both gives: that most are not given, both know."""
+        return either(one.top1_A == 1, other.top1_A == 1)
+
+
+class OrderExam(Exam):
+    """Of a model with one score: whether a text has a higher one than the text before it."""
+
+    def answers(self, model: OpenModel, grouped: Iterable[Batch]) -> Answers:
+        given = super().answers(model, grouped)
+        return Answers((given.top1_A > np.roll(given.top1_A, 1)).astype(np.int64), None)
+
+    def read(self, position: int, rows: Rows) -> Places:
+        """Integers in the order of the scores."""
+        bits = rows.astype(np.float32).view(np.int32).astype(np.int64)
+        return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+
+
+def labels_exam(model: OpenModel, sample: Sample) -> Exam:
+    """With the labels of the task's own items, else with those of the sample."""
+    assert isinstance(model, Classifier)
+    manifest = model.manifest
+    asked, labels_T = _items(model, sample)
+    read = model.tokenize(asked, truncate=True)
+    if len(manifest.labels) == 1:
+        number_T = np.arange(len(read))
+        return OrderExam(texts=read, text_A=number_T, true_A=np.full_like(number_T, UNKNOWN), metric="order agreement")
+    if manifest.label_scores == "sigmoid":
+        return _label_sets(manifest.labels, manifest.decision_threshold or 0.5, read, labels_T)
+    return _one_label(manifest.labels, read, labels_T)
+
+
+def _items(model: Classifier, sample: Sample) -> tuple[list[Given], list[Sequence[str]]]:
+    """What is asked, and the labels that are right, none where they are not known."""
+    if sample.held_out:
+        pairs = [item.text if item.second is None else (item.text, item.second) for item in sample.held_out]
+        return list(pairs), [item.right for item in sample.held_out]
+    given: list[Given] = [_halved(text) for text in sample.texts] if model.manifest.reads_pairs else [*sample.texts]
+    return given, [[] if label is None else [label] for label in sample.labels]
+
+
+def _halved(text: str) -> tuple[str, str]:
+    """The words of a text as a pair, where there are no pairs to ask."""
+    words = text.split()
+    middle = len(words) // 2
+    return " ".join(words[:middle]) or text, " ".join(words[middle:]) or text
+
+
+def _one_label(labels: Sequence[str], read: Sequence[TokenizedText], labels_T: Sequence[Sequence[str]]) -> Exam:
+    places = {label: place for place, label in enumerate(labels)}
+    true_T = np.array([places.get(one[0], UNKNOWN) if one else UNKNOWN for one in labels_T], dtype=np.int64)
+    is_labelled = 2 * int((true_T != UNKNOWN).sum()) >= len(true_T)
+    metric: Metric = "accuracy" if is_labelled else "label agreement"
+    return Exam(texts=read, text_A=np.arange(len(read)), true_A=true_T, metric=metric)
+
+
+def _label_sets(
+    labels: Sequence[str], threshold: float, read: Sequence[TokenizedText], labels_T: Sequence[Sequence[str]]
+) -> Exam:
+    true_A = np.array([label in of_text for of_text in labels_T for label in labels], dtype=np.int64)
+    return LabelSetExam(
+        texts=read,
+        text_A=np.repeat(np.arange(len(read)), len(labels)),
+        true_A=true_A,
+        metric="micro F1" if true_A.any() else "label agreement",
+        least_logit=math.log(threshold / (1 - threshold)) if 0 < threshold < 1 else math.inf * (threshold - 0.5),
+    )

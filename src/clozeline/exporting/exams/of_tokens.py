@@ -1,0 +1,179 @@
+"""Exams of models that point into a text: tags of words, and answers to questions.
+
+A answers, L tokens, T texts, W words of a text.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clozeline.exporting.answers import Answers
+from clozeline.exporting.exams.exam import UNKNOWN, Exam, Holds, Places, either
+from clozeline.exporting.ratios import Counts
+from clozeline.exporting.sample import Sample
+from clozeline.held_out import EntitySpan, HeldOut
+from clozeline.inference.answerer import Answerer, context_of, spans_in
+from clozeline.inference.entities import OUTSIDE, Extent, extents
+from clozeline.inference.open_model import OpenModel
+from clozeline.inference.question import Rows
+from clozeline.inference.spans import SpanSearch
+from clozeline.inference.tagger import Tagger
+from clozeline.inference.tokenization import Window
+from clozeline.tasks.question_answering.scores import f1
+
+_WORD = re.compile(r"\S+")
+_QUESTION_WORDS = 8
+_SEARCH = SpanSearch(max_answer_tokens=30)
+_NO_ANSWER = -1
+_END_BITS = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class TagsExam(Exam):
+    """Answers are the tag at the first token of each word that is between two spaces."""
+
+    tags: Sequence[str]
+    first_TW: Sequence[Places]
+    true_T: Sequence[frozenset[Extent]]
+
+    @property
+    def num_items(self) -> int:
+        return super().num_items if self.is_agreement else sum(map(len, self.true_T))
+
+    def read(self, position: int, rows: Rows) -> Places:
+        said_W: Places = rows[self.first_TW[position]].argmax(axis=1)
+        return said_W
+
+    def counts(self, given: Answers, fp32: Answers) -> Counts:
+        """Of the F1 of entities; of both graphs' entities, if nothing is known to be right."""
+        said_T = self._entities(given)
+        true_T = self._entities(fp32) if self.is_agreement else self.true_T
+        right = [2 * len(said & true) for said, true in zip(said_T, true_T, strict=True)]
+        return Counts(
+            np.array(right, dtype=np.int64),
+            np.array([len(said) + len(true) for said, true in zip(said_T, true_T, strict=True)], dtype=np.int64),
+        )
+
+    def matters(self, one: Answers, other: Answers) -> Holds:
+        """Words of which one of both says that they are of an entity: that most are not, both know."""
+        outside = self.tags.index(OUTSIDE) if OUTSIDE in self.tags else UNKNOWN
+        return either(one.top1_A != outside, other.top1_A != outside)
+
+    def _entities(self, given: Answers) -> list[frozenset[Extent]]:
+        ends = np.cumsum([len(first_W) for first_W in self.first_TW])[:-1]
+        of_text = np.split(given.top1_A, ends)
+        return [frozenset(extents([self.tags[place] for place in said_W.tolist()])) for said_W in of_text]
+
+
+def tags_exam(model: OpenModel, sample: Sample) -> Exam:
+    """The sentences of the task, else the texts of the sample; of a long one its first window."""
+    assert isinstance(model, Tagger)
+    items = sample.held_out or [HeldOut(text=text) for text in sample.texts]
+    texts = [item.text for item in items]
+    windows = [window for window in model.windows(texts) if window.place == 0]
+    words_T = [[(word.start(), word.end()) for word in _WORD.finditer(text)] for text in texts]
+    placed = [_first_tokens(window, words) for window, words in zip(windows, words_T, strict=True)]
+    true_T = [
+        _in_words(item.entities, words, seen) for item, words, (_, seen) in zip(items, words_T, placed, strict=True)
+    ]
+    text_A = np.repeat(np.arange(len(texts)), [len(first_W) for first_W, _ in placed])
+    return TagsExam(
+        texts=[window.read for window in windows],
+        text_A=text_A,
+        true_A=np.full(len(text_A), UNKNOWN),
+        metric="entity F1" if any(true_T) else "entity agreement",
+        tags=model.manifest.labels,
+        first_TW=[first_W for first_W, _ in placed],
+        true_T=true_T,
+    )
+
+
+def _first_tokens(window: Window, words: Sequence[tuple[int, int]]) -> tuple[Places, list[int]]:
+    """Of each word that the window has a token of: that token, and which word it is."""
+    starts = [start for start, _ in words]
+    first: dict[int, int] = {}
+    specials = window.encoding.special_tokens_mask
+    for place, (start, end) in enumerate(window.encoding.offsets):
+        if not specials[place] and end > start:
+            # Byte-level tokens begin with the space before a word: where they end is in it.
+            first.setdefault(int(np.searchsorted(starts, end - 1, side="right")) - 1, place)
+    seen = sorted(first)
+    return np.array([first[word] for word in seen], dtype=np.int64), seen
+
+
+def _in_words(
+    entities: Sequence[EntitySpan], words: Sequence[tuple[int, int]], seen: Sequence[int]
+) -> frozenset[Extent]:
+    """Entities by the places of their words among those that are `seen`."""
+    place = {word: number for number, word in enumerate(seen)}
+    found = set()
+    for entity in entities:
+        of_entity = [n for n, (start, end) in enumerate(words) if start < entity.end and end > entity.start]
+        if of_entity and of_entity[0] in place and of_entity[-1] in place:
+            found.add(Extent(entity.type, place[of_entity[0]], place[of_entity[-1]]))
+    return frozenset(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnswersExam(Exam):
+    """Answers are characters of a context, or none."""
+
+    windows: Sequence[Window]
+    contexts: Sequence[str]
+    right_T: Sequence[Sequence[str]]
+    no_answer_margin: float | None
+
+    @property
+    def num_items(self) -> int:
+        return len(self.texts)
+
+    def read(self, position: int, rows: Rows) -> Places:
+        found = spans_in(self.windows[position], rows, _SEARCH)
+        margin = self.no_answer_margin
+        if not found.spans or (margin is not None and found.nothing - found.spans[0].logit > margin):
+            return np.array([_NO_ANSWER])
+        best = found.spans[0]
+        return np.array([best.start << _END_BITS | best.end])
+
+    def counts(self, given: Answers, fp32: Answers) -> Counts:
+        """Of the F1 of words, as SQuAD's script has it; with fp32's answer, if nothing is known to be right."""
+        right_T = [[text] for text in self._texts(fp32)] if self.is_agreement else self.right_T
+        parts = [f1(right, said) for right, said in zip(right_T, self._texts(given), strict=True)]
+        return Counts(np.array(parts), np.ones(len(parts)))
+
+    def _texts(self, given: Answers) -> list[str]:
+        return [
+            "" if said == _NO_ANSWER else context[said >> _END_BITS : said & ((1 << _END_BITS) - 1)]
+            for said, context in zip(given.top1_A.tolist(), self.contexts, strict=True)
+        ]
+
+
+def answers_exam(model: OpenModel, sample: Sample) -> Exam:
+    """The questions of the task, else the first words of each text, asked about it; of a long context one window."""
+    assert isinstance(model, Answerer)
+    asked = [(item.text, item.second or item.text) for item in sample.held_out] or [
+        (" ".join(text.split()[:_QUESTION_WORDS]), text) for text in sample.texts
+    ]
+    windows = [window for window in model.windows(asked) if window.place == 0]
+    contexts = [context for _, context in asked]
+    number_T = np.arange(len(windows))
+    right = [item.right for item in sample.held_out]
+    return AnswersExam(
+        texts=[window.read for window in windows],
+        text_A=number_T,
+        true_A=np.full(len(windows), UNKNOWN),
+        metric="answer F1" if right else "answer agreement",
+        windows=windows,
+        contexts=contexts,
+        right_T=[_in_window(*of) for of in zip(right, windows, contexts, strict=False)],
+        no_answer_margin=model.manifest.no_answer_margin,
+    )
+
+
+def _in_window(right: Sequence[str], window: Window, context: str) -> list[str]:
+    """Those answers that stand in the window: if none does, none is right there."""
+    offsets = [window.encoding.offsets[place] for place in context_of(window).tolist()]
+    seen = context[offsets[0][0] : offsets[-1][1]] if offsets else ""
+    return [answer for answer in right if answer in seen]

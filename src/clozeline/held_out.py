@@ -1,0 +1,68 @@
+"""Items that a task was chosen by, not trained on, beside its model: what an exported graph of it is held to."""
+
+import hashlib
+import heapq
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from clozeline.errors import ArtifactError
+
+FILE = "held_out.jsonl"
+MAX_ITEMS = 512
+
+
+class EntitySpan(BaseModel):
+    """Characters `start` to `end` of a text, and what they name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    start: int
+    end: int
+    type: str
+
+
+class HeldOut(BaseModel):
+    """One item, and what is right."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: str
+    """Or the first text of a pair; of question answering the question."""
+    second: str | None = None
+    """... the context."""
+    right: tuple[str, ...] = ()
+    """Labels of the text; of question answering all answers that count, none where there is none."""
+    entities: tuple[EntitySpan, ...] = ()
+    """Of tagging."""
+
+
+def write_held_out(folder: Path, items: Sequence[HeldOut]) -> None:
+    """Into a model's folder, at most `MAX_ITEMS`: those with the lowest hashes, which is as good as drawn."""
+    lines = {item.model_dump_json(exclude_defaults=True) for item in items}
+    chosen = heapq.nsmallest(MAX_ITEMS, lines, key=lambda line: hashlib.sha256(line.encode()).digest())
+    (folder / FILE).write_text("".join(f"{line}\n" for line in chosen), encoding="utf-8")
+
+
+def read_held_out(folder: Path) -> list[HeldOut]:
+    """What `write_held_out` wrote there; nothing, if there is no such file.
+
+    Raises:
+        ArtifactError: naming the line that is no such item.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        return []
+    items = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            items.append(HeldOut.model_validate_json(line))
+        except ValidationError as error:
+            raise ArtifactError(
+                f"{path}:{number} is no held-out item",
+                given=line[:80],
+                expected='a JSON object such as {"text": "…", "right": ["label"]}',
+                do="run `dvc repro finetune`, which writes it; or delete the file: other texts are taken then",
+            ) from error
+    return items

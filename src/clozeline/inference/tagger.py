@@ -1,0 +1,122 @@
+"""A tagger, answering: which words of a text are entities, of what type, and where they are.
+
+C tags, L tokens of a window, T tokens of it that are not special.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from clozeline.inference.entities import OUTSIDE, Aggregation, ScoredToken, Tagged, aggregated
+from clozeline.inference.open_model import PerToken
+from clozeline.inference.question import AnyQuestion, Question, Rows
+from clozeline.inference.scores import softmax
+from clozeline.inference.tokenization import Window
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedWindow:
+    """What the model says of one window of a text."""
+
+    window: Window
+    first_token: int
+    """Of the window, in the text: special tokens are not counted."""
+    score_TC: npt.NDArray[np.float32]
+
+
+class Tagger(PerToken):
+    """Tags the words of texts of any length: a long one is read in windows that overlap."""
+
+    def tag(
+        self, texts: Sequence[str], *, strategy: Aggregation = "simple", ignored: Collection[str] = (OUTSIDE,)
+    ) -> list[Tagged]:
+        """The entities of each text, in its order; those of `ignored` types are left out.
+
+        Raises:
+            TextError: a text is no valid Unicode.
+        """
+        return self.entities(texts, self.answers(self.tagging(texts)), strategy=strategy, ignored=ignored)
+
+    def tagging(self, texts: Sequence[str], *, overlap: int | None = None) -> Question[TaggedWindow]:
+        """As `tag`, to be run elsewhere: `entities` reads its answers. Raises the same.
+
+        Args:
+            texts: what is tagged.
+            overlap: tokens that two windows of a long text have in common, at most half of them; None: a quarter.
+        """
+        windows, step = self.windows(texts, overlap=overlap), self._room - self._common(overlap)
+
+        def read(position: int, logits_LC: Rows) -> TaggedWindow:
+            window = windows[position]
+            is_text_L = np.array(window.encoding.special_tokens_mask) == 0
+            return TaggedWindow(window, window.place * step, softmax(logits_LC[is_text_L]))
+
+        return Question([window.read for window in windows], "logits", read)
+
+    def windows(self, texts: Sequence[str], *, overlap: int | None = None) -> list[Window]:
+        """Texts as they are read; raises as `tag`."""
+        return self.tokenizer.windows(texts, longest=self.manifest.max_length, overlap=self._common(overlap))
+
+    def entities(
+        self,
+        texts: Sequence[str],
+        windows: Sequence[TaggedWindow],
+        *,
+        strategy: Aggregation = "simple",
+        ignored: Collection[str] = (OUTSIDE,),
+    ) -> list[Tagged]:
+        """The entities of each of `texts`, from what was said of its windows."""
+        return [
+            aggregated(tokens, self.manifest.labels, strategy, self.tokenizer.joined, ignored)
+            for tokens in self.scored_tokens(texts, windows)
+        ]
+
+    def scored_tokens(self, texts: Sequence[str], windows: Sequence[TaggedWindow]) -> list[list[ScoredToken]]:
+        """The tokens of each of `texts`; one of two windows is told by that which has more text around it."""
+        chosen: dict[int, dict[int, tuple[int, ScoredToken]]] = defaultdict(dict)
+        for tagged in windows:
+            kept = chosen[tagged.window.number]
+            for around, token in self._tokens(texts[tagged.window.number], tagged):
+                if token.index not in kept or around > kept[token.index][0]:
+                    kept[token.index] = (around, token)
+        return [[kept[index][1] for index in sorted(kept)] for kept in (chosen[number] for number in range(len(texts)))]
+
+    def usual(self, texts: Sequence[str]) -> AnyQuestion:
+        return self.tagging(texts)
+
+    @property
+    def _room(self) -> int:
+        """Tokens of the text itself in a window."""
+        return self.manifest.max_length - self.tokenizer.num_added(pairs=False)
+
+    def _common(self, overlap: int | None) -> int:
+        return min(self.manifest.max_length // 4 if overlap is None else overlap, self._room // 2)
+
+    def _tokens(self, text: str, tagged: TaggedWindow) -> Iterator[tuple[int, ScoredToken]]:
+        """Each token that is not special, and how many tokens are around it on either side."""
+        encoding = tagged.window.encoding
+        ids, tokens, offsets = encoding.ids, encoding.tokens, encoding.offsets  # each is made anew when it is read
+        places = [place for place, special in enumerate(encoding.special_tokens_mask) if not special]
+        for number, (place, score_C) in enumerate(zip(places, tagged.score_TC, strict=True)):
+            start, end = offsets[place]
+            is_unknown = ids[place] == self.tokenizer.unknown_id
+            yield (
+                min(number, len(places) - 1 - number),
+                ScoredToken(
+                    text=text[start:end] if is_unknown else tokens[place],
+                    index=places[0] + tagged.first_token + number,
+                    start=start,
+                    end=end,
+                    continues_word=not is_unknown and self._continues_word(tokens[place], text, start, end),
+                    score_C=score_C,
+                ),
+            )
+
+    def _continues_word(self, token: str, text: str, start: int, end: int) -> bool:
+        """As transformers tells it: by what `##` adds, or, where no token says so, by the space before it."""
+        if self.tokenizer.continues_words:
+            return len(token) != end - start
+        return start > 0 and " " not in text[start - 1 : start + 1]

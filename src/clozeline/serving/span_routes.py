@@ -1,0 +1,81 @@
+"""The routes of models that point into a text: taggers, and those that answer questions."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Body, Request, Response
+
+from clozeline.inference.answerer import Reading
+from clozeline.inference.spans import SpanSearch
+from clozeline.serving import schemas, span_schemas
+from clozeline.serving.bodies import JsonRoute
+from clozeline.serving.openapi import ANSWER_EXAMPLES, TAG_EXAMPLES, answered
+from clozeline.serving.responses import JsonResponse
+from clozeline.serving.routes import texts_of
+from clozeline.serving.service import service_of
+
+router = APIRouter(route_class=JsonRoute)
+
+
+@router.post(
+    "/tag",
+    summary="Find the entities of a text",
+    response_model=span_schemas.TagResponse,
+    responses=answered("The entities of a text in its order; of several texts, a list for each"),
+)
+async def tag(
+    request: Request,
+    body: Annotated[span_schemas.TagRequest, Body(openapi_examples=TAG_EXAMPLES)],
+    timeout_milliseconds: schemas.TimeoutMilliseconds = None,
+) -> Response:
+    """A text longer than the model reads is read in windows that overlap; nothing is cut."""
+    service = service_of(request)
+    served = service.catalogue.tagger(body.model)
+    texts, wanted = texts_of(body.inputs), body.parameters
+    reply = await service.asking.ask(
+        request, served, texts, lambda: served.model.tagging(texts, overlap=wanted.stride), timeout_milliseconds
+    )
+    # Of a long text this takes a while, and others wait for their answers.
+    found = await service.asking.tokenizing(
+        request,
+        lambda: served.model.entities(
+            texts, reply.answers, strategy=wanted.aggregation_strategy, ignored=wanted.ignore_labels
+        ),
+        sum(map(len, texts)),
+    )
+    service.metrics.confident(served.identity.name, (entity.score for of_text in found for entity in of_text))
+    return JsonResponse(found[0] if isinstance(body.inputs, str) else found, headers=reply.headers)
+
+
+@router.post(
+    "/answer",
+    summary="Answer a question from a context",
+    response_model=span_schemas.AnswerResponse,
+    responses=answered("The stretch of the context that answers the question; more than one, if asked for"),
+)
+async def answer(
+    request: Request,
+    body: Annotated[span_schemas.AnswerRequest, Body(openapi_examples=ANSWER_EXAMPLES)],
+    timeout_milliseconds: schemas.TimeoutMilliseconds = None,
+) -> Response:
+    """A context longer than the model reads is read in windows that overlap; nothing is cut."""
+    service = service_of(request)
+    served = service.catalogue.answerer(body.model)
+    wanted = body.parameters
+    pairs = [(body.inputs.question, body.inputs.context)]
+    search = SpanSearch(
+        top_k=wanted.top_k,
+        max_answer_tokens=wanted.max_answer_len,
+        may_be_unanswerable=wanted.handle_impossible_answer,
+        align_to_words=wanted.align_to_words,
+    )
+    reading = Reading(wanted.max_seq_len, wanted.doc_stride, wanted.max_question_len)
+    reply = await service.asking.ask(
+        request,
+        served,
+        pairs[0],
+        lambda: served.model.asking(pairs, search=search, reading=reading),
+        timeout_milliseconds,
+    )
+    (answers,) = served.model.best(pairs, reply.answers, search=search)
+    service.metrics.confident(served.identity.name, (one.score for one in answers[:1]))
+    return JsonResponse(answers[0] if wanted.top_k == 1 else answers, headers=reply.headers)

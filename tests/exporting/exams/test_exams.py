@@ -1,0 +1,141 @@
+"""Exams of heads: what is asked, which answers are right, and that a graph that answers otherwise scores lower."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clozeline.exporting.answers import Answers
+from clozeline.exporting.exams.kinds import exam_of
+from clozeline.exporting.exams.of_tokens import AnswersExam, TagsExam
+from clozeline.exporting.sample import Sample
+from clozeline.held_out import EntitySpan, HeldOut
+from clozeline.inference.open_model import OpenModel
+from clozeline.inference.package import load
+from clozeline.tasks.classification.label_sets import FIGURES
+from clozeline.tasks.question_answering.scores import f1
+from clozeline.tasks.tagging.scores import score
+from tests.tiny_packages import TAGS, TOPICS, write_answerer, write_classifier, write_ranker, write_tagger, write_topics
+
+TEXTS = ["the list of files", "return a b c", "open the file é", "of the opened lists"]
+SAMPLE = Sample(TEXTS, [None] * len(TEXTS))
+
+
+def opened(writing: object, folder: Path) -> OpenModel:
+    assert callable(writing)
+    writing(folder)
+    return load(folder)
+
+
+def said(answers: np.ndarray) -> Answers:
+    return Answers(answers.astype(np.int64), None)
+
+
+def test_micro_f1_of_label_sets_is_that_of_the_task(tmp_path: Path) -> None:
+    labels = [("sport",), ("money", "travel"), (), ("health", "sport")]
+    items = [HeldOut(text=text, right=right) for text, right in zip(TEXTS, labels, strict=True)]
+    model = opened(write_topics, tmp_path / "topics")
+    exam = exam_of(model, Sample(TEXTS, [None] * 4, items))
+    assert (exam.metric, exam.num_items) == ("micro F1", 4)
+    given = exam.answers(model, model.batches(exam.texts))
+    actual_TC = np.array([[label in right for label in TOPICS] for right in labels])
+    said_TC = given.top1_A.reshape(4, len(TOPICS)).astype(bool)
+    assert exam.counts(given, given).value == pytest.approx(FIGURES["micro_f1"](actual_TC, said_TC))
+    probability = [{one.label: one.score for one in scores} for scores in model.classify(TEXTS, top_k=9)]
+    assert said_TC.tolist() == [[of_text[label] > 0.4 for label in TOPICS] for of_text in probability]
+    assert 0 < said_TC.mean() < 1
+    assert exam.counts(said(actual_TC.ravel()), given).value == 1
+
+
+def test_labels_that_both_do_not_give_are_no_agreement(tmp_path: Path) -> None:
+    exam = exam_of(opened(write_topics, tmp_path / "topics"), SAMPLE)
+    assert (exam.metric, exam.is_agreement) == ("label agreement", True)
+    one, other = np.zeros(16), np.zeros(16)
+    one[[0, 5]], other[[5, 6]] = 1, 1
+    assert np.flatnonzero(exam.matters(said(one), said(other))).tolist() == [0, 5, 6]
+    assert exam.matters(said(0 * one), said(0 * other)).all()
+    assert exam.counts(said(other), said(one)).value == 0.5
+
+
+def test_one_score_is_held_to_its_order_in_pairs(tmp_path: Path) -> None:
+    model = opened(write_ranker, tmp_path / "ranker")
+    exam = exam_of(model, SAMPLE)
+    assert all(text.types_L is not None for text in exam.texts)
+    given = exam.answers(model, model.batches(exam.texts)).top1_A
+    halves = [("the list", "of files"), ("return a", "b c"), ("open the", "file é"), ("of the", "opened lists")]
+    scores = [best.score for (best,) in model.classify(halves)]
+    assert given.tolist() == [scores[n] > scores[n - 1] for n in range(4)]
+    assert set(given.tolist()) == {0, 1}
+
+
+def test_one_label_is_asked_of_pairs_that_the_task_held_out(tmp_path: Path) -> None:
+    model = opened(write_classifier, tmp_path / "library")
+    pairs = [
+        HeldOut(text="the list", second="a b c", right=("numpy",)),
+        HeldOut(text="é", second="of", right=("torch",)),
+    ]
+    exam = exam_of(model, Sample(TEXTS, ["numpy"] * 4, pairs))
+    assert (exam.metric, exam.num_items, exam.true_A.tolist()) == ("accuracy", 2, [1, 0])
+    assert [len(text) for text in exam.texts] == [8, 5]
+
+
+def test_entity_f1_is_that_of_the_task(tmp_path: Path) -> None:
+    """Tags of whitespace words, by their first token; entities by type and both ends."""
+    model = opened(write_tagger, tmp_path / "names")
+    items = [
+        HeldOut(text="the lists, of files", entities=(EntitySpan(start=4, end=13, type="PER"),)),
+        HeldOut(text="return a b c", entities=(EntitySpan(start=7, end=8, type="LOC"),)),
+        HeldOut(text="open é"),
+    ]
+    exam = exam_of(model, Sample(TEXTS, [None] * 4, items))
+    assert isinstance(exam, TagsExam)
+    assert (exam.metric, exam.num_items) == ("entity F1", 2)
+    true = [["O", "B-PER", "I-PER", "O"], ["O", "B-LOC", "O", "O"], ["O", "O"]]
+    given = exam.answers(model, model.batches(exam.texts))
+    names = [TAGS[place] for place in given.top1_A]
+    words = np.split(np.array(names), [4, 8])
+    assert exam.counts(given, given).value == pytest.approx(score(true, [one.tolist() for one in words]).f1)
+    assert exam.counts(said(np.array([TAGS.index(tag) for tags in true for tag in tags])), given).value == 1
+    tokens = model.tag(["the lists, of files"], strategy="none", ignored=())[0]
+    assert names[:4] == [one.entity for one in tokens if one.start in (0, 4, 11, 14)]
+
+
+def test_words_that_both_leave_outside_are_no_agreement(tmp_path: Path) -> None:
+    exam = exam_of(opened(write_tagger, tmp_path / "names"), SAMPLE)
+    assert exam.metric == "entity agreement"
+    one, other = np.zeros(len(exam.text_A)), np.zeros(len(exam.text_A))
+    one[:2], other[:3] = (1, 2), (1, 4, 3)
+    assert np.flatnonzero(exam.matters(said(one), said(other))).tolist() == [0, 1, 2]
+    # One entity of two words, beside two of one word and of another type: none in common.
+    assert exam.counts(said(other), said(one)).value == 0
+    assert exam.counts(said(one), said(one)).value == 1
+
+
+def test_answer_f1_is_that_of_squad_and_right_is_what_stands_in_the_window(tmp_path: Path) -> None:
+    model = opened(write_answerer, tmp_path / "reader")
+    long = "a b c d " * 40 + "the end"
+    items = [
+        HeldOut(text="open", second="the list of files", right=("list of files", "files")),
+        HeldOut(text="list", second=long, right=("the end",)),
+        HeldOut(text="file", second="return a", right=()),
+    ]
+    exam = exam_of(model, Sample(TEXTS, [None] * 4, items))
+    assert isinstance(exam, AnswersExam)
+    assert (exam.metric, exam.num_items) == ("answer F1", 3)
+    assert [list(right) for right in exam.right_T] == [["list of files", "files"], [], []]
+    given = exam.answers(model, model.batches(exam.texts))
+    (best,) = model.ask([("open", "the list of files")])[0]
+    counts = exam.counts(given, given)
+    assert counts.part_T[0] == f1(("list of files", "files"), best.answer)
+    nothing = said(np.full(3, -1))
+    assert exam.counts(nothing, given).part_T.tolist() == [0, 1, 1]
+
+
+def test_questions_are_made_of_texts_where_there_are_none(tmp_path: Path) -> None:
+    model = opened(write_answerer, tmp_path / "reader")
+    exam = exam_of(model, SAMPLE)
+    assert exam.metric == "answer agreement"
+    given = exam.answers(model, model.batches(exam.texts))
+    assert exam.counts(given, given).value == 1
+    other = said(np.where(np.arange(4) == 0, -1, given.top1_A))
+    assert exam.counts(other, given).value == 0.75

@@ -1,0 +1,119 @@
+"""Answers are those of transformers' pipeline; of a long context they are found wherever they stand."""
+
+from pathlib import Path
+
+import pytest
+from transformers import pipeline
+
+from clozeline.errors import DataError
+from clozeline.inference.answerer import Answerer, Reading
+from clozeline.inference.errors import TextTooLongError
+from clozeline.inference.package import load
+from clozeline.inference.spans import SpanSearch
+from tests.tiny_models import SENTENCES
+from tests.tiny_packages import write_answerer
+
+PAIRS = [
+    ("what reads a sentence", SENTENCES[0] + ", and " + SENTENCES[4]),
+    ("what of the shapes", SENTENCES[2]),
+    ("is it empty?", SENTENCES[3] + "!"),
+]
+
+
+@pytest.fixture(scope="module")
+def answerer(answerer_package: Path) -> Answerer:
+    opened = load(answerer_package, precision="fp32")
+    assert isinstance(opened, Answerer)
+    return opened
+
+
+def tiny(folder: Path, max_length: int = 64, margin: float | None = None) -> Answerer:
+    write_answerer(folder, no_answer_margin=margin)
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"max_length":64', f'"max_length":{max_length}'))
+    opened = load(folder)
+    assert isinstance(opened, Answerer)
+    return opened
+
+
+stock_warns = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+"""transformers hands numpy what numpy calls old."""
+
+
+@stock_warns
+@pytest.mark.parametrize("align", [True, False])
+@pytest.mark.parametrize("top_k", [1, 4])
+def test_answers_and_their_scores_are_those_of_the_pipeline(
+    answerer: Answerer, small_answerer: Path, top_k: int, align: bool
+) -> None:
+    stock = pipeline("question-answering", model=str(small_answerer))
+    found = answerer.ask(PAIRS, search=SpanSearch(top_k=top_k, align_to_words=align))
+    for (question, context), ours in zip(PAIRS, found, strict=True):
+        theirs = stock(question=question, context=context, top_k=top_k, align_to_words=align)
+        theirs = [theirs] if isinstance(theirs, dict) else theirs
+        assert [(one.answer, one.start, one.end) for one in ours] == [
+            (o["answer"], o["start"], o["end"]) for o in theirs
+        ]
+        assert [one.score for one in ours] == pytest.approx([one["score"] for one in theirs], rel=1e-3)
+
+
+@stock_warns
+def test_no_answer_has_the_pipelines_score(answerer: Answerer, small_answerer: Path) -> None:
+    stock = pipeline("question-answering", model=str(small_answerer))
+    question, context = PAIRS[0]
+    theirs = stock(question=question, context=context, top_k=999, handle_impossible_answer=True)
+    (ours,) = answerer.ask(PAIRS[:1], search=SpanSearch(top_k=999, may_be_unanswerable=True))
+    (none,) = (one for one in ours if not one.answer)
+    assert none.score == pytest.approx(next(one["score"] for one in theirs if not one["answer"]), rel=1e-3)
+    assert (none.start, none.end) == (0, 0)
+
+
+@pytest.mark.parametrize("overlap", [16, None])
+def test_the_best_answer_of_a_long_context_is_found_wherever_the_windows_part_it(
+    tmp_path: Path, overlap: int | None
+) -> None:
+    """The graph looks at each token alone: read whole, the context has the same best stretch."""
+    short, whole = tiny(tmp_path / "short", 48), tiny(tmp_path / "whole", 4096)
+    words = ["the", "lists", "of", "opened", "files", "a", "b", "c", "d", "e", "f", "return", "é"]
+    context = " ".join(words[n * n % 13] for n in range(300))
+    pairs = [("open", context), ("list of", "the file")]
+    reading = Reading(overlap_tokens=overlap)
+    assert len(short.asking(pairs, reading=reading).texts) > 8
+    found, expected = short.ask(pairs, reading=reading), whole.ask(pairs)
+    assert [one.answer for (one,) in found] == [one.answer for (one,) in expected]
+    assert all(0 < one.score <= 1 for (one,) in found)
+    (best, *_) = found[0]
+    assert context[best.start : best.end] == best.answer
+
+
+def test_windows_can_be_made_smaller_and_a_question_that_is_too_long_is_cut(tmp_path: Path) -> None:
+    model = tiny(tmp_path / "reader")
+    pairs = [("the " * 40, "list " * 60)]
+    texts = model.asking(pairs, reading=Reading(window_tokens=20, question_tokens=5)).texts
+    assert max(len(text) for text in texts) == 20
+    assert all((text.ids_L == model.tokenizer.ids_of("the")[0]).sum() == 5 for text in texts)
+    assert all(text.types_L is not None and text.types_L.sum() == len(text) - 7 for text in texts)
+    with pytest.raises(TextTooLongError, match="no room for a context"):
+        model.ask(pairs, reading=Reading(window_tokens=4))
+    with pytest.raises(DataError, match="top_k"):
+        model.ask(pairs, search=SpanSearch(top_k=0))
+
+
+def test_the_margin_that_was_chosen_decides_whether_there_is_an_answer(tmp_path: Path) -> None:
+    asked = [("list", "the files of a list")]
+    search = SpanSearch(top_k=3, may_be_unanswerable=True)
+    (never,) = tiny(tmp_path / "never", margin=100.0).ask(asked, search=search)
+    (always,) = tiny(tmp_path / "always", margin=-100.0).ask(asked, search=search)
+    assert all(one.answer for one in never)
+    assert always[0].answer == ""
+    assert always[1:] == never[:2]
+    (unasked,) = tiny(tmp_path / "unasked", margin=-100.0).ask(asked)
+    assert unasked == never[:1]
+
+
+def test_all_that_is_possible_adds_up_to_one(tmp_path: Path) -> None:
+    search = SpanSearch(top_k=90, max_answer_tokens=1, may_be_unanswerable=True, align_to_words=False)
+    (answers,) = tiny(tmp_path / "reader").ask([("a", "b")], search=search)
+    assert [one.answer for one in answers if one.answer] == ["b"]
+    # What is left is: beginning at no answer and ending at `b`, or the other way round.
+    assert 0.2 < sum(one.score for one in answers) < 1

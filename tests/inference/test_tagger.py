@@ -1,0 +1,104 @@
+"""A tagger says what transformers' pipeline says, and of a long text what it says of its parts."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from seqeval.metrics.sequence_labeling import get_entities
+from transformers import pipeline
+
+from clozeline.inference.entities import Aggregation, Entity, Extent, TaggedToken, extents
+from clozeline.inference.package import load
+from clozeline.inference.tagger import Tagger
+from tests.tiny_packages import TAGS, write_tagger
+
+TEXTS = [
+    "the encoder reads a sentence, and returns the Tensors of a tokenizer that is small",
+    "small models answer quickly on ordinary processors; processors cut text into pieces",
+    "a é 中 [word] of sixty-four unknown-like pieces!",
+]
+STRATEGIES: tuple[Aggregation, ...] = ("none", "simple", "first", "average", "max")
+
+
+@pytest.fixture(scope="module")
+def tagger(tagger_package: Path) -> Tagger:
+    opened = load(tagger_package, precision="fp32")
+    assert isinstance(opened, Tagger)
+    return opened
+
+
+def opened(folder: Path, max_length: int) -> Tagger:
+    manifest = folder / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"max_length":64', f'"max_length":{max_length}'))
+    model = load(folder)
+    assert isinstance(model, Tagger)
+    return model
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_entities_are_those_of_the_pipeline(tagger: Tagger, small_tagger: Path, strategy: Aggregation) -> None:
+    stock = pipeline("token-classification", model=str(small_tagger), aggregation_strategy=strategy)
+    for text, ours in zip(TEXTS, tagger.tag(TEXTS, strategy=strategy), strict=True):
+        theirs = stock(text)
+        assert len(theirs) > 1
+        names = ("entity_group", "word", "start", "end") if strategy != "none" else ("entity", "word", "index", "start")
+        assert [[getattr(one, name) for name in names] for one in ours] == [[one[n] for n in names] for one in theirs]
+        assert [one.score for one in ours] == pytest.approx([float(one["score"]) for one in theirs], abs=1e-4)
+
+
+def test_what_is_ignored_is_left_out(tagger: Tagger) -> None:
+    (every,) = tagger.tag(TEXTS[:1], ignored=())
+    (things,) = tagger.tag(TEXTS[:1], ignored=("O", "act"))
+    assert {one.entity_group for one in every} == {"O", "thing", "act"}
+    assert things == [one for one in every if one.entity_group == "thing"]
+    (tokens,) = tagger.tag(TEXTS[:1], strategy="none", ignored=("O", "B-act"))
+    assert {"I-act"} <= {one.entity for one in tokens if isinstance(one, TaggedToken)}
+    assert "B-act" not in {one.entity for one in tokens if isinstance(one, TaggedToken)}
+
+
+@pytest.mark.parametrize("strategy", ["none", "first"])
+@pytest.mark.parametrize("overlap", [None, 0, 3, 500])
+def test_a_text_of_many_windows_is_tagged_as_if_it_were_read_whole(
+    tmp_path: Path, strategy: Aggregation, overlap: int | None
+) -> None:
+    """The graph looks at each token alone: where the text is parted makes no difference but to what is put together."""
+    write_tagger(tmp_path / "short")
+    write_tagger(tmp_path / "whole")
+    short, whole = opened(tmp_path / "short", 16), opened(tmp_path / "whole", 4096)
+    words = ["the", "lists", "of", "opened", "files", "a", "b", "c", "return", "é"]
+    texts = [" ".join(words[n % 10] for n in range(211)), "a file", "list"]
+    windows = short.answers(short.tagging(texts, overlap=overlap))
+    assert len(windows) > 16
+    found = short.entities(texts, windows, strategy=strategy)
+    expected = whole.tag(texts, strategy=strategy)
+    assert found == expected
+    assert len(found[0]) > 50
+    assert all(one.word == texts[0][one.start : one.end] for one in found[0] if isinstance(one, Entity))
+
+
+def test_a_token_is_told_by_the_window_that_has_more_around_it(tmp_path: Path) -> None:
+    write_tagger(tmp_path / "short")
+    short = opened(tmp_path / "short", 12)
+    text = " ".join("abcdefghijklmnopqrst")
+    windows = short.answers(short.tagging([text], overlap=4))
+    assert [window.first_token for window in windows] == [0, 6, 12]
+    for window, mark in zip(windows, (0.1, 0.2, 0.3), strict=True):
+        window.score_TC[:] = mark
+    (tokens,) = short.scored_tokens([text], windows)
+    told = [round(float(token.score_C[0]), 1) for token in tokens]
+    assert told == [0.1] * 8 + [0.2] * 6 + [0.3] * 6
+    assert [token.text for token in tokens] == list("abcdefghijklmnopqrst")
+
+
+@given(st.lists(st.sampled_from(["O", *TAGS[1:]]), max_size=12))
+def test_extents_are_those_of_seqeval(tags: list[str]) -> None:
+    found = set(get_entities(tags)) if any(tag != "O" for tag in tags) else set()
+    assert {(one.type, one.first, one.last) for one in extents(tags)} == found
+
+
+def test_extents_of_tags_that_do_not_follow_the_rules() -> None:
+    assert extents(["I-a", "I-b", "O", "I-b", "B-b"]) == [
+        *(Extent("a", 0, 0), Extent("b", 1, 1)),
+        *(Extent("b", 3, 3), Extent("b", 4, 4)),
+    ]

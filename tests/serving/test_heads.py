@@ -1,0 +1,144 @@
+"""The routes of models of several labels, of taggers, and of those that answer questions."""
+
+from dataclasses import asdict
+
+import httpx
+import numpy as np
+import pytest
+
+from clozeline.inference.entities import Aggregation
+from clozeline.serving.catalogue import Catalogue
+from tests.tiny_packages import TAGS, TOPICS
+
+TEXT = "open the lists of a file"
+ASKED = {"question": "open", "context": "the list of a file, and é"}
+
+
+def near(answers: object) -> object:
+    """Scores to five digits: INT8 or not, texts run with others."""
+    return pytest.approx(answers, abs=1e-5)
+
+
+def test_several_labels_are_scored_each_for_itself(client: httpx.Client, catalogue: Catalogue) -> None:
+    (scores,) = client.post("/classify", json={"inputs": TEXT, "model": "topics"}).json()
+    (expected,) = catalogue.classifier("topics").model.classify([TEXT], top_k=9)
+    assert {one["label"]: one["score"] for one in scores} == near({one.label: one.score for one in expected})
+    assert {one["label"] for one in scores} == set(TOPICS)
+    (raw,) = client.post(
+        "/classify", json={"inputs": TEXT, "model": "topics", "parameters": {"function_to_apply": "none"}}
+    ).json()
+    logistic = {one["label"]: 1 / (1 + np.exp(-one["score"])) for one in raw}
+    assert {one["label"]: one["score"] for one in scores} == near(logistic)
+    assert sum(one["score"] for one in scores) != pytest.approx(1, abs=0.01)
+    (softmax,) = client.post(
+        "/classify", json={"inputs": TEXT, "model": "topics", "parameters": {"function_to_apply": "softmax"}}
+    ).json()
+    assert sum(one["score"] for one in softmax) == pytest.approx(1)
+
+
+def test_the_card_says_how_labels_are_given(client: httpx.Client) -> None:
+    cards = {card["name"]: card for card in client.get("/models").json()["models"]}
+    told = ("label_scores", "decision_threshold", "reads_pairs")
+    assert [cards["topics"][name] for name in told] == ["sigmoid", 0.4, False]
+    assert [cards["library"][name] for name in told] == ["softmax", None, False]
+    assert [cards["ranker"][name] for name in told] == ["sigmoid", 0.5, True]
+    assert [name for name, card in cards.items() if "/rerank" in card["routes"]] == ["ranker"]
+    assert cards["names"]["routes"][0] == "/tag"
+    assert cards["reader"]["routes"][0] == "/answer"
+
+
+def test_one_text_gets_its_entities_and_several_a_list_each(client: httpx.Client, catalogue: Catalogue) -> None:
+    expected = [[asdict(one) for one in found] for found in catalogue.tagger(None).model.tag([TEXT, "a"])]
+    answer = client.post("/tag", json={"inputs": TEXT})
+    assert answer.headers["x-model"] == "names"
+    assert [one["entity_group"] for one in answer.json()] == [one["entity_group"] for one in expected[0]]
+    assert [one["score"] for one in answer.json()] == near([one["score"] for one in expected[0]])
+    assert [one["word"] for one in answer.json()] == [one["word"] for one in expected[0]]
+    several = client.post("/tag", json={"inputs": [TEXT, "a"]}).json()
+    assert several[0] == answer.json()
+    assert len(several) == 2
+
+
+@pytest.mark.parametrize("strategy", ["none", "simple", "first", "average", "max"])
+def test_every_aggregation_can_be_asked(client: httpx.Client, catalogue: Catalogue, strategy: Aggregation) -> None:
+    parameters = {"aggregation_strategy": strategy, "ignore_labels": [], "stride": 2}
+    found = client.post("/tag", json={"inputs": TEXT, "parameters": parameters}).json()
+    (expected,) = catalogue.tagger(None).model.tag([TEXT], strategy=strategy, ignored=())
+    assert [one["word"] for one in found] == [one.word for one in expected]
+
+
+def test_a_long_text_is_tagged_to_its_end(client: httpx.Client) -> None:
+    text = f"{'the ' * 3000}list of a file"
+    assert len(text) > 10_000
+    parameters = {"ignore_labels": [], "aggregation_strategy": "none"}
+    found = client.post("/tag", json={"inputs": text, "parameters": parameters}).json()
+    assert [one["index"] for one in found] == list(range(1, 3005))
+    assert [text[one["start"] : one["end"]] for one in found[-4:]] == ["list", "of", "a", "file"]
+    assert {one["entity"] for one in found} <= set(TAGS)
+
+
+def test_the_best_answer_comes_alone_and_several_in_a_list(client: httpx.Client, catalogue: Catalogue) -> None:
+    (best,) = catalogue.answerer(None).model.ask([(ASKED["question"], ASKED["context"])])[0]
+    answer = client.post("/answer", json={"inputs": ASKED})
+    assert answer.headers["x-model"] == "reader"
+    assert (answer.json()["answer"], answer.json()["start"]) == (best.answer, best.start)
+    assert answer.json()["score"] == near(best.score)
+    parameters = {"top_k": 3, "handle_impossible_answer": True, "max_answer_len": 2, "max_seq_len": 20, "doc_stride": 4}
+    several = client.post("/answer", json={"inputs": ASKED, "parameters": parameters}).json()
+    assert len(several) == 3
+    assert all(ASKED["context"][one["start"] : one["end"]] == one["answer"] for one in several)
+
+
+def test_an_answer_is_found_at_the_end_of_a_long_context(client: httpx.Client, catalogue: Catalogue) -> None:
+    """Before it stands, again and again, the word that the model finds least like an answer."""
+    model = catalogue.answerer(None).model
+    words = ["the", "list", "of", "a", "file", "and", "é"]
+    least = min(words, key=lambda word: model.ask([("open", word)])[0][0].score)
+    context = f"{f'{least} ' * 2000}{ASKED['context']}"
+    answer = client.post("/answer", json={"inputs": ASKED | {"context": context}})
+    found = answer.json()
+    assert found["end"] > 2000 * len(f"{least} ")
+    assert context[found["start"] : found["end"]] == found["answer"]
+    assert int(answer.headers["x-compute-tokens"]) > 2000
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/tag", {"inputs": TEXT, "parameters": {"aggregation_strategy": "last"}}, "parameters.aggregation_strategy"),
+        ("/tag", {"inputs": TEXT, "parameters": {"stride": -1}}, "parameters.stride"),
+        ("/tag", {"inputs": " "}, "inputs"),
+        ("/answer", {"inputs": "who?"}, "inputs"),
+        ("/answer", {"inputs": {"question": "who?"}}, "inputs.context"),
+        ("/answer", {"inputs": ASKED, "parameters": {"top_k": 0}}, "parameters.top_k"),
+        ("/answer", {"inputs": ASKED, "parameters": {"max_seq_len": 4}}, "inputs[0]"),
+        ("/rerank", {"query": "who?", "texts": []}, None),
+    ],
+)
+def test_what_cannot_be_used_is_named(client: httpx.Client, path: str, body: object, param: str | None) -> None:
+    refused = client.post(path, json=body)
+    assert refused.status_code == 422
+    assert param is None or refused.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/tag", {"inputs": TEXT, "model": "library"}),
+        ("/answer", {"inputs": ASKED, "model": "names"}),
+        ("/classify", {"inputs": TEXT, "model": "names"}),
+        ("/invocations", {"inputs": [TEXT], "params": {"model": "reader"}}),
+        ("/v2/models/names/infer", {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": [TEXT]}]}),
+    ],
+)
+def test_a_model_of_another_task_is_not_found_there(client: httpx.Client, path: str, body: object) -> None:
+    refused = client.post(path, json=body)
+    assert refused.status_code == 404
+    assert "no model of that name answers" in refused.text
+
+
+def test_mlflows_route_gives_entities_too(client: httpx.Client) -> None:
+    answer = client.post("/invocations", json={"inputs": [TEXT], "params": {"model": "names"}}).json()
+    assert answer["predictions"] == [{"entities": client.post("/tag", json={"inputs": TEXT}).json()}]
+    metadata = client.get("/v2/models/names").json()
+    assert metadata["outputs"] == []
