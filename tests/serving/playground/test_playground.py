@@ -9,7 +9,7 @@ from PIL import Image
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import WebDriverWait
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from clozeline.serving.access import ApiKeys
 from clozeline.serving.app import create_app
@@ -111,6 +111,54 @@ def test_a_text_is_classified_and_time_and_model_are_told(page: Page, client: ht
     assert f"library, version {card['version']}, graph {card['sha256'][:12]}" in told
 
 
+def test_a_text_of_several_labels_shows_which_are_given(page: Page, client: httpx.Client) -> None:
+    Select(page.one("#classify select")).select_by_value("topics")
+    page.write("#classify-text", "open the file")
+    page.one("#classify form button").click()
+    page.wait_for("#classify .told")
+    (labels,) = client.post("/classify", json={"inputs": "open the file", "model": "topics"}).json()
+    given = [one["label"] for one in labels if one["score"] > 0.4]
+    assert 0 < len(given) < len(labels)
+    assert page.one("#classify p.given").text == f"Given: {', '.join(given)}"
+    assert [name.text for name in page.every("#classify li.given .name")] == given
+
+
+def test_entities_are_marked_where_they_stand_each_type_in_its_colour(page: Page, client: httpx.Client) -> None:
+    text = "open 🙂 the lists of a <b>file</b>"
+    page.browser.driver.execute_script("document.querySelector('#tag-text').value = arguments[0]", text)
+    page.one("#tag form button").click()
+    page.wait_for("#tag .told")
+    body = {"inputs": text, "parameters": {"aggregation_strategy": "first"}}
+    entities = client.post("/tag", json=body).json()
+    marks = page.every("#tag mark")
+    assert [mark.text for mark in marks] == [
+        f"{text[one['start'] : one['end']]}{one['entity_group']}" for one in entities
+    ]
+    colours = {
+        one["entity_group"]: mark.value_of_css_property("background-color")
+        for one, mark in zip(entities, marks, strict=True)
+    }
+    assert len(set(colours.values())) == len(colours) == 2
+    told = page.browser.ask("[...document.querySelectorAll('#tag .marked')].map(one => one.textContent).join('')")
+    for one in reversed(entities):
+        text = text[: one["end"]] + one["entity_group"] + text[one["end"] :]
+    assert told == text
+    assert page.every("#tag b") == []
+
+
+def test_a_question_is_answered_and_the_answer_marked_in_its_context(page: Page, client: httpx.Client) -> None:
+    page.write("#answer-question", "open")
+    page.write("#answer-context", "the list of a file, and é")
+    page.one("#answer-question").send_keys(Keys.ENTER)
+    page.wait_for("#answer .told")
+    inputs = {"question": "open", "context": "the list of a file, and é"}
+    parameters = {"top_k": 3, "handle_impossible_answer": True}
+    best, *others = client.post("/answer", json={"inputs": inputs, "parameters": parameters}).json()
+    shown = [one["answer"] or "(no answer)" for one in (best, *others)]
+    assert [name for name, _ in page.words("#answer")] == shown
+    assert [mark.text for mark in page.every("#answer mark")] == ([best["answer"]] if best["answer"] else [])
+
+
 def test_lineage_is_folded_and_opens_by_keyboard(page: Page, client: httpx.Client) -> None:
     page.one("#models summary").send_keys(Keys.ENTER)
     shown = page.wait_for("#models dl").text
@@ -153,7 +201,8 @@ def test_only_what_can_be_asked_is_shown(browser: Browser, catalogue: Catalogue)
         browser.open(str(client.base_url))
         page = Page(browser)
         page.wait_for("#classify")
-        assert [page.one(f"#{name}").is_displayed() for name in ("fill", "compare", "key", "problem")] == [False] * 4
+        hidden = ("fill", "compare", "tag", "answer", "key", "problem")
+        assert [page.one(f"#{name}").is_displayed() for name in hidden] == [False] * 6
 
 
 def test_an_encoder_without_a_head_compares_and_fills_no_blanks(browser: Browser, tmp_path: Path) -> None:
@@ -176,14 +225,14 @@ def test_it_fits_the_screen_can_be_read_and_asks_nobody_else(
 ) -> None:
     browser.open(str(client.base_url), width=width, scheme=scheme)
     page = Page(browser)
-    for section in ("#fill", "#compare", "#classify"):
+    for section in ("#fill", "#compare", "#classify", "#tag", "#answer"):
         page.wait_for(f"{section} form button:not([type])").click()
         page.wait_for(f"{section} .told")
     browser.driver.execute_script("document.querySelectorAll('details').forEach(one => one.open = true)")
     assert browser.overflow() == 0
     assert browser.faint_texts() == []
     paths = [address.removeprefix(str(client.base_url)).strip("/") for address in browser.requests()]
-    assert paths == ["", "models", "fill-mask", "embed", "classify"]
+    assert paths == ["", "models", "fill-mask", "embed", "classify", "tag", "answer"]
     assert browser.console_errors() == []
     picture = Image.open(browser.screenshot(tmp_path / "page.png")).convert("L")
     assert picture.width == width
