@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from clozeline.exporting.ratios import per_text, ratio, share
+from clozeline.exporting.ratios import Counts, per_text, ratio, ratio_of_figures, share
 
 
 def test_a_share_and_its_interval() -> None:
@@ -49,3 +49,39 @@ def test_a_ratio_to_nothing_speaks_for_nothing() -> None:
 def test_answers_are_counted_by_text() -> None:
     holds = np.array([True, False, True, True])
     assert per_text(holds, np.array([0, 0, 2, 2])).tolist() == [1, 0, 2]
+
+
+def f1_counts(right_T: np.ndarray, said_T: np.ndarray, true_T: np.ndarray) -> Counts:
+    return Counts(2 * right_T, said_T + true_T)
+
+
+def test_the_interval_of_a_ratio_of_two_f1_is_that_of_the_bootstrap() -> None:
+    random = np.random.default_rng(0)
+    true_T = random.integers(0, 5, size=400)
+    theirs_T, their_said_T = random.binomial(true_T, 0.8), true_T + random.integers(0, 2, size=400)
+    lost_T = random.binomial(theirs_T, 0.1)
+    ours, theirs = (
+        f1_counts(theirs_T - lost_T, their_said_T - lost_T // 2, true_T),
+        f1_counts(theirs_T, their_said_T, true_T),
+    )
+    measured = ratio_of_figures(ours, theirs, num_items=400)
+    assert measured.value == pytest.approx(ours.value / theirs.value)
+
+    def of(places: np.ndarray) -> float:
+        drawn = [Counts(one.part_T[places], one.whole_T[places]) for one in (ours, theirs)]
+        return drawn[0].value / drawn[1].value
+
+    drawn = [of(random.integers(400, size=400)) for _ in range(2000)]
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    assert measured.low == pytest.approx(low, abs=0.1 * (high - low))
+    assert measured.high == pytest.approx(high, abs=0.1 * (high - low))
+
+
+def test_where_the_wholes_are_the_same_it_is_the_plain_ratio_and_to_nothing_it_is_0() -> None:
+    ones = np.ones(6)
+    ours, theirs = Counts(np.array([1, 0, 1, 1, 0, 1]), ones), Counts(np.array([1, 1, 1, 1, 0, 1]), ones)
+    assert ratio_of_figures(ours, theirs, 6) == ratio(ours.part_T, theirs.part_T, 6)
+    nothing = Counts(np.zeros(6), ones + 1)
+    assert ratio_of_figures(ours, nothing, 6).high == 0
+    assert ratio_of_figures(nothing, ours, 6).value == 0
+    assert Counts(np.zeros(2), np.zeros(2)).value == 0

@@ -20,3 +20,7 @@ def test_each_client_of_the_readme_is_answered(client: httpx.Client) -> None:
     np.testing.assert_allclose([record["embedding"] for record in answered["records"]], vectors, atol=1e-6)
     assert len(answered["words"]) == 3
     assert len(answered["labels"]) == 2
+    assert all(entity.entity_group for entity in answered["found"])
+    answer = answered["answer"]
+    assert answered["asked"]["context"][answer.start : answer.end] == answer.answer
+    assert sorted(rank["index"] for rank in answered["ranks"]) == [0, 1]

@@ -17,6 +17,7 @@ from clozeline.inference.manifest import FILES, read_manifest, record_of, verify
 from clozeline.inference.package import load
 from clozeline.params import ExportGates, ExportParams, RungParams, read_params
 from clozeline.stages import export
+from tests.tiny_models import SENTENCES
 
 ExportModel = Callable[..., Path]
 OPEN = ExportGates(min_agreement=0, min_metric_ratio=0, max_batch_flips=1, min_batch_cosine=0)
@@ -73,6 +74,40 @@ def test_the_metrics_count_what_was_compared(encoder_package: Path, classifier_p
     assert encoder["num_agreement_items"] > 100
     assert classifier["num_agreement_items"] == 32
     assert "embedding_cosine_mean" not in classifier
+
+
+@pytest.mark.parametrize(
+    ("package", "metric", "outputs", "num_texts"),
+    [
+        ("tagger_package", "entity F1", ["logits"], 5),
+        ("answerer_package", "answer F1", ["start_logits", "end_logits"], 3),
+        ("topics_package", "micro F1", ["logits"], 5),
+    ],
+)
+def test_a_head_is_held_to_the_items_of_its_task_and_none_is_in_the_package(
+    request: pytest.FixtureRequest, package: str, metric: str, outputs: list[str], num_texts: int
+) -> None:
+    folder: Path = request.getfixturevalue(package)
+    manifest = read_manifest(folder)
+    assert {file.name for file in folder.iterdir()} <= set(FILES)
+    assert [output.name for output in manifest.outputs] == outputs
+    assert {rung.metric for rung in manifest.ladder} == {metric}
+    assert metrics_of(folder)["num_agreement_texts"] == num_texts
+    assert metrics_of(folder)["parity_max_abs_difference"] < 1e-4
+    assert all(rung.saturation == 0 and rung.batch_flips.value == 0 for rung in manifest.ladder)
+    assert all(SENTENCES[0].encode() not in (folder / name).read_bytes() for name in FILES if (folder / name).exists())
+
+
+def test_the_manifest_tells_how_a_head_is_read(
+    tagger_package: Path, answerer_package: Path, topics_package: Path, classifier_package: Path
+) -> None:
+    tagger, answerer, topics, single = map(
+        read_manifest, (tagger_package, answerer_package, topics_package, classifier_package)
+    )
+    assert tagger.labels == ("O", "B-thing", "I-thing", "B-act", "I-act")
+    assert (answerer.no_answer_margin, answerer.types_tell_pairs) == (0.25, True)
+    assert (topics.label_scores, topics.decision_threshold, topics.types_tell_pairs) == ("sigmoid", 0.45, False)
+    assert (single.label_scores, single.decision_threshold, single.reads_pairs) == ("softmax", None, False)
 
 
 def test_every_weight_product_is_in_8_bits_and_no_other(encoder_package: Path) -> None:
