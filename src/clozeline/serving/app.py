@@ -9,7 +9,7 @@ from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.responses import HTMLResponse, Response
 
-from clozeline.serving import playground, routes, span_routes, status_routes
+from clozeline.serving import playground, routes, span_routes, status_routes, zero_shot
 from clozeline.serving.access import OPEN_PATHS, Access, ApiKeys
 from clozeline.serving.body_limit import BodyBounds, BodyLimit
 from clozeline.serving.faults import Faults
@@ -37,6 +37,7 @@ _DOCS_HEADERS = {
 ROUTERS = (
     routes.router,
     span_routes.router,
+    zero_shot.router,
     status_routes.router,
     openai.router,
     embeddings_inference.router,

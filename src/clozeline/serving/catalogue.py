@@ -13,11 +13,16 @@ from clozeline.inference.encoder import Encoder
 from clozeline.inference.manifest import Precision, Task
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.tagger import Tagger
+from clozeline.inference.zero_shot import can_choose, tells_entailment
 from clozeline.serving.errors import ApiError, problem
 
 Model = TypeVar("Model", bound=OpenModel, covariant=True)
 
 RERANK = "/rerank"
+_ZERO_SHOT = (
+    *("/zero-shot", "/pipeline/zero-shot-classification"),
+    "/pipeline/zero-shot-classification-lists",
+)
 _TOKENS = ("/tokenize", "/decode")
 _ANY = (*_TOKENS, "/v2/models/{model}/infer", "/invocations")
 _EMBEDS = (
@@ -25,8 +30,8 @@ _EMBEDS = (
     *("/pipeline/feature-extraction", "/pipeline/sentence-similarity"),
 )
 ROUTES: dict[Task, tuple[str, ...]] = {
-    "fill-mask": ("/fill-mask", *_EMBEDS, "/pipeline/fill-mask", *_ANY),
-    "text-classification": ("/classify", "/predict", RERANK, "/pipeline/text-classification", *_ANY),
+    "fill-mask": ("/fill-mask", *_EMBEDS, "/pipeline/fill-mask", *_ZERO_SHOT, *_ANY),
+    "text-classification": ("/classify", "/predict", RERANK, "/pipeline/text-classification", *_ZERO_SHOT, *_ANY),
     "feature-extraction": (*_EMBEDS, *_ANY),
     "token-classification": ("/tag", "/pipeline/token-classification", *_TOKENS, "/invocations"),
     "question-answering": ("/answer", "/pipeline/question-answering", *_TOKENS),
@@ -35,9 +40,11 @@ ROUTES: dict[Task, tuple[str, ...]] = {
 
 
 def routes_of(model: OpenModel) -> list[str]:
-    """Which routes this one answers: of classifiers, only those of pairs rerank."""
-    reranks = isinstance(model, Classifier) and model.relevant_label is not None
-    return [route for route in ROUTES[model.manifest.task] if route != RERANK or reranks]
+    """Which routes this one answers: of classifiers, only those of pairs rerank, or choose among any labels."""
+    not_answered: set[str] = set() if can_choose(model) else {*_ZERO_SHOT}
+    if not isinstance(model, Classifier) or model.relevant_label is None:
+        not_answered.add(RERANK)
+    return [route for route in ROUTES[model.manifest.task] if route not in not_answered]
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +155,18 @@ class Catalogue:
             if isinstance(model, Classifier) and model.manifest.reads_pairs and route in routes_of(model):
                 return ServedModel(served.identity, model)
         raise no_model_of_pairs(route)
+
+    def zero_shot(self, name: str | None) -> ServedModel[OpenModel]:
+        """The model called `name` that chooses among any labels; or the first by entailment, else by cloze.
+
+        Raises:
+            ApiError: 404, there is none.
+        """
+        able = sorted((it for it in self if can_choose(it.model)), key=lambda it: not tells_entailment(it.model))
+        for served in able:
+            if name in (None, served.identity.name):
+                return served
+        raise no_such_model(name, [served.identity.name for served in able], route=_ZERO_SHOT[0])
 
     def tagger(self, name: str | None) -> ServedModel[Tagger]:
         """The tagger called `name`, or the first.

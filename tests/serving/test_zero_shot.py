@@ -1,0 +1,79 @@
+"""Zero-shot over HTTP: both of the client's generations, by cloze and by entailment."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+from huggingface_hub import InferenceClient
+
+from clozeline.inference.zero_shot import choosing_by_cloze
+from clozeline.serving.app import create_app
+from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.loading import open_source
+from clozeline.serving.service import Capacity, Service
+from clozeline.serving.sources import parse_sources
+from tests.serving.conftest import run_app
+from tests.tiny_packages import classifier_graph, write_package
+
+LABELS = ["list", "file", "é"]
+
+
+def test_labels_come_best_first_by_what_the_encoder_fills_in(client: httpx.Client, catalogue: Catalogue) -> None:
+    body = {"inputs": "open it", "parameters": {"candidate_labels": LABELS, "hypothesis_template": "of {}"}}
+    answer = client.post("/zero-shot", json=body)
+    encoder = catalogue.encoder(None).model
+    (expected,) = encoder.answers(choosing_by_cloze(encoder, "open it", LABELS, template="of {}"))
+    assert answer.headers["x-model"] == "encoder"
+    assert [one["label"] for one in answer.json()] == [one.label for one in expected]
+    assert [one["score"] for one in answer.json()] == pytest.approx([one.score for one in expected], abs=1e-5)
+    assert client.post("/pipeline/zero-shot-classification", json=body).json() == answer.json()
+
+
+def test_the_client_of_this_environment_reads_lists(client: httpx.Client) -> None:
+    asking = InferenceClient(model=str(client.base_url.join("/pipeline/zero-shot-classification-lists")))
+    found = asking.zero_shot_classification("open it", LABELS, multi_label=False)
+    assert {one.label for one in found} == set(LABELS)
+    assert sum(one.score for one in found) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "code"),
+    [
+        ({"candidate_labels": LABELS, "multi_label": True}, "labels_compete"),
+        ({"candidate_labels": ["lists"]}, "unknown_target"),
+        ({"candidate_labels": LABELS, "hypothesis_template": "no blank"}, "unusable_data"),
+        ({"candidate_labels": []}, "invalid_request"),
+        ({}, "invalid_request"),
+    ],
+)
+def test_what_cannot_be_asked_is_named(client: httpx.Client, parameters: dict[str, object], code: str) -> None:
+    refused = client.post("/zero-shot", json={"inputs": "open it", "parameters": parameters})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (422, code)
+
+
+def test_a_model_of_entailment_goes_first_and_scores_each_label_for_itself(
+    catalogue: Catalogue, tmp_path: Path
+) -> None:
+    labels = ("contradiction", "neutral", "entailment")
+    write_package(tmp_path / "nli", "text-classification", classifier_graph(), labels=labels, reads_pairs=True)
+    nli = open_source(parse_sources([str(tmp_path / "nli")])[0], "int8")
+    service = Service(Capacity(num_workers=1))
+    service.open(Catalogue([catalogue.named("encoder"), nli]))
+    with run_app(create_app(service)) as client:
+        parameters = {"candidate_labels": ["any words at all", "list"], "multi_label": True}
+        answer = client.post("/zero-shot", json={"inputs": "open it", "parameters": parameters})
+        assert answer.headers["x-model"] == "nli"
+        assert sum(one["score"] for one in answer.json()) != pytest.approx(1, abs=1e-3)
+        body = {"inputs": "open it", "parameters": {"candidate_labels": LABELS}, "model": "encoder"}
+        assert client.post("/zero-shot", json=body).headers["x-model"] == "encoder"
+        cards = {card["name"]: card["routes"] for card in client.get("/models").json()["models"]}
+        assert all("/zero-shot" in routes for routes in cards.values())
+
+
+def test_where_nobody_can_it_is_not_found(catalogue: Catalogue) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(Catalogue([catalogue.named("library")]))
+    with run_app(create_app(service)) as client:
+        refused = client.post("/zero-shot", json={"inputs": "a", "parameters": {"candidate_labels": ["b"]}})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "no_such_model")
+        assert "/zero-shot" not in client.get("/models").json()["models"][0]["routes"]
