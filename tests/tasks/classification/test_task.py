@@ -16,6 +16,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertForMaskedLM
 
 from clozeline.errors import ArtifactError, DataError
+from clozeline.held_out import read_held_out
 from clozeline.params import ClassificationParams, read_params
 from clozeline.params.finetuning.layers import whole_task
 from clozeline.tasks.classification.single_label import SingleLabel
@@ -156,6 +157,10 @@ def test_pairs_are_read_as_one_row_with_the_second_text_told_apart(
     stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
     inputs = tokenizer(shown.given["text"], shown.given["second"], return_tensors="pt")
     assert "token_type_ids" in inputs
+    assert stock.config.reads_pairs
+    held_out = read_held_out(tmp_path / "out")
+    assert held_out
+    assert all(item.second and item.right for item in held_out)
     with torch.inference_mode():
         assert stock.config.id2label[int(stock(**inputs).logits.argmax())] == shown.predicted
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoModelForQuestionAnswering
 
+from clozeline.held_out import read_held_out
 from clozeline.params import QuestionAnsweringParams, read_params
 from clozeline.params.finetuning.layers import whole_task
 from tests.fine_tuning import contents, fine_tune, metrics_of
@@ -74,3 +75,8 @@ def test_answers_are_found_and_questions_without_one_left_alone(run: Finetune) -
 def test_the_same_bytes_come_out_twice(run: Finetune) -> None:
     once, twice = (run(name, epochs=1) for name in ("one", "two"))
     assert contents(once) == contents(twice)
+    held_out = read_held_out(once / "model")
+    assert all(right in str(item.second) for item in held_out for right in item.right)
+    assert {bool(item.right) for item in held_out} == {False, True}
+    config = json.loads((once / "model" / "config.json").read_text())
+    assert config.get("no_answer_margin") == metrics_of(once)["no_answer_margin"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
+from clozeline.held_out import read_held_out
 from clozeline.params import TaggingParams, read_params
 from clozeline.params.finetuning.layers import whole_task
 from tests.fine_tuning import contents, fine_tune, metrics_of
@@ -79,6 +80,12 @@ def test_entities_are_found_better_than_by_each_words_usual_tag(run: Finetune) -
 def test_the_same_bytes_come_out_twice(run: Finetune) -> None:
     once, twice = (run(name, epochs=1) for name in ("one", "two"))
     assert contents(once) == contents(twice)
+    held_out = read_held_out(once / "model")
+    assert 40 < len(held_out) < 100
+    found = [item.text[entity.start : entity.end] for item in held_out for entity in item.entities]
+    words = {"tensor", "model", "file", "error", "shape", "text", "hash"}
+    assert {word.split()[-1] for word in found} == words
+    assert {len(word.split()) for word in found} == {1, 3}
 
 
 def test_rows_shorter_than_sentences_lose_no_word(run: Finetune) -> None:

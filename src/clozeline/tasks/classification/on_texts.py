@@ -67,9 +67,9 @@ class ClassifierOnTexts:
         of_pairs = self.params.second_field is not None
         if of_pairs:
             self.model.config.reads_pairs = True
+        heads.save(self.model, self.inputs.encoder, self.params.max_length, out, with_types=self.train.with_types)
         if of_pairs or self.problem == "multi_label_classification":
             self._hold_out(out)  # Single texts with one label are in what `export` reads anyway.
-        heads.save(self.model, self.inputs.encoder, self.params.max_length, out, with_types=self.train.with_types)
 
     def _hold_out(self, out: Path) -> None:
         """Leave the validation part beside the model, for what is exported of it."""
