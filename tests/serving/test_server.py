@@ -60,12 +60,6 @@ def threads_of(process: subprocess.Popen[str]) -> list[str]:
     return [file.read_text().strip() for file in Path(f"/proc/{process.pid}/task").glob("*/comm")]
 
 
-def cpu_seconds_of(process: subprocess.Popen[str]) -> float:
-    _, _, figures = Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")
-    user, system = map(int, figures.split()[11:13])
-    return (user + system) / os.sysconf("SC_CLK_TCK")
-
-
 @pytest.fixture
 def serve(dist: Path) -> Iterator[Serve]:
     server = Serve(dist.parent, "--port", "0", "--threads", "1")
@@ -104,12 +98,6 @@ def test_it_has_a_worker_for_each_core_that_it_may_use_and_listens_on_the_loopba
     assert len(threads_of(serve.process)) <= num_cores + 6
     serve.process.send_signal(signal.SIGTERM)
     assert serve.end()[0] == 0
-
-
-def test_it_is_ready_after_less_than_three_seconds_of_work(serve: Serve) -> None:
-    """Of a processor: how long that takes on a machine with other work says nothing. A model of 23 MB is 0.1 s more."""
-    assert httpx.get(f"{serve.url()}/health/ready", trust_env=False).status_code == 200
-    assert cpu_seconds_of(serve.process) < 3
 
 
 def test_who_lets_other_machines_in_without_keys_is_warned(dist: Path) -> None:
