@@ -1,0 +1,35 @@
+"""What MLflow's model says of a tagger and of a question answerer; a text that is no question is named."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.inference.manifest import read_manifest
+from clozeline.registry import PACKAGE
+from clozeline.registry.publishing import example_texts
+from clozeline.registry.served_model import ServedModel
+from tests.tiny_packages import write_answerer, write_tagger
+
+
+def opened(package: Path) -> ServedModel:
+    model = ServedModel()
+    model.load_context(SimpleNamespace(artifacts={PACKAGE: str(package)}))
+    return model
+
+
+def test_a_tagger_gives_entities(tmp_path: Path) -> None:
+    write_tagger(tmp_path / "names")
+    records = opened(tmp_path / "names").predict(None, ["open the lists of a file", "a"])
+    assert [set(record) for record in records] == [{"entities"}] * 2
+    assert {"entity_group", "score", "word", "start", "end"} == set(records[0]["entities"][0])
+
+
+def test_a_question_answerer_takes_the_example_that_it_is_registered_with(tmp_path: Path) -> None:
+    write_answerer(tmp_path / "reader")
+    model = opened(tmp_path / "reader")
+    records = model.predict(None, example_texts(read_manifest(tmp_path / "reader")), {"top_k": 2})
+    assert [len(record["answers"]) for record in records] == [2, 2]
+    with pytest.raises(DataError, match="text 1 is no question"):
+        model.predict(None, ['{"question": "a", "context": "b"}', "who?"])
