@@ -117,7 +117,7 @@ def test_the_one_in_the_documentation_is_what_an_encoder_has_to_be(own_module, p
     assert loss.item() == pytest.approx(math.log(64), abs=0.1)
     numbers = dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"))
     large = params_of("mine.encoder:build", size="mini", **numbers)
-    assert language_model.build(large, "mlm", ids, seed=0).base_model.hidden_size == 128
+    assert language_model.build(large, "mlm", ids, seed=0).base_model.hidden_size == 96
 
 
 def test_the_files_that_define_it_are_known(model, own_module, params_of, ids) -> None:
