@@ -76,7 +76,7 @@ def test_a_label_of_other_words_is_refused_by_name(encoder: Encoder, label: str)
         choosing_by_cloze(encoder, TEXT, ["list", label])
 
 
-@pytest.mark.parametrize("template", ["no blank", "{} and {}"])
+@pytest.mark.parametrize("template", ["no blank", "{} and {}", "{label} is {}"])
 def test_a_template_has_one_blank(encoder: Encoder, tmp_path: Path, template: str) -> None:
     nli = entailer(tmp_path / "nli", ("contradiction", "entailment"), reads_pairs=True)
     for asking in (lambda: choosing_by_cloze(encoder, TEXT, LABELS, template=template),):

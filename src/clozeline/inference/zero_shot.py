@@ -3,6 +3,7 @@
 C labels, M masks, V vocabulary.
 """
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +18,7 @@ from clozeline.inference.scores import likeliest, softmax
 
 BLANK = "{}"
 TEMPLATE = f"This text is about {BLANK}."
+ONE_BLANK = r"^[^{}]*\{\}[^{}]*$"
 _ENTAILMENT, _CONTRADICTION = "entailment", "contradiction"
 
 
@@ -90,11 +92,11 @@ def _place_of(model: OpenModel, name: str) -> int | None:
 
 
 def _check_template(template: str) -> str:
-    if template.count(BLANK) != 1:
+    if not re.search(ONE_BLANK, template):
         raise DataError(
             "`hypothesis_template` cannot be used",
-            given=f"{template.count(BLANK)} blanks in {template[:60]!r}",
-            expected=f"{BLANK} once, where the label belongs",
+            given=repr(template[:60]),
+            expected=f"{BLANK} once, where the label belongs, and no other brace",
             do=f"write it as {TEMPLATE!r}",
         )
     return template

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from clozeline.inference.classifier import Classifier, LabelScore
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.zero_shot import TEMPLATE, choosing_by_cloze, choosing_by_entailment, chosen
+from clozeline.inference.zero_shot import ONE_BLANK, TEMPLATE, choosing_by_cloze, choosing_by_entailment, chosen
 from clozeline.serving import schemas
 from clozeline.serving.bodies import JsonRoute
 from clozeline.serving.catalogue import ServedModel
@@ -30,9 +30,13 @@ class ZeroShotParameters(schemas.RequestBody):
     multi_label: Annotated[bool, Field(description="Score each label for itself; only a model of entailment can.")] = (
         False
     )
-    hypothesis_template: Annotated[str, Field(max_length=1_000, description="With {} where the label belongs.")] = (
-        TEMPLATE
-    )
+    hypothesis_template: Annotated[
+        str,
+        # Documented as it is checked, by who has more to say of it than that a pattern does not match.
+        Field(
+            max_length=1_000, description="With {} where the label belongs.", json_schema_extra={"pattern": ONE_BLANK}
+        ),
+    ] = TEMPLATE
 
 
 class ZeroShotRequest(schemas.RequestBody):
