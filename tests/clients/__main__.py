@@ -16,12 +16,30 @@ from clozeline.serving.loading import open_source
 from clozeline.serving.service import Capacity, Service
 from clozeline.serving.sources import parse_sources
 from tests.serving.conftest import run_app
-from tests.tiny_packages import write_classifier, write_embedder, write_encoder
+from tests.tiny_packages import (
+    write_answerer,
+    write_classifier,
+    write_embedder,
+    write_encoder,
+    write_ranker,
+    write_tagger,
+    write_topics,
+)
 
 PROJECT = Path(__file__).parents[2]
 # `addopts` names plugins that are not there.
 PYTEST = ["pytest", "--override-ini", "addopts=", "--noconftest", "-p", "tests.clients.elsewhere"]
 TESTS = "tests/serving/protocols/test_huggingface.py"
+MODELS = {
+    "encoder": write_encoder,
+    "library": write_classifier,
+    "docsearch": write_embedder,
+    "topics": write_topics,
+    "ranker": write_ranker,
+    "names": write_tagger,
+    "reader": write_answerer,
+}
+"""One of each kind: a route without a model answers 404, and what stands behind it is not asked."""
 SCHEMATHESIS = ["schemathesis.cli", "--config-file", str(Path(__file__).with_name("schemathesis.toml"))]
 
 
@@ -29,11 +47,10 @@ def main(python: str) -> int:
     """0 if every test and every check passed."""
     with tempfile.TemporaryDirectory() as folder:
         dist = Path(folder) / "dist"
-        write_encoder(dist / "encoder")
-        write_classifier(dist / "library")
-        write_embedder(dist / "docsearch")
+        for name, write in MODELS.items():
+            write(dist / name)
         service = Service(Capacity(num_workers=1))
-        sources = parse_sources([str(dist / name) for name in ("encoder", "library", "docsearch")])
+        sources = parse_sources([str(dist / name) for name in MODELS])
         service.open(Catalogue([open_source(source, "int8") for source in sources]))
         with run_app(create_app(service)) as client:
             url = str(client.base_url)
