@@ -1,5 +1,6 @@
 """What every task does with an open package: tokenize, batch, run the graph."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
@@ -15,7 +16,7 @@ from clozeline.inference.tokenization import Given, TextTokenizer, TokenizedText
 Answer = TypeVar("Answer")
 
 
-class OpenModel:
+class OpenModel(ABC):
     """Tokenizer and graph of one package. Safe to call from many threads: nothing changes after construction."""
 
     def __init__(
@@ -82,9 +83,9 @@ class OpenModel:
         """The rows of each text of the batch: one for each text, unless a subclass says otherwise."""
         return list(values)
 
+    @abstractmethod
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         """What a model of this task is asked about `texts` if nothing else is said, long ones cut."""
-        raise NotImplementedError
 
     def _run(self, batch: Batch, *outputs: str) -> list[npt.NDArray[np.float32]]:
         return self._session.run(batch, *outputs)
