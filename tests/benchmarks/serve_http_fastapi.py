@@ -5,6 +5,10 @@ clients that send their next as soon as they are answered, over the loopback fro
 worker thread for each core. Theirs is comparison/sentence_server.py over the faster of the INT8 presets, once as one
 process with as many threads and once as a process for each core with one thread: the better one counts in each round.
 Nothing is cached; 32 requests come before that do not count. Percentiles are of the latency that clients see.
+
+Then, in as many rounds, requests arrive at moments that no answer changes (a Poisson process, the same for both sides):
+at 70 % of what the slower side answered before. Here latency counts from the moment at which a request was due,
+refusals and failures are counted apart, and theirs is the better of its set-ups.
 """
 
 import argparse

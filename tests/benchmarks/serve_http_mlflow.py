@@ -6,6 +6,10 @@ a worker thread for each core. Theirs is MLflow's own flavor of sentence-transfo
 with as many threads and once as a process for each core with one thread: the better one counts in each round. Beside it
 is told, and does not count, what `mlflow models serve` makes of our INT8 graph, in a process for each core. Nothing is
 cached; 32 requests come before that do not count. Percentiles are of the latency that clients see.
+
+Then, in as many rounds, requests arrive at moments that no answer changes (a Poisson process, the same for both sides):
+at 70 % of what the slower side answered before. Here latency counts from the moment at which a request was due,
+refusals and failures are counted apart, and theirs is the better of its set-ups.
 """
 
 import argparse

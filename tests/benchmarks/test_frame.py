@@ -6,12 +6,9 @@ import json
 import math
 import subprocess
 import sys
-import threading
-import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
@@ -161,59 +158,18 @@ def test_a_race_is_run_over_several_seeds_and_tells_how_likely_chance_is(
     assert quality._facts(job, [quality.Race(5.0, 4.9, 300, 1, True)])["p"] is None
 
 
-def test_a_load_sends_each_body_once_from_so_many_clients_and_times_every_answer(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("sse avx2 avx512f avx512_vnni", "EPYC avx512f avx512_vnni"),
+        ("avx2 avx_vnni", "EPYC avx2 avx_vnni"),
+        ("avx2", "EPYC avx2"),
+    ],
+)
+def test_the_machine_is_told_with_what_makes_int8_fast(
+    alternation: ModuleType, tmp_path: Path, flags: str, told: str
 ) -> None:
-    monkeypatch.syspath_prepend(FOLDER)
-    load = importlib.import_module("comparison.load").load
-    with _EchoServer() as server:
-        done = load(server.port, "/some", [b"%d" % number for number in range(20)], 4)
-        assert sorted(map(int, server.bodies)) == list(range(20))
-        assert server.most_at_once == 4
-        assert len(done.latencies_seconds) == 20
-        assert done.seconds >= 5 * _EchoServer.DELAY_SECONDS
-        assert min(done.latencies_seconds) >= _EchoServer.DELAY_SECONDS
-        assert done.requests_per_second == pytest.approx(20 / done.seconds)
-        with pytest.raises(RuntimeError, match="503"):
-            load(server.port, "/refused", [b"1"], 1)
-
-
-class _EchoServer:
-    """Answers after a while, and notes what it was sent and from how many clients at once."""
-
-    DELAY_SECONDS = 0.02
-
-    def __enter__(self) -> Self:
-        outer = self
-        self.bodies: list[bytes] = []
-        self.most_at_once = self._at_once = 0
-        lock = threading.Lock()
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                with lock:
-                    outer.bodies.append(body)
-                    outer._at_once += 1
-                    outer.most_at_once = max(outer.most_at_once, outer._at_once)
-                time.sleep(outer.DELAY_SECONDS)
-                with lock:
-                    outer._at_once -= 1
-                self.send_response(503 if self.path == "/refused" else 200)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.port = self._server.server_address[1]
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    """R35: the same benchmark gives another ratio without VNNI."""
+    facts = tmp_path / "cpuinfo"
+    facts.write_text(f"processor\t: 0\nmodel name\t: EPYC\nflags\t\t: {flags}\n", encoding="utf-8")
+    assert importlib.import_module("comparison.machine").cpu_model(facts) == told

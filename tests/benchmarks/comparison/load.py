@@ -1,4 +1,7 @@
-"""Requests over HTTP from so many clients at once, each of which sends its next one as soon as it is answered."""
+"""Requests over HTTP from so many clients at once, each of which sends its next one as soon as it is answered.
+
+This is a closed loop: a server that stalls is asked less. open_load.py asks at moments that no answer changes.
+"""
 
 import asyncio
 import re
@@ -18,15 +21,24 @@ class Load:
     seconds: float
     """From the first request to the last answer."""
     latencies_seconds: tuple[float, ...]
-    """Of each request."""
+    """Of each request that was answered."""
 
     @property
     def requests_per_second(self) -> float:
         return len(self.latencies_seconds) / self.seconds
 
     def milliseconds(self, percentile: float) -> float:
-        """The latency that `percentile` of 100 requests do not exceed."""
+        """The latency that `percentile` of 100 answered requests do not exceed."""
         return round(1000 * float(np.percentile(self.latencies_seconds, percentile)), 2)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a server said to one request."""
+
+    status: int
+    first_line: str
+    body: bytes
 
 
 def load(port: int, path: str, bodies: Iterable[bytes], concurrency: int) -> Load:
@@ -35,7 +47,7 @@ def load(port: int, path: str, bodies: Iterable[bytes], concurrency: int) -> Loa
     Raises:
         RuntimeError: an answer is not 200.
     """
-    requests = (_request(path, body) for body in bodies)
+    requests = (request_of(path, body) for body in bodies)
     latencies: list[float] = []
 
     async def clients() -> None:
@@ -46,11 +58,25 @@ def load(port: int, path: str, bodies: Iterable[bytes], concurrency: int) -> Loa
     return Load(time.perf_counter() - started, tuple(latencies))
 
 
-def _request(path: str, body: bytes) -> bytes:
+def request_of(path: str, body: bytes) -> bytes:
+    """A POST of JSON, as it goes over the wire."""
     head = (
         f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
     )
     return head.encode("ascii") + b"\r\n" + body
+
+
+async def read_reply(reader: asyncio.StreamReader) -> Reply:
+    """The next reply of a connection.
+
+    Raises:
+        EOFError: the connection ended before it did.
+    """
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = _LENGTH.search(head)
+    body = await reader.readexactly(int(length[1])) if length else b""
+    first_line = head.splitlines()[0].decode("latin-1")
+    return Reply(int(first_line.split()[1]), first_line, body)
 
 
 async def _client(port: int, requests: Iterator[bytes], latencies: list[float]) -> None:
@@ -59,16 +85,10 @@ async def _client(port: int, requests: Iterator[bytes], latencies: list[float]) 
         for request in requests:
             sent = time.perf_counter()
             writer.write(request)
-            await _answer(reader)
+            reply = await read_reply(reader)
             latencies.append(time.perf_counter() - sent)
+            if reply.status != 200:
+                raise RuntimeError(f"{reply.first_line}: {reply.body[:200].decode('utf-8', 'replace')}")
     finally:
         writer.close()
         await writer.wait_closed()
-
-
-async def _answer(reader: asyncio.StreamReader) -> None:
-    head = await reader.readuntil(b"\r\n\r\n")
-    length = _LENGTH.search(head)
-    body = await reader.readexactly(int(length[1])) if length else b""
-    if not head.startswith(b"HTTP/1.1 200"):
-        raise RuntimeError(f"{head.splitlines()[0].decode('latin-1')}: {body[:200].decode('utf-8', 'replace')}")

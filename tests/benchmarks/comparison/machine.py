@@ -22,9 +22,10 @@ def available_cores() -> int:
 
 
 def cpu_model(facts: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name and its widest vector instructions, as the kernel tells them."""
+    """The processor's name, its widest vector instructions, and those for INT8, as the kernel tells them."""
     lines = facts.read_text(encoding="utf-8").splitlines() if facts.is_file() else []
     told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     flags = set(told.get("flags", "").split())
-    widest = next((flag for flag in ("avx512_bf16", "avx512f", "avx2") if flag in flags), "")
-    return " ".join([told.get("model name", platform.processor() or platform.machine()), widest]).strip()
+    sets = (("avx512_bf16", "avx512f", "avx2"), ("avx512_vnni", "avx_vnni"))
+    widest = [next((flag for flag in one if flag in flags), "") for one in sets]
+    return " ".join(filter(None, [told.get("model name", platform.processor() or platform.machine()), *widest]))

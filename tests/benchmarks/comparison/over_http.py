@@ -1,16 +1,26 @@
-"""Two servers under the same load in turn: requests per second, and how long the slowest wait."""
+"""Two servers under the same load in turn: requests per second, and how long the slowest wait.
 
+First in a closed loop, then in an open one at a rate that both can answer, where only the waiting differs.
+"""
+
+import logging
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from types import MappingProxyType
 
 from comparison.alternation import Comparison, alternate
 from comparison.load import Load, load
+from comparison.open_load import OpenLoad, arrivals, open_load
+
+_LOG = logging.getLogger(__name__)
 
 CONCURRENCY = 16
+OPEN_SHARE = 0.7
+"""Of what the slower side answers in the closed loop: below what either can, so that no queue grows for ever."""
 _WARM_UP_REQUESTS = 32
+_PERCENTILES = (50, 95, 99)
 
 
 @dataclass(frozen=True)
@@ -37,7 +47,8 @@ def compare(
 ) -> Comparison:
     """Load the server at the port `ours` and those of `theirs`, the best of which counts in each round.
 
-    Those of `beside` are loaded as often, and told only.
+    Those of `beside` are loaded as often, and told only. In as many rounds more, ours and the best of theirs get
+    requests at fixed moments, the same for both.
     """
     loads: dict[str, list[Load]] = defaultdict(list)
 
@@ -53,9 +64,65 @@ def compare(
     for port in (ours, *theirs.values(), *beside.values()):
         load(port, asked.path, asked.bodies[:_WARM_UP_REQUESTS], CONCURRENCY)
     rounds = alternate(lambda _: measured("ours", ours).requests_per_second, best_of_theirs, num_rounds, "requests/s")
-    facts: dict[str, object] = {"requests": len(asked.bodies), "concurrency": CONCURRENCY}
+    speeds = {side: median(one.requests_per_second for one in some) for side, some in loads.items()}
+    best = max(theirs, key=lambda side: speeds[side])
+    per_second = OPEN_SHARE * min(speeds["ours"], speeds[best])
+    opened = _opened(asked, per_second, {"ours": ours, best: theirs[best]}, num_rounds)
+    _tell(loads, opened)
+    facts: dict[str, object] = {
+        "requests": len(asked.bodies),
+        "warm_up_requests": _WARM_UP_REQUESTS,
+        "concurrency": CONCURRENCY,
+    }
     for side, some in loads.items():
-        for percentile in (50, 99):
-            facts[f"{side}_p{percentile}_ms"] = median(one.milliseconds(percentile) for one in some)
+        facts |= {f"{side}_{what}": value for what, value in _waits(some).items()}
         facts[f"{side}_requests_per_second"] = [round(one.requests_per_second, 1) for one in some]
+    facts |= {"open_share": OPEN_SHARE, "open_arrivals_per_second": round(per_second, 1)}
+    for side, of_side in opened.items():
+        facts |= {f"open_{side}_{what}": value for what, value in (_waits(of_side) | _losses(of_side)).items()}
     return Comparison(name, "requests/s", rounds, True, goal, num_threads, facts)
+
+
+def _opened(asked: Asked, per_second: float, ports: Mapping[str, int], num_rounds: int) -> dict[str, list[OpenLoad]]:
+    """Both sides in turn at moments that the number of the round alone draws."""
+    loads: dict[str, list[OpenLoad]] = {side: [] for side in ports}
+
+    def p99(side: str, number: int) -> float:
+        due_seconds = arrivals(per_second, len(asked.bodies), number)
+        one = open_load(ports[side], asked.path, asked.bodies, due_seconds, num_connections=CONCURRENCY)
+        loads[side].append(one)
+        return one.milliseconds(99)
+
+    ours, theirs = ports
+    alternate(lambda number: p99(ours, number), lambda number: p99(theirs, number), num_rounds, "ms of 99 in 100")
+    return loads
+
+
+def _waits(loads: Sequence[Load]) -> dict[str, float]:
+    return {f"p{percentile}_ms": median(one.milliseconds(percentile) for one in loads) for percentile in _PERCENTILES}
+
+
+def _losses(loads: Sequence[OpenLoad]) -> dict[str, float]:
+    """Of all rounds."""
+    return {
+        "refused": sum(one.num_refused for one in loads),
+        "failed": sum(one.num_failed for one in loads),
+        "sent_late_at_most_ms": round(1000 * max(max(one.late_seconds) for one in loads), 2),
+    }
+
+
+def _tell(closed: Mapping[str, Sequence[Load]], opened: Mapping[str, Sequence[OpenLoad]]) -> None:
+    """What a reader compares, as a table; in the closed loop an answer that is none ends the benchmark."""
+    nothing = {"refused": 0, "failed": 0}
+    rows = [(side, "closed", _waits(loads) | nothing) for side, loads in closed.items()]
+    rows += [(side, "open", _waits(loads) | _losses(loads)) for side, loads in opened.items()]
+    for line in _lines(rows):
+        _LOG.info("%s", line)
+
+
+def _lines(rows: Sequence[tuple[str, str, Mapping[str, float]]]) -> Iterator[str]:
+    names = [*(f"p{percentile}_ms" for percentile in _PERCENTILES), "refused", "failed"]
+    width = max(len(side) for side, _, _ in rows)
+    yield "  ".join([f"{'':{width}}  loop  ", *(f"{name:>8}" for name in names)])
+    for side, loop, values in rows:
+        yield "  ".join([f"{side:{width}}  {loop:6}", *(f"{values[name]:8g}" for name in names)])

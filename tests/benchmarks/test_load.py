@@ -1,0 +1,232 @@
+"""The loads of the HTTP benchmarks: who waits for whom, and from when a wait is counted."""
+
+import importlib
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Self
+
+import numpy as np
+import pytest
+
+FOLDER = Path(__file__).parent
+STALL_SECONDS = 0.5
+
+
+@pytest.fixture
+def closed(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return _comparison(monkeypatch, "load")
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return _comparison(monkeypatch, "open_load")
+
+
+def _comparison(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
+    monkeypatch.syspath_prepend(FOLDER)
+    return importlib.import_module(f"comparison.{name}")
+
+
+class Server:
+    """Answers after a while, and notes what it was sent and how many waited at once.
+
+    `/refused` is 503, `/wrong` is 400, `/cut` is no answer, `/mixed` refuses even bodies; `/stall` holds up every
+    answer until STALL_SECONDS after the first request.
+    """
+
+    DELAY_SECONDS = 0.02
+
+    def __enter__(self) -> Self:
+        outer = self
+        self.bodies: list[bytes] = []
+        self.most_at_once = self._at_once = 0
+        self._stalled_until: float | None = None
+        self._lock = threading.Lock()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                with outer._counted(body):
+                    time.sleep(outer._delay_seconds(self.path))
+                if self.path == "/cut":
+                    self.close_connection = True
+                    return
+                self.send_response(outer._status(self.path, body))
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def _counted(self, body: bytes) -> "_Counted":
+        with self._lock:
+            self.bodies.append(body)
+        return _Counted(self)
+
+    def _delay_seconds(self, path: str) -> float:
+        if path != "/stall":
+            return self.DELAY_SECONDS
+        with self._lock:
+            self._stalled_until = self._stalled_until or time.perf_counter() + STALL_SECONDS
+        return max(0.0, self._stalled_until - time.perf_counter())
+
+    def _status(self, path: str, body: bytes) -> int:
+        is_refused = path == "/refused" or (path == "/mixed" and int(body) % 2 == 0)
+        return 503 if is_refused else 400 if path == "/wrong" else 200
+
+
+class _Counted:
+    """While it is entered, one request more waits."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    def __enter__(self) -> None:
+        with self._server._lock:
+            self._server._at_once += 1
+            self._server.most_at_once = max(self._server.most_at_once, self._server._at_once)
+
+    def __exit__(self, *_: object) -> None:
+        with self._server._lock:
+            self._server._at_once -= 1
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+def test_a_load_sends_each_body_once_from_so_many_clients_and_times_every_answer(closed: ModuleType) -> None:
+    with Server() as server:
+        done = closed.load(server.port, "/some", numbered(20), 4)
+        assert sorted(map(int, server.bodies)) == list(range(20))
+        assert server.most_at_once == 4
+        assert len(done.latencies_seconds) == 20
+        assert done.seconds >= 5 * Server.DELAY_SECONDS
+        assert min(done.latencies_seconds) >= Server.DELAY_SECONDS
+        assert done.requests_per_second == pytest.approx(20 / done.seconds)
+        with pytest.raises(RuntimeError, match="503"):
+            closed.load(server.port, "/refused", [b"1"], 1)
+
+
+def test_arrivals_are_a_function_of_the_seed_and_a_rate_stretches_them(opened: ModuleType) -> None:
+    due = opened.arrivals(100.0, 2000, seed=3)
+    assert due == opened.arrivals(100.0, 2000, seed=3)
+    assert due != opened.arrivals(100.0, 2000, seed=4)
+    assert np.allclose(opened.arrivals(50.0, 2000, seed=3), 2 * np.array(due))
+    assert opened.arrivals(100.0, 10, seed=3) == due[:10]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_arrivals_do_not_know_of_each_other(opened: ModuleType, seed: int) -> None:
+    """Of a Poisson process: as many come as the rate says, and their gaps spread as widely as they are long."""
+    gaps = np.diff([0.0, *opened.arrivals(100.0, 4000, seed)])
+    assert gaps.min() >= 0
+    assert gaps.mean() == pytest.approx(0.01, rel=0.08)
+    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.12)
+
+
+def test_requests_are_sent_when_they_are_due_whether_or_not_others_are_answered(opened: ModuleType) -> None:
+    due = [0.01 * number for number in range(20)]
+    with Server() as server:
+        done = opened.open_load(server.port, "/stall", numbered(20), due, num_connections=2)
+        assert sorted(map(int, server.bodies)) == list(range(20))
+        assert server.most_at_once == 20
+    assert len(done.latencies_seconds) == len(done.late_seconds) == 20
+    assert max(done.late_seconds) < STALL_SECONDS / 2
+    assert done.seconds >= STALL_SECONDS
+
+
+def test_who_came_while_a_server_stalled_has_waited_and_a_closed_loop_does_not_tell(
+    opened: ModuleType, closed: ModuleType
+) -> None:
+    """No coordinated omission: the median is that of the many who waited, not that of the many who asked later."""
+    due = [0.01 * number for number in range(20)]
+    with Server() as server:
+        done = opened.open_load(server.port, "/stall", numbered(20), due, num_connections=2)
+    for one, moment in zip(done.latencies_seconds, due, strict=True):
+        assert one >= STALL_SECONDS - moment
+    with Server() as server:
+        coordinated = closed.load(server.port, "/stall", numbered(20), 1)
+    assert max(coordinated.latencies_seconds) >= STALL_SECONDS
+    assert coordinated.milliseconds(50) < 1000 * STALL_SECONDS / 5 < done.milliseconds(50)
+
+
+def test_what_could_not_be_sent_in_time_has_waited_since_it_was_due(opened: ModuleType) -> None:
+    """Also what holds up this side of the wire counts, and is told."""
+    with Server() as server:
+        done = opened.open_load(server.port, "/some", numbered(3), [-1.0, -1.0, 0.0], num_connections=1)
+    assert [latency >= 1 for latency in done.latencies_seconds] == [True, True, False]
+    assert [late >= 1 for late in done.late_seconds] == [True, True, False]
+
+
+def test_refusals_and_failures_are_counted_apart_and_are_no_latencies(opened: ModuleType) -> None:
+    due = [0.0] * 10
+    with Server() as server:
+        done = opened.open_load(server.port, "/mixed", numbered(10), due, num_connections=2)
+        assert (len(done.latencies_seconds), done.num_refused, done.num_failed) == (5, 5, 0)
+        for path, told in (("/refused", "503"), ("/wrong", "400"), ("/cut", "None")):
+            with pytest.raises(RuntimeError, match=f"of 2 requests none was answered.*{told}"):
+                opened.open_load(server.port, path, numbered(2), due[:2], num_connections=2)
+        with pytest.raises(RuntimeError, match="none was answered"):
+            opened.open_load(server.port, "/stall", [b"1"], [0.0], num_connections=1, patience_seconds=0.05)
+
+
+def test_a_comparison_tells_of_both_loops_and_both_sides_get_the_same_moments(
+    monkeypatch: pytest.MonkeyPatch, opened: ModuleType, closed: ModuleType, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    over_http = _comparison(monkeypatch, "over_http")
+    of_port = {1: 200, 2: 40, 3: 100, 4: 10}  # requests/s
+    sent: list[tuple[int, tuple[float, ...]]] = []
+
+    def open_load(port: int, path: str, bodies: Any, due_seconds: tuple[float, ...], *, num_connections: int) -> Any:
+        sent.append((port, due_seconds))
+        return opened.OpenLoad(1.0, (0.1 * port,) * len(bodies), port, 2 * port, (0.001,))
+
+    monkeypatch.setattr(
+        over_http,
+        "load",
+        lambda port, path, bodies, at_once: closed.Load(len(bodies) / of_port[port], (0.5,) * len(bodies)),
+    )
+    monkeypatch.setattr(over_http, "open_load", open_load)
+    done = over_http.compare(
+        "some",
+        2.0,
+        over_http.Asked("/embed", numbered(50)),
+        1,
+        {"threads": 2, "processes": 3},
+        beside={"other": 4},
+        num_rounds=2,
+        num_threads=2,
+    )
+    line = json.loads(done.json_line())
+    assert (line["ratio"], line["ours_p95_ms"], line["open_arrivals_per_second"]) == (2.0, 500.0, 70.0)
+    assert [port for port, _ in sent] == [1, 3, 3, 1]
+    assert sent[0][1] == sent[1][1] == opened.arrivals(70.0, 50, 0)
+    assert sent[2][1] == sent[3][1] == opened.arrivals(70.0, 50, 1)
+    assert (line["open_ours_p50_ms"], line["open_processes_p99_ms"]) == (100.0, 300.0)
+    assert (line["open_ours_refused"], line["open_processes_failed"], line["open_ours_sent_late_at_most_ms"]) == (
+        2,
+        12,
+        1,
+    )
+    assert "open_threads_p50_ms" not in line
+    table = [message.split() for message in caplog.messages if " closed " in message or " open " in message]
+    assert ["processes", "open", "300", "300", "300", "6", "12"] in table
+    assert len(table) == 6
