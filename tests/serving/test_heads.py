@@ -128,7 +128,6 @@ def test_what_cannot_be_used_is_named(client: httpx.Client, path: str, body: obj
         ("/answer", {"inputs": ASKED, "model": "names"}),
         ("/classify", {"inputs": TEXT, "model": "names"}),
         ("/invocations", {"inputs": [TEXT], "params": {"model": "reader"}}),
-        ("/v2/models/names/infer", {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": [TEXT]}]}),
     ],
 )
 def test_a_model_of_another_task_is_not_found_there(client: httpx.Client, path: str, body: object) -> None:
@@ -140,5 +139,3 @@ def test_a_model_of_another_task_is_not_found_there(client: httpx.Client, path: 
 def test_mlflows_route_gives_entities_too(client: httpx.Client) -> None:
     answer = client.post("/invocations", json={"inputs": [TEXT], "params": {"model": "names"}}).json()
     assert answer["predictions"] == [{"entities": client.post("/tag", json={"inputs": TEXT}).json()}]
-    metadata = client.get("/v2/models/names").json()
-    assert metadata["outputs"] == []

@@ -24,7 +24,8 @@ _ZERO_SHOT = (
     "/pipeline/zero-shot-classification-lists",
 )
 _TOKENS = ("/tokenize", "/decode")
-_ANY = (*_TOKENS, "/v2/models/{model}/infer", "/invocations")
+_TENSORS = "/v2/models/{model}/infer"
+_ANY = (*_TOKENS, _TENSORS, "/invocations")
 _EMBEDS = (
     *("/embed", "/similarity", "/v1/embeddings"),
     *("/pipeline/feature-extraction", "/pipeline/sentence-similarity"),
@@ -33,8 +34,8 @@ ROUTES: dict[Task, tuple[str, ...]] = {
     "fill-mask": ("/fill-mask", *_EMBEDS, "/pipeline/fill-mask", *_ZERO_SHOT, *_ANY),
     "text-classification": ("/classify", "/predict", RERANK, "/pipeline/text-classification", *_ZERO_SHOT, *_ANY),
     "feature-extraction": (*_EMBEDS, *_ANY),
-    "token-classification": ("/tag", "/pipeline/token-classification", *_TOKENS, "/invocations"),
-    "question-answering": ("/answer", "/pipeline/question-answering", *_TOKENS),
+    "token-classification": ("/tag", "/pipeline/token-classification", *_ANY),
+    "question-answering": ("/answer", "/pipeline/question-answering", *_TOKENS, _TENSORS),
 }
 """Which routes a model of a task answers; those of the house come first."""
 

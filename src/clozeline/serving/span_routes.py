@@ -4,8 +4,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Request, Response
 
-from clozeline.inference.answerer import Reading
-from clozeline.inference.spans import SpanSearch
 from clozeline.serving import schemas, span_schemas
 from clozeline.serving.bodies import JsonRoute
 from clozeline.serving.openapi import ANSWER_EXAMPLES, TAG_EXAMPLES, answered
@@ -62,13 +60,7 @@ async def answer(
     served = service.catalogue.answerer(body.model)
     wanted = body.parameters
     pairs = [(body.inputs.question, body.inputs.context)]
-    search = SpanSearch(
-        top_k=wanted.top_k,
-        max_answer_tokens=wanted.max_answer_len,
-        may_be_unanswerable=wanted.handle_impossible_answer,
-        align_to_words=wanted.align_to_words,
-    )
-    reading = Reading(wanted.max_seq_len, wanted.doc_stride, wanted.max_question_len)
+    search, reading = wanted.spans(wanted.top_k), wanted.reading()
     reply = await service.asking.ask(
         request,
         served,

@@ -7,7 +7,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from clozeline.inference.answerer import Reading
 from clozeline.inference.entities import OUTSIDE, Aggregation
+from clozeline.inference.spans import SpanSearch
 from clozeline.serving.limits import MAX_TOP_K
 from clozeline.serving.schemas import Inputs, ModelName, RequestBody, Text, TopK
 
@@ -16,7 +18,7 @@ _Tokens = Annotated[int, Field(ge=1, le=_MAX_TOKENS)]
 _Overlap = Annotated[int, Field(ge=0, le=_MAX_TOKENS)]
 
 
-class TagParameters(RequestBody):
+class TagReading(RequestBody):
     aggregation_strategy: Annotated[
         Aggregation,
         Field(
@@ -24,13 +26,16 @@ class TagParameters(RequestBody):
             "by the tag of their first token, of the mean of their tokens, or of the surest."
         ),
     ] = "simple"
-    ignore_labels: list[str] = Field(
-        default_factory=lambda: [OUTSIDE], max_length=MAX_TOP_K, description="Types that are left out."
-    )
     stride: Annotated[
         _Overlap | None,
         Field(description="Tokens that two windows of a long text have in common, at most half; null: a quarter."),
     ] = None
+
+
+class TagParameters(TagReading):
+    ignore_labels: list[str] = Field(
+        default_factory=lambda: [OUTSIDE], max_length=MAX_TOP_K, description="Types that are left out."
+    )
 
 
 class TagRequest(RequestBody):
@@ -67,8 +72,7 @@ class QuestionInputs(RequestBody):
     context: Text
 
 
-class AnswerParameters(RequestBody):
-    top_k: Annotated[TopK, Field(description="Answers; of more than one, a list comes.")] = 1
+class AnswerSearch(RequestBody):
     handle_impossible_answer: Annotated[
         bool, Field(description="Whether no answer, an empty text, may be the answer.")
     ] = False
@@ -82,6 +86,21 @@ class AnswerParameters(RequestBody):
         Field(description="Tokens that two windows of a long context have in common, at most half; null: 128."),
     ] = None
     align_to_words: Annotated[bool, Field(description="Whether answers begin and end with whole words.")] = True
+
+    def spans(self, top_k: int) -> SpanSearch:
+        return SpanSearch(
+            top_k=top_k,
+            max_answer_tokens=self.max_answer_len,
+            may_be_unanswerable=self.handle_impossible_answer,
+            align_to_words=self.align_to_words,
+        )
+
+    def reading(self) -> Reading:
+        return Reading(self.max_seq_len, self.doc_stride, self.max_question_len)
+
+
+class AnswerParameters(AnswerSearch):
+    top_k: Annotated[TopK, Field(description="Answers; of more than one, a list comes.")] = 1
 
 
 class AnswerRequest(RequestBody):

@@ -1,89 +1,53 @@
 """The Open Inference Protocol, version 2, over HTTP: what the clients of Triton and KServe speak.
 
-Texts come as a tensor `text`. An encoder answers with `embedding`, or with `token` and `score` where it is to fill a
-mask; a classifier with `label` and `score`.
+Texts come as a tensor `text`, questions as `question` and `context`. An encoder answers with `embedding`, or with
+`token` and `score` where it is to fill a mask; a classifier with `label` and `score`; a tagger with `entities`, for each
+text a list in JSON; a question answerer with `answer` and `score`, and with `start` and `end`, its place in the context in
+characters.
 """
 
+from collections.abc import Callable, Coroutine, Mapping
 from importlib.metadata import version as version_of
-from typing import Annotated
+from types import MappingProxyType
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Path, Request, Response
-from fastapi.openapi.models import Example
-from pydantic import BaseModel, Field
 
+from clozeline.inference.manifest import Task
 from clozeline.serving import schemas, status_routes
 from clozeline.serving.catalogue import no_such_model
 from clozeline.serving.dialects import INFERENCE_PROTOCOL
 from clozeline.serving.loading import LoadedModel
 from clozeline.serving.openapi import answered, not_ready
 from clozeline.serving.protocols import tensors
+from clozeline.serving.protocols.infer_parameters import check_parameters
+from clozeline.serving.protocols.infer_schemas import (
+    EXAMPLES,
+    InferRequest,
+    InferResponse,
+    ModelMetadata,
+    ModelReady,
+    ServerMetadata,
+    TensorMetadata,
+)
 from clozeline.serving.protocols.named_outputs import (
+    DATATYPES,
+    INPUTS,
     OUTPUTS,
+    Answered,
     Asked,
-    InferParameters,
-    RequestedOutput,
+    OutputName,
+    check_inputs,
     encoded,
     labelled,
     outputs_of,
 )
+from clozeline.serving.protocols.span_outputs import found_answers, found_entities
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.service import service_of
 
 router = APIRouter(prefix="/v2", route_class=tensors.TensorRoute, tags=["Open Inference Protocol"])
 
-
-class InferRequest(schemas.RequestBody):
-    id: str | None = None
-    parameters: InferParameters = InferParameters()
-    inputs: Annotated[list[tensors.InputTensor], Field(min_length=1, max_length=1)]
-    outputs: Annotated[list[RequestedOutput], Field(default_factory=list, max_length=3)]
-
-
-class InferResponse(BaseModel):
-    model_name: str
-    model_version: str
-    id: str | None = None
-    outputs: list[tensors.Tensor]
-
-
-class ServerMetadata(BaseModel):
-    name: str
-    version: str
-    extensions: list[str]
-
-
-class TensorMetadata(BaseModel):
-    name: str
-    datatype: str
-    shape: list[int]
-
-
-class ModelMetadata(BaseModel):
-    name: str
-    versions: list[str]
-    platform: str
-    inputs: list[TensorMetadata]
-    outputs: list[TensorMetadata]
-
-
-class ModelReady(BaseModel):
-    name: str
-    ready: bool
-
-
-_TEXTS = {"name": "text", "shape": [2], "datatype": "BYTES", "data": ["Sort a list.", "Open a file."]}
-EXAMPLES: dict[str, Example] = {
-    "texts": {"summary": "Two texts", "value": {"inputs": [_TEXTS]}},
-    "named": {
-        "summary": "Words for a mask",
-        "value": {
-            "id": "1",
-            "parameters": {"top_k": 3},
-            "inputs": [{"name": "text", "shape": [1, 1], "datatype": "BYTES", "data": [["Return the [MASK]."]]}],
-            "outputs": [{"name": "token"}, {"name": "score"}],
-        },
-    },
-}
 _NAMED = answered("Which model it is", INFERENCE_PROTOCOL, is_timed=False)
 _INFERRED = answered("The outputs that were asked for", INFERENCE_PROTOCOL)
 VersionPath = Annotated[str, Path(description="Of the model; another than the one that is served is not found.")]
@@ -135,15 +99,21 @@ async def infer(
     service = service_of(request)
     served = service.catalogue.answering("/v2/models/{model}/infer", model)
     task = served.model.manifest.task
-    wanted = outputs_of(task, body.outputs)
-    texts = schemas.checked_texts(tensors.texts_of(body.inputs[0], request.state.behind_json), "inputs[0].data")
-    asked = Asked(request, model, texts, body.parameters, timeout_milliseconds)
-    values, headers = await (labelled if task == "text-classification" else encoded)(service, asked, wanted)
+    check_parameters(task, body.parameters)
+    asked = Asked(
+        request,
+        model,
+        _inputs(request, task, body),
+        outputs_of(task, body.outputs),
+        body.parameters,
+        timeout_milliseconds,
+    )
+    values, headers = await _ANSWERS[task](service, asked)
     binary = {output.name: output.parameters.binary_data for output in body.outputs}
     everywhere = body.parameters.binary_data_output
     outputs = [
         tensors.OutputTensor(name, values[name], everywhere if binary.get(name) is None else bool(binary[name]))
-        for name in wanted
+        for name in asked.outputs
     ]
     told = {"model_name": served.identity.name, "model_version": served.identity.version}
     return tensors.answer(told | ({} if body.id is None else {"id": body.id}), outputs, headers)
@@ -192,19 +162,36 @@ def _check_version(request: Request, model: str, version: str) -> None:
         raise no_such_model(f"{model}, version {version}", [f"{model}, version {served.identity.version}"])
 
 
+def _inputs(request: Request, task: Task, body: InferRequest) -> dict[tensors.InputName, list[str]]:
+    check_inputs(task, [tensor.name for tensor in body.inputs])
+    strings = tensors.strings_of(body.inputs, request.state.behind_json)
+    return {
+        tensor.name: schemas.checked_texts(texts, f"inputs[{number}].data")
+        for number, (tensor, texts) in enumerate(zip(body.inputs, strings, strict=True))
+    }
+
+
 def _metadata(served: LoadedModel) -> ModelMetadata:
-    manifest = served.model.manifest
+    task = served.model.manifest.task
+    second_axes: dict[OutputName, int] = {"embedding": served.model.manifest.hidden_size, "entities": 1}
     return ModelMetadata(
         name=served.identity.name,
         versions=[served.identity.version],
         platform="onnxruntime_onnx",
-        inputs=[TensorMetadata(name="text", datatype="BYTES", shape=[-1])],
+        inputs=[TensorMetadata(name=name, datatype="BYTES", shape=[-1]) for name in INPUTS[task]],
         outputs=[
-            TensorMetadata(
-                name=name,
-                datatype="BYTES" if name in ("token", "label") else "FP32",
-                shape=[-1, manifest.hidden_size if name == "embedding" else -1],
-            )
-            for name in OUTPUTS.get(manifest.task, ())
+            TensorMetadata(name=name, datatype=DATATYPES[name], shape=[-1, second_axes.get(name, -1)])
+            for name in OUTPUTS[task]
         ],
     )
+
+
+_ANSWERS: Mapping[Task, Callable[..., Coroutine[Any, Any, Answered]]] = MappingProxyType(
+    {
+        "fill-mask": encoded,
+        "feature-extraction": encoded,
+        "text-classification": labelled,
+        "token-classification": found_entities,
+        "question-answering": found_answers,
+    }
+)

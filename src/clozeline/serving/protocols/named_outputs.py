@@ -1,45 +1,63 @@
-"""The outputs of a model by the names that the Open Inference Protocol gives them.
+"""The inputs and outputs of a model by the names that the Open Inference Protocol gives them.
 
-N texts, H hidden, K candidates or labels: `embedding` is [N, H], all others are [N, K].
+N texts, H hidden, K candidates, labels or answers: `embedding` is [N, H], `entities` [N, 1], all others are [N, K].
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from fastapi import Request
-from pydantic import Field
 
 from clozeline.inference.encoder import Encoder, Filled
 from clozeline.inference.manifest import Task
 from clozeline.inference.question import AnyQuestion, Question
 from clozeline.serving.errors import problem
 from clozeline.serving.masks import filling
+from clozeline.serving.protocols.infer_parameters import InferParameters
+from clozeline.serving.protocols.tensors import Datatype, InputName, Values
 from clozeline.serving.routes import with_mask_token
-from clozeline.serving.schemas import RequestBody, TopK, Truncate
+from clozeline.serving.schemas import RequestBody
 from clozeline.serving.service import Service
 
-OutputName = Literal["embedding", "token", "score", "label"]
-OUTPUTS: dict[Task, tuple[OutputName, ...]] = {
-    "fill-mask": ("embedding", "token", "score"),
-    "text-classification": ("label", "score"),
-    "feature-extraction": ("embedding",),
-}
-"""Of tasks whose answers are tensors: entities are not, and a question comes with a context."""
-_UNASKED = {**OUTPUTS, "fill-mask": ("embedding",)}
+OutputName = Literal["embedding", "token", "score", "label", "entities", "answer", "start", "end"]
+INPUTS: Mapping[Task, tuple[InputName, ...]] = MappingProxyType(
+    {
+        "fill-mask": ("text",),
+        "text-classification": ("text",),
+        "feature-extraction": ("text",),
+        "token-classification": ("text",),
+        "question-answering": ("question", "context"),
+    }
+)
+OUTPUTS: Mapping[Task, tuple[OutputName, ...]] = MappingProxyType(
+    {
+        "fill-mask": ("embedding", "token", "score"),
+        "text-classification": ("label", "score"),
+        "feature-extraction": ("embedding",),
+        "token-classification": ("entities",),
+        "question-answering": ("answer", "score", "start", "end"),
+    }
+)
+_UNASKED: Mapping[Task, tuple[OutputName, ...]] = MappingProxyType({**OUTPUTS, "fill-mask": ("embedding",)})
 """What comes where no outputs are named."""
+DATATYPES: Mapping[OutputName, Datatype] = MappingProxyType(
+    {
+        "embedding": "FP32",
+        "token": "BYTES",
+        "score": "FP32",
+        "label": "BYTES",
+        "entities": "BYTES",
+        "answer": "BYTES",
+        "start": "INT64",
+        "end": "INT64",
+    }
+)
 _DEFAULT_CANDIDATES = 5
-Values = dict[OutputName, npt.NDArray[np.float32] | list[list[str]]]
-Answered = tuple[Values, dict[str, str]]
+Answered = tuple[dict[OutputName, Values], dict[str, str]]
 """The outputs, and the headers that tell who gave them."""
-
-
-class InferParameters(RequestBody):
-    binary_data_output: bool = False
-    top_k: Annotated[TopK | None, Field(description="Candidates of the mask, or labels; null: 5, or all.")] = None
-    truncate: Truncate = False
 
 
 class OutputParameters(RequestBody):
@@ -55,9 +73,24 @@ class RequestedOutput(RequestBody):
 class Asked:
     request: Request
     model: str
-    texts: list[str]
+    inputs: Mapping[InputName, list[str]]
+    outputs: Sequence[OutputName]
     parameters: InferParameters
     timeout_milliseconds: int | None
+
+
+def check_inputs(task: Task, given: Sequence[InputName]) -> None:
+    """Raises ApiError: 422, a model of `task` is asked with other inputs."""
+    if sorted(given) != sorted(INPUTS[task]):
+        raise problem(
+            422,
+            "no_such_input",
+            "the model is asked with other inputs",
+            given=", ".join(given),
+            expected=" and ".join(INPUTS[task]),
+            do="name the inputs as /v2/models/NAME does, each once",
+            param="inputs",
+        )
 
 
 def outputs_of(task: Task, requested: Sequence[RequestedOutput]) -> tuple[OutputName, ...]:
@@ -81,15 +114,16 @@ def outputs_of(task: Task, requested: Sequence[RequestedOutput]) -> tuple[Output
     return wanted
 
 
-async def labelled(service: Service, asked: Asked, wanted: Sequence[OutputName]) -> Answered:
+async def labelled(service: Service, asked: Asked) -> Answered:
     """Labels of a classifier, best first."""
     served = service.catalogue.classifier(asked.model)
+    texts = asked.inputs["text"]
     top_k = asked.parameters.top_k or len(served.model.manifest.labels)
     reply = await service.asking.ask(
         asked.request,
         served,
-        asked.texts,
-        lambda: served.model.classifying(asked.texts, top_k=top_k, truncate=asked.parameters.truncate),
+        texts,
+        lambda: served.model.classifying(texts, top_k=top_k, truncate=asked.parameters.truncate),
         asked.timeout_milliseconds,
     )
     service.metrics.confident(asked.model, (labels[0].score for labels in reply.answers))
@@ -97,22 +131,23 @@ async def labelled(service: Service, asked: Asked, wanted: Sequence[OutputName])
     return {"label": [[one.label for one in labels] for labels in reply.answers], "score": score_NK}, reply.headers
 
 
-async def encoded(service: Service, asked: Asked, wanted: Sequence[OutputName]) -> Answered:
+async def encoded(service: Service, asked: Asked) -> Answered:
     """The embeddings of an encoder, its words for the one mask of each text, or both."""
     served = service.catalogue.embedder(asked.model)
+    texts, wanted = asked.inputs["text"], asked.outputs
     fills = bool({"token", "score"} & set(wanted))
 
     def questions() -> Iterator[AnyQuestion]:
         if "embedding" in wanted:
-            yield served.model.embedding(asked.texts, truncate=asked.parameters.truncate)
+            yield served.model.embedding(texts, truncate=asked.parameters.truncate)
         if fills:
             assert isinstance(served.model, Encoder), "no other model has these outputs"
             yield _filling(served.model, asked)
 
     replies = await service.asking.ask_together(
-        asked.request, served, asked.texts, lambda: list(questions()), asked.timeout_milliseconds
+        asked.request, served, texts, lambda: list(questions()), asked.timeout_milliseconds
     )
-    values: Values = {}
+    values: dict[OutputName, Values] = {}
     if "embedding" in wanted:
         values["embedding"] = np.stack(replies[0].answers)
     if fills:
@@ -125,7 +160,7 @@ async def encoded(service: Service, asked: Asked, wanted: Sequence[OutputName]) 
 
 
 def _filling(encoder: Encoder, asked: Asked) -> Question[list[list[Filled]]]:
-    texts = with_mask_token(asked.texts, encoder.manifest.special_tokens.mask_token)
+    texts = with_mask_token(asked.inputs["text"], encoder.manifest.special_tokens.mask_token)
     top_k = asked.parameters.top_k or _DEFAULT_CANDIDATES
     return filling(encoder, texts, top_k=top_k, truncate=asked.parameters.truncate)
 

@@ -3,9 +3,12 @@
 Strings are BYTES: in the raw form each has its length before it, 4 bytes, little-endian.
 """
 
+import math
 import struct
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -21,6 +24,9 @@ from clozeline.serving.responses import JsonResponse
 from clozeline.serving.schemas import RequestBody
 
 HEADER_LENGTH = "inference-header-content-length"
+InputName = Literal["text", "question", "context"]
+Datatype = Literal["FP32", "INT64", "BYTES"]
+Values = npt.NDArray[np.float32] | npt.NDArray[np.int64] | list[list[str]]
 _COUNT = struct.Struct("<I")
 
 
@@ -29,7 +35,7 @@ class InputParameters(RequestBody):
 
 
 class InputTensor(RequestBody):
-    name: Literal["text"]
+    name: InputName
     shape: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1, max_length=2)]
     datatype: Literal["BYTES"]
     parameters: InputParameters = InputParameters()
@@ -43,15 +49,15 @@ class Tensor(BaseModel):
 
     name: str
     shape: list[int]
-    datatype: Literal["FP32", "BYTES"]
+    datatype: Datatype
     parameters: dict[str, int] | None = None
-    data: list[float] | list[str] | None = None
+    data: list[float] | list[int] | list[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class OutputTensor:
     name: str
-    values: npt.NDArray[np.float32] | list[list[str]]
+    values: Values
     is_binary: bool
 
 
@@ -83,24 +89,35 @@ async def _parsed(request: Request) -> Request:
     return parsed
 
 
-def texts_of(tensor: InputTensor, behind_json: bytes) -> list[str]:
-    """The strings of an input.
+def strings_of(inputs: Sequence[InputTensor], behind_json: bytes) -> list[list[str]]:
+    """The strings of each input; what comes as raw bytes lies behind the JSON in the order of the inputs.
 
     Raises:
-        ApiError: 422, they are not as many as its shape says, or not UTF-8.
+        ApiError: 422, they are not as many as a shape says, or not UTF-8.
     """
-    size_bytes = tensor.parameters.binary_data_size
-    if size_bytes is not None:
-        if tensor.data is not None or size_bytes != len(behind_json):
-            raise _unreadable(f"{len(behind_json)} bytes behind the JSON", f"{size_bytes} bytes, and no `data`")
-        texts = _unpacked(behind_json)
+    sizes_bytes = [tensor.parameters.binary_data_size or 0 for tensor in inputs]
+    if sum(sizes_bytes) != len(behind_json):
+        raise _unreadable(f"{len(behind_json)} bytes behind the JSON", f"{sum(sizes_bytes)}, as the inputs say")
+    ends = list(accumulate(sizes_bytes))
+    return [
+        _strings(number, tensor, behind_json[end - size : end])
+        for number, (tensor, size, end) in enumerate(zip(inputs, sizes_bytes, ends, strict=True))
+    ]
+
+
+def _strings(number: int, tensor: InputTensor, raw: bytes) -> list[str]:
+    is_raw = tensor.parameters.binary_data_size is not None
+    if is_raw and tensor.data is not None:
+        raise _unreadable("`data`, and a size of bytes behind the JSON", "one of them", number)
+    if is_raw:
+        texts = _unpacked(number, raw)
     else:
-        rows = tensor.data or []
-        texts = [text for row in rows for text in ([row] if isinstance(row, str) else row)]
-    count = int(np.prod(tensor.shape))
-    if len(texts) != count or tensor.shape[1:] not in ([], [1]):
+        texts = [text for row in tensor.data or [] for text in ([row] if isinstance(row, str) else row)]
+    if len(texts) != math.prod(tensor.shape) or tensor.shape[1:] not in ([], [1]):
         raise _unreadable(
-            f"shape {tensor.shape}, and {len(texts)} strings", "shape [texts] or [texts, 1], and as many strings"
+            f"shape {tensor.shape}, and {len(texts)} strings",
+            "shape [texts] or [texts, 1], and as many strings",
+            number,
         )
     return texts
 
@@ -123,6 +140,10 @@ def answer(content: dict[str, Any], outputs: Sequence[OutputTensor], headers: di
     )
 
 
+_NUMBERS: Mapping[str, tuple[Datatype, str]] = MappingProxyType({"f": ("FP32", "<f4"), "i": ("INT64", "<i8")})
+"""By the kind of their array: what they are called, and how they go over the wire."""
+
+
 def _told(output: OutputTensor) -> tuple[dict[str, Any], bytes]:
     if isinstance(output.values, list):
         flat = [text for row in output.values for text in row]
@@ -130,9 +151,10 @@ def _told(output: OutputTensor) -> tuple[dict[str, Any], bytes]:
         told: dict[str, Any] = {"name": output.name, "shape": shape, "datatype": "BYTES"}
         raw = b"".join(_COUNT.pack(len(one)) + one for one in (text.encode() for text in flat))
         return (told | _size(raw), raw) if output.is_binary else (told | {"data": flat}, b"")
-    told = {"name": output.name, "shape": list(output.values.shape), "datatype": "FP32"}
+    datatype, wire_type = _NUMBERS[output.values.dtype.kind]
+    told = {"name": output.name, "shape": list(output.values.shape), "datatype": datatype}
     if output.is_binary:
-        raw = output.values.astype("<f4", copy=False).tobytes()
+        raw = output.values.astype(wire_type, copy=False).tobytes()
         return told | _size(raw), raw
     return told | {"data": np.ascontiguousarray(output.values.ravel())}, b""
 
@@ -141,7 +163,7 @@ def _size(raw: bytes) -> dict[str, Any]:
     return {"parameters": {"binary_data_size": len(raw)}}
 
 
-def _unpacked(raw: bytes) -> list[str]:
+def _unpacked(number: int, raw: bytes) -> list[str]:
     texts, start = [], 0
     while start < len(raw):
         begin = start + _COUNT.size
@@ -149,20 +171,23 @@ def _unpacked(raw: bytes) -> list[str]:
         start = begin + length
         if start > len(raw):
             raise _unreadable(
-                "a string that ends behind the body", "each string behind its length, 4 bytes little-endian"
+                "a string that ends behind its tensor", "each string behind its length, 4 bytes little-endian", number
             )
-        texts.append(_decoded(raw[begin:start]))
+        texts.append(_decoded(number, raw[begin:start]))
     return texts
 
 
-def _decoded(raw: bytes) -> str:
+def _decoded(number: int, raw: bytes) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise _unreadable(f"bytes that are no UTF-8: {raw[error.start : error.end]!r}", "text in UTF-8") from error
+        raise _unreadable(
+            f"bytes that are no UTF-8: {raw[error.start : error.end]!r}", "text in UTF-8", number
+        ) from error
 
 
-def _unreadable(given: str, expected: str) -> ApiError:
+def _unreadable(given: str, expected: str, number: int | None = None) -> ApiError:
+    """`number`: of the input that it is about; None: all of them."""
     return problem(
         422,
         "unreadable_tensor",
@@ -170,5 +195,5 @@ def _unreadable(given: str, expected: str) -> ApiError:
         given=given,
         expected=expected,
         do="compare the request with the example at /docs",
-        param="inputs[0]",
+        param="inputs" if number is None else f"inputs[{number}]",
     )
