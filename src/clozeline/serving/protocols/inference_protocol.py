@@ -1,9 +1,9 @@
 """The Open Inference Protocol, version 2, over HTTP: what the clients of Triton and KServe speak.
 
 Texts come as a tensor `text`, questions as `question` and `context`. An encoder answers with `embedding`, or with
-`token` and `score` where it is to fill a mask; a classifier with `label` and `score`; a tagger with `entities`, for each
-text a list in JSON; a question answerer with `answer` and `score`, and with `start` and `end`, its place in the context in
-characters.
+`token` and `score` where it is to fill a mask; a classifier with `label` and `score`; a tagger with `entities`, a list
+in JSON for each text; a question answerer with `answer` and `score`, and with its place in the context, in characters,
+`start` and `end`.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
