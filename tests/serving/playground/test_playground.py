@@ -1,15 +1,12 @@
 """The playground in a real browser: by keyboard and mouse, on a phone and on a screen, in light and in dark."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 from PIL import Image
-from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.remote.webelement import WebElement
-from selenium.webdriver.support.ui import Select, WebDriverWait
+from selenium.webdriver.support.ui import Select
 
 from clozeline.serving.access import ApiKeys
 from clozeline.serving.app import create_app
@@ -17,53 +14,13 @@ from clozeline.serving.catalogue import Catalogue
 from clozeline.serving.loading import open_source
 from clozeline.serving.service import Capacity, Service
 from clozeline.serving.sources import parse_sources
-from tests.browser import Browser, Scheme, running_browser
+from tests.browser import Browser, Scheme
 from tests.serving.conftest import run_app
+from tests.serving.playground.conftest import Page
 from tests.tiny_packages import write_embedder
 
 pytestmark = pytest.mark.slow
 KEY = "a-key-of-some-length"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    with running_browser(tmp_path_factory.mktemp("profile")) as browser:
-        yield browser
-
-
-class Page:
-    """What a person does on it."""
-
-    def __init__(self, browser: Browser) -> None:
-        self.browser = browser
-
-    def one(self, selector: str) -> WebElement:
-        return self.browser.driver.find_element(By.CSS_SELECTOR, selector)
-
-    def every(self, selector: str) -> list[WebElement]:
-        return self.browser.driver.find_elements(By.CSS_SELECTOR, selector)
-
-    def wait_for(self, selector: str) -> WebElement:
-        """Until one is shown."""
-        waiting = WebDriverWait(self.browser.driver, 60)
-        return waiting.until(lambda _: next((one for one in self.every(selector) if one.is_displayed()), None))
-
-    def write(self, field: str, text: str) -> None:
-        self.one(field).clear()
-        self.one(field).send_keys(text)
-
-    def words(self, section: str) -> list[tuple[str, float]]:
-        names, shares = self.every(f"{section} li .name"), self.every(f"{section} li .share")
-        return [(name.text, float(share.text.removesuffix(" %"))) for name, share in zip(names, shares, strict=True)]
-
-
-@pytest.fixture
-def page(browser: Browser, client: httpx.Client) -> Iterator[Page]:
-    browser.open(str(client.base_url))
-    page = Page(browser)
-    page.wait_for("#fill")
-    yield page
-    assert browser.console_errors() == []
 
 
 def test_a_sentence_is_filled_by_keyboard_alone_and_a_word_chosen(page: Page, client: httpx.Client) -> None:
@@ -201,8 +158,8 @@ def test_only_what_can_be_asked_is_shown(browser: Browser, catalogue: Catalogue)
         browser.open(str(client.base_url))
         page = Page(browser)
         page.wait_for("#classify")
-        hidden = ("fill", "compare", "tag", "answer", "key", "problem")
-        assert [page.one(f"#{name}").is_displayed() for name in hidden] == [False] * 6
+        hidden = ("fill", "compare", "choose", "tag", "answer", "key", "problem")
+        assert [page.one(f"#{name}").is_displayed() for name in hidden] == [False] * len(hidden)
 
 
 def test_an_encoder_without_a_head_compares_and_fills_no_blanks(browser: Browser, tmp_path: Path) -> None:
@@ -213,7 +170,8 @@ def test_an_encoder_without_a_head_compares_and_fills_no_blanks(browser: Browser
         browser.open(str(client.base_url))
         page = Page(browser)
         page.wait_for("#compare")
-        assert [page.one(f"#{name}").is_displayed() for name in ("fill", "classify", "problem")] == [False] * 3
+        hidden = ("fill", "classify", "choose", "problem")
+        assert [page.one(f"#{name}").is_displayed() for name in hidden] == [False] * len(hidden)
         page.one("#compare form button").click()
         assert "docsearch, version" in page.wait_for("#compare .told:last-child").text
         assert page.one("#compare .big").text
@@ -225,14 +183,14 @@ def test_it_fits_the_screen_can_be_read_and_asks_nobody_else(
 ) -> None:
     browser.open(str(client.base_url), width=width, scheme=scheme)
     page = Page(browser)
-    for section in ("#fill", "#compare", "#classify", "#tag", "#answer"):
+    for section in ("#fill", "#compare", "#classify", "#choose", "#tag", "#answer"):
         page.wait_for(f"{section} form button:not([type])").click()
         page.wait_for(f"{section} .told")
     browser.driver.execute_script("document.querySelectorAll('details').forEach(one => one.open = true)")
     assert browser.overflow() == 0
     assert browser.faint_texts() == []
     paths = [address.removeprefix(str(client.base_url)).strip("/") for address in browser.requests()]
-    assert paths == ["", "models", "fill-mask", "embed", "classify", "tag", "answer"]
+    assert paths == ["", "models", "fill-mask", "embed", "classify", "zero-shot", "tag", "answer"]
     assert browser.console_errors() == []
     picture = Image.open(browser.screenshot(tmp_path / "page.png")).convert("L")
     assert picture.width == width

@@ -110,6 +110,21 @@ async function classify(section, result, { name: model, decision_threshold: thre
   return answer;
 }
 
+async function choose(section, result, { name: model }) {
+  const labels = find("#choose-labels").value.split(/[,\n]/).map((label) => label.trim()).filter(Boolean);
+  const each = find("#choose-each");
+  const parameters = {
+    candidate_labels: [...new Set(labels)],
+    hypothesis_template: find("#choose-template").value,
+    multi_label: each.checked && !each.parentElement.hidden,
+  };
+  const answer = await ask("/zero-shot", { inputs: find("#choose-text").value, model, parameters });
+  result.replaceChildren();
+  make("h3", result, "Likeliest labels");
+  ranking(result, answer.content.map((one) => ({ name: one.label, score: one.score })));
+  return answer;
+}
+
 async function tag(section, result, { name: model }) {
   const inputs = find("#tag-text").value;
   const answer = await ask("/tag", { inputs, model, parameters: { aggregation_strategy: "first" } });
@@ -140,6 +155,7 @@ const ASKED = {
   fill: ["/fill-mask", fill],
   compare: ["/embed", compare],
   classify: ["/classify", classify],
+  choose: ["/zero-shot", choose],
   tag: ["/tag", tag],
   answer: ["/answer", answer],
 };
@@ -148,16 +164,24 @@ function prepare(id, models) {
   const section = find(`#${id}`);
   const [route, send] = ASKED[id];
   const able = models.filter((model) => model.routes.includes(route) && (id !== "fill" || model.mask_token));
+  // As the server chooses: a model that was trained to tell goes before one that only fills a blank.
+  if (id === "choose") able.sort((one, other) => (one.task === "fill-mask") - (other.task === "fill-mask"));
   section.hidden = !able.length;
   const choice = find("select", section);
   choice.replaceChildren(...able.map((model) => new Option(`${model.name} (${model.precision})`, model.name)));
+  const chosen = () => able.find((model) => model.name === choice.value);
+  // What only models of one task can be asked is shown with those.
+  choice.onchange = () => section.querySelectorAll("[data-task]").forEach((one) => {
+    one.hidden = chosen()?.task !== one.dataset.task;
+  });
+  choice.onchange();
   const result = find(".result", section);
   const button = find("button:not([type])", section);
   find("form", section).onsubmit = async (event) => {
     event.preventDefault();
     button.disabled = true;
     try {
-      tell(result, await send(section, result, able.find((model) => model.name === choice.value)));
+      tell(result, await send(section, result, chosen()));
     } catch (error) {
       result.replaceChildren();
       make("p", result, error.message, "wrong");
