@@ -84,7 +84,7 @@ def _fill_tables(texts: Sequence[str], answers: "list[list[list[Filled]]]") -> I
         for number, mask in enumerate(masks, start=1):
             which = f" (mask {number} of {len(masks)})" if len(masks) > 1 else ""
             yield Text(f"{text}{which}", style="bold")
-            yield _ranking("word", [(candidate.token_str, candidate.score) for candidate in mask])
+            yield ranking("word", [(candidate.token_str, candidate.score) for candidate in mask])
 
 
 def _embed_records(texts: Sequence[str], embeddings_TH: "npt.NDArray[np.float32]") -> Iterator[dict[str, Any]]:
@@ -124,10 +124,11 @@ def _classify_lines(texts: Sequence[str], answers: "list[list[LabelScore]]") -> 
 def _classify_tables(texts: Sequence[str], answers: "list[list[LabelScore]]") -> Iterator[RenderableType]:
     for text, scores in zip(texts, answers, strict=True):
         yield Text(text, style="bold")
-        yield _ranking("label", [(score.label, score.score) for score in scores])
+        yield ranking("label", [(score.label, score.score) for score in scores])
 
 
-def _ranking(what: str, scores: Sequence[tuple[str, float]]) -> Table:
+def ranking(what: str, scores: Sequence[tuple[str, float]]) -> Table:
+    """Names with their probabilities, as numbers and as bars."""
     table = Table()
     table.add_column(what)
     table.add_column("probability", justify="right")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from clozeline.cli.predict import PrecisionOption
+from clozeline.cli.asking import PrecisionOption
 from clozeline.serving import KEYS_VARIABLE
 
 if TYPE_CHECKING:

@@ -136,5 +136,6 @@ def _no_model(verb: str, task: str) -> ArtifactError:
         f"there is no model to {verb}",
         given=f"no {DIST}/*/{FILES.manifest} ({task}), and no champion in the registry",
         expected="an exported or a released model",
-        do="run `make run` (or `dvc repro`) here, or name a model: a folder, or models:/NAME@ALIAS",
+        do="run `make run` (or `dvc repro`) here, which exports what `export.models` in params.yaml names, or name a "
+        "model: a folder, or models:/NAME@ALIAS",
     )

@@ -1,0 +1,185 @@
+"""`clozeline tag` and `clozeline answer`: what an exported model points at in a text."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from clozeline.cli.asking import (
+    PANEL,
+    JsonOption,
+    ModelOption,
+    PrecisionOption,
+    TextsArgument,
+    chunks,
+    decoded,
+    opened,
+)
+from clozeline.errors import DataError, ParamsError
+
+if TYPE_CHECKING:
+    from clozeline.inference.answerer import Answerer
+    from clozeline.inference.tagger import Tagger
+
+_STANDARD_INPUT = "-"
+
+
+def add_to(app: typer.Typer) -> None:
+    for verb in (tag, answer):
+        app.command(rich_help_panel=PANEL)(verb)
+
+
+def tag(
+    texts: TextsArgument,
+    model: ModelOption = None,
+    aggregation: Annotated[
+        Literal["none", "simple", "first", "average", "max"],
+        typer.Option(
+            help="none: every token; simple: neighbours of one type together; first, average, max: whole words, by the "
+            "tag of their first token, of the mean of their tokens, or of the surest."
+        ),
+    ] = "first",
+    precision: PrecisionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the entities of each text: people, places, or whatever the model was trained to tag.
+
+    A text may be of any length: a long one is read in windows that overlap.
+
+    In a terminal: the text with its entities marked, and a table. Else: tab-separated text, entity, type, probability,
+    and where it starts and ends in characters; no line for a text without entities.
+
+    Examples:
+
+    - `clozeline tag "Maria Lopez moved from Oslo to Rome."`
+    - `clozeline tag - --json --model dist/wnut17 < texts.txt > entities.jsonl`
+    """
+    from clozeline.cli import answers, span_answers
+
+    tagger = _tagger(model, precision)
+    show = answers.printer(as_json, span_answers.TAG)
+    for chunk in chunks(texts):
+        show(chunk, tagger.tag(chunk, strategy=aggregation))
+
+
+def answer(
+    questions: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="QUESTION...", help="Questions; quote each. `-` reads them from standard input, one on each line."
+        ),
+    ],
+    context: Annotated[str | None, typer.Option("--context", "-c", help="The text that may have the answer.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="A file with that text, in UTF-8; `-` is standard input.")
+    ] = None,
+    model: ModelOption = None,
+    top_k: Annotated[int, typer.Option(min=1, help="Answers to each question.")] = 3,
+    no_answer: Annotated[
+        bool | None,
+        typer.Option(
+            "--no-answer/--always-answer",
+            help="Whether the answer may be that the text has none. [default: if the model learned when it has none]",
+            show_default=False,
+        ),
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 15,
+    precision: PrecisionOption = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object for each question, on a line of its own.")
+    ] = False,
+) -> None:
+    """Answer questions from a text, each with a stretch of it.
+
+    The text may be of any length: a long one is read in windows that overlap.
+
+    In a terminal: a table, and the best answer where it stands. Else: tab-separated question, rank, answer,
+    probability, and where it starts and ends in characters; an answer that is empty says that the text has none.
+
+    Examples:
+
+    - `clozeline answer "Where does Maria live?" --context "Maria Lopez moved from Oslo to Rome."`
+    - `clozeline answer "What does it cost?" "Who pays?" --file contract.txt --top-k 1`
+    - `clozeline answer - --file README.md --json < questions.txt`
+    """
+    from clozeline.cli import answers, span_answers
+    from clozeline.inference.spans import SpanSearch
+
+    text = _context(context, file, questions)
+    answerer = _answerer(model, precision)
+    learned = answerer.manifest.no_answer_margin is not None
+    search = SpanSearch(
+        top_k=top_k,
+        max_answer_tokens=max_tokens,
+        may_be_unanswerable=learned if no_answer is None else no_answer,
+    )
+    show = answers.printer(as_json, span_answers.answers_from(text))
+    for chunk in chunks(questions):
+        # One at a time: each has the windows of the whole text.
+        show(chunk, [answerer.ask([(question, text)], search=search)[0] for question in chunk])
+
+
+def _tagger(place: str | None, precision: Literal["int8", "fp32"] | None) -> "Tagger":
+    from clozeline.inference.tagger import Tagger
+
+    model = opened(place, ("token-classification",), precision)
+    assert isinstance(model, Tagger)
+    return model
+
+
+def _answerer(place: str | None, precision: Literal["int8", "fp32"] | None) -> "Answerer":
+    from clozeline.inference.answerer import Answerer
+
+    model = opened(place, ("question-answering",), precision)
+    assert isinstance(model, Answerer)
+    return model
+
+
+def _context(context: str | None, file: Path | None, questions: list[str]) -> str:
+    if context is not None and file is None:
+        text = context
+    elif file is not None and context is None:
+        text = _read(file, questions)
+    else:
+        raise ParamsError(
+            "it is not clear which text is asked",
+            given="neither --context nor --file" if file is None else "both --context and --file",
+            expected="one of them",
+            do="write the text behind --context, or name its file: --file notes.txt",
+        )
+    if not text.strip():
+        raise DataError(
+            "the text that is asked is empty",
+            given=repr(text[:20]) if file is None else f"{file}, without a visible character",
+            expected="text that may have the answer",
+            do="write the text behind --context, or name its file: --file notes.txt",
+        )
+    return text
+
+
+def _read(file: Path, questions: list[str]) -> str:
+    if str(file) == _STANDARD_INPUT:
+        if questions == [_STANDARD_INPUT]:
+            raise ParamsError(
+                "standard input cannot be both",
+                given="- for the questions, and - for the text",
+                expected="one of them from standard input",
+                do="write the questions as arguments, or the text into a file",
+            )
+        return _decoded(sys.stdin.buffer.read(), "standard input")
+    try:
+        raw = file.read_bytes()
+    except OSError as error:
+        raise DataError(
+            f"{file} cannot be read",
+            given=error.strerror or type(error).__name__,
+            expected="a file with text in UTF-8",
+            do="name another file, or write the text behind --context",
+        ) from error
+    return _decoded(raw, str(file))
+
+
+def _decoded(raw: bytes, place: str) -> str:
+    lines = enumerate(raw.splitlines(keepends=True), start=1)
+    return "".join(decoded(line, f"line {number} of {place}") for number, line in lines)

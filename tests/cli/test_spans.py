@@ -1,0 +1,198 @@
+"""`clozeline tag` and `clozeline answer`: entities and answers for a person and for a program, and errors that help."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import get_args, get_type_hints
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from clozeline.cli import app
+from clozeline.cli.spans import tag
+from clozeline.errors import ClozelineError
+from clozeline.inference.answerer import Answerer
+from clozeline.inference.entities import Aggregation
+from clozeline.inference.package import load
+from clozeline.inference.spans import SpanSearch
+from clozeline.inference.tagger import Tagger
+from tests.tiny_packages import write_answerer, write_encoder, write_tagger
+
+CLOZELINE = [sys.executable, "-m", "clozeline"]
+TEXT = "open the lists of a file"
+QUESTION, CONTEXT = "open", "the list of a file, and é"
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("project")
+    write_encoder(folder / "dist" / "encoder")
+    write_tagger(folder / "dist" / "names")
+    write_answerer(folder / "dist" / "reader")
+    write_answerer(folder / "others" / "learned", no_answer_margin=-100.0)
+    (folder / "context.txt").write_text(CONTEXT, encoding="utf-8")
+    (folder / "latin.txt").write_bytes(b"fine\nM\xfcnchen\n")
+    (folder / "blank.txt").write_text(" \n", encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _inside(monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
+    monkeypatch.chdir(project)
+
+
+def ask(*arguments: str, given: bytes = b"") -> Result:
+    return CliRunner().invoke(app, arguments, input=given)
+
+
+def lines_of(*arguments: str, given: bytes = b"") -> list[list[str]]:
+    done = ask(*arguments, given=given)
+    assert done.exit_code == 0, done.exception
+    return [line.split("\t") for line in done.stdout.splitlines()]
+
+
+def records_of(*arguments: str, given: bytes = b"") -> list[dict[str, object]]:
+    done = ask(*arguments, "--json", given=given)
+    assert done.exit_code == 0, done.exception
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def tagger(project: Path) -> Tagger:
+    model = load(project / "dist" / "names")
+    assert isinstance(model, Tagger)
+    return model
+
+
+@pytest.fixture(scope="module")
+def answerer(project: Path) -> Answerer:
+    model = load(project / "dist" / "reader")
+    assert isinstance(model, Answerer)
+    return model
+
+
+def test_tag_writes_a_line_for_each_entity_with_its_place(tagger: Tagger) -> None:
+    (expected,) = tagger.tag([TEXT], strategy="first")
+    lines = lines_of("tag", TEXT)
+    assert len(lines) == len(expected) > 0
+    assert [(line[0], line[2], int(line[4]), int(line[5])) for line in lines] == [
+        (TEXT, one.entity_group, one.start, one.end) for one in expected
+    ]
+    assert [line[1] for line in lines] == [TEXT[one.start : one.end] for one in expected]
+    assert [float(line[3]) for line in lines] == pytest.approx([one.score for one in expected], abs=1e-4)
+
+
+def test_every_aggregation_can_be_asked(tagger: Tagger) -> None:
+    option = get_type_hints(tag)["aggregation"]
+    assert get_args(option) == get_args(Aggregation)
+    for strategy in get_args(Aggregation):
+        (record,) = records_of("tag", TEXT, "--aggregation", strategy)
+        (expected,) = tagger.tag([TEXT], strategy=strategy)
+        assert record == {"text": TEXT, "entities": [asdict(one) for one in expected]}
+
+
+def test_each_line_of_standard_input_is_tagged_or_asked() -> None:
+    tagged = records_of("tag", "-", given=f"{TEXT}\n\n é \n".encode())
+    assert [record["text"] for record in tagged] == [TEXT, "é"]
+    asked = records_of("answer", "-", "--context", CONTEXT, given=b"open\nreturn the list\n")
+    assert [record["question"] for record in asked] == ["open", "return the list"]
+    assert [len(record["answers"]) for record in asked] == [3, 3]
+
+
+def test_answers_are_stretches_of_the_text_best_first(answerer: Answerer) -> None:
+    (expected,) = answerer.ask([(QUESTION, CONTEXT)], search=SpanSearch(top_k=3))
+    lines = lines_of("answer", QUESTION, "--context", CONTEXT)
+    assert [line[:3] for line in lines] == [
+        [QUESTION, str(rank), one.answer] for rank, one in enumerate(expected, start=1)
+    ]
+    assert [CONTEXT[int(line[4]) : int(line[5])] for line in lines] == [line[2] for line in lines]
+    (only,) = lines_of("answer", QUESTION, "--context", CONTEXT, "--top-k", "1", "--max-tokens", "1")
+    assert len(only[2].split()) == 1
+
+
+def test_the_text_is_the_same_from_a_file_and_from_standard_input() -> None:
+    written = lines_of("answer", QUESTION, "return", "--context", CONTEXT)
+    assert lines_of("answer", QUESTION, "return", "--file", "context.txt") == written
+    assert lines_of("answer", QUESTION, "return", "--file", "-", given=CONTEXT.encode()) == written
+    assert {line[0] for line in written} == {QUESTION, "return"}
+
+
+def test_a_model_that_learned_when_there_is_no_answer_says_so_unless_one_is_wanted() -> None:
+    asked = ("answer", QUESTION, "--context", CONTEXT, "--top-k", "1")
+    learned = (*asked, "--model", "others/learned")
+    (with_none,), (without,) = lines_of(*learned), lines_of(*learned, "--always-answer")
+    assert (with_none[2], without[2] != "") == ("", True)
+    assert lines_of(*asked)[0] == without
+    (records,) = records_of("answer", QUESTION, "--context", CONTEXT, "--no-answer", "--top-k", "50")
+    assert "" in [one["answer"] for one in records["answers"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["tag", TEXT], ["entity", "type", "probability"]),
+        (["answer", QUESTION, "--context", f"the\nlist\n{CONTEXT}{' of a file' * 40}"], ["answer", "probability", "…"]),
+    ],
+)
+def test_in_a_terminal_there_is_a_table_and_the_text_with_marks(
+    project: Path, arguments: list[str], told: list[str]
+) -> None:
+    leader, follower = pty.openpty()
+    environment = {name: value for name, value in os.environ.items() if name != "NO_COLOR"} | {"TERM": "xterm"}
+    command = [*CLOZELINE, *arguments]
+    subprocess.run(command, cwd=project, stdout=follower, stdin=follower, env=environment, check=True)
+    shown = os.read(leader, 65_536).decode()
+    os.close(follower)
+    os.close(leader)
+    assert all(words in shown for words in told), shown
+    assert "\x1b[1;3" in shown  # bold, in a colour
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["tag", "a", "--model", "dist/encoder"], 2, ["dist/encoder does something else", "tag taggers"]),
+        (["answer", "a", "--context", "b", "--model", "dist/names"], 2, ["dist/names does something else"]),
+        (["answer", "a"], 2, ["which text is asked", "neither --context nor --file"]),
+        (["answer", "a", "--context", "b", "--file", "context.txt"], 2, ["both --context and --file"]),
+        (["answer", "-", "--file", "-"], 2, ["standard input cannot be both"]),
+        (["answer", "a", "--file", "nothing.txt"], 3, ["nothing.txt cannot be read", "No such file"]),
+        (["answer", "a", "--file", "dist"], 3, ["dist cannot be read"]),
+        (["answer", "a", "--file", "latin.txt"], 3, ["line 2 of latin.txt is not UTF-8", "iconv"]),
+        (["answer", "a", "--file", "blank.txt"], 3, ["the text that is asked is empty", "blank.txt"]),
+        (["answer", "a", "--context", ""], 3, ["the text that is asked is empty"]),
+    ],
+)
+def test_what_cannot_be_answered_is_told_with_what_to_do(arguments: list[str], code: int, told: list[str]) -> None:
+    done = ask(*arguments)
+    assert isinstance(done.exception, ClozelineError), done.exception
+    assert (done.exception.exit_code, done.stdout) == (code, "")
+    assert all(words in str(done.exception) for words in ["given:", "expected:", "do:", *told]), done.exception
+
+
+def test_without_a_model_it_is_told_what_exports_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = ask("tag", "a")
+    assert "`export.models` in params.yaml" in str(done.exception)
+
+
+@pytest.mark.parametrize("verb", ["tag", "answer"])
+def test_help_teaches_by_examples(verb: str) -> None:
+    done = ask(verb, "--help")
+    assert done.exit_code == 0
+    assert f"clozeline {verb}" in done.stdout.split("Examples:")[1]
+
+
+def test_asking_loads_neither_what_trains_nor_what_serves(project: Path) -> None:
+    heavy = ["torch", "transformers", "optimum", "mlflow", "prefect", "dvc", "pandas", "fastapi", "uvicorn"]
+    script = (
+        "import sys; from clozeline.cli import app; sys.argv = ['clozeline', 'answer', 'a', '--context', 'b']\n"
+        "try: app()\n"
+        f"finally: sys.stderr.write('LOADED %s' % (set({heavy}) & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=project, capture_output=True, text=True, check=True)
+    assert done.stderr == "LOADED set()"
