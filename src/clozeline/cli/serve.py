@@ -65,9 +65,9 @@ def serve(
 ) -> None:
     """Serve models over HTTP, on this machine only unless --host says otherwise.
 
-    Routes: /fill-mask and /embed (encoders), /classify (classifiers), /models, /metrics, /health/live, /health/ready;
-    and those of OpenAI (/v1), text-embeddings-inference, Hugging Face (/pipeline), the Open Inference Protocol (/v2)
-    and MLflow (/invocations). /docs shows all of them, / is a page to try the models.
+    Routes: /fill-mask, /embed and /zero-shot (encoders), /classify, /tag, /answer, /models, /metrics, /health/live,
+    /health/ready; and those of OpenAI (/v1), text-embeddings-inference, Hugging Face (/pipeline), the Open Inference
+    Protocol (/v2) and MLflow (/invocations). /docs shows all of them, / is a page to try the models.
 
     Examples:
 
@@ -101,9 +101,16 @@ def serve(
 
 def announce(url: str, catalogue: "Catalogue") -> None:
     """Say what is served, where, and how to try it."""
+    from clozeline.serving import openapi
     from clozeline.serving.catalogue import ROUTES
-    from clozeline.serving.openapi import CLASSIFY_EXAMPLES, FILL_MASK_EXAMPLES
 
+    examples = {
+        "/fill-mask": openapi.FILL_MASK_EXAMPLES,
+        "/embed": openapi.EMBED_EXAMPLES,
+        "/classify": openapi.CLASSIFY_EXAMPLES,
+        "/tag": openapi.TAG_EXAMPLES,
+        "/answer": openapi.ANSWER_EXAMPLES,
+    }
     rows = [("model", "answers", "version", "from")]
     for served in catalogue:
         identity = served.identity
@@ -112,10 +119,9 @@ def announce(url: str, catalogue: "Catalogue") -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
         typer.echo("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    route, examples = ("/fill-mask", FILL_MASK_EXAMPLES)
-    if all("/fill-mask" not in ROUTES[served.model.manifest.task] for served in catalogue):
-        route, examples = ("/classify", CLASSIFY_EXAMPLES)
-    body = json.dumps(next(iter(examples.values()))["value"])
+    offered = {ROUTES[served.model.manifest.task][0] for served in catalogue}
+    route = next(route for route in examples if route in offered)
+    body = json.dumps(next(iter(examples[route].values()))["value"])
     typer.echo(f"\n  URL   {url} (a page to try the models)\n  Docs  {url}/docs")
     typer.echo(f"  Try   curl -s {url}{route} -H 'content-type: application/json' -d '{body}'\n")
 

@@ -1,0 +1,45 @@
+"""What `clozeline serve` says once it is ready: the line to paste is one that its own models answer."""
+
+import json
+import re
+
+import httpx
+import pytest
+
+from clozeline.cli.serve import announce
+from clozeline.serving.catalogue import Catalogue
+
+
+def offered(models: Catalogue, capsys: pytest.CaptureFixture[str]) -> tuple[str, object]:
+    """Route and body of the line."""
+    announce("http://here:1", models)
+    found = re.search(r"Try +curl -s http://here:1(\S+) .* -d '(.*)'$", capsys.readouterr().out, re.MULTILINE)
+    assert found
+    return found[1], json.loads(found[2])
+
+
+@pytest.mark.parametrize(
+    ("name", "route"),
+    [
+        ("encoder", "/fill-mask"),
+        ("library", "/classify"),
+        ("topics", "/classify"),
+        ("names", "/tag"),
+        ("reader", "/answer"),
+    ],
+)
+def test_a_server_of_one_model_offers_what_that_one_answers(
+    client: httpx.Client, catalogue: Catalogue, capsys: pytest.CaptureFixture[str], name: str, route: str
+) -> None:
+    offer, body = offered(Catalogue([catalogue.named(name)]), capsys)
+    assert offer == route
+    assert isinstance(body, dict)
+    answer = client.post(route, json=body | {"model": name})
+    assert (answer.status_code, answer.headers["x-model"]) == (200, name)
+
+
+def test_of_several_the_encoder_is_offered_whatever_their_order(
+    catalogue: Catalogue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = [catalogue.named(name) for name in ("reader", "library", "encoder")]
+    assert offered(Catalogue(models), capsys)[0] == "/fill-mask"
