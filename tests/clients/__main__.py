@@ -41,6 +41,9 @@ MODELS = {
 }
 """One of each kind: a route without a model answers 404, and what stands behind it is not asked."""
 SCHEMATHESIS = ["schemathesis.cli", "--config-file", str(Path(__file__).with_name("schemathesis.toml"))]
+_TENSORS = ["--include-path-regex", "^/v2/models/"]
+ASKED = {"encoder": [], "names": _TENSORS, "reader": _TENSORS}
+"""Of which models a path may name one, and what is asked with it: in tensors, each kind is asked otherwise."""
 
 
 def main(python: str) -> int:
@@ -54,15 +57,16 @@ def main(python: str) -> int:
         service.open(Catalogue([open_source(source, "int8") for source in sources]))
         with run_app(create_app(service)) as client:
             url = str(client.base_url)
-            version = client.get("/models").json()["models"][0]["version"]
-            environment = {**os.environ, "CLOZELINE_URL": url, "CLOZELINE_VERSION": version}
-            commands = (
-                ([*PYTEST, TESTS], PROJECT),
-                ([*SCHEMATHESIS, "run", f"{url}/openapi.json", "--checks", "all", "--no-color"], Path(folder)),
-            )
+            environment = {**os.environ, "CLOZELINE_URL": url}
+            versions = {card["name"]: card["version"] for card in client.get("/models").json()["models"]}
+            commands: list[tuple[list[str], Path, dict[str, str]]] = [([*PYTEST, TESTS], PROJECT, {})]
+            for model, only in ASKED.items():
+                generated = ["run", f"{url}/openapi.json", "--checks", "all", "--no-color", *only]
+                named = {"CLOZELINE_MODEL": model, "CLOZELINE_VERSION": versions[model]}
+                commands.append(([*SCHEMATHESIS, *generated], Path(folder), named))
             failed = [
-                subprocess.run([python, "-m", *command], cwd=where, env=environment).returncode
-                for command, where in commands
+                subprocess.run([python, "-m", *command], cwd=where, env=environment | named).returncode
+                for command, where, named in commands
             ]
             return int(any(failed))
 
