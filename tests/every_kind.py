@@ -76,10 +76,15 @@ def write_records(path: Path, records: Iterable[Mapping[str, object]]) -> None:
 
 
 def prepare(kind: str, case: Case, encoder: Path, data: Path, **changes: object) -> Task:
-    """The task; what the encoder was pre-trained on is nothing of it."""
+    """The task of these inputs."""
+    return KINDS[kind].prepare(inputs_of(kind, case, encoder, data, **changes))
+
+
+def inputs_of(kind: str, case: Case, encoder: Path, data: Path, **changes: object) -> TaskInputs:
+    """What the encoder was pre-trained on is nothing of the task."""
     knobs, _ = case
     seen = data.parent / "seen.parquet"
     pq.write_table(pa.table({"text": ["nothing"]}), seen)
     given: dict[str, Any] = {"kind": kind, "data": "x", "max_length": 24, "num_threads": 1, **knobs, **changes}
     params = SECTIONS[kind].model_validate(whole_task("t", given, DEFAULTS))
-    return KINDS[kind].prepare(TaskInputs(params, 1, encoder, data, seen))
+    return TaskInputs(params, 1, encoder, data, seen)

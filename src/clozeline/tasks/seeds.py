@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from clozeline.model import lora
+from clozeline.model.narrow_embedding import widen
 from clozeline.tasks.best_look import BestLook, Look, best_of
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import Task, TaskInputs, TaskReport
@@ -59,6 +60,7 @@ def train_each(inputs: TaskInputs, work: Path, run: Watched) -> Iterator[Finishe
         training = prepare_training(task, seeded, work)
         looks = run(training, seed)
         lora.merge(task.model)
+        widen(task.model)
         yield Finished(seed, task, best_of(looks), task.test(), training.loop.checkpoints)
 
 

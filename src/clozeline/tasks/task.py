@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn
 
 from clozeline.params import FinetuneParams
+from clozeline.tasks.rows import TextRows
 from clozeline.training.state import Batch
 
 
@@ -92,6 +93,8 @@ class Task(Protocol):
 
     model: nn.Module
     batches_per_epoch: int
+    trained_on: Sequence[TextRows]
+    """All rows that `batches_from` takes from."""
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[Any]]:
         """Training batches without end, from batch `index` of epoch `epoch` on."""

@@ -9,6 +9,7 @@ import clozeline
 from clozeline.cores import available_cores
 from clozeline.model import depths, lora
 from clozeline.model.dropout import cheapen_dropout
+from clozeline.model.narrow_embedding import narrow
 from clozeline.params import FinetuneParams
 from clozeline.tasks.best_look import BestLook, Plan
 from clozeline.tasks.task import Task, TaskInputs
@@ -47,7 +48,7 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
     )
     schedule = Schedule.linear_to_zero(round(params.warmup_fraction * plan.total_steps), plan.total_steps)
     hardware = _hardware(params)
-    _choose_what_is_trained(task.model, inputs)
+    _choose_what_is_trained(task, inputs)
     cheapen_dropout(task.model)
     task.model.to(hardware.precision.device)
     rate_of = None if params.layer_decay == 1 else depths.rate_by_depth(task.model, params.layer_decay)
@@ -77,11 +78,14 @@ def _hardware(params: FinetuneParams) -> Hardware[Any]:
     return Hardware(processes, precision, micro_batches)
 
 
-def _choose_what_is_trained(model: Any, inputs: TaskInputs) -> None:
+def _choose_what_is_trained(task: Task, inputs: TaskInputs) -> None:
+    """What is left out of the embedding comes back by `narrow_embedding.widen`."""
+    model: Any = task.model
     if inputs.params.lora is not None:
         lora.add(model, inputs.params.lora, inputs.seed)
     elif inputs.params.frozen_layers is not None:
         depths.freeze(model, inputs.params.frozen_layers)
+    narrow(model, (ids for rows in task.trained_on for ids in rows.ids_T))
 
 
 def _fingerprint(inputs: TaskInputs) -> str:

@@ -52,7 +52,8 @@ class ClassifierOnTexts:
             replace(ClassifiedRows.encode(part, self.labels, opened, params), with_types=with_types)
             for part in (self.selection.train, self.selection.validation, self.selection.test)
         )
-        warn_of_unknown_tokens(opened, self.train.rows)
+        self.trained_on = (self.train.rows,)
+        warn_of_unknown_tokens(opened, *self.trained_on)
         self.batches_per_epoch = num_batches(len(self.train), inputs)
 
     def built(self, inputs: TaskInputs) -> heads.TaskModel:

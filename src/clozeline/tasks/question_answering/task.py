@@ -91,7 +91,8 @@ class QuestionAnswering:
             Windows.encode(part, opened, params)
             for part in (self._questions.train, self._questions.validation, self._questions.test)
         )
-        warn_of_unknown_tokens(opened, self._train.rows)
+        self.trained_on = (self._train.rows,)
+        warn_of_unknown_tokens(opened, *self.trained_on)
         self.batches_per_epoch = num_batches(len(self._train.rows), inputs)
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetedBatch]]:

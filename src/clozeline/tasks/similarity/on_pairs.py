@@ -43,7 +43,8 @@ class OnPairs:
         self.model = embedder.build(inputs.encoder, inputs.seed)
         self._opened = opened_for(self.model, inputs)
         self._train = self._rows(self.pairs.train)
-        warn_of_unknown_tokens(self._opened, self._train.firsts, self._train.seconds)
+        self.trained_on = (self._train.firsts, self._train.seconds)
+        warn_of_unknown_tokens(self._opened, *self.trained_on)
         self.num_truncated_train = self._train.firsts.num_truncated + self._train.seconds.num_truncated
         self.batches_per_epoch = num_batches(len(self._train), inputs)
 

@@ -79,7 +79,8 @@ class Tagging:
             TaggedRows.encode(part, self._tags, opened, params.max_length)
             for part in (self._sentences.train, self._sentences.validation, self._sentences.test)
         )
-        warn_of_unknown_tokens(opened, self._train.rows)
+        self.trained_on = (self._train.rows,)
+        warn_of_unknown_tokens(opened, *self.trained_on)
         self.batches_per_epoch = num_batches(len(self._train.rows), inputs)
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetedBatch]]:

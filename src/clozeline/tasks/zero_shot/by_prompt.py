@@ -26,7 +26,7 @@ class ByPrompt(SingleLabel, ABC):
         super().__init__(inputs)
         assert isinstance(inputs.params, ZeroShotParams)
         self.zero = inputs.params
-        self.batches_per_epoch = 0
+        self.batches_per_epoch, self.trained_on = 0, ()
 
     def logits(self, part: ClassifiedRows) -> Scores:
         """`logits_TC`: a label's score, less that without a text if it is calibrated (Holtzman et al. 2021, section 3:

@@ -1,0 +1,59 @@
+"""Claim: a task trains the vectors of the tokens that its training rows hold, and of no other."""
+
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clozeline.model.encoded import EncodedBatch
+from clozeline.tasks.seeds import train_each
+from clozeline.tasks.task import Task
+from clozeline.training.callbacks import Callback
+from tests.every_kind import CASES, EACH, Case, inputs_of, prepare, record, write_records
+from tests.tiny_models import small_bert
+
+
+@pytest.mark.parametrize(("kind", "case"), EACH)
+def test_a_task_says_all_rows_that_it_is_trained_on(kind: str, case: Case, small_encoder: Path, tmp_path: Path) -> None:
+    write_records(tmp_path / "data.jsonl", (record(number, case[1]) for number in range(80)))
+    task = prepare(kind, case, small_encoder, tmp_path / "data.jsonl")
+    batches = islice(task.batches_from(0, 0), task.batches_per_epoch)
+    brought = {token for batch in batches for rows in encoded_in(batch.inputs) for token in tokens_in(rows)}
+    assert brought == tokens_of(task)
+    assert bool(brought) == (kind != "zero_shot")
+
+
+def encoded_in(inputs: Any) -> list[EncodedBatch]:
+    return [inputs.firsts, inputs.seconds] if hasattr(inputs, "seconds") else [inputs.encoded]
+
+
+def tokens_in(rows: EncodedBatch) -> list[int]:
+    mask_BL = rows.attention_mask_BL
+    ids = rows.input_ids_BL.flatten() if mask_BL is None else rows.input_ids_BL[mask_BL.bool()]
+    return ids.tolist()
+
+
+def tokens_of(task: Task) -> set[int]:
+    return {token for rows in task.trained_on for ids in rows.ids_T for token in ids.tolist()}
+
+
+def test_words_of_no_training_text_come_out_as_they_were(save_trained, tmp_path: Path) -> None:
+    from transformers import BertForMaskedLM
+
+    torch.manual_seed(0)
+    encoder = save_trained(BertForMaskedLM(small_bert()))
+    case = CASES["classification"][0]
+    write_records(tmp_path / "data.jsonl", (record(number, case[1]) for number in range(80)))
+    inputs = inputs_of("classification", case, encoder, tmp_path / "data.jsonl", epochs=1)
+    assert inputs.params.optimizer.weight_decay > 0
+    before = table_of(prepare("classification", case, encoder, tmp_path / "data.jsonl")).clone()
+    finished = next(train_each(inputs, tmp_path / "work", lambda it, seed: it.run(Callback(), lambda look: None)))
+    has_changed = (table_of(finished.task) != before).any(dim=1)
+    assert set(has_changed.nonzero().flatten().tolist()) == tokens_of(finished.task)
+
+
+def table_of(task: Any) -> torch.Tensor:
+    table: torch.Tensor = task.model.get_input_embeddings().weight.detach()
+    return table
