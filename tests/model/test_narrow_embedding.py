@@ -94,7 +94,9 @@ def tied(model: PreTrainedModel) -> None:
 
 @pytest.mark.parametrize("made", [frozen, tied])
 @pytest.mark.parametrize("built", ["bert"], indirect=True)
-def test_an_embedding_that_is_frozen_or_shared_stays_whole(made: Callable[[PreTrainedModel], None], built: Built) -> None:
+def test_an_embedding_that_is_frozen_or_shared_stays_whole(
+    made: Callable[[PreTrainedModel], None], built: Built
+) -> None:
     model = built()
     made(model)
     narrow(model, ROWS.numpy())

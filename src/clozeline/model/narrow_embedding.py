@@ -1,8 +1,8 @@
 """A table of embeddings narrowed to the tokens that a training can meet.
 
-A thousand sentences hold a tenth of a vocabulary. An optimizer goes through every row nevertheless, through its gradient
-and both its moments: of a small encoder most of all parameters, and a tenth of the time of a step. Rows without a
-gradient would only decay; here they stay as they are.
+A thousand sentences hold a tenth of a vocabulary. An optimizer goes through every row nevertheless, through its
+gradient and both its moments: of a small encoder, through most of all parameters. Rows without a gradient would only
+decay; here they stay as they are.
 
 Shapes: V vocabulary, H hidden, U tokens that are trained; B rows of a batch, L longest row.
 """
