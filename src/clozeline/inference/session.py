@@ -50,5 +50,7 @@ def _options(num_threads: int) -> onnxruntime.SessionOptions:
     options.inter_op_num_threads = 1
     # A pattern is kept for each shape seen, and texts come in all lengths: memory would grow without end.
     options.enable_mem_pattern = False
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    # Between the steps of a run a sleeping thread is woken later than its share is done; between runs it is to sleep.
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(num_threads > 1)))
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     return options
