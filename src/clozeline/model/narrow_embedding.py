@@ -53,7 +53,8 @@ class NarrowEmbedding(nn.Embedding):
     def widened(self) -> nn.Embedding:
         """The whole table, with what was trained in its place."""
         whole_VH = self.whole_VH.index_copy(0, self.trained_U, self.weight.detach())
-        return nn.Embedding(*whole_VH.shape, padding_idx=self._whole_padding_idx, _weight=whole_VH)
+        vocab_size, hidden_size = whole_VH.shape
+        return nn.Embedding(vocab_size, hidden_size, padding_idx=self._whole_padding_idx, _weight=whole_VH)
 
 
 def narrow(model: PreTrainedModel, token_ids: Iterable[npt.NDArray[np.int64]]) -> None:
@@ -75,6 +76,6 @@ def widen(model: PreTrainedModel) -> None:
         model.set_input_embeddings(table.widened())
 
 
-def _is_tied(model: PreTrainedModel, weight: nn.Parameter) -> bool:
+def _is_tied(model: PreTrainedModel, weight: Tensor) -> bool:
     named = model.named_parameters(remove_duplicate=False)
     return sum(parameter is weight for _, parameter in named) > 1

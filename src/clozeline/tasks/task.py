@@ -93,8 +93,10 @@ class Task(Protocol):
 
     model: nn.Module
     batches_per_epoch: int
-    trained_on: Sequence[TextRows]
-    """All rows that `batches_from` takes from."""
+
+    @property
+    def trained_on(self) -> Sequence[TextRows]:
+        """All rows that `batches_from` takes from."""
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[Any]]:
         """Training batches without end, from batch `index` of epoch `epoch` on."""

@@ -3,7 +3,7 @@
 Shapes: T texts, B rows of a batch, C classes.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -17,7 +17,7 @@ from clozeline.model.encoded import TargetedBatch
 from clozeline.params import LabelledParams
 from clozeline.tasks.classification.parts import ClassifiedRows, read_selection
 from clozeline.tasks.opening import answers, check_fit, measuring_batches, num_batches, warn_of_unknown_tokens
-from clozeline.tasks.rows import training_batches
+from clozeline.tasks.rows import TextRows, training_batches
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.task import TaskInputs
 from clozeline.tokens.tokenizer import OpenTokenizer
@@ -52,7 +52,7 @@ class ClassifierOnTexts:
             replace(ClassifiedRows.encode(part, self.labels, opened, params), with_types=with_types)
             for part in (self.selection.train, self.selection.validation, self.selection.test)
         )
-        self.trained_on = (self.train.rows,)
+        self.trained_on: Sequence[TextRows] = (self.train.rows,)
         warn_of_unknown_tokens(opened, *self.trained_on)
         self.batches_per_epoch = num_batches(len(self.train), inputs)
 
