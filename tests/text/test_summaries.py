@@ -1,5 +1,8 @@
 """Claim: a docstring falls into what sums it up and what describes it, and its own name gives neither away."""
 
+import random
+import re
+
 import pytest
 
 from clozeline.text.summaries import Docstring, parted, without_name
@@ -30,3 +33,27 @@ def test_a_name_that_is_a_word_stays_where_it_stands_as_a_word() -> None:
     text = "Sort what a.sort(x), sort (x) and `sort` sort; resort() does not."
     assert without_name(text, "a.sort") == "Sort what this(x), this (x) and `this` sort; resort() does not."
     assert without_name("Any text.", "") == "Any text."
+
+
+def by_a_pattern_of_its_own(text: str, name: str) -> str:
+    """What `without_name` must give for names of word characters, with the name itself in the pattern."""
+    if name.isalpha() and name.islower():
+        return re.sub(rf"(?:\b[\w.]+\.{name}\b|\b{name}\b(?=\s?\()|(?<=`){name}(?=`))", "this", text)
+    return re.sub(rf"\b(?:[\w.]+\.)?{name}\b", "this", text)
+
+
+@pytest.mark.parametrize("name", ["aa", "sort", "Aa", "_a", "a1", "größe"])
+def test_a_name_is_found_as_a_pattern_made_of_it_finds_it(name: str) -> None:
+    draw = random.Random(name)
+    pieces = [name, name, name.upper(), name[0], "x", ".", ".", " ", "(", "`", "é", "\n", "-"]
+    num_changed = 0
+    for _ in range(3000):
+        text = "".join(draw.choices(pieces, k=draw.randint(1, 12)))
+        expected = by_a_pattern_of_its_own(text, name)
+        assert without_name(text, f"module.{name}") == expected, text
+        num_changed += expected != text
+    assert num_changed > 100
+
+
+def test_a_text_with_the_letter_that_stands_for_names_stays_as_it_is() -> None:
+    assert without_name("\ua500: call a.sort(x).", "a.sort") == "\ua500: call a.sort(x)."

@@ -61,8 +61,9 @@ class TextRows:
 
     def encoded(self, rows_B: Ids, *, with_types: bool = False) -> EncodedBatch:
         """These rows, as long as the longest; `with_types` for a family that tells the texts of a pair apart."""
-        input_ids_BL = padded([self.ids_T[row] for row in rows_B.tolist()], self.pad_id)
-        is_token_BL = np.arange(input_ids_BL.shape[1]) < self.length_T[rows_B][:, None]
+        ids_B = [self.ids_T[row] for row in rows_B.tolist()]
+        input_ids_BL = padded(ids_B, self.pad_id)
+        is_token_BL = np.arange(input_ids_BL.shape[1]) < np.array([len(ids) for ids in ids_B])[:, None]
         types_BL = None
         if with_types and self.types_T is not None:
             types_BL = torch.from_numpy(padded([self.types_T[row] for row in rows_B.tolist()], 0))

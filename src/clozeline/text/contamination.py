@@ -6,7 +6,7 @@ prefix filtering (Bayardo, Ma, Srikant 2007, "Scaling up all pairs similarity se
 that shares a share s of them has at least one of any n - ⌈s n⌉ + 1; so only its rarest are looked for.
 
 Names end in their shape: N test texts, T training texts of a batch, S shingles of all texts, K looked-for shingles,
-P pairs.
+X beginnings of shingles, F shingles that may be looked for, P pairs.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -25,6 +25,8 @@ SIMILARITY = 0.8
 MIN_CONTAINED_SHINGLES = 10
 """Twelve words: shorter ones are in some long text by chance."""
 _BATCH_TEXTS = 500
+_PREFIX_BITS = 22
+"""Of a hash: one look into a table of them says of nearly every shingle that it is not looked for, without a search."""
 _PAIRS_AT_A_TIME = 2_000
 Hashes = NDArray[np.uint32]
 Numbers = NDArray[np.int64]
@@ -84,12 +86,16 @@ class _Probes:
     key_K: Hashes
     """Sorted."""
     text_K: Numbers
+    is_prefix_X: NDArray[np.bool_] = field(init=False)
+    """Whether any of `key_K` begins with these bits."""
     is_near_N: NDArray[np.bool_] = field(init=False)
     is_contained_N: NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:
         for name in ("is_near_N", "is_contained_N"):
             object.__setattr__(self, name, np.zeros(len(self.sets.counts_N), dtype=bool))
+        object.__setattr__(self, "is_prefix_X", np.zeros(1 << _PREFIX_BITS, dtype=bool))
+        self.is_prefix_X[_prefixes(self.key_K)] = True
 
     @classmethod
     def of(cls, test: Sequence[str]) -> Self:
@@ -112,14 +118,14 @@ class _Probes:
 
     def _candidates(self, training: PlainSets) -> tuple[Numbers, Numbers]:
         """Pairs that share a looked-for shingle and are long enough to share as many as they must."""
-        first_S = np.searchsorted(self.key_K, training.hashes_S, side="left")
-        found_S = np.flatnonzero(self.key_K[np.minimum(first_S, len(self.key_K) - 1)] == training.hashes_S)
-        end_F = np.searchsorted(self.key_K, training.hashes_S[found_S], side="right")
-        times_F = end_F - first_S[found_S]
+        found_F = np.flatnonzero(self.is_prefix_X[_prefixes(training.hashes_S)])
+        key_F = training.hashes_S[found_F]
+        first_F = np.searchsorted(self.key_K, key_F, side="left")
+        times_F = np.searchsorted(self.key_K, key_F, side="right") - first_F
         nth_P = np.arange(int(times_F.sum())) - np.repeat(np.cumsum(times_F) - times_F, times_F)
-        test_P = self.text_K[np.repeat(first_S[found_S], times_F) + nth_P]
+        test_P = self.text_K[np.repeat(first_F, times_F) + nth_P]
         text_S = np.repeat(np.arange(len(training.counts_N)), training.counts_N)
-        training_P = np.repeat(text_S[found_S], times_F)
+        training_P = np.repeat(text_S[found_F], times_F)
         pairs_P = np.unique(test_P * len(training.counts_N) + training_P)
         test_P, training_P = np.divmod(pairs_P, len(training.counts_N))
         ours_P, theirs_P = self.sets.counts_N[test_P], training.counts_N[training_P]
@@ -140,3 +146,8 @@ class _Probes:
         self.is_near_N[test_P[common_P >= SIMILARITY * (ours_P + theirs_P - common_P) - 1e-9]] = True
         is_contained_P = (common_P >= SIMILARITY * ours_P - 1e-9) & (ours_P >= MIN_CONTAINED_SHINGLES)
         self.is_contained_N[test_P[is_contained_P]] = True
+
+
+def _prefixes(hashes_S: Hashes) -> Hashes:
+    """Their highest bits."""
+    return hashes_S >> np.uint32(32 - _PREFIX_BITS)

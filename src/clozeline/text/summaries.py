@@ -8,6 +8,12 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"'(\[:*])")
 _SIGNATURE = re.compile(r"[\w.*]+\([^\n]*\)(?:\s*->\s*[^\n]*)?\s*(?:\n|$)")
 """`add(x, y, /) -> array`, as compiled functions begin theirs: it is no sentence."""
 _HIDDEN = "this"
+_LETTER = "\ua500"
+"""Of the Vai script. It stands for a name while that is looked for: a pattern with the name itself would take longer to
+make than a text to read. A text that has the letter keeps its names.
+"""
+_ANYWHERE = re.compile(rf"\b(?:[\w.]+\.)?{_LETTER}\b")
+_AS_CODE = re.compile(rf"(?:\b[\w.]+\.{_LETTER}\b|\b{_LETTER}\b(?=\s?\()|(?<=`){_LETTER}(?=`))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +41,11 @@ def without_name(text: str, qualified_name: str) -> str:
     parenthesis, behind a dot, or between back quotes.
     """
     name = qualified_name.rpartition(".")[2]
-    if not name or name not in text:  # a pattern takes longer to make than a text to read
+    if not name or name not in text or _LETTER in text:
         return text
-    escaped = re.escape(name)
     is_plain_word = name.isalpha() and name.islower()
-    pattern = (
-        rf"(?:\b[\w.]+\.{escaped}\b|\b{escaped}\b(?=\s?\()|(?<=`){escaped}(?=`))"
-        if is_plain_word
-        else (rf"\b(?:[\w.]+\.)?{escaped}\b")
-    )
-    return re.sub(pattern, _HIDDEN, text)
+    pattern = _AS_CODE if is_plain_word else _ANYWHERE
+    return pattern.sub(_HIDDEN, text.replace(name, _LETTER)).replace(_LETTER, name)
 
 
 def _in_one_line(text: str) -> str:

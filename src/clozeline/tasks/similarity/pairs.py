@@ -116,13 +116,18 @@ def _of_docstring(
     title = record.text(title_field) if title_field else ""
     docstring = parted(whole)
     summary, description = without_name(docstring.summary, title), without_name(docstring.description, title)
-    if len(summary.split()) < _LEAST_SUMMARY_WORDS or len(description.split()) < _LEAST_DESCRIPTION_WORDS:
+    if _is_shorter(summary, _LEAST_SUMMARY_WORDS) or _is_shorter(description, _LEAST_DESCRIPTION_WORDS):
         count.too_short += 1
         return None
     if summary.rstrip(".").casefold() in description.casefold():
         count.repeated += 1
         return None
     return summary, description
+
+
+def _is_shorter(text: str, num_words: int) -> bool:
+    """A long text is not counted to its end."""
+    return len(text.split(maxsplit=num_words - 1)) < num_words
 
 
 def _scaled(record: Record, score_field: str, params: SimilarityParams) -> float | None:
