@@ -33,7 +33,7 @@ KINDS: Mapping[str, TaskKind] = MappingProxyType(
         "classification": TaskKind(
             prepare=prepare_classification,
             answers="one label, or any number of them, for each text or pair of texts",
-            data="a text (or two) and its label (or several): Parquet, JSON Lines, CSV, TSV",
+            data="a text (or two), its label (or several): Parquet, JSON Lines, CSV, TSV; a file or folder a label",
             metric="accuracy, macro-F1, Matthews; of several labels micro-F1, macro-F1, exact match",
             reference="scikit-learn",
             baseline="TF-IDF + logistic regression; largest class",
@@ -65,7 +65,7 @@ KINDS: Mapping[str, TaskKind] = MappingProxyType(
         "zero_shot": TaskKind(
             prepare=prepare_zero_shot,
             answers="one label for each text, by the word filled into a prompt, or by entailment; nothing is trained",
-            data="a text and its label, to judge by: Parquet, JSON Lines, CSV, TSV",
+            data="a text and its label, to judge by; files as of classification",
             metric="accuracy, macro-F1, Matthews",
             reference="scikit-learn",
             baseline="TF-IDF + logistic regression, which is trained; largest class",

@@ -75,39 +75,36 @@ class Record:
 
 
 Reader = Callable[[Path, Fields], Iterator[Record]]
+FOLDER = "a folder"
+"""In place of a suffix, among the readers of a kind that reads folders."""
 
 
 def read_records(path: Path, fields: Fields, readers: Mapping[str, Reader] | None = None) -> Iterator[Record]:
     """Read the records of `path` in order; each has all of `fields`.
 
     Args:
-        readers: formats of a kind of task, by the file's suffix; beside or in place of `TABLES`.
+        readers: formats of a kind of task, by the file's suffix, or `FOLDER`; beside or in place of `TABLES`.
 
     Raises:
         DataError: the file is missing, of an unknown kind or damaged, or a record has other fields; with its line.
     """
     known = {**TABLES, **(readers or {})}
-    if path.is_dir():
+    if not path.exists():
         raise DataError(
-            f"{path} is a folder, and no file of it is named",
-            given=", ".join(sorted(file.name for file in path.iterdir())[:_MOST_NAMED]) or "nothing in it",
-            expected="a file, or a folder and in `splits` the files in it",
-            do="set `splits: {train: FILE, test: FILE}` of this task in params.yaml, or name a file as `data`",
+            f"there is no file {path}",
+            given=str(path),
+            expected="a file with this task's records",
+            do="correct `data` of this task in params.yaml",
         )
-    reader = known.get(path.suffix.lower())
+    reader = known.get(FOLDER if path.is_dir() else path.suffix.lower())
+    if reader is None and path.is_dir():
+        raise _unknown_folder(path)
     if reader is None:
         raise DataError(
             f"{path} is of a kind that cannot be read",
             given=path.suffix or "no suffix",
             expected=f"one of: {', '.join(known)}",
             do="name the file for what it holds, or convert it",
-        )
-    if not path.is_file():
-        raise DataError(
-            f"there is no file {path}",
-            given=str(path),
-            expected="a file with this task's records",
-            do="correct `data` of this task in params.yaml",
         )
     yield from reader(path, fields)
 
@@ -142,7 +139,8 @@ def _read_parquet(path: Path, fields: Fields) -> Iterator[Record]:
         ) from error
 
 
-def _read_json_lines(path: Path, fields: Fields) -> Iterator[Record]:
+def read_json_lines(path: Path, fields: Fields) -> Iterator[Record]:
+    """As in `TABLES`, whatever the file is called."""
     for number, line in enumerate(lines_of(path), start=1):
         if not line.strip():
             continue
@@ -178,8 +176,8 @@ def _read_separated(path: Path, fields: Fields, *, delimiter: str) -> Iterator[R
 TABLES: Mapping[str, Reader] = MappingProxyType(
     {
         ".parquet": _read_parquet,
-        ".jsonl": _read_json_lines,
-        ".ndjson": _read_json_lines,
+        ".jsonl": read_json_lines,
+        ".ndjson": read_json_lines,
         ".csv": partial(_read_separated, delimiter=","),
         ".tsv": partial(_read_separated, delimiter="\t"),
     }
@@ -214,6 +212,15 @@ def _check_separator(header: Sequence[str], delimiter: str, place: str) -> None:
             expected=f"{_SEPARATORS[delimiter]}: .csv is read with commas, .tsv with TABs",
             do="rename it to .tsv, or write it again as .csv",
         )
+
+
+def _unknown_folder(path: Path) -> DataError:
+    return DataError(
+        f"{path} is a folder, and no file of it is named",
+        given=", ".join(sorted(file.name for file in path.iterdir())[:_MOST_NAMED]) or "nothing in it",
+        expected="a file, or a folder and in `splits` the files in it",
+        do="set `splits: {train: FILE, test: FILE}` of this task in params.yaml, or name a file as `data`",
+    )
 
 
 def _not_an_object(place: str, given: str) -> DataError:

@@ -18,6 +18,10 @@ class LabelledParams(FinetuneParams):
     second_field: str | None
     """Where the second text of a pair is; null: one text."""
     label_field: str
+    label_files: Annotated[dict[str, str], Field(min_length=2)] | None
+    """Of a folder: label → a file in it, with a text in each line, or a folder, with a text in each file. Null: the
+    folders in it are the labels.
+    """
     multi_label: bool
     """A text may have several labels, or none."""
     label_separator: Annotated[str, Field(min_length=1)]
@@ -43,12 +47,23 @@ class LabelledParams(FinetuneParams):
             lambda multi_label, most: not multi_label or most is None,
             "`max_per_class: null` where a text has several labels: it belongs to no one class",
         ),
+        (
+            "second_field label_files",
+            lambda second, files: second is None or files is None,
+            "`second_field: null` where a file holds texts: they are no pairs",
+        ),
+        (
+            "hub label_files",
+            lambda hub, files: hub is None or files is None,
+            "`label_files: null` where the records are on the hub",
+        ),
     )
     measured_by: ClassVar[tuple[str, ...]] = (
         *FinetuneParams.measured_by,
         "text_field",
         "second_field",
         "label_field",
+        "label_files",
         "multi_label",
         "label_separator",
         "too_long",

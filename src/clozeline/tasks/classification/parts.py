@@ -15,6 +15,7 @@ from clozeline.errors import DataError
 from clozeline.model.encoded import EncodedBatch, TargetedBatch
 from clozeline.params import LabelledParams
 from clozeline.tasks.classification.baselines import Texts
+from clozeline.tasks.classification.label_files import readers
 from clozeline.tasks.classification.labelled import Labelled, fields_of
 from clozeline.tasks.classification.selection import Example, Selection, select
 from clozeline.tasks.rows import Ids, TextRows, lengths_of
@@ -59,7 +60,7 @@ def read_selection(inputs: TaskInputs, params: LabelledParams, opened: OpenToken
     Raises:
         DataError: the data cannot be read, there is too little of it, or a text is too long and `too_long` says error.
     """
-    records = records_of(params, inputs.data, fields_of(params))
+    records = records_of(params, inputs.data, fields_of(params), readers(params.label_files))
     labelled = (Labelled.of(record, part, params) for part, record in records)
 
     def fits(examples: Sequence[Example]) -> list[bool]:

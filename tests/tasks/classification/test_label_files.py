@@ -1,0 +1,154 @@
+"""Claim: a text's label is read from where the text is, as corpora are published, and what does not fit is named."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.params import ClassificationParams, read_params
+from clozeline.params.finetuning.layers import whole_task
+from clozeline.tasks.classification.label_files import readers
+from clozeline.tasks.classification.parts import read_selection
+from clozeline.tasks.classification.selection import Selection
+from clozeline.tasks.records import read_records
+from clozeline.tasks.task import TaskInputs
+from clozeline.tokens.tokenizer import OpenTokenizer
+
+DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
+FIELDS = {"text_field": "body", "label_field": "topic"}
+FILES = {"good": "some.pos", "bad": "some.neg"}
+
+
+def read(path: Path, label_files: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
+    """Text and label of each record."""
+    records = read_records(path, FIELDS, readers(label_files))
+    return [(record.text("body"), record.category("topic")) for record in records]
+
+
+@pytest.fixture
+def sentences(tmp_path: Path) -> Path:
+    """Two files whose names tell the labels, and one that is no data."""
+    folder = tmp_path / "sentences"
+    folder.mkdir()
+    (folder / "README.txt").write_text("Sentences of two kinds.\n")
+    (folder / "some.pos").write_bytes("a fine film . \r\n\n  größe\n".encode())
+    (folder / "some.neg").write_text("a dull film\nno end of it")
+    return folder
+
+
+@pytest.fixture
+def reviews(tmp_path: Path) -> Path:
+    """A folder for each label, and one for texts without any; among them files that are no texts."""
+    folder = tmp_path / "reviews"
+    texts = {"neg/0_1.txt": "dull\n\nand long", "pos/0_9.txt": "fine", "pos/1_8.txt": "good", "unsup/0_0.txt": "so so"}
+    for name, text in {**texts, "urls.txt": "where from", ".git/HEAD": "x", "pos/.hidden": "x"}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
+def test_a_file_of_each_label_has_a_text_in_each_line(sentences: Path) -> None:
+    assert read(sentences, FILES) == [
+        ("a fine film .", "good"),
+        ("größe", "good"),
+        ("a dull film", "bad"),
+        ("no end of it", "bad"),
+    ]
+
+
+def test_a_text_is_known_by_its_file_and_line(sentences: Path) -> None:
+    places = [record.place for record in read_records(sentences, FIELDS, readers(FILES))]
+    assert places[:2] == [f"{sentences / 'some.pos'}, line 1", f"{sentences / 'some.pos'}, line 3"]
+
+
+def test_a_folder_of_each_label_has_a_text_in_each_file(reviews: Path) -> None:
+    assert read(reviews) == [
+        ("dull\n\nand long", "neg"),
+        ("fine", "pos"),
+        ("good", "pos"),
+        ("so so", "unsup"),
+    ]
+
+
+def test_folders_that_are_no_label_are_left_out_by_naming_the_others(reviews: Path) -> None:
+    assert read(reviews, {"1": "pos", "0": "neg"}) == [("fine", "1"), ("good", "1"), ("dull\n\nand long", "0")]
+
+
+def test_json_lines_are_read_under_the_name_of_plain_text(tmp_path: Path) -> None:
+    (tmp_path / "dev.txt").write_text('\n{"body": "a", "topic": "x", "metadata": {}}\n')
+    assert read(tmp_path / "dev.txt") == [("a", "x")]
+
+
+DIRT = {
+    "a label's file that is not there": (FILES | {"bad": "some.negative"}, ".", "there is no file", "some.negative"),
+    "a table": (FILES | {"bad": "table.csv"}, ".", "table.csv is a table", "{bad: table.csv}"),
+    "an empty file": (FILES | {"bad": "empty.neg"}, ".", "empty.neg holds no text", "an empty file"),
+    "an empty folder": (FILES | {"bad": "nothing"}, ".", "nothing holds no text", "an empty file or folder"),
+    "Latin-1": (FILES | {"bad": "latin.neg"}, ".", "latin.neg is not UTF-8", "f6"),
+    "a file in place of the folder": (FILES, "table.csv", "table.csv is a file, and `label_files`", "table.csv"),
+    "a folder of files alone": (None, "files", "nothing says which file of it is what", "one.pos"),
+    "texts alone": (None, "plain.txt", "plain.txt, line 2: a text without a label", "a fine film"),
+    "no folder": (None, "nowhere", "there is no file", "nowhere"),
+}
+
+
+@pytest.mark.parametrize("name", DIRT)
+def test_what_does_not_fit_is_named(sentences: Path, name: str) -> None:
+    label_files, data, problem, given = DIRT[name]
+    (sentences / "table.csv").write_text("body,topic\na,x\n")
+    (sentences / "empty.neg").write_text("\n \n")
+    (sentences / "latin.neg").write_bytes("größe\n".encode("latin-1"))
+    (sentences / "plain.txt").write_text("\na fine film\n")
+    (sentences / "nothing").mkdir()
+    (sentences / "files").mkdir()
+    (sentences / "files" / "one.pos").write_text("a\n")
+    with pytest.raises(DataError) as caught:
+        read(sentences / data, label_files)
+    assert problem in caught.value.problem
+    assert given in str(caught.value.given)
+
+
+def test_files_of_texts_have_no_second_texts(reviews: Path) -> None:
+    with pytest.raises(DataError, match="there is no field `second`"):
+        list(read_records(reviews, {**FIELDS, "second_field": "second"}, readers(None)))
+
+
+def selected(data: Path, encoder: Path, **changes: object) -> Selection:
+    task = {"kind": "classification", "data": str(data), **changes}
+    params = ClassificationParams.model_validate(whole_task("small", task, DEFAULTS))
+    inputs = TaskInputs(params, 1, encoder, data, Path("not read"))
+    return read_selection(inputs, params, OpenTokenizer.open(encoder))
+
+
+def test_the_same_texts_are_the_same_task_in_files_in_folders_and_in_one_table(
+    small_encoder: Path, tmp_path: Path
+) -> None:
+    texts = {label: [f"{label} text {number}" for number in range(40)] for label in ("good", "bad")}
+    records = [{"text": text, "label": label} for label in texts for text in texts[label]]
+    (tmp_path / "table.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    for label, own in texts.items():
+        (tmp_path / f"some.{label}").write_text("\n".join(own))
+        (tmp_path / "folders" / label).mkdir(parents=True)
+        for number, text in enumerate(own):
+            (tmp_path / "folders" / label / f"{number}.txt").write_text(f"{text}\n")
+    expected = selected(tmp_path / "table.jsonl", small_encoder)
+    assert expected.count.num_used == 80
+    files = {"good": "some.good", "bad": "some.bad"}
+    assert selected(tmp_path, small_encoder, label_files=files) == expected
+    assert selected(tmp_path / "folders", small_encoder) == expected
+
+
+def test_a_part_may_be_a_folder_of_folders(small_encoder: Path, tmp_path: Path) -> None:
+    for part, num_texts in (("train", 30), ("test", 5)):
+        for label in ("neg", "pos", "unsup"):
+            (tmp_path / part / label).mkdir(parents=True)
+            for number in range(num_texts):
+                (tmp_path / part / label / f"{number}.txt").write_text(f"{part} {label} {number}")
+    splits, files = {"train": "train", "test": "test"}, {"neg": "neg", "pos": "pos"}
+    found = selected(tmp_path, small_encoder, splits=splits, label_files=files)
+    assert found.labels == ("neg", "pos")
+    assert len(found.test) == 10
+    assert all(example.text.startswith("test ") for example in found.test)
+    assert len(found.train) + len(found.validation) == 60
