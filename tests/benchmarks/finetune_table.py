@@ -20,10 +20,10 @@ from ruamel.yaml import YAML
 
 from comparison.alternation import report_progress
 from comparison.finetuning import params_of, run_stage
-from comparison.labelled import labelled, polarity, write_lines
+from comparison.labelled import labelled
 from comparison.machine import available_cores, describe_machine
 from comparison.sentences import weights
-from comparison.stages import KEPT, params_tree
+from comparison.stages import params_tree
 
 _LOG = logging.getLogger(__name__)
 TASKS = Path(__file__).with_suffix(".yaml")
@@ -52,8 +52,6 @@ def main() -> None:
 def measured(name: str, task: Mapping[str, Any], folder: Path, num_threads: int) -> dict[str, Any]:
     """metrics/finetune/<task>.json."""
     data = folder / task["data"]
-    if task["data"] == "polarity.jsonl":  # theirs is no file of records
-        data = write_lines(KEPT / "labelled" / "polarity.jsonl", polarity(folder))
     tree = params_tree({})
     params = params_of({**task, "data": str(data), "num_threads": num_threads})
     with TemporaryDirectory() as out:

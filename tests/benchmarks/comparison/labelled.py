@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from clozeline.tasks.classification import label_files
 from clozeline.tasks.question_answering.squad import read_squad
 from clozeline.tasks.records import Fields, Reader, read_records
 from clozeline.tasks.splitting import identity_of
@@ -17,6 +18,7 @@ from comparison.stages import KEPT, PROJECT
 
 DATA_VARIABLE = "CLOZELINE_BENCHMARK_LABELLED"
 """A folder with folders like `sentence-polarity`: used instead of the one beside the project."""
+LABELLED = {"text_field": "text", "label_field": "label"}
 TAGGED = {"tokens_field": "tokens", "tags_field": "ner_tags"}
 ASKED = {"question_field": "question", "context_field": "context", "answers_field": "answers"}
 Item = dict[str, Any]
@@ -46,13 +48,8 @@ def labelled() -> Path | None:
 
 def polarity(folder: Path) -> list[Item]:
     """Pang & Lee's sentences: two files whose names are the labels, a sentence in a line."""
-    labels = {"rt-polarity.neg": "negative", "rt-polarity.pos": "positive"}
-    return [
-        {"text": line.strip(), "label": label}
-        for name, label in labels.items()
-        for line in (folder / "sentence-polarity" / name).read_text(encoding="utf-8").split("\n")
-        if line.strip()
-    ]
+    formats = label_files.readers({"negative": "rt-polarity.neg", "positive": "rt-polarity.pos"})
+    return _items(folder / "sentence-polarity", LABELLED, formats)
 
 
 def polarity_parts(sizes: Sizes) -> Parts:
