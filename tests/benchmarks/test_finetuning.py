@@ -94,6 +94,43 @@ def test_generated_answers_stand_where_they_are_said_to(module: Module) -> None:
     assert sum(not item["answers"]["text"] for item in items) == 10
 
 
+def test_every_question_of_the_benchmark_has_an_answer(module: Module) -> None:
+    sizes = {"test": 20, "validation": 8, "train": 40}
+    parts = module("comparison.labelled").question_parts(sizes)
+    for part, size in sizes.items():
+        assert size <= len(parts.read(part)) < size + 4
+        assert all(item["answers"]["text"] for item in parts.read(part))
+
+
+def test_what_is_said_of_the_recipe_is_said_to_both_sides(
+    module: Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    comparison, asked = module("comparison.finetuning"), []
+
+    class Silent(comparison.Sides):
+        def ours(self, seed: int) -> float:
+            params = comparison.our_params(self._setup, 1)
+            asked.append((params.epochs, params.batch_size, params.optimizer.learning_rate))
+            self._told("ours", 0.5)
+            return 1.0
+
+        def theirs(self, seed: int) -> float:
+            recipe = self._setup.recipe
+            asked.append((recipe.epochs, recipe.batch_size, recipe.learning_rate))
+            self._told("theirs", 0.5)
+            return 2.0
+
+    monkeypatch.setattr(comparison, "Sides", Silent)
+    monkeypatch.setattr(comparison, "weights", lambda: tmp_path)
+    given = ["--seeds", "1", "--train", "24", "--epochs", "2", "--batch-size", "4", "--learning-rate", "0.001"]
+    monkeypatch.setattr("sys.argv", ["finetune_qa.py", *given])
+    module("finetune_qa").main()
+    line = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert asked == [(2, 4, 0.001), (2, 4, 0.001)]
+    assert 24 <= line["sizes"]["train"] < 28
+    assert (line["epochs"], line["batch_size"], line["ratio"], line["rounds"]) == (2, 4, 2.0, 1)
+
+
 def test_the_difference_is_that_of_the_means_and_its_error_that_of_both(module: Module, tmp_path: Path) -> None:
     sides = module("comparison.finetuning").Sides(
         module("finetune_tagging").SETUP, module("comparison.labelled").Parts("", tmp_path), tmp_path, 1
@@ -114,10 +151,16 @@ def test_an_answer_is_the_best_pair_of_ends_over_all_windows_unless_none_is_bett
     spans = [[-1, -1], [-1, -1], [0, 3], [4, 7], [8, 11]]
     start_WL = np.array([[1, 9, 2, 3, 0], [0, 0, -5, 5, 0]], dtype=np.float32)
     end_WL = np.array([[1, 9, 4, 1, 2], [0, 0, 9, 1, 2]], dtype=np.float32)
-    said = run_qa._texts(["one two six", "abc def ghi"], [(0, spans), (1, spans)], start_WL, end_WL)
-    assert said == ["one", "def ghi"]  # 2 + 4 over 3 + 2; an end before its start counts for nothing
+    windows = [(0, spans), (1, spans)]
+
+    def said(has_negatives: bool) -> list[str]:
+        contexts = ["one two six", "abc def ghi"]
+        return run_qa._texts(contexts, windows, start_WL, end_WL, has_negatives=has_negatives)
+
+    assert said(True) == ["one", "def ghi"]  # 2 + 4 over 3 + 2; an end before its start counts for nothing
     start_WL[1, 0] = 7.5  # one window says so: beside the sum of its best pair, 5 + 2
-    assert run_qa._texts(["", "abc def ghi"], [(0, spans), (1, spans)], start_WL, end_WL)[1] == ""
+    assert said(True) == ["one", ""]
+    assert said(False) == ["one", "def ghi"]
 
 
 def test_an_answer_that_a_window_does_not_have_whole_is_none_to_learn_there(module: Module) -> None:

@@ -52,15 +52,21 @@ class Setup:
     """The metric, by the function that ours is judged by."""
     knobs: Mapping[str, Any] = field(default_factory=dict)
     """Of our kind, beside the recipe."""
+    num_seeds: int = 3
 
 
 def compare(setup: Setup, description: str | None) -> None:
     """Run both sides and write the line."""
     report_progress()
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=setup.num_seeds)
     parser.add_argument("--threads", type=int, default=available_cores())
+    parser.add_argument("--train", type=int, default=setup.sizes["train"], metavar="ITEMS")
+    parser.add_argument("--epochs", type=int, default=setup.recipe.epochs)
+    parser.add_argument("--batch-size", type=int, default=setup.recipe.batch_size)
+    parser.add_argument("--learning-rate", type=float, default=setup.recipe.learning_rate)
     chosen = parser.parse_args()
+    setup = changed(setup, chosen)
     encoder, parts = weights(), setup.parts(setup.sizes)
     sides = Sides(setup, parts, encoder, chosen.threads)
     rounds = alternate(sides.ours, sides.theirs, chosen.seeds, "s")
@@ -79,9 +85,21 @@ def compare(setup: Setup, description: str | None) -> None:
                 "batch_size": setup.recipe.batch_size,
                 "learning_rate": setup.recipe.learning_rate,
                 **sides.quality(),
+                **sides.beside,
             },
         )
     )
+
+
+def changed(setup: Setup, chosen: argparse.Namespace) -> Setup:
+    """With what the command line says of the recipe, for both sides."""
+    recipe = replace(
+        setup.recipe,
+        epochs=chosen.epochs,
+        batch_size=chosen.batch_size,
+        learning_rate=chosen.learning_rate,
+    )
+    return replace(setup, sizes={**setup.sizes, "train": chosen.train}, recipe=recipe)
 
 
 class Sides:
@@ -91,6 +109,8 @@ class Sides:
         self._setup, self._parts, self._encoder, self._num_threads = setup, parts, encoder, num_threads
         self._metric: dict[str, list[float]] = {"ours": [], "theirs": []}
         self._cpu_seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
+        self.beside: dict[str, float] = {}
+        """What needs no model has on the same test part: the simple method of the kind, and the trivial answer."""
 
     def ours(self, seed: int) -> float:
         """Seconds of one round."""
@@ -101,8 +121,11 @@ class Sides:
             seconds = self._timed("ours", lambda: figures.update(run_stage("task", *of_stage)))
         for part in PARTS:
             assert figures[f"num_{part}"] == len(self._parts.read(part)), "both sides learn from the same items"
-        assert figures["headline"]["metric"] == self._setup.metric
-        self._told("ours", figures["headline"]["value"])
+        headline = figures["headline"]
+        assert headline["metric"] == self._setup.metric
+        names = {"simple_method": "baseline_value", "trivial_answer": "trivial_value"}
+        self.beside = {name: round(headline[value], 4) for name, value in names.items()}
+        self._told("ours", headline["value"])
         return seconds
 
     def theirs(self, seed: int) -> float:

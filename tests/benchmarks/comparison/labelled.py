@@ -75,13 +75,15 @@ def entity_parts(sizes: Sizes) -> Parts:
 
 
 def question_parts(sizes: Sizes) -> Parts:
+    """Questions that have an answer, as in SQuAD 1.1: of few others, both sides learn to answer nothing."""
     folder = labelled()
     if folder is None:
         items: Iterable[Item] = generated_tasks.questions(2 * sum(sizes.values()), seed=0)
     else:
         items = _items(folder / "squad2-subset" / "dev-12-articles.json", ASKED, {".json": read_squad})
     name = "squad2-subset" if folder else "generated"
-    return _written("questions", name, cut(items, sizes, lambda it: it["context"], lambda it: it["question"]))
+    answerable = [item for item in items if item["answers"]["text"]]
+    return _written("questions", name, cut(answerable, sizes, lambda it: it["context"], lambda it: it["question"]))
 
 
 def cut(

@@ -1,9 +1,9 @@
 """The stretch of a context that answers a question, as `examples/pytorch/question-answering/run_qa.py` does it.
 
-transformers' documented behaviour, written anew, with `--version_2_with_negative`: windows of `--max_seq_length` (384
-by default) with `--doc_stride` 128, padded to that length (its default); of the 20 best beginnings and ends
-(`--n_best_size`) the pair with the highest sum, at most 30 tokens long (`--max_answer_length`); no answer where that of
-the first token is higher (`--null_score_diff_threshold` 0).
+transformers' documented behaviour, written anew: windows of `--max_seq_length` (384 by default) with `--doc_stride`
+128, padded to that length (its default); of the 20 best beginnings and ends (`--n_best_size`) the pair with the highest
+sum, at most 30 tokens long (`--max_answer_length`). Where some questions have no answer, `--version_2_with_negative`:
+none where that of the first token is higher (`--null_score_diff_threshold` 0).
 
 Shapes: W windows, L length of a window.
 """
@@ -55,10 +55,12 @@ def answers(parts: Path, weights: Path, recipe: Recipe) -> list[str]:
             return rows | targets | {"number": [examples["number"][it] for it in questions], "spans": spans}
 
         script.parts["test"] = script.parts["test"].add_column("number", range(len(script.parts["test"])))
+        has_negatives = any(not answer["text"] for part in PARTS for answer in script.parts[part]["answers"])
         rows = {part: script.mapped(part, tokenize) for part in PARTS}
         windows = list(zip(rows["test"]["number"], rows["test"]["spans"], strict=True))
         start_WL, end_WL = script.predict(model, default_data_collator, rows)
-        return _texts(list(script.parts["test"]["context"]), windows, start_WL, end_WL)
+        contexts = list(script.parts["test"]["context"])
+        return _texts(contexts, windows, start_WL, end_WL, has_negatives=has_negatives)
 
 
 def _ends(answer: dict[str, list[Any]], spans: list[tuple[int, int]]) -> tuple[int, int]:
@@ -73,7 +75,9 @@ def _ends(answer: dict[str, list[Any]], spans: list[tuple[int, int]]) -> tuple[i
     return inside[0], inside[-1]
 
 
-def _texts(contexts: list[str], windows: list[Window], start_WL: Scores, end_WL: Scores) -> list[str]:
+def _texts(
+    contexts: list[str], windows: list[Window], start_WL: Scores, end_WL: Scores, *, has_negatives: bool
+) -> list[str]:
     best = [(-np.inf, "")] * len(contexts)
     nothing = [np.inf] * len(contexts)
     for (question, spans), start_L, end_L in zip(windows, start_WL, end_WL, strict=True):
@@ -84,4 +88,4 @@ def _texts(contexts: list[str], windows: list[Window], start_WL: Scores, end_WL:
                     continue
                 text = contexts[question][spans[first][0] : spans[last][1]]
                 best[question] = max(best[question], (float(start_L[first] + end_L[last]), text))
-    return ["" if none > score else text for none, (score, text) in zip(nothing, best, strict=True)]
+    return ["" if has_negatives and none > score else text for none, (score, text) in zip(nothing, best, strict=True)]
