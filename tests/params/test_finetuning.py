@@ -1,0 +1,84 @@
+"""Claim: a task says what it must, has all else from defaults and presets, and a fault is told where it was written."""
+
+from pathlib import Path
+
+import pytest
+
+from clozeline.params import read_params
+from clozeline.params.finetuning import SECTIONS
+from clozeline.params.finetuning.presets import PRESETS
+from tests.edited_params import Editor, message, with_task
+
+
+def test_a_misspelt_key_of_a_task_is_named_too(edited: Editor) -> None:
+    told = message(edited("    max_per_class: 2000", "    max_per_clas: 2000"))
+    assert "`finetune.library.max_per_clas`" in told
+    assert "rename it to `max_per_class`" in told
+
+
+@pytest.mark.parametrize("kind", SECTIONS)
+def test_a_task_of_any_kind_needs_to_say_its_kind_and_its_data_alone(tmp_path: Path, kind: str) -> None:
+    params = read_params(with_task(tmp_path, f"kind: {kind}", "data: labels.csv"))
+    assert type(params.finetune["more"]) is SECTIONS[kind]
+    assert params.finetune["more"].epochs == params.finetune_defaults["shared"]["epochs"]
+
+
+def test_what_a_task_says_wins_over_the_defaults_and_sections_are_gone_into(tmp_path: Path) -> None:
+    path = with_task(tmp_path, "kind: classification", "data: x.csv", "optimizer: {learning_rate: 1.0e-5}")
+    optimizer = read_params(path).finetune["more"].optimizer
+    assert optimizer.learning_rate == 1e-5
+    assert optimizer.beta2 == read_params(path).finetune_defaults["shared"]["optimizer"]["beta2"]
+
+
+@pytest.mark.parametrize("line", ["kind: classificatoin", "data: x.csv"])
+def test_a_task_must_be_of_a_kind_that_there_is(tmp_path: Path, line: str) -> None:
+    told = message(with_task(tmp_path, *{"data: x.csv", line}))
+    assert "`finetune.more.kind` cannot be used" in told
+    assert "expected: a kind of task: classification" in told
+    assert ("given:    nothing" in told) == (line == "data: x.csv")
+
+
+@pytest.mark.parametrize("place", ["    max_length: 128", "    max_classes: null "])
+def test_a_misspelt_default_is_named_where_it_is_written(edited: Editor, place: str) -> None:
+    section = "shared" if "128" in place else "classification"
+    told = message(edited(place, place.replace("max_", "mx_")))
+    assert f"finetune_defaults.{section}.mx_" in told.partition("given:")[2]
+
+
+def test_a_default_that_cannot_be_used_is_named_where_it_is_written(edited: Editor) -> None:
+    told = message(edited("    warmup_fraction: 0.1", "    warmup_fraction: 3"))
+    assert "`finetune_defaults.shared.warmup_fraction` cannot be used" in told
+
+
+def test_defaults_of_a_kind_that_there_is_not_are_refused(edited: Editor) -> None:
+    told = message(edited("  classification:\n    text_field", "  clasification:\n    text_field"))
+    assert "`finetune_defaults.clasification` cannot be used" in told
+    assert "one of: shared, classification" in told
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_says_where_the_data_are_and_what_they_look_like(tmp_path: Path, preset: str) -> None:
+    row = PRESETS[preset]
+    lines = (f"kind: {row.kind}", "data: requirements.lock", f"preset: {preset}")
+    task = read_params(with_task(tmp_path, *lines)).finetune["more"]
+    assert task.hub is not None
+    assert task.splits is not None
+    assert task.hub.dataset == row.hub["dataset"]
+    assert {name: getattr(task, name) for name in row.knobs} == dict(row.knobs)
+
+
+def test_what_a_task_says_wins_over_its_preset(tmp_path: Path) -> None:
+    lines = ("kind: classification", "data: requirements.lock", "preset: sst2", "hub: {dataset: my/copy}")
+    assert read_params(with_task(tmp_path, *lines)).finetune["more"].hub.dataset == "my/copy"
+
+
+def test_a_preset_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    told = message(with_task(tmp_path, "kind: classification", "data: x.csv", "preset: ss2"))
+    assert "given:    finetune.more.preset: 'ss2'" in told
+    assert "sst2" in told.partition("expected:")[2]
+
+
+def test_a_section_inside_a_task_is_checked_too(tmp_path: Path) -> None:
+    told = message(with_task(tmp_path, "kind: classification", "data: x", "hub: {dataset: a, revison: b}"))
+    assert "unknown key `finetune.more.hub.revison`" in told
+    assert "rename it to `revision`" in told

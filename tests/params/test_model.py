@@ -1,0 +1,43 @@
+"""Claim: a model that cannot be built is refused before anything is run."""
+
+from pathlib import Path
+
+import pytest
+
+from clozeline.params import FAMILY_NAMES, read_params
+from tests.edited_params import Editor, message, with_values
+
+
+def shaped(folder: Path, **values: str) -> Path:
+    """Params whose model has numbers in place of a named size."""
+    numbers = {"hidden_size": "128", "num_hidden_layers": "2", "num_attention_heads": "2", "intermediate_size": "256"}
+    return with_values(folder, **{"size": "null"} | numbers | values)
+
+
+def test_numbers_can_stand_in_place_of_a_named_size(tmp_path: Path) -> None:
+    assert read_params(shaped(tmp_path)).pretrain.model.hidden_size == 128
+
+
+@pytest.mark.parametrize(
+    ("heads", "expected"),
+    [("3", "multiple of `num_attention_heads`"), ("128", "an even `hidden_size` / `num_attention_heads`")],
+)
+def test_heads_that_do_not_divide_the_model_are_refused(tmp_path: Path, heads: str, expected: str) -> None:
+    assert expected in message(shaped(tmp_path, num_attention_heads=heads))
+
+
+def test_learned_positions_take_heads_of_an_odd_size(tmp_path: Path) -> None:
+    assert read_params(shaped(tmp_path, family="bert", num_attention_heads="128")).pretrain.model.family == "bert"
+
+
+def test_a_misspelt_family_is_told_before_anything_is_run(edited: Editor) -> None:
+    told = message(edited("family: modernbert", "family: modernbrt"))
+    assert "`pretrain.model.family` cannot be used" in told
+    assert "given:    pretrain.model.family: 'modernbrt'" in told
+    assert "one of: modernbert, bert" in told
+
+
+def test_the_family_names_are_the_rows_of_the_table_of_families() -> None:
+    from clozeline.model.families import FAMILIES
+
+    assert set(FAMILY_NAMES) == set(FAMILIES)

@@ -1,0 +1,49 @@
+"""Claim: budgets and objectives that do not go together are refused with all their keys."""
+
+from pathlib import Path
+
+import pytest
+
+from clozeline.params import read_params
+from tests.edited_params import Editor, message, with_values
+
+
+def test_a_budget_that_ends_inside_warm_up_is_refused_with_both_keys(tmp_path: Path) -> None:
+    told = message(with_values(tmp_path, steps="100", warmup_steps="150"))
+    assert "`pretrain.steps` and `pretrain.schedule.warmup_steps` cannot be used together" in told
+    assert "given:    pretrain.steps: 100, pretrain.schedule.warmup_steps: 150\n" in told
+    assert "lower `schedule.warmup_steps` too" in told
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"steps": "500", "warmup_steps": "150"},
+        {"steps": "150", "warmup_steps": "150"},
+        {"steps": "null", "tokens": "1000", "warmup_steps": "150"},
+    ],
+)
+def test_a_budget_that_reaches_the_peak_of_the_learning_rate_is_taken(tmp_path: Path, values: dict[str, str]) -> None:
+    assert read_params(with_values(tmp_path, **values)).pretrain.schedule.warmup_steps == 150
+
+
+def test_a_budget_must_be_steps_or_tokens_and_not_both(edited: Editor) -> None:
+    assert "set one and leave the other null" in message(edited("  tokens: null", "  tokens: 1000"))
+
+
+def test_only_electra_is_trained_to_detect_replaced_tokens(edited: Editor) -> None:
+    told = message(edited("objective: mlm ", "objective: rtd "))
+    assert "given:    pretrain.objective: 'rtd', pretrain.model.family: 'modernbert', pretrain.start: null\n" in told
+    assert "family `electra`" in told
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("generator_fraction: 0.25", "generator_fraction: 1.5", "less than or equal to 1"),
+        ("generator_fraction: 0.25", "generator_fraction: 0", "greater than 0"),
+        ("discriminator_weight: 50.0", "discriminator_weight: 0", "greater than 0"),
+    ],
+)
+def test_a_pair_that_cannot_be_is_refused(edited: Editor, old: str, new: str, expected: str) -> None:
+    assert expected in message(edited(old, new))

@@ -1,0 +1,135 @@
+"""Claim: what cannot be used in params.yaml is told with its key, what was given, and what is expected."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from clozeline.params import Params, read_params
+from tests.edited_params import PROJECT, Editor, message, with_values
+
+
+def test_the_projects_own_params_are_read() -> None:
+    params = read_params(PROJECT / "params.yaml")
+    assert params.finetune["library"].kind == "classification"
+
+
+def test_a_misspelt_key_is_named_with_the_right_spelling(edited: Editor) -> None:
+    told = message(edited("    mask_rate: 0.3             # share", "    mask_rat: 0.3             # share"))
+    assert "params.yaml: unknown key `pretrain.masking.mask_rat`" in told
+    assert "rename it to `mask_rate`" in told
+
+
+def test_a_missing_key_is_named(edited: Editor) -> None:
+    told = message(edited("  num_folds:", "  # num_folds:"))
+    assert "`evaluate.num_folds` cannot be used" in told
+    assert "expected: a value for this key\n" in told
+
+
+def test_a_value_in_place_of_a_section_is_told_as_one(tmp_path: Path) -> None:
+    text = (PROJECT / "params.yaml").read_text(encoding="utf-8")
+    path = tmp_path / "params.yaml"
+    path.write_text(re.sub(r"(?ms)^evaluate:\n.*?^\n", "evaluate: yes\n\n", text), encoding="utf-8")
+    assert "expected: a section: indented lines of `key: value`\n" in message(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("mask_rate", "20", "expected: less than 1\n"),
+        ("vocab_size", "10", "greater than or equal to 64"),
+        ("learning_rate", "-1", "greater than 0"),
+        ("learning_rate", ".inf", "finite number"),
+        ("learning_rate", "true", "expected: a number\n"),
+        ("steps", "true", "expected: a number\n"),
+        ("protected_tokens", "the", "expected: a list: [one, two]\n"),
+        ("max_perplexity_ratio", ".inf", "finite number"),
+        ("min_unigram_ratio", "0", "greater than 0"),
+        ("max_parity_difference", ".nan", "finite number"),
+        ("num_hidden_layers", "two", "expected: a whole number\n"),
+        ("min_characters", "99999", "not above `max_characters`"),
+        ("same_side_similarity", "0.9", "`same_side_similarity` is not above"),
+        ("holdout_fraction", "0.99", "a sum below 1"),
+        ("test_fraction", "0.95", "a sum below 1"),
+        ("dataset", "some/corpus", "kind `hub`"),
+        ("existing", "some/tokenizer", "null for any other"),
+        ("keep_share", "0.5", "must be 1"),
+        ("hidden_size", "128", "a `size`, or null and the four numbers"),
+        ("size", "null", "a `size`, or null and the four numbers"),
+        ("matrix_learning_rate", "0.02", "null for any other"),
+        ("mean_span_tokens", "3", "null for any other"),
+        ("patience", "0", "greater than or equal to 1"),
+        ("micro_batch_tokens", "32", "a row must fit"),
+        ("recipe", "no-such", "a key of `recipes`: standard, low-resource, domain-adaptation"),
+        ("batch_tokens", "32", "`batch_tokens` is not below `max_length`"),
+    ],
+)
+def test_a_value_that_cannot_be_used_is_told_with_its_key_and_what_is_expected(
+    tmp_path: Path, key: str, value: str, expected: str
+) -> None:
+    path = with_values(tmp_path, **{key: value})
+    told = message(path)
+    assert expected in told
+    assert f"{key}: " in told.partition("given:")[2]
+    assert "Input should" not in told
+    assert str(path) in told
+
+
+def test_keys_that_disagree_are_shown_without_the_section_they_are_in(edited: Editor) -> None:
+    told = message(edited("min_characters: 60", "min_characters: 99999"))
+    assert "given:    preprocess.min_characters: 99999, preprocess.max_characters: 20000\n" in told
+    assert "do:       set `preprocess.min_characters` or `preprocess.max_characters`" in told
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"seed: [1\nevaluate:\n", "line 1"),
+        (b"seed: 1\nseed: 2\n", 'duplicate key "seed"'),
+        (b"seed: 1\nseed: 2\n", "line 2"),
+        (b"seed: 1\n# \xc3\xa9\xc3\xa9\nevaluate: \x07\n", "line 3: unacceptable character #x0007"),
+        ("seed: 1\n# café\n".encode("latin-1"), "line 2: 'utf-8' codec can't decode byte 0xe9"),
+        ("seed: 1\n".encode("utf-16"), "line 1: 'utf-8' codec can't decode byte 0xff"),
+        ("seed: 1\n".encode("utf-16-le"), "line 1: unacceptable character #x0000"),
+        (b"seed: 2001-99-99\n", "month must be in 1..12"),
+    ],
+)
+def test_a_file_that_is_not_yaml_is_told_with_its_name_the_line_and_the_reason(
+    tmp_path: Path, content: bytes, expected: str
+) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_bytes(content)
+    told = message(path)
+    assert f"{path} is not YAML" in told
+    assert expected in told.partition("given:")[2]
+    assert "<unicode string>" not in told
+    assert "suppress" not in told
+
+
+@pytest.mark.parametrize("content", ["", "# only a comment\n"])
+def test_an_empty_file_is_called_empty(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "params.yaml"
+    path.write_text(content, encoding="utf-8")
+    assert f"{path} is empty" in message(path)
+
+
+def test_a_misspelt_section_is_named_without_what_is_in_it(edited: Editor) -> None:
+    told = message(edited("  source:", "  sorce:"))
+    assert "unknown key `preprocess.sorce`" in told
+    assert "rename it to `source`" in told
+    assert "python-docs" not in told
+
+
+def test_a_missing_file_is_told_with_where_it_was_looked_for(tmp_path: Path) -> None:
+    assert str(tmp_path.resolve()) in message(tmp_path / "params.yaml")
+
+
+def test_scientific_notation_without_a_dot_is_a_number(edited: Editor) -> None:
+    params = read_params(edited("    epsilon: 1.0e-6", "    epsilon: 1e-6"))
+    assert params.pretrain.optimizer.epsilon == 1e-6
+
+
+def test_params_cannot_be_changed_after_reading() -> None:
+    params: Params = read_params(PROJECT / "params.yaml")
+    with pytest.raises(ValueError, match="frozen"):
+        params.seed = 1

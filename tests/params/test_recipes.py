@@ -1,0 +1,41 @@
+"""Claim: a recipe is laid over `pretrain`, and what it sets wrongly is told where it was written."""
+
+from pathlib import Path
+
+import pytest
+
+from clozeline.params import read_params
+from tests.edited_params import PROJECT, Editor, message, with_values
+
+
+def recipe_names() -> list[str]:
+    return list(read_params(PROJECT / "params.yaml").recipes)
+
+
+@pytest.mark.parametrize("recipe", recipe_names())
+def test_a_recipe_is_laid_over_pretrain(tmp_path: Path, recipe: str) -> None:
+    params = read_params(with_values(tmp_path, recipe=recipe))
+    for section, values in params.recipes[recipe].items():
+        for key, value in values.items():
+            assert getattr(getattr(params.pretrain, section), key) == value
+    assert params.pretrain.recipe == recipe
+
+
+def test_the_recipes_hide_what_their_names_promise(tmp_path: Path) -> None:
+    rates = {name: read_params(with_values(tmp_path, recipe=name)).pretrain for name in recipe_names()}
+    assert rates["low-resource"].masking.mask_rate == 0.2
+    assert rates["low-resource"].model.dropout > rates["standard"].model.dropout
+    assert rates["domain-adaptation"].masking.mask_rate == 0.1
+    assert rates["domain-adaptation"].optimizer.learning_rate < rates["standard"].optimizer.learning_rate
+
+
+def test_a_recipe_that_sets_what_pretrain_does_not_have_is_refused_even_if_it_is_not_chosen(edited: Editor) -> None:
+    told = message(edited("masking: {mask_rate: 0.1,", "masking: {mask_rat: 0.1,"))
+    assert "recipes.domain-adaptation.masking.mask_rat: 0.1" in told.partition("given:")[2]
+
+
+def test_a_value_that_a_recipe_sets_wrongly_is_told_where_it_was_written(edited: Editor) -> None:
+    path = edited("masking: {mask_rate: 0.1,", "masking: {mask_rate: 10,")
+    path.write_text(path.read_text().replace("recipe: standard", "recipe: domain-adaptation"), encoding="utf-8")
+    told = message(path)
+    assert "`recipes.domain-adaptation.masking.mask_rate` cannot be used" in told
