@@ -1,0 +1,37 @@
+"""What all tests of the stage have."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.fine_tuning import fine_tune
+from tests.stages.finetune.topics import Finetune, params, topic_records
+
+
+@pytest.fixture
+def run(small_encoder: Path, tmp_path: Path) -> Finetune:
+    """`run(name, **changes)` runs the stage and returns the folder of all it wrote."""
+    records = topic_records(150)
+    pq.write_table(pa.Table.from_pylist(records), tmp_path / "data.parquet")
+
+    def run(
+        name: str,
+        *,
+        encoder: Path = small_encoder,
+        seed: int = 7,
+        pretraining_texts: Sequence[str] = ("something else",),
+        **changes: object,
+    ) -> Path:
+        return fine_tune(
+            params(**changes),
+            tmp_path / name,
+            encoder=encoder,
+            data=tmp_path / "data.parquet",
+            seed=seed,
+            pretraining_texts=pretraining_texts,
+        )
+
+    return run

@@ -1,0 +1,97 @@
+"""Claim: what can be learned is learned, and its figures stand beside baselines, in full, and with their counts."""
+
+import csv
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.fine_tuning import metrics_of
+from tests.stages.finetune.topics import TOPICS, Finetune, rows_of, topic_records
+
+
+def classes_of(folder: Path) -> dict[str, dict[str, str]]:
+    with (folder / "classes.csv").open(newline="") as file:
+        return {row["class"]: row for row in csv.DictReader(file)}
+
+
+def test_a_task_that_can_be_learned_is_learned(run: Finetune) -> None:
+    metrics = metrics_of(run("out"))
+    assert metrics["accuracy"] > 0.7
+    assert metrics["accuracy_low"] < metrics["accuracy"] < metrics["accuracy_high"]
+    assert metrics["majority_accuracy"] < 0.5
+    assert metrics["baseline_tfidf_accuracy"] > 0.9
+
+
+def test_figures_of_each_class_stand_in_a_table_of_their_own(run: Finetune) -> None:
+    out = run("out", epochs=1)
+    classes = classes_of(out)
+    assert set(classes) == set(TOPICS)
+    shown = [float(of_class["f1"]) for of_class in classes.values()]
+    assert np.mean(shown) == pytest.approx(metrics_of(out)["macro_f1"])
+    assert not any(topic in key for topic in TOPICS for key in metrics_of(out)), "a column of `dvc metrics show` each"
+
+
+def test_the_headline_is_the_accuracy_beside_its_baselines(run: Finetune) -> None:
+    metrics = metrics_of(run("out", epochs=1))
+    headline = metrics["headline"]
+    assert (headline["metric"], headline["value"]) == ("accuracy", metrics["accuracy"])
+    assert headline["low"] < headline["value"] < headline["high"]
+    assert headline["baseline_value"] == metrics["baseline_tfidf_accuracy"]
+    assert headline["trivial_value"] == metrics["majority_accuracy"]
+
+
+def test_some_test_texts_are_shown_with_what_was_right_and_what_was_said(run: Finetune) -> None:
+    out = run("out", epochs=1, num_examples=6)
+    shown = json.loads((out / "examples" / "examples.json").read_text())
+    told = {record["text"]: record["topic"] for record in topic_records(150)}
+    assert len(shown) == 6
+    assert all(item["actual"] == told[item["given"]["text"]] for item in shown)
+    assert all(item["is_right"] == (item["actual"] == item["predicted"]) for item in shown)
+    assert {item["is_right"] for item in shown} == {True, False}
+
+
+def test_the_counts_add_up(run: Finetune) -> None:
+    metrics = metrics_of(run("out", epochs=1))
+    records = metrics["records"]
+    assert records["num_read"] == 450 == sum(count for name, count in records.items() if name != "num_read")
+    parts = metrics["num_train"], metrics["num_validation"], metrics["num_test"]
+    assert sum(parts) == records["num_used"]
+    assert metrics["num_test_seen_in_pretraining"] == 0 == metrics["contaminated_fraction"]
+
+
+def test_the_confusion_table_is_the_accuracy_in_full(run: Finetune) -> None:
+    out = run("out", epochs=1)
+    header, *rows = rows_of(out)
+    assert header == ["actual", "predicted"]
+    assert np.mean([actual == predicted for actual, predicted in rows]) == pytest.approx(metrics_of(out)["accuracy"])
+    sizes = {label: int(of_class["num_texts"]) for label, of_class in classes_of(out).items()}
+    assert Counter(actual for actual, _ in rows) == sizes
+
+
+def test_long_texts_are_counted(run: Finetune) -> None:
+    metrics = metrics_of(run("out", max_length=10, epochs=1))
+    assert metrics["num_truncated_train"] > metrics["num_truncated_test"] > 0
+    assert metrics_of(run("whole", max_length=64, epochs=1))["num_truncated_train"] == 0
+
+
+def test_test_texts_that_the_encoder_has_seen_are_counted(run: Finetune) -> None:
+    texts = [record["text"].upper() for record in topic_records(150)]
+    metrics = metrics_of(run("out", pretraining_texts=texts, epochs=1))
+    assert metrics["num_test_seen_in_pretraining"] == metrics["num_test"]
+    assert metrics["num_test_near_duplicates_in_pretraining"] == metrics["num_test"]
+    assert metrics["contaminated_fraction"] == 1.0
+
+
+def test_test_texts_that_the_task_itself_was_nearly_trained_on_are_counted(run: Finetune, tmp_path: Path) -> None:
+    assert metrics_of(run("out", epochs=1))["num_test_near_duplicates_in_train"] == 0
+    long = [{**record, "text": f"{record['text']} {record['text'][::-1]}"} for record in topic_records(30)]
+    twins = [{**record, "text": f"{record['text']} then"} for record in long]
+    pq.write_table(pa.Table.from_pylist([*long, *twins]), tmp_path / "data.parquet")
+    metrics = metrics_of(run("twins", epochs=1))
+    assert 10 < metrics["num_test_near_duplicates_in_train"] < metrics["num_test"]
+    assert metrics["records"]["duplicates"] == 0

@@ -1,0 +1,104 @@
+"""Claim: a training that was killed goes on, that of several seeds is one choice, and every knob of it is heard."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForSequenceClassification
+
+from clozeline.tasks.classification.single_label import SingleLabel
+from tests.fine_tuning import contents, metrics_of
+from tests.stages.finetune.topics import Finetune
+
+
+class Killed(BaseException):
+    pass
+
+
+def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(
+    run: Finetune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run("whole")
+    judge, asked = SingleLabel.validation_score, iter(range(10))
+
+    def killed_once(task: SingleLabel) -> float:
+        if next(asked) == 2:
+            raise Killed
+        return judge(task)
+
+    monkeypatch.setattr(SingleLabel, "validation_score", killed_once)
+    with pytest.raises(Killed):
+        run("parts")
+    assert len(list((tmp_path / "work" / "small").glob("*/step-*"))) == 1
+    assert contents(run("parts")) == contents(whole)
+    assert next(asked) == 5
+    assert list((tmp_path / "work" / "small").iterdir()) == []
+
+
+def test_the_best_of_several_seeds_is_kept_by_validation_and_their_spread_is_told(
+    run: Finetune, tmp_path: Path
+) -> None:
+    told = metrics_of(out := run("out", epochs=2, num_seeds=3))
+    alone = [run(f"seed {seed}", seed=seed, epochs=2) for seed in (7, 8, 9)]
+    figures = [metrics_of(folder) for folder in alone]
+    values = [figure["headline"]["value"] for figure in figures]
+    spread = told.pop("over_seeds")
+    assert spread["mean"] == pytest.approx(np.mean(values))
+    assert spread["deviation"] == pytest.approx(np.std(values, ddof=1))
+    assert (spread["num_seeds"], spread["lowest"], spread["highest"]) == (3, min(values), max(values))
+    best = max(range(3), key=lambda place: figures[place]["validation_score"])
+    assert spread["best_seed"] == 7 + best
+    assert told == figures[best]
+    assert contents(out / "model") == contents(alone[best] / "model")
+    assert list((tmp_path / "work" / "small").iterdir()) == []
+
+
+def test_parts_of_a_batch_that_fit_into_memory_give_the_figures_of_the_whole(run: Finetune) -> None:
+    whole, parts = run("whole", epochs=1), run("parts", epochs=1, micro_batch_tokens=64)
+    assert contents(whole)["model/model.safetensors"] != contents(parts)["model/model.safetensors"]
+    assert metrics_of(whole) == metrics_of(parts)
+
+
+KNOBS = {
+    "rates that fall with depth": {"layer_decay": 0.5},
+    "frozen layers": {"frozen_layers": 1},
+    "adapters": {"lora": {"rank": 4, "alpha": 8, "dropout": 0.0}},
+    "looks inside an epoch": {"looks_per_epoch": 2, "patience": 3},
+}
+
+
+@pytest.mark.parametrize("name", KNOBS)
+def test_a_knob_of_training_is_heard_and_the_task_still_learned(run: Finetune, small_encoder: Path, name: str) -> None:
+    out = run("out", epochs=2, **KNOBS[name])
+    assert metrics_of(out)["accuracy"] > 0.6 > metrics_of(out)["majority_accuracy"]
+    model = AutoModelForSequenceClassification.from_pretrained(out / "model")
+    encoder = AutoModelForSequenceClassification.from_pretrained(small_encoder)
+    before, after = encoder.base_model.state_dict(), model.base_model.state_dict()
+    same = {key for key, weight in after.items() if torch.equal(weight, before[key])}
+    low = {key for key in after if "embeddings" in key or "layers.0." in key}
+    assert (low <= same) == (name == "frozen layers")
+    assert {key for key in after if "norm" in key} <= same or name in {
+        "rates that fall with depth",
+        "looks inside an epoch",
+        "frozen layers",
+    }
+
+
+def test_a_checkpoint_of_other_params_is_not_gone_on_with(
+    run: Finetune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = run("fresh", batch_size=8)
+
+    asked = iter(range(10))
+
+    def killed_late(task: SingleLabel) -> float:
+        if next(asked) == 2:
+            raise Killed
+        return 0.5
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SingleLabel, "validation_score", killed_late)
+        with pytest.raises(Killed):
+            run("left", batch_size=16)
+    assert contents(run("after", batch_size=8)) == contents(fresh)

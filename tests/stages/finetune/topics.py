@@ -1,0 +1,43 @@
+"""A small task that can be learned: which topic a text is about."""
+
+import csv
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from clozeline.params import ClassificationParams, read_params
+
+PARAMS = read_params(Path(__file__).parents[3] / "params.yaml").finetune["library"]
+TOPICS = {"cooking": "salt oven butter flour", "sailing": "mast keel tide rudder", "gardens": "soil seed root weed"}
+FILLER = ["the", "a", "of", "and", "with", "then", "before", "after", "under", "over", "some", "more"]
+
+
+def topic_records(num_per_topic: int) -> list[dict[str, str]]:
+    """Texts of which a few words give the topic away."""
+    draw = random.Random(3)
+    return [
+        {"text": " ".join(draw.choice(words.split() + FILLER) for _ in range(draw.randint(6, 16))), "topic": topic}
+        for _ in range(num_per_topic)
+        for topic, words in TOPICS.items()
+    ]
+
+
+def params(**changes: object) -> ClassificationParams:
+    values = PARAMS.model_dump() | {
+        "text_field": "text",
+        "label_field": "topic",
+        "max_length": 32,
+        "batch_size": 16,
+        "epochs": 4,
+        "optimizer": PARAMS.optimizer.model_dump() | {"learning_rate": 0.01},
+        "num_threads": 1,
+    }
+    return ClassificationParams.model_validate(values | changes)
+
+
+Finetune = Callable[..., Path]
+
+
+def rows_of(folder: Path) -> list[list[str]]:
+    with (folder / "confusion.csv").open(newline="") as file:
+        return list(csv.reader(file))
