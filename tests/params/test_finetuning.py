@@ -82,3 +82,19 @@ def test_a_section_inside_a_task_is_checked_too(tmp_path: Path) -> None:
     told = message(with_task(tmp_path, "kind: classification", "data: x", "hub: {dataset: a, revison: b}"))
     assert "unknown key `finetune.more.hub.revison`" in told
     assert "rename it to `revision`" in told
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [("second_field: other", "they are no pairs"), ("hub: {dataset: some/set}", "the records are on the hub")],
+)
+def test_files_of_labels_hold_texts_that_are_here_and_no_pairs(tmp_path: Path, line: str, expected: str) -> None:
+    lines = ("kind: classification", "data: folder", "label_files: {good: some.pos, bad: some.neg}")
+    assert read_params(with_task(tmp_path, *lines)).finetune["more"].label_files["bad"] == "some.neg"
+    assert expected in message(with_task(tmp_path, *lines, line))
+
+
+def test_files_of_one_label_alone_are_no_task(tmp_path: Path) -> None:
+    told = message(with_task(tmp_path, "kind: classification", "data: folder", "label_files: {good: some.pos}"))
+    assert "`finetune.more.label_files` cannot be used" in told
+    assert "at least 2 items" in told
