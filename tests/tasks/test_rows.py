@@ -8,6 +8,7 @@ import pytest
 
 from clozeline.tasks.rows import TextRows, batches_from, padded, shuffled_batches, sorted_batches
 from clozeline.tokens.tokenizer import OpenTokenizer
+from tests.tiny_models import SENTENCES
 
 LENGTHS = np.random.default_rng(0).integers(3, 120, size=1000)
 
@@ -56,6 +57,31 @@ def test_long_texts_are_cut_and_counted_and_framed_like_short_ones(small_encoder
     cls_id, sep_id, mask_id = opened.special_ids.cls, opened.special_ids.sep, opened.special_ids.mask
     assert all((ids[0], ids[-1]) == (cls_id, sep_id) for ids in rows.ids_T)
     assert mask_id not in rows.ids_T[3]
+
+
+ODD = [
+    "\x07 " * 40 + "the model reads",
+    "the \x07 " * 40,
+    "the " * 9 + "\n\t model  " * 30 + "  ",
+    "x" * 300 + " the" * 30,
+]
+
+
+@pytest.mark.parametrize("max_length", [4, 8, 16, 40])
+def test_what_is_read_of_a_long_text_is_the_beginning_of_all_its_tokens(small_encoder: Path, max_length: int) -> None:
+    texts = [*ODD, *(" ".join(draw(SENTENCES, seed)) for seed in range(40))]
+    rows = TextRows.encode(texts, opened := OpenTokenizer.open(small_encoder), max_length)
+    opened.tokenizer.no_truncation()
+    wholes = [encoding.ids for encoding in opened.tokenizer.encode_batch(texts)]
+    expected = [[*ids[: max_length - 1], ids[-1]] if len(ids) > max_length else ids for ids in wholes]
+    assert [ids.tolist() for ids in rows.ids_T] == expected
+    assert rows.num_truncated == sum(len(ids) > max_length for ids in wholes) > 3
+
+
+def draw(sentences: list[str], seed: int) -> list[str]:
+    """Words of these sentences."""
+    words = " ".join(sentences).split()
+    return np.random.default_rng(seed).choice(words, size=3 * seed + 1).tolist()
 
 
 def test_rows_are_padded_to_the_longest_of_the_batch(small_encoder: Path) -> None:

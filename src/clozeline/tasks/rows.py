@@ -5,7 +5,7 @@ Shapes: T texts; B rows of a batch, L its longest row.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -44,9 +44,10 @@ class TextRows:
         """
         if seconds is not None:  # what is cut off a pair is given in every combination: it is not asked for
             num_truncated = int((lengths_of(texts, opened, seconds) > max_length).sum())
-        opened.tokenizer.enable_truncation(max_length)
-        encodings = opened.tokenizer.encode_batch_fast(_items(texts, seconds))
-        if seconds is None:
+            opened.tokenizer.enable_truncation(max_length)
+            encodings = opened.tokenizer.encode_batch_fast(_items(texts, seconds))
+        else:
+            encodings = _beginnings(texts, opened, max_length)
             num_truncated = sum(bool(encoding.overflowing) for encoding in encodings)
         ids_T = tuple(np.array(encoding.ids, dtype=np.int64) for encoding in encodings)
         types_T = None if seconds is None else tuple(np.array(e.type_ids, dtype=np.int64) for e in encodings)
@@ -72,6 +73,22 @@ class TextRows:
             attention_mask_BL=None if is_token_BL.all() else torch.from_numpy(is_token_BL.astype(np.int64)),
             token_type_ids_BL=types_BL,
         )
+
+
+def _beginnings(texts: Sequence[str], opened: OpenTokenizer, max_length: int) -> list[Any]:
+    """Encodings cut to one length. Of a long text only so many words are read as there is room for tokens: each is one
+    at least, and tokenizers cut at white space before all else, so that what is behind a word does not change it.
+    """
+    opened.tokenizer.enable_truncation(max_length)
+    begun = [_first_words(text, max_length) for text in texts]
+    encodings: list[Any] = opened.tokenizer.encode_batch_fast(begun)
+    # Of control characters alone there is no token: such a text was begun, and not filled.
+    is_cut = [len(read) < len(text) for read, text in zip(begun, texts, strict=True)]
+    places = [place for place, encoding in enumerate(encodings) if is_cut[place] and not encoding.overflowing]
+    wholes = opened.tokenizer.encode_batch_fast([texts[place] for place in places])
+    for place, whole in zip(places, wholes, strict=True):
+        encodings[place] = whole
+    return encodings
 
 
 def lengths_of(texts: Sequence[str], opened: OpenTokenizer, seconds: Sequence[str] | None = None) -> Ids:
@@ -150,3 +167,8 @@ def training_batches(
 
 def _cut(order_T: Ids, batch_size: int) -> list[Ids]:
     return [order_T[start : start + batch_size] for start in range(0, len(order_T), batch_size)]
+
+
+def _first_words(text: str, num_words: int) -> str:
+    words = text.split(maxsplit=num_words)
+    return text if len(words) <= num_words else text[: -len(words[-1])].rstrip()
