@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 
 _PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
-_SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"'(\[:*])")
+_SENTENCE_END = re.compile(r"[.!?]\s+(?=[A-Z`\"'(\[:*])")
 _SIGNATURE = re.compile(r"[\w.*]+\([^\n]*\)(?:\s*->\s*[^\n]*)?\s*(?:\n|$)")
 """`add(x, y, /) -> array`, as compiled functions begin theirs: it is no sentence."""
 _HIDDEN = "this"
@@ -31,8 +31,9 @@ def parted(text: str) -> Docstring:
     if signature:
         whole = whole[signature.end() :].strip()
     first, *others = _PARAGRAPH_END.split(whole, maxsplit=1)
-    summary, *rest = _SENTENCE_END.split(first, maxsplit=1)
-    return Docstring(_in_one_line(summary), _in_one_line(" ".join([*rest, *others])))
+    end = _SENTENCE_END.search(first)
+    summary, rest = (first, "") if end is None else (first[: end.start() + 1], first[end.end() :])
+    return Docstring(_in_one_line(summary), _in_one_line(" ".join([rest, *others])))
 
 
 def without_name(text: str, qualified_name: str) -> str:
