@@ -1,6 +1,5 @@
 """What several rooms' tests need: token shards and params small enough to train on in a second."""
 
-import json
 import logging
 import os
 import shutil
@@ -10,17 +9,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from clozeline.held_out import EntitySpan, HeldOut, write_held_out
 from clozeline.params import PretrainParams, read_params
 from clozeline.tokens.shard_writer import ShardWriter
 from clozeline.tokens.shards import SpecialIds, TokensInfo
 from tests.ports import held_ports
-from tests.tiny_models import SENTENCES, outspoken, sentence_tokenizer, small_bert, small_modernbert
+
+pytest_plugins = ["tests.trained_models"]
 
 PROJECT = Path(__file__).parents[1]
 VOCAB_SIZE = 64
@@ -194,169 +192,3 @@ def tiny_pretraining() -> PretrainParams:
             "num_threads": 1,
         }
     )
-
-
-LABELS = ("jax", "numpy", "torch")
-SaveTrained = Callable[[Any], Path]
-ExportModel = Callable[..., Path]
-
-
-@pytest.fixture(scope="session")
-def save_trained(tmp_path_factory: pytest.TempPathFactory) -> SaveTrained:
-    """`save_trained(model)` writes a transformers model beside a tokenizer, as `pretrain` and `finetune` do."""
-    tokenizer = sentence_tokenizer()
-
-    def save(model: Any) -> Path:
-        folder = tmp_path_factory.mktemp("trained")
-        tokenizer.save_pretrained(folder)
-        model.save_pretrained(folder)
-        return folder
-
-    return save
-
-
-@pytest.fixture(scope="session")
-def small_encoder(save_trained: SaveTrained) -> Path:
-    """A folder as `pretrain` writes it: a ModernBERT with random weights."""
-    import torch
-    from transformers import ModernBertForMaskedLM
-
-    torch.manual_seed(0)
-    return save_trained(ModernBertForMaskedLM(small_modernbert()))
-
-
-@pytest.fixture(scope="session")
-def small_classifier(save_trained: SaveTrained) -> Path:
-    """A folder as `finetune` writes it: a ModernBERT with random weights that tells `LABELS` apart."""
-    import torch
-    from transformers import ModernBertForSequenceClassification
-
-    config = small_modernbert()
-    config.id2label = dict(enumerate(LABELS))
-    config.label2id = {label: number for number, label in enumerate(LABELS)}
-    torch.manual_seed(0)
-    return save_trained(ModernBertForSequenceClassification(config))
-
-
-@pytest.fixture(scope="session")
-def small_tagger(save_trained: SaveTrained) -> Path:
-    """A folder as `finetune` writes it: a BERT with random weights that tags words, and sentences it was chosen by."""
-    import torch
-    from transformers import BertForTokenClassification
-
-    config = small_bert()
-    config.id2label = dict(enumerate(("O", "B-thing", "I-thing", "B-act", "I-act")))
-    config.label2id = {tag: number for number, tag in config.id2label.items()}
-    torch.manual_seed(0)
-    folder = save_trained(outspoken(BertForTokenClassification(config)))
-    starts = [sentence.find(" ") + 1 for sentence in SENTENCES]
-    entities = [(EntitySpan(start=start, end=start + 9, type="thing"),) for start in starts]
-    write_held_out(
-        folder, [HeldOut(text=text, entities=spans) for text, spans in zip(SENTENCES, entities, strict=True)]
-    )
-    return folder
-
-
-@pytest.fixture(scope="session")
-def small_answerer(save_trained: SaveTrained) -> Path:
-    """A folder as `finetune` writes it: a BERT with random weights that answers questions, and some of them."""
-    import torch
-    from transformers import BertForQuestionAnswering
-
-    config = small_bert()
-    config.no_answer_margin = 0.25
-    torch.manual_seed(0)
-    folder = save_trained(outspoken(BertForQuestionAnswering(config)))
-    config_file = folder / "tokenizer_config.json"
-    told = json.loads(config_file.read_text(encoding="utf-8"))
-    told["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]  # as `heads.save` has it
-    config_file.write_text(json.dumps(told), encoding="utf-8")
-    questions = [("what reads", "the encoder"), ("what cuts", "a tokenizer"), ("what is empty", "the file")]
-    context = " ".join(SENTENCES)
-    write_held_out(folder, [HeldOut(text=asked, second=context, right=(right,)) for asked, right in questions])
-    return folder
-
-
-@pytest.fixture(scope="session")
-def small_topics(save_trained: SaveTrained) -> Path:
-    """A folder as `finetune` writes it: a BERT with random weights that gives a text any number of `LABELS`."""
-    import torch
-    from transformers import BertForSequenceClassification
-
-    config = small_bert()
-    config.id2label, config.label2id = dict(enumerate(LABELS)), {label: n for n, label in enumerate(LABELS)}
-    config.problem_type, config.decision_threshold = "multi_label_classification", 0.45
-    torch.manual_seed(0)
-    folder = save_trained(outspoken(BertForSequenceClassification(config)))
-    write_held_out(folder, [HeldOut(text=text, right=LABELS[: n % 3]) for n, text in enumerate(SENTENCES)])
-    return folder
-
-
-@pytest.fixture(scope="session")
-def validation_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Parquet file that export compares INT8 and fp32 on: 40 labelled texts of 6 to 40 words."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    words = " ".join(SENTENCES).split()
-    random = np.random.default_rng(0)
-    texts = [" ".join(random.choice(words, size=random.integers(6, 40))) for _ in range(40)]
-    path = tmp_path_factory.mktemp("texts") / "validation.parquet"
-    pq.write_table(pa.table({"text": texts, "source": [LABELS[number % 3] for number in range(40)]}), path)
-    return path
-
-
-@pytest.fixture(scope="session")
-def export_model(tmp_path_factory: pytest.TempPathFactory, validation_texts: Path) -> ExportModel:
-    """`export_model(folder, **params)` runs the export stage; the package's folder, metrics.json beside it."""
-    from clozeline.stages import export
-
-    def run(model: Path, **changes: object) -> Path:
-        folder = tmp_path_factory.mktemp("dist")
-        params = read_params(PROJECT / "params.yaml").export
-        # Weights are random here: what such a model gets right, it does by chance.
-        gates = params.gates.model_copy(update={"min_agreement": 0.9, "min_metric_ratio": 0.0})
-        params = params.model_copy(update={"gates": gates, "num_agreement_texts": 32, **changes})
-        lock = folder / "requirements.lock"
-        lock.write_text("numpy==2\n", encoding="utf-8")
-        export.run(
-            params,
-            model=model,
-            texts=validation_texts,
-            lock=lock,
-            out=folder / "model",
-            metrics=folder / "metrics.json",
-        )
-        return folder / "model"
-
-    return run
-
-
-@pytest.fixture(scope="session")
-def encoder_package(export_model: ExportModel, small_encoder: Path) -> Path:
-    """`small_encoder`, exported."""
-    return export_model(small_encoder)
-
-
-@pytest.fixture(scope="session")
-def classifier_package(export_model: ExportModel, small_classifier: Path) -> Path:
-    """`small_classifier`, exported."""
-    return export_model(small_classifier)
-
-
-@pytest.fixture(scope="session")
-def tagger_package(export_model: ExportModel, small_tagger: Path) -> Path:
-    """`small_tagger`, exported."""
-    return export_model(small_tagger)
-
-
-@pytest.fixture(scope="session")
-def answerer_package(export_model: ExportModel, small_answerer: Path) -> Path:
-    """`small_answerer`, exported."""
-    return export_model(small_answerer)
-
-
-@pytest.fixture(scope="session")
-def topics_package(export_model: ExportModel, small_topics: Path) -> Path:
-    """`small_topics`, exported."""
-    return export_model(small_topics)
