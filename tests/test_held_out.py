@@ -10,6 +10,7 @@ from clozeline.held_out import FILE, MAX_ITEMS, EntitySpan, HeldOut, read_held_o
 ITEMS = [
     HeldOut(text="a é\n“b”", right=("x", "y")),
     HeldOut(text="who?", second="nobody"),
+    HeldOut(text="one\u2028two\u2029three\x85four\rfive\x0bsix\x1cseven"),
     HeldOut(text="Oslo", entities=(EntitySpan(start=0, end=4, type="LOC"),)),
 ]
 

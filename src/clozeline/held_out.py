@@ -54,15 +54,18 @@ def read_held_out(folder: Path) -> list[HeldOut]:
     path = folder / FILE
     if not path.is_file():
         return []
-    items = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        try:
-            items.append(HeldOut.model_validate_json(line))
-        except ValidationError as error:
-            raise ArtifactError(
-                f"{path}:{number} is no held-out item",
-                given=line[:80],
-                expected='a JSON object such as {"text": "…", "right": ["label"]}',
-                do="run `dvc repro finetune`, which writes it; or delete the file: other texts are taken then",
-            ) from error
-    return items
+    # As a file is read, not by `splitlines`: that also ends a line at U+2028 and others, which JSON leaves in a text.
+    with path.open(encoding="utf-8") as lines:
+        return [_item(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+
+
+def _item(line: str, place: str) -> HeldOut:
+    try:
+        return HeldOut.model_validate_json(line)
+    except ValidationError as error:
+        raise ArtifactError(
+            f"{place} is no held-out item",
+            given=line.strip()[:80] or "an empty line",
+            expected='a JSON object such as {"text": "…", "right": ["label"]}',
+            do="run `dvc repro finetune`, which writes it; or delete the file: other texts are taken then",
+        ) from error
