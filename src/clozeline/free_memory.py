@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-_CGROUPS = Path("/sys/fs/cgroup")
+from clozeline.cores import CGROUPS, MEMBERSHIP, groups_of
+
 _VERSIONS = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -11,24 +12,14 @@ _VERSIONS = (
 
 
 def free_memory_bytes(
-    cgroups: Path = _CGROUPS, membership: Path = Path("/proc/self/cgroup"), meminfo: Path = Path("/proc/meminfo")
+    cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP, meminfo: Path = Path("/proc/meminfo")
 ) -> int | None:
     """The smallest of what the machine and each control group have left; None: this system does not say."""
-    left = [bytes_left for folder in _folders(cgroups, membership) if (bytes_left := _left(folder)) is not None]
+    folders = groups_of("memory", cgroups, membership)
+    left = [bytes_left for folder in folders if (bytes_left := _left(folder)) is not None]
     if meminfo.is_file():
         left.append(1024 * _figure(meminfo, "MemAvailable:"))
     return min(left, default=None)
-
-
-def _folders(cgroups: Path, membership: Path) -> list[Path]:
-    """The control groups of this process and those around them: each may have a limit, and the smallest holds."""
-    found: list[Path] = []
-    for line in membership.read_text(encoding="utf-8").splitlines() if membership.is_file() else []:
-        _, controllers, path = line.split(":", 2)
-        root = cgroups / "memory" if "memory" in controllers.split(",") else cgroups
-        folder = root / path.strip("/")
-        found += [folder, *(parent for parent in folder.parents if parent.is_relative_to(root))]
-    return found
 
 
 def _left(folder: Path) -> int | None:
