@@ -101,7 +101,7 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
             size="mini",
             recipe="standard",
             tokenizer="wordpiece, 8,192 pieces",
-            why="Two layers of 128, the default: they fit the cache of one core. A vocabulary of 8,192 keeps the head"
+            why="Two layers of 96, the default: they fit the cache of one core. A vocabulary of 8,192 keeps the head"
             " cheap, in training and when it fills masks.",
             params={
                 "tokenize.algorithm": "wordpiece",
