@@ -22,7 +22,6 @@ from clozeline.disk_arrays import DiskArrays
 from clozeline.errors import ArtifactError
 from clozeline.spans import IndexArray, span_positions
 
-FORMAT_VERSION = 1
 INFO_NAME = "tokens.json"
 _TOKENIZER_FILE = "tokenizer.json"
 TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]

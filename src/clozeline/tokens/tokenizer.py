@@ -65,7 +65,7 @@ class OpenTokenizer:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Read a folder that `save` or `load_existing` wrote.
+        """Read a folder that `save` or `save_existing` wrote.
 
         Raises:
             ArtifactError: a file is missing or damaged.
