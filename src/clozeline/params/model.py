@@ -1,7 +1,7 @@
 """Subsection `pretrain.model`: which encoder, how large, with which head."""
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -20,7 +20,9 @@ FAMILY_NAMES = (  # the rows of clozeline/model/families/, which takes seconds t
     "longformer",
     "big_bird",
 )
-SIZE_NAMES = ("mini", "tiny", "small", "base", "large")  # the rows of clozeline/model/sizes.py
+Size = Literal["mini", "tiny", "small", "base", "large"]
+"""The rows of clozeline/model/sizes.py."""
+SIZE_NAMES: tuple[str, ...] = get_args(Size)
 OWN_ENCODER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 """`package.module:build`: an encoder of your own (clozeline/model/encoders.py)."""
 _FAMILY_EXPECTED = f"one of: {', '.join(FAMILY_NAMES)}; or `package.module:build` for an encoder of your own"
@@ -38,7 +40,7 @@ def _is_family(name: str) -> bool:
 class ModelParams(Section):
     family: str
     """A row of FAMILIES, or `package.module:build`, which makes an encoder of your own."""
-    size: Literal["mini", "tiny", "small", "base", "large"] | None
+    size: Size | None
     """A row of SIZES, or null and the four numbers below."""
     hidden_size: Count | None
     num_hidden_layers: Count | None
