@@ -6,9 +6,9 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
-from urllib.error import URLError
 from urllib.request import urlopen
 
 from clozeline.errors import TransientError
@@ -67,12 +67,13 @@ def wait_until_ready(server: Server, process: subprocess.Popen[bytes], workspace
     """
     deadline = time.monotonic() + _READY_WITHIN_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(URLError, OSError), urlopen(server.url + server.health, timeout=5):
+        with contextlib.suppress(OSError, HTTPException), urlopen(server.url + server.health, timeout=5):
             return
         time.sleep(0.2)
+    exit_code = process.poll()
     raise TransientError(
         f"{server.name} did not start",
-        given=f"exit code {process.poll()}",
+        given="no answer yet, though it runs" if exit_code is None else f"it ended with exit code {exit_code}",
         expected=f"an answer at {server.url}{server.health} within {_READY_WITHIN_SECONDS:.0f} s",
         do=f"read {_log_of(server, workspace)}",
     )
