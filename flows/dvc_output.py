@@ -24,7 +24,8 @@ _ADVICE: Final = re.compile(
 _LOCK_TROUBLE: Final = re.compile(r"Unable to acquire lock|is busy, it is being blocked by")
 _EXIT_CODE: Final = re.compile(r"^ERROR: .*exited with (-?\d+)", re.MULTILINE)
 _TOLD: Final = re.compile(
-    r"^error: (?P<problem>.+)\n  given:    (?P<given>.*)\n  expected: (?P<expected>.*)\n  do:       (?P<do>.*)$",
+    r"^error: (?P<problem>.+)\n  given:    (?P<given>.*(?:\n.*)*?)\n"  # what a library said has lines of its own
+    r"  expected: (?P<expected>.*)\n  do:       (?P<do>.*)$",
     re.MULTILINE,
 )
 _BY_EXIT_CODE: Final[dict[int, type[ClozelineError]]] = {

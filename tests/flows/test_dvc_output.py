@@ -48,6 +48,13 @@ def test_a_failure_is_the_error_that_the_stage_told_with_its_class() -> None:
     assert "stage `upper`: raw.txt is bad" in str(error)
 
 
+def test_what_a_library_said_in_several_lines_is_told_whole() -> None:
+    said = "1 error:\n\nsteps: must be positive\n  got -1"
+    error = failure_of(ended(DATA_ERROR.replace("given:    bad", f"given:    {said}")))
+    assert type(error) is DataError
+    assert (error.given, error.expected, error.do) == (said, "good", "write good")
+
+
 def test_exit_code_75_is_worth_another_try() -> None:
     assert type(failure_of(ended(DATA_ERROR.replace("exited with 3", "exited with 75")))) is TransientError
 
