@@ -26,10 +26,10 @@ def run_lock(path: Path, *, wait_seconds: float = 15.0) -> Iterator[int]:
         TransientError: another run holds it after `wait_seconds`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
+    with path.open("a+", encoding="utf-8") as file:
         _acquire(file.fileno(), path, wait_seconds)
         file.truncate(0)
-        file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+        file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S%z')}\n")
         file.flush()
         yield file.fileno()
 
@@ -44,7 +44,7 @@ def _acquire(descriptor: int, path: Path, wait_seconds: float) -> None:
             if time.monotonic() >= deadline:
                 raise TransientError(
                     "another run is at work in this folder",
-                    given=f"{path} is held by {path.read_text().strip() or 'another process'}",
+                    given=f"{path} is held by {path.read_text(encoding='utf-8').strip() or 'another process'}",
                     expected="one run at a time: two would write the same files",
                     do="wait until it ends, or stop it (Ctrl-C in its terminal)",
                 ) from error
