@@ -71,6 +71,5 @@ def champions(workspace: Workspace | None = None) -> list[str]:
     from clozeline.registry.versions import Registry
 
     names = Registry.open(tracking_uri(workspace)).names_with(CHAMPION)
-    return [
-        f"models:/{name}@{CHAMPION}" for name in sorted(names, key=lambda name: (name != "clozeline-encoder", name))
-    ]
+    encoder_first = sorted(names, key=lambda name: (name != model_name("encoder"), name))
+    return [f"models:/{name}@{CHAMPION}" for name in encoder_first]
