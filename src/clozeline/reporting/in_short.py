@@ -69,4 +69,6 @@ def _packages(run: Run) -> Iterator[_Tile]:
         released = run.released(package)
         if released and "int8_text_milliseconds" in released.latency:
             beside = f"fp32 {milliseconds(released.latency['fp32_text_milliseconds'])}; on one thread"
-            yield _Tile(f"{package}, one text", milliseconds(released.latency["int8_text_milliseconds"]), beside)
+            yield _Tile(
+                f"{package}, one text in INT8", milliseconds(released.latency["int8_text_milliseconds"]), beside
+            )
