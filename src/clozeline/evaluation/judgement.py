@@ -72,8 +72,8 @@ def judge_models(names: Sequence[str], questions: Questions, settings: Settings,
         ParamsError: rows of the length that was given are too long for a model.
     """
     pairs = blimp.read_pairs(questions.pairs) if questions.pairs else []
-    with TemporaryDirectory(prefix="clozeline-") as place:
-        scratch = Path(place)
+    with TemporaryDirectory(prefix="clozeline-") as folder:
+        scratch = Path(folder)
         num_texts = _keep_texts(questions, scratch / "texts.parquet")
         texts.keep(blimp.sentences(pairs), scratch / "pairs.parquet")
         contenders = [Contender.open(name, scratch / f"tokenizer-{place}") for place, name in enumerate(names)]
