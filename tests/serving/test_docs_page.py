@@ -1,0 +1,78 @@
+"""The page at `/docs` in a real browser: what can be asked can be sent from it."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.ui import WebDriverWait
+
+from clozeline.serving.access import ApiKeys
+from clozeline.serving.app import create_app
+from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.service import Capacity, Service
+from tests.browser import Browser, running_browser
+from tests.serving.conftest import run_app
+
+pytestmark = pytest.mark.slow
+KEY = "a-key-of-some-length"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with running_browser(tmp_path_factory.mktemp("profile")) as browser:
+        yield browser
+
+
+def section_of(browser: Browser, path: str) -> WebElement:
+    return WebDriverWait(browser.driver, 60).until(
+        lambda driver: next(iter(driver.find_elements(By.XPATH, f'//section[h2/code[.="{path}"]]')), None)
+    )
+
+
+def call_of(browser: Browser, path: str) -> str:
+    """The line for a shell."""
+    return section_of(browser, path).find_element(By.TAG_NAME, "pre").text
+
+
+def sent(browser: Browser, path: str) -> str:
+    """What is shown after a click on Send."""
+    section = section_of(browser, path)
+    section.find_element(By.XPATH, './/button[.="Send"]').click()
+
+    def told(_: object) -> str:
+        return "".join(str(pre.get_attribute("textContent")) for pre in section.find_elements(By.TAG_NAME, "pre")[1:])
+
+    return WebDriverWait(browser.driver, 60).until(lambda driver: told(driver).removesuffix("…"))
+
+
+def test_what_answers_in_text_in_json_and_by_the_name_of_a_model_is_shown(
+    browser: Browser, client: httpx.Client
+) -> None:
+    browser.open(str(client.base_url.join("/docs")))
+    WebDriverWait(browser.driver, 60).until(lambda _: "/v2/models/encoder" in call_of(browser, "/v2/models/{model}"))
+    assert "\n# HELP " in sent(browser, "/metrics")
+    assert '"status": "ready"' in sent(browser, "/health")
+    assert '"name": "encoder"' in sent(browser, "/v2/models/{model}")
+    assert sent(browser, "/embed").startswith("200 ")
+    assert browser.console_errors() == []
+
+
+def test_a_server_with_keys_is_asked_with_the_one_that_is_typed(browser: Browser, catalogue: Catalogue) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with run_app(create_app(service, ApiKeys.of([KEY]))) as client:
+        browser.open(str(client.base_url.join("/docs")))
+        form = browser.driver.find_element(By.ID, "key")
+        WebDriverWait(browser.driver, 60).until(lambda _: form.is_displayed())
+        field = form.find_element(By.TAG_NAME, "input")
+        field.send_keys("not the key", Keys.ENTER)
+        WebDriverWait(browser.driver, 60).until(lambda _: "not one" in form.text)
+        field.clear()
+        field.send_keys(KEY, Keys.ENTER)
+        WebDriverWait(browser.driver, 60).until(lambda _: not form.is_displayed())
+        assert sent(browser, "/models").startswith("200 ")
+        assert KEY not in call_of(browser, "/embed")
+        assert "$KEY" in call_of(browser, "/embed")
