@@ -55,6 +55,17 @@ def test_a_stage_s_run_has_flat_params_inputs_by_hash_and_no_code(address: str) 
     assert told.info.status == "FINISHED"
 
 
+def test_a_param_that_the_run_has_with_another_value_leaves_it_unharmed(address: str) -> None:
+    run = FlowRun.open(address, "run", TAGS)
+    run_id = run.start_stage("pretrain", "print", TAGS)
+    assert run_id
+    MlflowClient(address).log_param(run_id, "pretrain.steps", "4")
+    run.end_stage(run_id, StageRecord("executed", LOCKED, metrics=[], shown=[]))
+    told = read(address, run_id)
+    assert told.data.params == {"pretrain.steps": "4", "pretrain.model.hidden_size": "8"}
+    assert told.info.status == "FINISHED"
+
+
 def test_a_stage_that_was_cut_off_goes_on_in_the_same_run_under_the_new_parent(address: str) -> None:
     cut_off = FlowRun.open(address, "first", TAGS)
     run_id = cut_off.start_stage("pretrain", "print", TAGS)

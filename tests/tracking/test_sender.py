@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from clozeline.tracking import NullRunLogger, run_logger
+from clozeline.tracking import NullRunLogger, run_logger, sender
 from clozeline.tracking.database import experiment_id, prepare
 from clozeline.tracking.machine import MachineMetrics
 from clozeline.tracking.sender import MlflowRunLogger
@@ -60,22 +60,16 @@ def test_the_machine_is_looked_at_now_and_then_and_its_steps_rise(monkeypatch: p
     assert machine.due()[1] == first[1] + 1
 
 
-def test_a_handed_over_run_receives_points_params_and_files(
-    monkeypatch: pytest.MonkeyPatch, database: str, client: MlflowClient, run_id: str, tmp_path: Path
+def test_a_handed_over_run_receives_points(
+    monkeypatch: pytest.MonkeyPatch, database: str, client: MlflowClient, run_id: str
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", database)
     monkeypatch.setenv("MLFLOW_RUN_ID", run_id)
-    note = tmp_path / "note.txt"
-    note.write_text("said")
     log = run_logger()
-    log.params({"steps": 3})
     for step in (25, 50):
         log.metrics({"loss": 1 / step, "learning_rate": 0.1}, step)
-    log.file(note, "notes")
     log.close()
-    assert client.get_run(run_id).data.params == {"steps": "3"}
     assert steps_of(client, run_id, "loss") == [25, 50]
-    assert [file.path for file in client.list_artifacts(run_id, "notes")] == ["notes/note.txt"]
 
 
 def test_a_resumed_curve_goes_on_after_its_last_step(database: str, client: MlflowClient, run_id: str) -> None:
@@ -85,17 +79,6 @@ def test_a_resumed_curve_goes_on_after_its_last_step(database: str, client: Mlfl
             log.metrics({"loss": float(step)}, step)
         log.close()
     assert steps_of(client, run_id, "loss") == [1, 2, 3, 4]
-
-
-def test_a_param_that_changed_on_resume_leaves_the_run_unharmed(
-    database: str, client: MlflowClient, run_id: str
-) -> None:
-    for rate in (0.1, 0.2):
-        log = MlflowRunLogger(database, run_id)
-        log.params({"rate": rate})
-        log.close()
-    assert client.get_run(run_id).data.params == {"rate": "0.1"}
-    assert client.get_run(run_id).info.status == "RUNNING"
 
 
 def test_more_points_than_one_call_may_carry_all_arrive(database: str, client: MlflowClient, run_id: str) -> None:
@@ -119,19 +102,24 @@ def test_a_server_that_is_down_costs_a_stage_no_time_and_the_lost_points_are_cou
         log.metrics({"loss": 1.0}, step)
     assert time.monotonic() - started < 1
     log.close()
-    assert "10 points, params or files are missing" in caplog.text
+    assert "10 points of curves are missing" in caplog.text
 
 
 def test_what_the_server_refuses_for_ever_does_not_hold_back_the_rest(
-    database: str, client: MlflowClient, run_id: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    database: str,
+    client: MlflowClient,
+    run_id: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    monkeypatch.setattr(sender, "_POINTS_PER_CALL", 2)
     log = MlflowRunLogger(database, run_id)
-    log.file(tmp_path / "never-written.txt", "notes")
+    log.metrics({"what?": 1.0, "why?": 1.0}, 1)
     log.metrics({"loss": 1.0}, 1)
     log.close()
     assert steps_of(client, run_id, "loss") == [1]
     assert "refused" in caplog.text
-    assert "1 points" in caplog.text
+    assert "2 points" in caplog.text
 
 
 def test_the_database_is_made_once_and_a_second_call_changes_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A side channel from a stage to its MLflow run: curves, params, files. It never changes an output and never raises.
+"""A side channel from a stage to its MLflow run, for its curves. It never changes an output and never raises.
 
 The flow hands a run over through two environment variables, `MLFLOW_TRACKING_URI` and `MLFLOW_RUN_ID`; without them
 (`dvc repro` alone) the logger does nothing.
@@ -7,7 +7,6 @@ The flow hands a run over through two environment variables, `MLFLOW_TRACKING_UR
 import logging
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Protocol
 
 _LOG = logging.getLogger(__name__)
@@ -19,12 +18,6 @@ class RunLogger(Protocol):
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         """Points of curves; steps at or below the last one logged before a resume are left out."""
 
-    def params(self, values: Mapping[str, object]) -> None:
-        """Settings; one that the run already has is left as it is."""
-
-    def file(self, path: Path, folder: str) -> None:
-        """Copy `path`, which must stay until `close`, to `folder` of the run's artifacts."""
-
     def close(self) -> None:
         """Send what is left; count and say what could not be sent."""
 
@@ -33,12 +26,6 @@ class NullRunLogger:
     """Tracks nothing."""
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        pass
-
-    def params(self, values: Mapping[str, object]) -> None:
-        pass
-
-    def file(self, path: Path, folder: str) -> None:
         pass
 
     def close(self) -> None:

@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self, TypeVar
 
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, RunTag, ViewType
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag, ViewType
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
 from clozeline.lineage.lock import LockedStage, numbers_of
 from clozeline.tracking.database import experiment_id, prepare
-from clozeline.tracking.sender import SERVER_FAULTS, add_params
+from clozeline.tracking.sender import SERVER_FAULTS
 
 _LOG = logging.getLogger(__name__)
 WORKSPACE: Final = "clozeline.workspace"
 """The tag that tells runs of this folder on this machine from others in the same database."""
 _DIGEST_CHARACTERS: Final = 36  # MLflow's limit; `<md5>.dir` has just as many
+_PARAMS_PER_CALL: Final = 100  # MLflow refuses a batch of more
 _NOT_IN_A_NAME: Final = re.compile(r"[^\w.:/ -]")
 Status = Literal["FINISHED", "FAILED", "KILLED"]
 Result = TypeVar("Result")
@@ -119,7 +120,7 @@ class FlowRun:
         _forgiving(lambda: self._client.set_terminated(self.run_id, status=status))
 
     def _tell(self, run_id: str, record: StageRecord) -> None:
-        add_params(self._client, run_id, record.locked.flat_params())
+        _add_params(self._client, run_id, record.locked.flat_params())
         self._client.log_batch(
             run_id,
             metrics=[
@@ -142,6 +143,14 @@ def _close_killed(client: MlflowClient, experiment: str, workspace: str) -> None
     open_runs = f"tags.`{WORKSPACE}` = '{workspace}' AND attributes.status = 'RUNNING'"
     for run in client.search_runs([experiment], filter_string=open_runs):
         client.set_terminated(run.info.run_id, status="KILLED")
+
+
+def _add_params(client: MlflowClient, run_id: str, texts: Mapping[str, str]) -> None:
+    """Add the params that the run has not; MLflow fails a whole run over one that it has with another value."""
+    known = client.get_run(run_id).data.params
+    new = [Param(key, text) for key, text in texts.items() if key not in known]
+    for start in range(0, len(new), _PARAMS_PER_CALL):
+        client.log_batch(run_id, params=new[start : start + _PARAMS_PER_CALL])
 
 
 def _datasets(locked: LockedStage) -> list[DatasetInput]:

@@ -4,12 +4,10 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from functools import partial
-from pathlib import Path
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-from mlflow.entities import Metric, Param
+from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 from sqlalchemy.exc import SQLAlchemyError
@@ -21,8 +19,6 @@ SERVER_FAULTS: Final = (MlflowException, OSError, SQLAlchemyError)
 _NEVER_TAKEN: Final = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "PERMISSION_DENIED"}
 _POINTS_PER_CALL: Final = 1000  # MLflow refuses a batch of more
 _POINTS_KEPT: Final = 100_000  # while the server is away; more are counted as lost
-_PARAMS_PER_CALL: Final = 100
-_PARAM_CHARACTERS: Final = 6000  # MLflow cuts a value there
 
 
 class MlflowRunLogger:
@@ -40,7 +36,6 @@ class MlflowRunLogger:
         self._retry_seconds = retry_seconds
         self._close_seconds = close_seconds
         self._points: deque[Metric] = deque()
-        self._calls: deque[Callable[[], None]] = deque()
         self._last_steps: dict[str, int] = {}  # of the run, before this process
         self._num_lost = 0
         self._machine = MachineMetrics()
@@ -56,20 +51,12 @@ class MlflowRunLogger:
             else:
                 self._num_lost += 1
 
-    def params(self, values: Mapping[str, object]) -> None:
-        texts = {key: str(value)[:_PARAM_CHARACTERS] for key, value in values.items()}
-        self._calls.append(lambda: add_params(self._client, self._run_id, texts))
-
-    def file(self, path: Path, folder: str) -> None:
-        self._calls.append(lambda: self._client.log_artifact(self._run_id, str(path), folder))
-
     def close(self) -> None:
         self._closing.set()
         self._thread.join(self._close_seconds)
-        said = [point for point in self._points if not point.key.startswith(PREFIX)]  # by the stage, not of the machine
-        num_lost = self._num_lost + len(said) + len(self._calls)
+        num_lost = self._num_lost + _num_told(self._points.copy())  # at once: the thread may still send
         if num_lost:
-            _LOG.warning("MLflow did not answer: %d points, params or files are missing from its run", num_lost)
+            _LOG.warning("%d points of curves are missing from this run in MLflow", num_lost)
 
     def _send_until_closed(self) -> None:
         pause_seconds = 0.5
@@ -87,27 +74,24 @@ class MlflowRunLogger:
 
     def _send(self) -> bool:
         """Send all that waits; False if the server did not answer, and then the rest still waits."""
-        while self._calls:
-            if not self._taken(self._calls[0]):
-                return False
-            self._calls.popleft()
         while self._points:
             # Not an iteration: the training thread appends meanwhile.
             batch = [self._points[i] for i in range(min(len(self._points), _POINTS_PER_CALL))]
-            if not self._taken(partial(self._send_points, batch)):
+            if not self._taken(batch):
                 return False
             for _ in batch:
                 self._points.popleft()
         return True
 
-    def _taken(self, call: Callable[[], None]) -> bool:
+    def _taken(self, points: list[Metric]) -> bool:
+        """Whether they need not be sent again."""
         try:
-            call()
+            self._send_points(points)
         except SERVER_FAULTS as error:
             if not _is_final(error):
                 return False
-            self._num_lost += 1
-            _LOG.warning("MLflow refused a part of what this run said: %s", error)
+            self._num_lost += _num_told(points)
+            _LOG.warning("MLflow refused points of this run: %s", error)
         return True
 
     def _send_points(self, points: list[Metric]) -> None:
@@ -119,16 +103,11 @@ class MlflowRunLogger:
             self._client.log_batch(self._run_id, metrics=new)
 
 
-def add_params(client: MlflowClient, run_id: str, texts: Mapping[str, str]) -> None:
-    """Add the params that the run has not; MLflow fails a whole run over one that it has with another value."""
-    known = client.get_run(run_id).data.params
-    new = [Param(key, text) for key, text in texts.items() if key not in known]
-    for start in range(0, len(new), _PARAMS_PER_CALL):
-        client.log_batch(run_id, params=new[start : start + _PARAMS_PER_CALL])
+def _num_told(points: Iterable[Metric]) -> int:
+    """How many of them are the stage's, not the machine's."""
+    return sum(not point.key.startswith(PREFIX) for point in points)
 
 
 def _is_final(error: Exception) -> bool:
     """Whether the same call would be refused again."""
-    if isinstance(error, MlflowException):
-        return error.error_code in _NEVER_TAKEN
-    return isinstance(error, FileNotFoundError)
+    return isinstance(error, MlflowException) and error.error_code in _NEVER_TAKEN
