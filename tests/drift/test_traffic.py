@@ -51,6 +51,8 @@ def test_who_is_not_let_in_and_who_does_not_answer_is_told(client: httpx.Client)
         ask(str(client.base_url))
     with pytest.raises(TransientError, match="does not tell"):
         ask("http://127.0.0.1:9")
+    with pytest.raises(TransientError, match="correct the URL"):
+        ask("http://127.0.0.1:PORT")
 
 
 @pytest.mark.parametrize("text", ["", "python_info 1.0\n", "<html>", "a{b=\n"])

@@ -156,12 +156,13 @@ def test_spans_reach_a_collector_before_the_server_ends(
     assert {"key": "http.response.status_code", "value": {"intValue": "200"}} in whole["attributes"]
 
 
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://127.0.0.1:PORT"])
 def test_a_collector_that_is_not_there_is_told_once_and_fails_nothing(
-    memory: InMemorySpanExporter, traced: httpx.Client, caplog: pytest.LogCaptureFixture
+    address: str, memory: InMemorySpanExporter, traced: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     traced.post("/embed", json={"inputs": "a"})
     assert by_name(memory, "POST /embed")
-    exporter = CollectorExporter("http://127.0.0.1:9", {})
+    exporter = CollectorExporter(address, {})
     spans = memory.get_finished_spans()
     assert [exporter.export(spans), exporter.export(spans)] == [SpanExportResult.FAILURE] * 2
     assert caplog.text.count("spans are lost until") == 1

@@ -1,8 +1,8 @@
 """What a server has counted of each of its models: texts by length and by confidence, and tokens it does not know."""
 
 from collections.abc import Mapping
+from http.client import HTTPException
 from typing import Final
-from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -88,7 +88,7 @@ def ask(url: str, api_key: str | None = None) -> dict[str, Served]:
     try:
         with urlopen(Request(f"{url.rstrip('/')}/metrics", headers=headers), timeout=_TIMEOUT_SECONDS) as answer:
             text = answer.read().decode("utf-8", "replace")
-    except (URLError, TimeoutError, ConnectionError) as error:
+    except (OSError, HTTPException) as error:
         raise TransientError(
             "the server does not tell what it has counted",
             given=f"{url}/metrics: {error}",

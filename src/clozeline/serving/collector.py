@@ -7,8 +7,8 @@ import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from http.client import HTTPException
 from typing import Any, Self
-from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -59,7 +59,7 @@ class CollectorExporter(SpanExporter):
             with urlopen(request, timeout=_TIMEOUT_SECONDS):
                 self._is_told = False
                 return SpanExportResult.SUCCESS
-        except (URLError, TimeoutError, ConnectionError) as error:
+        except (OSError, HTTPException) as error:
             if not self._is_told:
                 _LOG.warning("spans are lost until %s takes them: %s", self.url, error)
             self._is_told = True
