@@ -1,8 +1,10 @@
 import errno
+import threading
 from pathlib import Path
 
 import pytest
 
+from clozeline import atomic
 from clozeline.atomic import replacing_file, replacing_folder
 from clozeline.errors import StorageError
 
@@ -38,6 +40,53 @@ def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
         with replacing_folder(path) as beside:
             (beside / name).write_text(name)
     assert everything_in(tmp_path) == {"folder/two": b"two"}
+
+
+def test_a_folder_is_there_at_every_moment_of_its_replacement(tmp_path: Path) -> None:
+    path, other = tmp_path / "folder", tmp_path / "other"
+    path.mkdir()
+    other.mkdir()
+    can_swap = atomic._exchange(path, other)  # of some file systems nothing more is promised
+    stopping = threading.Event()
+    missing: list[Path] = []
+
+    def look() -> None:
+        while not stopping.is_set():
+            if not path.exists():
+                missing.append(path)
+
+    reader = threading.Thread(target=look, daemon=True)
+    reader.start()
+    for _ in range(200):
+        with replacing_folder(path):
+            pass
+    stopping.set()
+    reader.join()
+    assert not (missing and can_swap)
+
+
+def test_where_names_cannot_be_swapped_a_failing_move_brings_the_old_folder_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, rename = tmp_path / "folder", Path.replace
+    monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
+    for text in ("first", "second"):
+        with replacing_folder(path) as beside:
+            (beside / "one").write_text(text)
+    assert everything_in(tmp_path) == {"folder/one": b"second"}
+    moved: list[Path] = []
+
+    def second_fails(source: Path, target: Path) -> Path:
+        moved.append(source)
+        if len(moved) == 2:
+            raise IsADirectoryError
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "replace", second_fails)
+    with pytest.raises(IsADirectoryError), replacing_folder(path):
+        pass
+    assert everything_in(tmp_path) == {"folder/one": b"second"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
 
 
 def test_a_failing_block_leaves_the_old_folder_and_nothing_beside_it(tmp_path: Path) -> None:

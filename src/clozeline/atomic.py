@@ -1,8 +1,10 @@
 """Write beside, then rename: a reader sees the old file or the new one, never half of either."""
 
+import ctypes
 import errno
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +12,9 @@ from pathlib import Path
 from clozeline.errors import StorageError
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_AT_FDCWD = -100  # <linux/fcntl.h>
+_RENAME_EXCHANGE = 2  # <linux/fs.h>
+_NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @contextmanager
@@ -46,15 +51,39 @@ def replacing_folder(path: Path) -> Iterator[Path]:
             for file in beside.rglob("*"):
                 _flush(file)
             if path.exists():
-                old = _beside(path)
-                path.replace(old)
-                beside.replace(path)
-                shutil.rmtree(old)
+                _swap(beside, path)
+                shutil.rmtree(beside)
             else:
                 beside.replace(path)
             _flush(path.parent)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
+
+
+def _swap(new: Path, path: Path) -> None:
+    """What was at `new` is then at `path`, and what was at `path` at `new`."""
+    if not _exchange(new, path):
+        old = _beside(path)
+        path.replace(old)
+        try:
+            new.replace(path)
+        except OSError:
+            old.replace(path)
+            raise
+        old.replace(new)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two names at once, as only the kernel can; False where it, or the file system, cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+    if rename is None:
+        return False
+    if rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    number = ctypes.get_errno()
+    if number in _NO_EXCHANGE:
+        return False
+    raise OSError(number, os.strerror(number), str(one), None, str(other))
 
 
 def _beside(path: Path) -> Path:
