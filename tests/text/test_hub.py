@@ -28,8 +28,8 @@ def test_only_the_training_split_is_read(dataset: Path, params_of) -> None:
     assert read(params) == [Document(f"train {number}", str(number % 2)) for number in range(3)]
 
 
-def test_a_class_is_called_by_its_name(tmp_path: Path, params_of) -> None:
-    table = pa.table({"text": ["a", "b"], "label": [1, 0]})
+def test_a_class_is_called_by_its_name_and_none_by_no_name(tmp_path: Path, params_of) -> None:
+    table = pa.table({"text": ["a", "b", "c"], "label": [1, 0, -1]})
     features = {
         "info": {
             "features": {
@@ -40,7 +40,7 @@ def test_a_class_is_called_by_its_name(tmp_path: Path, params_of) -> None:
     }
     pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(features)}), tmp_path / "train.parquet")
     params = params_of(kind="hub", dataset=str(tmp_path), label_field="label")
-    assert [document.source for document in read(params)] == ["good", "bad"]
+    assert [document.source for document in read(params)] == ["good", "bad", ""]
 
 
 def test_a_missing_field_is_named_with_those_there_are(dataset: Path, params_of) -> None:

@@ -13,6 +13,7 @@ from clozeline.text.records import Fields, document_of
 
 _LOG = logging.getLogger(__name__)
 _SPLIT = "train"
+_UNLABELLED = -1  # as `datasets` has it
 
 
 def open_hub(params: SourceParams) -> Source:
@@ -61,9 +62,8 @@ def _documents(rows: Any, params: SourceParams) -> Generator[RawUnit, None, None
     names = _class_names(rows, params.label_field)
     with _trouble_named(params):
         for number, row in enumerate(rows):
-            if names and isinstance(row[params.label_field], int):
-                row = row | {params.label_field: names[row[params.label_field]]}
-            yield document_of(row, fields, str(params.dataset), f"{params.dataset}, {_SPLIT} row {number}")
+            named = {params.label_field: _named(row[params.label_field], names)} if names else {}
+            yield document_of(row | named, fields, str(params.dataset), f"{params.dataset}, {_SPLIT} row {number}")
 
 
 def _class_names(rows: Any, label_field: str | None) -> list[str]:
@@ -71,3 +71,9 @@ def _class_names(rows: Any, label_field: str | None) -> list[str]:
     feature = (rows.features or {}).get(label_field)
     names: list[str] = getattr(feature, "names", [])
     return names
+
+
+def _named(value: object, names: list[str]) -> object:
+    if value == _UNLABELLED:
+        return None
+    return names[value] if isinstance(value, int) else value
