@@ -54,8 +54,9 @@ def _adopt_orphans() -> None:
 def end_descendants(command_pid: int) -> None:
     """End all processes below this one: the stage first, so that DVC sees it end and gives its locks back."""
     others = [process for process in _descendants() if process.pid != command_pid]
-    _signal(others, signal.SIGTERM)
-    _wait_until_none_is_left(_STAGE_SECONDS)
+    if others:
+        _signal(others, signal.SIGTERM)
+        _wait_until_none_is_left(_STAGE_SECONDS)
     _signal(_descendants(), signal.SIGTERM)
     _wait_until_none_is_left(_COMMAND_SECONDS)
     while left := _descendants():

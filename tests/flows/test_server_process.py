@@ -1,16 +1,19 @@
-"""A server that does not come up is told by what it did."""
+"""A server that does not come up is told by what it did; one that is not needed any more is ended at once."""
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from clozeline.errors import TransientError
 from clozeline.workspace import Workspace
-from flows import server_process
-from flows.server_process import HOST, Server, wait_until_ready
+from flows import server_process, supervisor
+from flows.server_process import HOST, Server, running, wait_until_ready
+from tests.flows.processes import wait_for
 
 NO_HTTP = f"""
 import socket, sys
@@ -32,6 +35,14 @@ def told_of(code: str, port: int, root: Path) -> TransientError:
         finally:
             process.kill()
     return told.value
+
+
+def test_one_without_processes_of_its_own_is_ended_at_once(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    server = Server("Idle", [sys.executable, "-c", "import time; time.sleep(600)"], free_port(), "/health")
+    with running(server, Workspace(tmp_path)) as process:
+        assert wait_for(lambda: len(psutil.Process(process.pid).children()) == 1, 60)
+        ended = time.monotonic()
+    assert time.monotonic() - ended < supervisor._STAGE_SECONDS
 
 
 def test_one_that_ends_is_told_by_its_exit_code(tmp_path: Path, free_port: Callable[[], int]) -> None:
