@@ -139,13 +139,13 @@ def test_spans_reach_a_collector_before_the_server_ends(
     serving: Server, catalogue: Catalogue, collector: Collector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}/")
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=search")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-team=search%20and%20find")
     service = Service(Capacity(num_workers=1), Spans.to_collector())
     service.open(catalogue)
     with serving(create_app(service)) as client:
         client.post("/embed", json={"inputs": "a"})
     ((path, team, body),) = collector.received
-    assert (path, team) == ("/v1/traces", "search")
+    assert (path, team) == ("/v1/traces", "search and find")
     (of_resource,) = body["resourceSpans"]
     assert {"key": "service.name", "value": {"stringValue": "clozeline"}} in of_resource["resource"]["attributes"]
     spans = {span["name"]: span for span in of_resource["scopeSpans"][0]["spans"]}

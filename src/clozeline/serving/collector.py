@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from typing import Any, Self
+from urllib.parse import unquote
 from urllib.request import Request, urlopen
 
 from opentelemetry.sdk.trace import ReadableSpan
@@ -35,7 +36,7 @@ class CollectorExporter(SpanExporter):
     @classmethod
     def from_environment(cls) -> Self:
         """To OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, or /v1/traces behind OTEL_EXPORTER_OTLP_ENDPOINT, with the headers in
-        OTEL_EXPORTER_OTLP_HEADERS.
+        OTEL_EXPORTER_OTLP_HEADERS, whose values are percent-encoded.
 
         Raises:
             ParamsError: that is no address of HTTP.
@@ -51,7 +52,7 @@ class CollectorExporter(SpanExporter):
                 do="correct the variable, or leave --traces out",
             )
         pairs = (pair.partition("=") for pair in os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "").split(","))
-        return cls(url, {name.strip(): value.strip() for name, _, value in pairs if value})
+        return cls(url, {name.strip(): unquote(value.strip()) for name, _, value in pairs if value})
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
         request = Request(self.url, json.dumps(told(spans)).encode(), self._headers)
