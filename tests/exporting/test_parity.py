@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 from clozeline.exporting.graph import read_graph, write_graph
 from clozeline.exporting.parity import largest_difference
@@ -35,6 +35,22 @@ def test_one_wrong_weight_is_seen(trained: TrainedModel, graph: Path) -> None:
     model = read_graph(graph)
     weight = next(tensor for tensor in model.graph.initializer if tensor.name.endswith(".head.dense.weight"))
     weight.CopyFrom(numpy_helper.from_array(1.1 * numpy_helper.to_array(weight), weight.name))
+    write_graph(model, graph)
+    assert difference(trained, graph) > 1e-4
+
+
+def test_other_words_than_the_likeliest_are_seen(trained: TrainedModel, graph: Path) -> None:
+    model = read_graph(graph)
+    node = next(node for node in model.graph.node if node.op_type == "TopK")
+    node.attribute.append(helper.make_attribute("largest", 0))
+    write_graph(model, graph)
+    assert difference(trained, graph) > 1e-4
+
+
+def test_scores_that_are_no_probabilities_are_seen(trained: TrainedModel, graph: Path) -> None:
+    model = read_graph(graph)
+    node = next(node for node in model.graph.node if node.name == "top/probabilities")
+    node.CopyFrom(helper.make_node("Identity", list(node.input), list(node.output)))
     write_graph(model, graph)
     assert difference(trained, graph) > 1e-4
 

@@ -9,9 +9,10 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from clozeline.inference.encoder import Encoder
+from clozeline.inference.encoder import TOP, TOP_IDS, TOP_SCORES, Encoder
 from clozeline.inference.errors import NoMaskError, TargetError, TextTooLongError
-from clozeline.inference.package import load
+from clozeline.inference.manifest import FILES
+from clozeline.inference.package import load, open_graph
 
 TEXTS = [
     "the [MASK] reads",
@@ -57,6 +58,33 @@ def test_targets_compete_among_themselves(encoder: Encoder) -> None:
     assert {first.token_str, second.token_str} == {"in", "the"}
     assert first.score >= second.score
     assert first.score + second.score == pytest.approx(1)
+
+
+def test_the_graph_names_the_words_that_its_logits_name(encoder: Encoder) -> None:
+    vocab_size = encoder.manifest.vocab_size
+    named = encoder.filling(TEXTS, top_k=vocab_size)
+    counted = encoder.filling(TEXTS, top_k=vocab_size + 1)  # more than the graph names
+    assert (named.output, counted.output) == (TOP, "logits")
+    for ours, theirs in zip(encoder.answers(named), encoder.answers(counted), strict=True):
+        for mask, expected in zip(ours, theirs, strict=True):
+            assert [filled.token for filled in mask] == [filled.token for filled in expected]
+            assert [filled.sequence for filled in mask] == [filled.sequence for filled in expected]
+            np.testing.assert_allclose(
+                [filled.score for filled in mask], [filled.score for filled in expected], rtol=1e-5
+            )
+
+
+def test_targets_and_packages_that_are_older_are_answered_from_logits(encoder: Encoder, encoder_package: Path) -> None:
+    outputs = tuple(spec for spec in encoder.manifest.outputs if spec.name not in (TOP_IDS, TOP_SCORES))
+    older = open_graph(encoder_package / FILES.fp32, encoder.manifest.model_copy(update={"outputs": outputs}))
+    assert isinstance(older, Encoder)
+    assert encoder.filling(TEXTS, targets=["in", "the"]).output == "logits"
+    assert older.filling(TEXTS).output == "logits"
+    assert tokens(older) == tokens(encoder)
+
+
+def tokens(encoder: Encoder) -> list[list[list[int]]]:
+    return [[[filled.token for filled in mask] for mask in text] for text in encoder.fill(TEXTS, top_k=5)]
 
 
 @pytest.mark.parametrize("target", ["sentences", "語", "[PAD]"])

@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from clozeline.exporting.likeliest import num_likeliest
 from clozeline.exporting.trained import TrainedModel
+from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
 from clozeline.inference.manifest import Task, TensorSpec
 
 
@@ -22,8 +24,15 @@ def _embedding(trained: TrainedModel) -> TensorSpec:
 
 
 def _at_masks(trained: TrainedModel) -> tuple[TensorSpec, ...]:
+    vocab_size = trained.model.config.vocab_size
+    top = ("masks", num_likeliest(vocab_size))
     meaning = "of the positions whose input id is the mask id, row by row of the batch; before softmax"
-    return _tensor("logits", ("masks", trained.model.config.vocab_size), meaning), _embedding(trained)
+    return (
+        _tensor("logits", ("masks", vocab_size), meaning),
+        _embedding(trained),
+        TensorSpec(name=TOP_IDS, dtype="int64", shape=top, meaning="of each mask the likeliest tokens, best first"),
+        _tensor(TOP_SCORES, top, "their probabilities, among the whole vocabulary"),
+    )
 
 
 def _of_labels(trained: TrainedModel) -> tuple[TensorSpec, ...]:

@@ -1,6 +1,6 @@
 """Whether an exported graph computes what the trained model computes.
 
-Shapes: B texts, L tokens, M masks in all texts together, V vocabulary, C classes, H hidden.
+Shapes: B texts, L tokens, M masks in all texts together, V vocabulary, K likeliest tokens, C classes, H hidden.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,9 @@ import torch
 
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.batching import Batch
+from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
 from clozeline.inference.manifest import Task
+from clozeline.inference.scores import softmax
 from clozeline.inference.session import GraphSession
 from clozeline.model.pooling import mean_of_tokens
 
@@ -32,12 +34,33 @@ def largest_difference(
     """
     session = GraphSession(graph, input_names=input_names, num_threads=torch.get_num_threads())
     with_types = "token_type_ids" in input_names and trained.model.config.type_vocab_size > 1
-    differences = [
-        float(np.abs(_told(trained.task, batch, expected - session.run(batch, output)[0])).max())
+    return max(
+        difference
         for batch in _batches(trained, batch_sizes, with_types)
-        for output, expected in _stock_outputs(trained, batch).items()
-    ]
-    return max(differences)
+        for difference in _differences(trained, session, batch)
+    )
+
+
+def _differences(trained: TrainedModel, session: GraphSession, batch: Batch) -> Iterator[float]:
+    stock = _stock_outputs(trained, batch)
+    for output, expected in stock.items():
+        yield float(np.abs(_told(trained.task, batch, expected - session.run(batch, output)[0])).max())
+    if trained.task == "fill-mask":
+        ids_MK, scores_MK = session.run(batch, TOP_IDS, TOP_SCORES)
+        yield _of_likeliest(stock["logits"], ids_MK.astype(np.int64), scores_MK)
+
+
+def _of_likeliest(
+    logits_MV: npt.NDArray[np.float32], ids_MK: npt.NDArray[np.int64], scores_MK: npt.NDArray[np.float32]
+) -> float:
+    """Of the scores, and of what the model says of the tokens that were named, from its K largest probabilities.
+
+    Tokens that the model nearly cannot tell apart may change places; another token may not be named.
+    """
+    probability_MV = softmax(logits_MV)
+    largest_MK = -np.sort(-probability_MV, axis=1)[:, : ids_MK.shape[1]]
+    named_MK = np.take_along_axis(probability_MV, ids_MK, axis=1)
+    return float(max(np.abs(scores_MK - largest_MK).max(), np.abs(named_MK - largest_MK).max()))
 
 
 def _told(task: Task, batch: Batch, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -55,6 +78,7 @@ def _batches(trained: TrainedModel, batch_sizes: Sequence[int], with_types: bool
             input_ids_BL = generator.integers(trained.model.config.vocab_size, size=(batch_size, length))
             if tokenizer.mask_token_id is not None:
                 input_ids_BL[:, length // 3] = tokenizer.mask_token_id
+                input_ids_BL[1::2, length // 4] = tokenizer.mask_token_id  # every second text has two
             input_ids_BL[attention_mask_BL == 0] = tokenizer.pad_token_id
             types_BL = attention_mask_BL * (np.arange(length) > length // 2) if with_types else None
             yield Batch(tuple(range(batch_size)), input_ids_BL, attention_mask_BL, types_BL)

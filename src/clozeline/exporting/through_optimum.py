@@ -17,6 +17,8 @@ from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 from transformers import PreTrainedModel
 
+from clozeline.exporting.graph import absorb_graph, write_graph
+from clozeline.exporting.likeliest import add_likeliest
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.manifest import Task
 from clozeline.model.pooling import mean_of_tokens
@@ -79,9 +81,9 @@ class Embeds(nn.Module):
 def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
     """Write the graph of `trained` to `path`; returns the names of its inputs.
 
-    A masked language model is written as `AnswersAtMasks`, an encoder without a head as `Embeds`, others as they are:
-    a classifier gives `logits` [B, C], a tagger `logits` [B, L, C], question answering `start_logits` and `end_logits`
-    [B, L].
+    A masked language model is written as `AnswersAtMasks`, with the likeliest tokens of each mask beside (`likeliest`);
+    an encoder without a head as `Embeds`; others as they are: a classifier gives `logits` [B, C], a tagger `logits`
+    [B, L, C], question answering `start_logits` and `end_logits` [B, L].
     """
     constructor = TasksManager.get_exporter_config_constructor(
         # What a family takes is the same for every task, but optimum does not list every task of every family.
@@ -92,7 +94,12 @@ def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
         library_name="transformers",
     )
     module, config_class = _EXPORTED[trained.task](trained, constructor.func)
-    return _export(module, config_class(trained.model.config, task="feature-extraction"), opset, path)
+    inputs = _export(module, config_class(trained.model.config, task="feature-extraction"), opset, path)
+    if trained.task == "fill-mask":
+        graph = absorb_graph(path)
+        add_likeliest(graph, trained.model.config.vocab_size)
+        write_graph(graph, path)
+    return inputs
 
 
 def head_products(trained: TrainedModel, graph: ModelProto) -> list[str]:

@@ -1,6 +1,6 @@
 """A masked language model, answering: words for the masks of a text, and embeddings.
 
-H hidden, M masks, T texts given, V vocabulary.
+H hidden, K tokens that the graph names for a mask, M masks, T texts given, V vocabulary; X is K or V.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,6 +15,11 @@ from clozeline.inference.errors import NoMaskError, TargetError
 from clozeline.inference.question import AnyQuestion, Question, Rows
 from clozeline.inference.scores import check_top_k, likeliest
 from clozeline.inference.tokenization import TokenizedText
+
+TOP_IDS, TOP_SCORES = "top_ids", "top_scores"
+"""Of each mask the likeliest tokens, as many as the graph names, and their probabilities, best first: [M, K]."""
+TOP = "top"
+"""Both outputs of the graph, as the last axis of one; no vocabulary has ids that a float32 would round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +64,18 @@ class Encoder(Embedder):
         target_ids = self._target_ids(targets) if targets is not None else None
         tokenized = self.tokenize(texts, truncate=truncate)
         self._check_masks(texts, tokenized)
+        is_named = target_ids is None and top_k <= self._num_named
 
-        def read(position: int, logits_MV: Rows) -> list[list[Filled]]:
+        def best(rows_X: Rows) -> list[tuple[int, float]]:
+            return _first(rows_X, top_k) if is_named else _likeliest(rows_X, top_k, target_ids)
+
+        def read(position: int, rows_MX: Rows) -> list[list[Filled]]:
             return [
-                self._candidates(texts[position], span, logits_V, top_k, target_ids)
-                for span, logits_V in zip(tokenized[position].mask_spans, logits_MV, strict=True)
+                [self._filled(texts[position], span, *candidate) for candidate in best(rows_X)]
+                for span, rows_X in zip(tokenized[position].mask_spans, rows_MX, strict=True)
             ]
 
-        return Question(tokenized, "logits", read)
+        return Question(tokenized, TOP if is_named else "logits", read)
 
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         """Words for the masks, if every text has one; else embeddings."""
@@ -76,25 +85,23 @@ class Encoder(Embedder):
         return self.embedding(texts, truncate=True)
 
     def split(self, batch: Batch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
-        if output != "logits":
+        if output not in ("logits", TOP):
             return super().split(batch, output, values)
         # The graph gives masks row by row, so each text has the next few.
         num_masks_B = (batch.input_ids_BL == self.manifest.special_tokens.mask_id).sum(axis=1)
         return np.split(values, np.cumsum(num_masks_B)[:-1])
 
-    def _candidates(
-        self,
-        text: str,
-        span: tuple[int, int],
-        logits_V: npt.NDArray[np.float32],
-        top_k: int,
-        target_ids: npt.NDArray[np.int64] | None,
-    ) -> list[Filled]:
-        if target_ids is None:
-            best = likeliest(logits_V, top_k)
-        else:
-            best = [(int(target_ids[place]), score) for place, score in likeliest(logits_V[target_ids], top_k)]
-        return [self._filled(text, span, token_id, score) for token_id, score in best]
+    @property
+    def _num_named(self) -> int:
+        """Tokens that the graph names for each mask; 0 of a package that is older than that."""
+        shapes = (output.shape for output in self.manifest.outputs if output.name == TOP_IDS)
+        return next((size for _, size in shapes if isinstance(size, int)), 0)
+
+    def _run(self, batch: Batch, *outputs: str) -> list[npt.NDArray[np.float32]]:
+        if outputs != (TOP,):
+            return super()._run(batch, *outputs)
+        ids_MK, scores_MK = super()._run(batch, TOP_IDS, TOP_SCORES)
+        return [np.stack([ids_MK.astype(np.float32), scores_MK], axis=2)]
 
     def _filled(self, text: str, span: tuple[int, int], token_id: int, score: float) -> Filled:
         token = self._tokenizer.token_text(token_id)
@@ -124,3 +131,15 @@ class Encoder(Embedder):
                     expected=f"{mask_token} at least once",
                     do=f"write {mask_token} where a word is to be filled in",
                 )
+
+
+def _first(named_K2: Rows, top_k: int) -> list[tuple[int, float]]:
+    """What the graph names."""
+    return [(int(token_id), float(score)) for token_id, score in named_K2[:top_k]]
+
+
+def _likeliest(logits_V: Rows, top_k: int, target_ids: npt.NDArray[np.int64] | None) -> list[tuple[int, float]]:
+    """The same from the logits of a vocabulary, of which targets may alone compete."""
+    if target_ids is None:
+        return likeliest(logits_V, top_k)
+    return [(int(target_ids[place]), score) for place, score in likeliest(logits_V[target_ids], top_k)]
