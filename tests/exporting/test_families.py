@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import onnxruntime
 import pytest
 import torch
-from onnx import ModelProto, TensorProto
+from onnx import ModelProto, TensorProto, ValueInfoProto
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForQuestionAnswering,
@@ -19,7 +21,7 @@ from clozeline.exporting.graph import op_counts, read_graph, write_graph
 from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.quantization import Scheme, quantize
 from clozeline.exporting.sizes import settle_sizes
-from clozeline.exporting.through_optimum import export_onnx, head_products
+from clozeline.exporting.through_optimum import export_onnx, head_products, last_layer_of
 from clozeline.exporting.trained import NOT_EXPORTED, TrainedModel, open_trained
 from clozeline.inference.session import GraphSession
 from clozeline.model.encoders import OWN_MODEL_TYPE
@@ -37,6 +39,8 @@ CHANGES: dict[str, dict[str, object]] = {
     "modernbert": {"local_attention": 16, "global_attn_every_n_layers": 2},
 }
 """What only shows in models larger than these."""
+READ_FIRST = {"bert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta"}
+"""Their classifiers' heads look at the first position, and their last layers can be computed there alone."""
 HEADS = [
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
@@ -86,6 +90,28 @@ def exported(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) ->
 def test_the_graph_computes_what_the_model_computes(trained: TrainedModel, exported: Exported) -> None:
     """Of batches of 1, 3 and 17 texts of 2, 7 and as many tokens as it reads, all but one of them padded."""
     assert largest_difference(trained, exported.path, exported.inputs, batch_sizes=(1, 3, 17)) < 1e-5
+
+
+@pytest.mark.parametrize("head", [AutoModelForSequenceClassification], scope="module")
+@pytest.mark.parametrize("family", EXPORTED, scope="module")
+def test_the_last_layer_of_a_classifier_is_computed_where_its_head_reads(
+    family: str, trained: TrainedModel, exported: Exported
+) -> None:
+    is_first = family in READ_FIRST
+    assert last_layer_of(trained) == ("first position" if is_first else "every position")
+    assert length_of_last_product(trained, exported) == (1 if is_first else 7)
+
+
+def length_of_last_product(trained: TrainedModel, exported: Exported) -> int:
+    """Positions that the encoder's last product by a matrix is computed at, of a text of 7 tokens."""
+    products = [node for node in exported.graph.graph.node if node.op_type == "MatMul"]
+    product = [node.output[0] for node in products if f"/{trained.model.base_model_prefix}/" in node.name][-1]
+    model = ModelProto()
+    model.CopyFrom(exported.graph)
+    model.graph.output.append(ValueInfoProto(name=product))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (values_1QH,) = session.run([product], {name: np.ones((1, 7), dtype=np.int64) for name in exported.inputs})
+    return int(values_1QH.shape[1])
 
 
 @pytest.mark.parametrize("head", [AutoModelForMaskedLM], scope="module")

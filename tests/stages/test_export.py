@@ -110,6 +110,18 @@ def test_the_manifest_tells_how_a_head_is_read(
     assert (single.label_scores, single.decision_threshold, single.reads_pairs) == ("softmax", None, False)
 
 
+def test_manifest_and_metrics_say_where_the_last_layer_is_computed(
+    tagger_package: Path, topics_package: Path, classifier_package: Path
+) -> None:
+    """Heads of sequence classifiers read the first position; tags are said of every one."""
+    for package, told in (
+        (topics_package, "first position"),
+        (classifier_package, "first position"),
+        (tagger_package, "every position"),
+    ):
+        assert read_manifest(package).last_layer == metrics_of(package)["last_layer"] == told
+
+
 def test_every_weight_product_is_in_8_bits_and_no_other(encoder_package: Path) -> None:
     """ModernBERT, 2 layers: Wqkv, Wo, Wi, Wo of each, and the vocabulary; the dense layer of the head stays."""
     counts = op_counts(onnx.load(encoder_package / FILES.int8))

@@ -6,6 +6,7 @@ Shapes: B texts, L tokens, H hidden, M masks in all texts together, V vocabulary
 import logging
 import warnings
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -20,7 +21,8 @@ from transformers import PreTrainedModel
 from clozeline.exporting.graph import absorb_graph, write_graph
 from clozeline.exporting.likeliest import add_likeliest
 from clozeline.exporting.trained import TrainedModel
-from clozeline.inference.manifest import Task
+from clozeline.inference.manifest import LastLayer, Task
+from clozeline.model.last_layer import FirstPosition, can_choose, last_layer_at, reads_first_position
 from clozeline.model.pooling import mean_of_tokens
 
 
@@ -83,7 +85,7 @@ def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
 
     A masked language model is written as `AnswersAtMasks`, with the likeliest tokens of each mask beside (`likeliest`);
     an encoder without a head as `Embeds`; others as they are: a classifier gives `logits` [B, C], a tagger `logits`
-    [B, L, C], question answering `start_logits` and `end_logits` [B, L].
+    [B, L, C], question answering `start_logits` and `end_logits` [B, L]. Their last layer is at `last_layer_of`.
     """
     constructor = TasksManager.get_exporter_config_constructor(
         # What a family takes is the same for every task, but optimum does not list every task of every family.
@@ -94,12 +96,21 @@ def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
         library_name="transformers",
     )
     module, config_class = _EXPORTED[trained.task](trained, constructor.func)
-    inputs = _export(module, config_class(trained.model.config, task="feature-extraction"), opset, path)
+    config = config_class(trained.model.config, task="feature-extraction")
+    is_pruned = last_layer_of(trained) == "first position"
+    with last_layer_at(trained.model, FirstPosition()) if is_pruned else nullcontext():
+        inputs = _export(module, config, opset, path)
     if trained.task == "fill-mask":
         graph = absorb_graph(path)
         add_likeliest(graph, trained.model.config.vocab_size)
         write_graph(graph, path)
     return inputs
+
+
+def last_layer_of(trained: TrainedModel) -> LastLayer:
+    """Where the last layer of the graph is computed: at no more positions than are read, if the family allows it."""
+    reads_first = trained.task == "text-classification" and reads_first_position(trained.model)
+    return "first position" if reads_first and can_choose(trained.model) else "every position"
 
 
 def head_products(trained: TrainedModel, graph: ModelProto) -> list[str]:

@@ -13,6 +13,7 @@ from clozeline.inference.evidence import QuantizationScheme, Record, Rung
 from clozeline.inference.scores import ScoreFunction
 
 Precision = Literal["int8", "fp32"]
+LastLayer = Literal["every position", "first position"]
 Task = Literal["fill-mask", "text-classification", "feature-extraction", "token-classification", "question-answering"]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
@@ -78,6 +79,8 @@ class Manifest(Record):
     """Whether the model was trained with another `token_type_ids` for the second text of a pair."""
     no_answer_margin: float | None = None
     """Of question answering: where no answer outscores the best one by more than this, there is none; null: by 0."""
+    last_layer: LastLayer = "every position"
+    """Where both graphs compute it; keys and values are those of all positions."""
     max_length: int
     """Longest input in tokens, special tokens among them."""
     vocab_size: int

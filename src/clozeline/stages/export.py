@@ -19,12 +19,12 @@ from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.sample import Sample, read_sample
 from clozeline.exporting.sizes import settle_sizes
-from clozeline.exporting.through_optimum import export_onnx, head_products
+from clozeline.exporting.through_optimum import export_onnx, head_products, last_layer_of
 from clozeline.exporting.trained import TrainedModel, open_trained
 from clozeline.held_out import read_held_out
 from clozeline.inference.evidence import Rung
 from clozeline.inference.latency import measure
-from clozeline.inference.manifest import FILES, Manifest, Precision, SpecialTokens, TensorSpec, record_of
+from clozeline.inference.manifest import FILES, LastLayer, Manifest, Precision, SpecialTokens, TensorSpec, record_of
 from clozeline.params import ExportParams
 
 _LOG = logging.getLogger(__name__)
@@ -46,6 +46,8 @@ class ExportMetrics(BaseModel):
     fp32_size_bytes: int
     int8_size_bytes: int | None = None
     parity_max_abs_difference: float
+    last_layer: LastLayer
+    """Where it is computed, in both graphs."""
     num_agreement_texts: int
     int8_agreement: float | None = None
     """Share of masked tokens (encoder), texts (classifier), … that INT8 answers as fp32 does: `Rung.agreement`."""
@@ -95,12 +97,13 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
         difference = _proven_parity(trained, folder / FILES.fp32, tuple(inputs), params.max_parity_difference)
         shutil.copyfile(model / FILES.tokenizer, folder / FILES.tokenizer)
         draft = _draft(trained, inputs, params, lock)
+        _LOG.info("%s: the last layer is computed at %s", out, draft.last_layer)
         ladder = Ladder(graph, folder, draft, head_products(trained, graph), params)
         proof = Proof(folder / FILES.fp32, draft, sample, params.gates)
         climbed = ladder.climb(proof, calibration.texts or sample.texts[: params.num_calibration_texts])
         manifest = _manifest(folder, draft, climbed)
         (folder / FILES.manifest).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        record = _record(folder, sample, difference, climbed)
+        record = _record(folder, sample, difference, climbed, draft.last_layer)
         if climbed.quantized is None:
             _LOG.warning("%s: no INT8 scheme of `export.ladder` passed `export.gates`: fp32 is served", out)
         _LOG.info("%s answers %s", out, measure(folder, repeats=5))
@@ -147,6 +150,7 @@ def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, l
         reads_pairs=trained.reads_pairs,
         types_tell_pairs="token_type_ids" in inputs and trained.types_tell_pairs,
         no_answer_margin=trained.no_answer_margin,
+        last_layer=last_layer_of(trained),
         max_length=trained.max_length,
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
@@ -177,11 +181,12 @@ def _manifest(folder: Path, draft: Manifest, climbed: Climbed) -> Manifest:
     )
 
 
-def _record(folder: Path, sample: Sample, difference: float, climbed: Climbed) -> ExportMetrics:
+def _record(folder: Path, sample: Sample, difference: float, climbed: Climbed, last_layer: LastLayer) -> ExportMetrics:
     record = ExportMetrics(
         served="fp32",
         fp32_size_bytes=size_of(folder / FILES.fp32),
         parity_max_abs_difference=difference,
+        last_layer=last_layer,
         num_agreement_texts=len(sample.held_out or sample.texts),
         ladder=climbed.rungs,
     )
