@@ -83,6 +83,10 @@ class _Heads:
     num: int
     size: int
 
+    @property
+    def width(self) -> int:
+        return self.num * self.size
+
     def parted(self, values_BXH: Tensor) -> Tensor:
         return values_BXH.reshape(values_BXH.shape[0], -1, self.num, self.size).transpose(1, 2)
 
@@ -90,7 +94,13 @@ class _Heads:
         """`context_BQH`."""
         context_BAQD = functional.scaled_dot_product_attention(query_BAQD, key_BALD, value_BALD, attn_mask=mask)
         context_BQAD = context_BAQD.transpose(1, 2)
-        return context_BQAD.reshape(context_BQAD.shape[0], -1, self.num * self.size)
+        return context_BQAD.reshape(context_BQAD.shape[0], -1, self.width)
+
+    def rotated(self, values_BAXD: Tensor, cos_BXD: Tensor, sin_BXD: Tensor) -> Tensor:
+        """Rotary positions (Su et al. 2021, equation 34)."""
+        first, second = values_BAXD[..., : self.size // 2], values_BAXD[..., self.size // 2 :]
+        turned_BAXD = torch.cat((-second, first), dim=-1)
+        return values_BAXD * cos_BXD.unsqueeze(1) + turned_BAXD * sin_BXD.unsqueeze(1)
 
 
 def _of_padding(mask: Tensor | None) -> Tensor | None:
@@ -143,24 +153,18 @@ def _modernbert(
     attention = layer.attn
     heads = _Heads(attention.num_heads, attention.head_dim)
     mask_B1LL = attention_mask if attention.local_attention == (-1, -1) else sliding_window_mask
-    query_BLH, key_BLH, value_BLH = attention.Wqkv(layer.attn_norm(hidden_BLH)).chunk(3, dim=-1)
+    qkv_BLX = attention.Wqkv(layer.attn_norm(hidden_BLH))
+    query_BLH, key_BLH, value_BLH = (qkv_BLX[..., n * heads.width : (n + 1) * heads.width] for n in range(3))
     cos_1LD, sin_1LD = attention.rotary_emb(hidden_BLH, position_ids=position_ids)
-    query_BAQD = heads.parted(positions.of(query_BLH))
+    query_BAQD, key_BALD = heads.parted(positions.of(query_BLH)), heads.parted(key_BLH)
     context_BQH = heads.attend(
-        _rotated(query_BAQD, positions.of_every_text(cos_1LD), positions.of_every_text(sin_1LD)),
-        _rotated(heads.parted(key_BLH), cos_1LD, sin_1LD),
+        heads.rotated(query_BAQD, positions.of_every_text(cos_1LD), positions.of_every_text(sin_1LD)),
+        heads.rotated(key_BALD, cos_1LD, sin_1LD),
         heads.parted(value_BLH),
-        positions.of(mask_B1LL.squeeze(1)).unsqueeze(1),
+        positions.of(mask_B1LL[:, 0]).unsqueeze(1),
     )
     out_BQH = positions.of(hidden_BLH) + attention.Wo(context_BQH)
     return (out_BQH + layer.mlp(layer.mlp_norm(out_BQH)),)
-
-
-def _rotated(values_BAXD: Tensor, cos_BXD: Tensor, sin_BXD: Tensor) -> Tensor:
-    """Rotary positions (Su et al. 2021, equation 34)."""
-    first, second = values_BAXD.chunk(2, dim=-1)
-    turned_BAXD = torch.cat((-second, first), dim=-1)
-    return values_BAXD * cos_BXD.unsqueeze(1) + turned_BAXD * sin_BXD.unsqueeze(1)
 
 
 @dataclass(frozen=True)
