@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
+from clozeline.exporting.likeliest import add_likeliest
 from clozeline.inference.evidence import QuantizationScheme
 from clozeline.inference.manifest import FILES, Manifest, SpecialTokens, Task, TensorSpec, record_of
 
@@ -30,7 +31,9 @@ Outputs = Mapping[str, Sequence[str | int]]
 
 def write_encoder(folder: Path) -> None:
     """Fills masks and embeds."""
-    write_package(folder, "fill-mask", _encoder_graph(), labels=())
+    graph = _encoder_graph()
+    add_likeliest(graph, len(VOCABULARY))
+    write_package(folder, "fill-mask", graph, labels=())
 
 
 def write_embedder(folder: Path) -> None:
