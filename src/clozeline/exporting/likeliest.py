@@ -11,7 +11,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
 
 MOST = 100
-"""K of a vocabulary that has as many: nearly nobody asks for more."""
+"""K of a vocabulary that has as many: nobody can ask a server for more."""
 
 
 def num_likeliest(vocab_size: int) -> int:
