@@ -3,10 +3,8 @@
 M masks in all texts together, V vocabulary, K tokens that are named.
 """
 
-from typing import Any
-
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
 
@@ -27,28 +25,15 @@ def add_likeliest(model: ModelProto, vocab_size: int) -> None:
     """
     most = num_likeliest(vocab_size)
     graph = model.graph
-    for name, number in (("zero", 0), ("one", 1), ("most", most)):
-        graph.initializer.append(numpy_helper.from_array(np.array([number], dtype=np.int64), f"top/{name}"))
+    graph.initializer.append(numpy_helper.from_array(np.array([most], dtype=np.int64), "top/most"))
     graph.node.extend(
         [
-            _node("Shape", ["logits"], "top/shape_of_logits"),
-            _node("Slice", ["top/shape_of_logits", "top/zero", "top/one"], "top/num_masks"),
-            # ONNX Runtime's TopK divides by the number of its rows. Where there is no mask, it is to find nothing.
-            _node("Mul", ["top/num_masks", "top/most"], "top/of_all_masks"),
-            _node("Min", ["top/of_all_masks", "top/most"], "top/k"),
-            helper.make_node("TopK", ["logits", "top/k"], ["top/logits", "top/places"], name="top/places", axis=-1),
-            _node("Softmax", ["logits"], "top/probabilities", axis=-1),
-            _node("GatherElements", ["top/probabilities", "top/places"], "top/found", axis=1),
-            _node("Concat", ["top/num_masks", "top/most"], "top/shape", axis=0),
-            _node("Reshape", ["top/places", "top/shape"], TOP_IDS, allowzero=1),
-            _node("Reshape", ["top/found", "top/shape"], TOP_SCORES, allowzero=1),
+            helper.make_node("TopK", ["logits", "top/most"], ["top/logits", TOP_IDS], name=TOP_IDS, axis=-1),
+            helper.make_node("Softmax", ["logits"], ["top/probabilities"], name="top/probabilities", axis=-1),
+            helper.make_node("GatherElements", ["top/probabilities", TOP_IDS], [TOP_SCORES], name=TOP_SCORES, axis=1),
         ]
     )
     graph.output.extend(
         helper.make_tensor_value_info(name, kind, ["masks", most])
         for name, kind in ((TOP_IDS, TensorProto.INT64), (TOP_SCORES, TensorProto.FLOAT))
     )
-
-
-def _node(operator: str, inputs: list[str], output: str, **attributes: Any) -> NodeProto:
-    return helper.make_node(operator, inputs, [output], name=output, **attributes)
