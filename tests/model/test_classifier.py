@@ -100,3 +100,18 @@ def test_the_tokenizer_of_a_larger_model_is_refused(small_encoder: Path) -> None
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=str(tmp_path)):
         classifier.build(tmp_path, LABELS, 1)
+
+
+@pytest.mark.parametrize(("attention_dropout", "attention"), [(0.1, "eager"), (0.0, "sdpa")])
+def test_attention_is_fused_where_nothing_is_dropped_in_it(
+    attention_dropout: float, attention: str, params_of, ids, tiny_tokenizer, tmp_path: Path
+) -> None:
+    encoder = language_model.build(params_of("bert", attention_dropout=attention_dropout), "mlm", ids, seed=0).eval()
+    language_model.save(encoder, tiny_tokenizer, tmp_path)
+    model = classifier.build(tmp_path, LABELS, 1).eval()
+    assert model.config._attn_implementation == attention
+    stock = AutoModelForSequenceClassification.from_pretrained(tmp_path, attn_implementation="sdpa").eval()
+    stock.load_state_dict(model.state_dict())
+    with torch.inference_mode():
+        own, fused = (each(INPUT_IDS_BL, attention_mask=MASK_BL).logits for each in (model, stock))
+    torch.testing.assert_close(own, fused, rtol=0, atol=1e-6)
