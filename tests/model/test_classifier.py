@@ -110,8 +110,8 @@ def test_attention_is_fused_where_nothing_is_dropped_in_it(
     language_model.save(encoder, tiny_tokenizer, tmp_path)
     model = classifier.build(tmp_path, LABELS, 1).eval()
     assert model.config._attn_implementation == attention
-    stock = AutoModelForSequenceClassification.from_pretrained(tmp_path, attn_implementation="sdpa").eval()
-    stock.load_state_dict(model.state_dict())
+    heads.save(model, tmp_path, 64, tmp_path / "out")
+    stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out", attn_implementation="sdpa").eval()
     with torch.inference_mode():
         own, fused = (each(INPUT_IDS_BL, attention_mask=MASK_BL).logits for each in (model, stock))
     torch.testing.assert_close(own, fused, rtol=0, atol=1e-6)
