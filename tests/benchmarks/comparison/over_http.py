@@ -99,7 +99,10 @@ def _opened(asked: Asked, per_second: float, ports: Mapping[str, int], num_round
 
 
 def _waits(loads: Sequence[Load]) -> dict[str, float]:
-    return {f"p{percentile}_ms": median(one.milliseconds(percentile) for one in loads) for percentile in _PERCENTILES}
+    return {
+        f"p{percentile}_ms": round(median(one.milliseconds(percentile) for one in loads), 2)
+        for percentile in _PERCENTILES
+    }
 
 
 def _losses(loads: Sequence[OpenLoad]) -> dict[str, float]:
