@@ -65,6 +65,11 @@ def test_every_kind_of_file_gives_the_same_records(tmp_path: Path, suffix: str) 
     assert read(tmp_path / f"data{suffix}") == RECORDS
 
 
+def test_a_text_that_was_cut_in_the_middle_of_an_emoji_is_read(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text('{"body": "fine \\ud83d", "topic": "a"}\n')
+    assert read(tmp_path / "data.jsonl") == [Labelled("fine ?", "a")]
+
+
 def test_numbers_and_truth_values_are_labels(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text('{"body": "a", "topic": 0}\n{"body": "b", "topic": true}\n')

@@ -2,7 +2,6 @@
 
 import csv
 import difflib
-import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clozeline.errors import DataError
+from clozeline.tasks.json_values import parsed
 
 _MOST_FIELD_CHARACTERS = 32_000_000
 _MOST_NAMED = 5
@@ -146,8 +146,8 @@ def read_json_lines(path: Path, fields: Fields) -> Iterator[Record]:
             continue
         place = f"{path}, line {number}"
         try:
-            values = json.loads(line)
-        except json.JSONDecodeError as error:
+            values = parsed(line)
+        except ValueError as error:
             raise _not_an_object(place, f"{error}: {line.strip()[:80]}") from error
         if not isinstance(values, dict):
             raise _not_an_object(place, line.strip()[:80])

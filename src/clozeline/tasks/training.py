@@ -1,5 +1,6 @@
 """A task made ready to train: optimizer, schedule, checkpoints of exactly this run."""
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
         log_every_steps=_LOG_EVERY_STEPS,
         # Best weights belong to a checkpoint too, so `BestLook` saves it, and the loop none.
         checkpoint_every_steps=plan.total_steps + 1,
-        checkpoints=Checkpoints.of(work, _fingerprint(inputs), keep=1),
+        checkpoints=Checkpoints.of(work, _fingerprint(inputs, hardware.precision), keep=1),
         hardware=hardware,
         seed=inputs.seed,
     )
@@ -88,7 +89,7 @@ def _choose_what_is_trained(task: Task, inputs: TaskInputs) -> None:
     narrow(model, (ids for rows in task.trained_on for ids in rows.ids_T))
 
 
-def _fingerprint(inputs: TaskInputs) -> str:
+def _fingerprint(inputs: TaskInputs, precision: Precision) -> str:
     package = Path(clozeline.__file__).parent
     code = [file for room in _CODE for file in sorted((package / room).rglob("*.py"))]
     encoder = sorted(file for file in inputs.encoder.iterdir() if file.is_file())
@@ -96,8 +97,10 @@ def _fingerprint(inputs: TaskInputs) -> str:
         "params": inputs.params.model_dump(),
         "seed": inputs.seed,
         "torch": torch.__version__,
-        "num_threads": torch.get_num_threads(),
-        "on_gpu": torch.cuda.is_available(),
+        "transformers": version("transformers"),
+        "device": precision.device.type,
+        "precision": precision.name,
+        "num_threads": torch.get_num_threads() if precision.device.type == "cpu" else None,
     }
     return fingerprint(facts, [*_files_of(inputs.data), *encoder, *code])
 

@@ -1,11 +1,11 @@
 """SQuAD's own files (Rajpurkar et al. 2016, 2018): articles of paragraphs, each a context with its questions."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from clozeline.errors import DataError
+from clozeline.tasks.json_values import parsed
 from clozeline.tasks.records import Fields, Record
 
 
@@ -30,7 +30,7 @@ def read_squad(path: Path, fields: Fields) -> Iterator[Record]:
 
 def _document(path: Path) -> Any:
     try:
-        return json.loads(path.read_bytes())
+        return parsed(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
         raise DataError(
             f"{path} is no JSON",

@@ -1,0 +1,25 @@
+"""Claim: what a file says in JSON can be written again, and what cannot be read is a ValueError."""
+
+import json
+
+import pytest
+
+from clozeline.tasks.json_values import parsed
+
+
+@pytest.mark.parametrize("half", ["\\ud83d", "\\uDE00", "\\udfff"])
+def test_half_a_surrogate_pair_is_a_question_mark_wherever_it_stands(half: str) -> None:
+    value = parsed(f'{{"a{half}": ["{half}b", {{"c": "d{half} e"}}], "n": 1}}')
+    assert value == {"a?": ["?b", {"c": "d? e"}], "n": 1}
+    json.dumps(value, ensure_ascii=False).encode()
+
+
+def test_whole_pairs_and_all_else_are_what_the_standard_library_reads() -> None:
+    text = '{"emoji": "\\ud83d\\ude00 \U0001f600", "d": "\\u00e4", "m": "\\\\ud83d", "n": [1.5, null, true]}'
+    assert parsed(text) == json.loads(text)
+
+
+@pytest.mark.parametrize("text", ["{", "", "[" * 200_000])
+def test_what_is_no_json_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError, match="nested too deeply" if len(text) > 1 else "."):
+        parsed(text)
