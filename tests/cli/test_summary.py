@@ -63,6 +63,16 @@ def test_the_encoder_stands_beside_the_unigram_baseline(project: Workspace, para
     ]
 
 
+def test_a_correlation_is_not_told_in_per_cent(project: Workspace, params: Params) -> None:
+    file = project.root / "metrics/finetune/library.json"
+    told = json.loads(file.read_text())
+    told["headline"]["metric"] = "spearman"
+    file.write_text(json.dumps(told))
+    assert rows(summary.task_table(summary.read_figures(project, params))) == [
+        ["library", "spearman", "0.800", "0.780-0.820", "0.700", "0.100"]
+    ]
+
+
 def test_a_task_stands_beside_its_baselines(project: Workspace, params: Params) -> None:
     assert rows(summary.task_table(summary.read_figures(project, params))) == [
         ["library", "accuracy", "80.0%", "78.0%-82.0%", "70.0%", "10.0%"]

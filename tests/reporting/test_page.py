@@ -120,6 +120,16 @@ def test_each_kind_of_task_has_its_figures_beside_its_own_baselines(ran: Ran) ->
     assert "Of the answers: misplaced 4." in told
 
 
+def test_a_correlation_is_not_told_in_per_cent(ran: Ran) -> None:
+    kept = METRICS["metrics/finetune/library.json"]
+    write_json(
+        ran.root / "metrics/finetune/library.json", {**kept, "headline": kept["headline"] | {"metric": "spearman"}}
+    )
+    html = build(ran.run).html
+    assert "0.796 (0.78 – 0.812)" in text_of(chapter(html, "tasks"))
+    assert "79.6" not in text_of(html)
+
+
 def test_the_spread_over_seeds_is_told_and_a_search_by_both_stands_beside_each_alone(ran: Ran) -> None:
     over = {"num_seeds": 5, "best_seed": 7, "mean": 0.79, "deviation": 0.004, "lowest": 0.785, "highest": 0.795}
     recalls = {"recall": 0.38, "baseline_bm25_recall": 0.587, "hybrid_recall": 0.618, "contaminated_fraction": 0.034}

@@ -110,8 +110,11 @@ def task_table(figures: dict[str, Figures]) -> Table:
         quality = found.quality
         if isinstance(quality, TaskMetrics):
             top = quality.headline
-            shares = (f"{share:.1%}" for share in (top.baseline_value, top.trivial_value))
-            table.add_row(package, top.metric, f"{top.value:.1%}", f"{top.low:.1%}-{top.high:.1%}", *shares)
+            form = "{:.1%}" if top.is_share else "{:.3f}"
+            value, low, high, *beside = map(
+                form.format, (top.value, top.low, top.high, top.baseline_value, top.trivial_value)
+            )
+            table.add_row(package, top.metric, value, f"{low}-{high}", *beside)
     return table
 
 

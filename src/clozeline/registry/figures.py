@@ -62,6 +62,9 @@ class EncoderMetrics(_Metrics):
     """None in the files of versions that were registered before it was counted."""
 
 
+_CORRELATIONS = frozenset({"matthews", "spearman"})
+
+
 class HeadlineMetrics(_Metrics):
     """Higher is better, and 1 is perfect."""
 
@@ -73,6 +76,11 @@ class HeadlineMetrics(_Metrics):
     baseline_value: float
     trivial: str
     trivial_value: float
+
+    @property
+    def is_share(self) -> bool:
+        """Told in per cent; a correlation is none of anything."""
+        return self.metric not in _CORRELATIONS
 
 
 class TaskMetrics(_Metrics):

@@ -56,8 +56,9 @@ def _encoder(run: Run) -> Iterator[_Tile]:
 def _tasks(run: Run) -> Iterator[_Tile]:
     for task in run.tasks:
         given = tasks.headline(run, task)
-        beside = f"{given.baseline} {share(given.baseline_value)}, {given.trivial} {share(given.trivial_value)}"
-        yield _Tile(f"{task}, {in_words(given.metric)}", share(given.value), beside)
+        told = tasks.form(given)
+        beside = f"{given.baseline} {told(given.baseline_value)}, {given.trivial} {told(given.trivial_value)}"
+        yield _Tile(f"{task}, {in_words(given.metric)}", told(given.value), beside)
 
 
 def _packages(run: Run) -> Iterator[_Tile]:

@@ -12,7 +12,7 @@ from clozeline.reporting import confusion
 from clozeline.reporting.charts import Bar, bars
 from clozeline.reporting.compared import comparison, in_words, numbers
 from clozeline.reporting.elements import described, element, folded, joined, table
-from clozeline.reporting.numbers import amount, count, format_of, share
+from clozeline.reporting.numbers import Format, amount, count, format_of, share
 from clozeline.reporting.run import Part, Run
 
 _OTHERS = {
@@ -56,17 +56,23 @@ def headline(run: Run, task: str) -> HeadlineMetrics:
     return run.files.json(f"metrics/finetune/{task}.json", TaskMetrics, stage=f"finetune@{task}").headline
 
 
+def form(given: HeadlineMetrics) -> Format:
+    """How its values are told."""
+    return share if given.is_share else amount
+
+
 def _heading(run: Run, task: str) -> Markup:
     return element("h3", "Task ", element("code", task))
 
 
 def _headline(run: Run, task: str) -> Markup:
     given = headline(run, task)
-    told = f"{share(given.value)} ({share(given.low)} – {share(given.high)})"
+    as_told = form(given)
+    told = f"{as_told(given.value)} ({as_told(given.low)} – {as_told(given.high)})"
     others = ((given.baseline, given.baseline_value), (given.trivial, given.trivial_value))
     rows = [
         Bar("fine-tuned encoder", given.value, told, given.low, given.high),
-        *(Bar(name, value, share(value)) for name, value in others),
+        *(Bar(name, value, as_told(value)) for name, value in others),
     ]
     title = f"{task}: {in_words(given.metric)} on the test set"
     return bars(title, rows, most=1.0, note="The line is a 95 % interval, on other items like these.")
@@ -97,7 +103,7 @@ def _figures(run: Run, task: str) -> Markup:
 def _over_seeds(kept: HeadlineMetrics, over: Mapping[str, float] | None) -> Markup | None:
     if over is None:
         return None
-    mean, deviation, lowest, highest = (share(over[name]) for name in ("mean", "deviation", "lowest", "highest"))
+    mean, deviation, lowest, highest = (form(kept)(over[name]) for name in ("mean", "deviation", "lowest", "highest"))
     return element(
         "p",
         f"Trained from {count(over['num_seeds'])} seeds: {in_words(kept.metric)} {mean} ± {deviation} "
