@@ -139,7 +139,7 @@ class _Probes:
             np.repeat(pair_P, sets.counts_N[chosen_P]) | sets.hashes_of(chosen_P)
             for sets, chosen_P in ((self.sets, test_P), (training, training_P))
         ]
-        keys_S = np.sort(np.concatenate(keys))
+        keys_S = np.sort(np.concatenate(keys), kind="stable")  # of two that are in order, which this kind only merges
         shared_S = (keys_S[1:][keys_S[1:] == keys_S[:-1]] >> np.uint64(32)).astype(np.int64)
         common_P = np.bincount(shared_S, minlength=len(test_P))
         ours_P, theirs_P = self.sets.counts_N[test_P], training.counts_N[training_P]

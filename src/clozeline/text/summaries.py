@@ -46,7 +46,12 @@ def without_name(text: str, qualified_name: str) -> str:
         return text
     is_plain_word = name.isalpha() and name.islower()
     pattern = _AS_CODE if is_plain_word else _ANYWHERE
-    return pattern.sub(_HIDDEN, text.replace(name, _LETTER)).replace(_LETTER, name)
+    words = text.replace(name, _LETTER).split(" ")
+    for place, word in enumerate(words):
+        if _LETTER in word:  # a search through all the text would stop at every word
+            call = " (" if "".join(words[place + 1 : place + 2]).startswith("(") else ""
+            words[place] = pattern.sub(_HIDDEN, word + call).removesuffix(call)
+    return " ".join(words).replace(_LETTER, name)
 
 
 def _in_one_line(text: str) -> str:
