@@ -1,5 +1,4 @@
 import errno
-import threading
 from pathlib import Path
 
 import pytest
@@ -42,26 +41,22 @@ def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
     assert everything_in(tmp_path) == {"folder/two": b"two"}
 
 
-def test_a_folder_is_there_at_every_moment_of_its_replacement(tmp_path: Path) -> None:
-    path, other = tmp_path / "folder", tmp_path / "other"
+def test_a_folder_is_there_at_every_moment_of_its_replacement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, other, rename = tmp_path / "folder", tmp_path / "other", Path.replace
     path.mkdir()
     other.mkdir()
     can_swap = atomic._exchange(path, other)  # of some file systems nothing more is promised
-    stopping = threading.Event()
     missing: list[Path] = []
 
-    def look() -> None:
-        while not stopping.is_set():
-            if not path.exists():
-                missing.append(path)
+    def looking(source: Path, target: Path) -> Path:
+        moved = rename(source, target)
+        missing.extend(() if path.exists() else (source,))
+        return moved
 
-    reader = threading.Thread(target=look, daemon=True)
-    reader.start()
-    for _ in range(200):
-        with replacing_folder(path):
-            pass
-    stopping.set()
-    reader.join()
+    monkeypatch.setattr(Path, "replace", looking)
+    with replacing_folder(path) as beside:
+        (beside / "one").write_text("new")
+    assert everything_in(path) == {"one": b"new"}
     assert not (missing and can_swap)
 
 
