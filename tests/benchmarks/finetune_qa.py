@@ -30,7 +30,7 @@ SETUP = Setup(
     metric="f1",
     parts=question_parts,
     sizes={"test": 120, "validation": 40, "train": 640},
-    recipe=Recipe(epochs=1, batch_size=8, learning_rate=3e-4, max_length=384, seed=0),
+    recipe=Recipe(epochs=1, batch_size=4, learning_rate=3e-4, max_length=384, seed=0),
     theirs=run_qa.answers,
     judge=mean_f1,
     knobs={"stride": run_qa.STRIDE},
