@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 FILE = ROOT / "infra/Dockerfile"
 TEXT = FILE.read_text(encoding="utf-8")
 STAGES = dict(re.findall(r"^FROM \S+ AS (\w+)\n((?:(?!FROM ).*\n)*)", TEXT, re.MULTILINE))
+PYTHON = re.findall(r"^FROM python:([\d.]+)", TEXT, re.MULTILINE)[0]
 LOCKED = {
     canonicalize_name(line.partition("==")[0])
     for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
@@ -69,7 +70,8 @@ def test_the_serving_image_holds_no_training_and_no_orchestrator() -> None:
 
 
 def closure(*roots: Requirement) -> set[str]:
-    """Names of everything that is installed with `roots`, by the metadata of what is installed here."""
+    """Names of everything that the image's Python installs with `roots`, by the metadata of what is installed here."""
+    python = {"python_full_version": PYTHON, "python_version": PYTHON.rpartition(".")[0]}
     seen: set[tuple[str, str]] = set()
     waiting = [(requirement.name, extra) for requirement in roots for extra in ("", *requirement.extras)]
     while waiting:
@@ -78,7 +80,7 @@ def closure(*roots: Requirement) -> set[str]:
             continue
         seen.add((canonicalize_name(name), extra))
         for needed in map(Requirement, requires(name) or []):
-            if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+            if needed.marker is None or needed.marker.evaluate(python | {"extra": extra}):
                 waiting += [(needed.name, inner) for inner in ("", *needed.extras)]
     return {name for name, _ in seen}
 
