@@ -9,6 +9,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from clozeline.params import Params
+from clozeline.tasks import training as task_training
+from clozeline.training import identity
+from clozeline.training.checkpoint import code_of
 
 PROJECT = Path(__file__).parents[2]
 SOURCE = PROJECT / "src"
@@ -94,6 +97,16 @@ def test_a_stage_depends_on_its_own_params_and_has_a_description(name: str) -> N
     stage = stages()[name]
     assert any(entry == name or entry.startswith(f"{name}.") for entry in stage["params"])
     assert stage["desc"]
+
+
+@pytest.mark.parametrize(("name", "rooms"), [("pretrain", identity.ROOMS), ("finetune", task_training.ROOMS)])
+def test_every_module_a_training_imports_is_part_of_the_name_of_its_checkpoints(
+    name: str, rooms: tuple[str, ...]
+) -> None:
+    files = {file_of(module) for module in all_imports_of(f"clozeline.stages.{name}")}
+    named = {Path(file).resolve() for file in code_of(rooms)}
+    missing = [str(file) for file in files - named if PACKAGE / "stages" not in file.parents]
+    assert missing == [], "add its room, or a change there would go on from what other code has computed"
 
 
 def test_params_have_a_section_for_each_stage_and_for_the_release() -> None:

@@ -1,4 +1,5 @@
-"""Claim: a task trains the vectors of the tokens that its training rows hold, and of no other."""
+"""Claims: a task trains the vectors of the tokens that its training rows hold, and of no other; its checkpoints are of
+its code alone."""
 
 from itertools import islice
 from pathlib import Path
@@ -7,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+import clozeline
 from clozeline.model.encoded import EncodedBatch
 from clozeline.tasks.seeds import train_each
 from clozeline.tasks.task import Task
+from clozeline.tasks.training import prepare_training
 from clozeline.training.callbacks import Callback
 from tests.every_kind import CASES, EACH, Case, inputs_of, prepare, record, write_records
 from tests.tiny_models import small_bert
@@ -57,3 +60,20 @@ def test_words_of_no_training_text_come_out_as_they_were(save_trained, tmp_path:
 def table_of(task: Any) -> torch.Tensor:
     table: torch.Tensor = task.model.get_input_embeddings().weight.detach()
     return table
+
+
+@pytest.mark.parametrize("changed", ["spans.py", "params/section.py", "search/words.py", "text/summaries.py"])
+def test_a_line_of_code_that_its_kind_may_use_makes_other_checkpoints(
+    changed: str, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clozeline, "__file__", str(tmp_path / "__init__.py"))
+    (tmp_path / changed).parent.mkdir(exist_ok=True)
+    kind, (case, *_) = "classification", CASES["classification"]
+    write_records(tmp_path / "data.jsonl", (record(number, case[1]) for number in range(80)))
+    inputs = inputs_of(kind, case, small_encoder, tmp_path / "data.jsonl")
+    names = []
+    for line in ("one = 1\n", "one = 1\n", "one = 2\n"):
+        (tmp_path / changed).write_text(line, encoding="utf-8")
+        task = prepare(kind, case, small_encoder, tmp_path / "data.jsonl")
+        names.append(prepare_training(task, inputs, tmp_path / "work").loop.checkpoints.fingerprint)
+    assert names[0] == names[1] != names[2]

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import clozeline
 from clozeline.training.identity import identity_of
 from clozeline.training.precision import Precision
 from tests.training.prepared import Prepare
@@ -83,4 +84,15 @@ def test_another_version_of_transformers_is_another_run(prepare: Prepare, monkey
     before = prepare().loop.checkpoints.fingerprint
     assert prepare().loop.checkpoints.fingerprint == before
     monkeypatch.setattr("clozeline.training.identity.version", lambda package: "4.0")
+    assert prepare().loop.checkpoints.fingerprint != before
+
+
+def test_a_line_of_code_that_every_room_may_use_makes_another_run(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(clozeline, "__file__", str(tmp_path / "__init__.py"))
+    (tmp_path / "spans.py").write_text("one = 1\n", encoding="utf-8")
+    before = prepare().loop.checkpoints.fingerprint
+    assert prepare().loop.checkpoints.fingerprint == before
+    (tmp_path / "spans.py").write_text("one = 2\n", encoding="utf-8")
     assert prepare().loop.checkpoints.fingerprint != before

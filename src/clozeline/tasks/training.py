@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-import clozeline
 from clozeline.cores import available_cores
 from clozeline.model import depths, lora
 from clozeline.model.dropout import cheapen_dropout
@@ -14,7 +13,7 @@ from clozeline.model.narrow_embedding import narrow
 from clozeline.params import FinetuneParams
 from clozeline.tasks.best_look import BestLook, Plan
 from clozeline.tasks.task import Task, TaskInputs
-from clozeline.training.checkpoint import Checkpoints, fingerprint
+from clozeline.training.checkpoint import Checkpoints, code_of, fingerprint
 from clozeline.training.distribution import Processes
 from clozeline.training.hardware import Hardware
 from clozeline.training.loop import Loop
@@ -23,8 +22,8 @@ from clozeline.training.optimizers import build_optimizer
 from clozeline.training.precision import Precision
 from clozeline.training.schedule import Schedule
 
-_CODE = ("model", "tasks", "tokens", "training")
-"""Rooms whose code decides the result."""
+ROOMS = ("model", "search", "tasks", "text", "tokens", "training")
+"""Those whose code decides the result."""
 _LOG_EVERY_STEPS = 10
 
 
@@ -90,8 +89,6 @@ def _choose_what_is_trained(task: Task, inputs: TaskInputs) -> None:
 
 
 def _fingerprint(inputs: TaskInputs, precision: Precision) -> str:
-    package = Path(clozeline.__file__).parent
-    code = [file for room in _CODE for file in sorted((package / room).rglob("*.py"))]
     encoder = sorted(file for file in inputs.encoder.iterdir() if file.is_file())
     facts = {
         "params": inputs.params.model_dump(),
@@ -102,7 +99,7 @@ def _fingerprint(inputs: TaskInputs, precision: Precision) -> str:
         "precision": precision.name,
         "num_threads": torch.get_num_threads() if precision.device.type == "cpu" else None,
     }
-    return fingerprint(facts, [*_files_of(inputs.data), *encoder, *code])
+    return fingerprint(facts, [*_files_of(inputs.data), *encoder, *code_of(ROOMS)])
 
 
 def _files_of(data: Path) -> list[Path]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+import clozeline
 from clozeline.atomic import replacing_folder
 from clozeline.errors import ArtifactError
 
@@ -31,6 +32,13 @@ def fingerprint(facts: Mapping[str, object], files: Iterable[Path]) -> str:
         digest.update(file.name.encode())
         digest.update(bytes.fromhex(_sha256(file)))
     return digest.hexdigest()[:16]
+
+
+def code_of(rooms: Iterable[str]) -> list[Path]:
+    """Files whose code decides a result: those of `rooms`, the params they read, and the modules beside all rooms."""
+    package = Path(clozeline.__file__).parent
+    inside = (file for room in ("params", *rooms) for file in sorted((package / room).rglob("*.py")))
+    return [*sorted(package.glob("*.py")), *inside]
 
 
 @dataclass(frozen=True)

@@ -5,17 +5,16 @@ from pathlib import Path
 
 import torch
 
-import clozeline
 from clozeline.model.encoders import sources_of
 from clozeline.model.language_model import LanguageModel
 from clozeline.model.starting import commit_of, sources_of_start
 from clozeline.params import PretrainParams
 from clozeline.tokens.shards import INFO_NAME
-from clozeline.training.checkpoint import fingerprint
+from clozeline.training.checkpoint import code_of, fingerprint
 from clozeline.training.precision import Precision
 
-_CODE = ("model", "tokens", "training")
-"""Rooms whose code decides the result."""
+ROOMS = ("model", "tokens", "training")
+"""Those whose code decides the result."""
 _NOT_OF_THE_RESULT = {"checkpoint_every_steps", "num_checkpoints", "num_workers"}
 
 
@@ -24,8 +23,6 @@ def identity_of(
 ) -> str:
     """Of an encoder of one's own the files that define it are part of it; of stock classes transformers' version is; of
     a model that training goes on from its files, or its commit."""
-    package = Path(clozeline.__file__).parent
-    code = [file for room in _CODE for file in sorted((package / room).rglob("*.py"))]
     facts = {
         "params": params.model_dump(exclude=_NOT_OF_THE_RESULT),
         "seed": seed,
@@ -37,4 +34,6 @@ def identity_of(
         "num_threads": torch.get_num_threads() if precision.device.type == "cpu" else None,
         "start_commit": commit_of(model),
     }
-    return fingerprint(facts, [tokens / INFO_NAME, *code, *sources_of(model), *sources_of_start(params.start)])
+    return fingerprint(
+        facts, [tokens / INFO_NAME, *code_of(ROOMS), *sources_of(model), *sources_of_start(params.start)]
+    )
