@@ -7,7 +7,22 @@ from pathlib import Path
 
 import typer
 
-from clozeline.cli import demo, evaluate, lineage, plan, predict, release, report, run, search, serve, spans, stage, ui
+from clozeline.cli import (
+    choosing,
+    demo,
+    evaluate,
+    lineage,
+    plan,
+    predict,
+    release,
+    report,
+    run,
+    search,
+    serve,
+    spans,
+    stage,
+    ui,
+)
 from clozeline.errors import ClozelineError
 
 app = typer.Typer(
@@ -21,6 +36,7 @@ plan.add_to(app)
 demo.add_to(app)
 release.add_to(app)
 predict.add_to(app)
+choosing.add_to(app)
 spans.add_to(app)
 search.add_to(app)
 evaluate.add_to(app)

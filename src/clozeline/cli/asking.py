@@ -39,7 +39,10 @@ TruncateOption = Annotated[
     bool, typer.Option("--truncate", help="Cut a text that is too long at its end, instead of refusing it.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object for each text, on a line of its own.")]
-_VERBS = "fill and embed ask encoders, classify classifiers, tag taggers, answer those that answer questions"
+_VERBS = (
+    "fill, embed and choose ask encoders, classify classifiers, tag taggers, answer those that answer questions; "
+    "choose asks classifiers of entailment too"
+)
 
 
 def opened(place: str | None, tasks: "tuple[Task, ...]", precision: Literal["int8", "fp32"] | None) -> "OpenModel":

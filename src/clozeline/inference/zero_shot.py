@@ -33,6 +33,32 @@ def can_choose(model: OpenModel) -> bool:
     return fills or tells_entailment(model)
 
 
+def choose(
+    model: OpenModel,
+    text: str,
+    labels: Sequence[str],
+    *,
+    template: str = TEMPLATE,
+    multi_label: bool = False,
+    truncate: bool = False,
+) -> list[LabelScore]:
+    """The labels with their scores, best first; `multi_label`: each for itself, which entailment alone can tell.
+
+    Raises:
+        TargetError: a word of a label is not one token, and the model is an encoder.
+        TextTooLongError: text and prompt are too long, and `truncate` is not set.
+        DataError: the template has no blank, or more than one.
+    """
+    if isinstance(model, Classifier):
+        assert tells_entailment(model), "can_choose says which models can be asked"
+        question = choosing_by_entailment(model, text, labels, template=template, truncate=truncate)
+        return chosen(labels, model.answers(question), multi_label=multi_label)
+    assert isinstance(model, Encoder), "can_choose says which models can be asked"
+    assert not multi_label, "the labels of an encoder compete for one blank"
+    (scores,) = model.answers(choosing_by_cloze(model, text, labels, template=template, truncate=truncate))
+    return scores
+
+
 def choosing_by_cloze(
     encoder: Encoder, text: str, labels: Sequence[str], *, template: str = TEMPLATE, truncate: bool = False
 ) -> Question[list[LabelScore]]:
