@@ -3,11 +3,10 @@
 Shapes: G groups.
 """
 
-import csv
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from clozeline.atomic import replacing_file
+from clozeline.csv_files import write_csv
 from clozeline.evaluation.answers import Sums
 from clozeline.evaluation.groupings import NUM_CONFIDENCE_BINS, WORD_CLASSES, ByFrequency, ByPlace
 
@@ -27,17 +26,17 @@ def write_calibration(path: Path, sums: Sums) -> None:
         )
         for group, count in _filled(sums)
     )
-    _write(path, ("confidence_above", "confidence_to", "targets", "mean_confidence", "accuracy"), rows)
+    write_csv(path, ("confidence_above", "confidence_to", "targets", "mean_confidence", "accuracy"), rows)
 
 
 def write_frequency(path: Path, sums: Sums, grouping: ByFrequency) -> None:
     rows = ((grouping.names[group], grouping.num_kinds_G[group], *_figures(sums, group)) for group, _ in _filled(sums))
-    _write(path, ("times_in_training", "kinds_of_token", *_FIGURES), rows)
+    write_csv(path, ("times_in_training", "kinds_of_token", *_FIGURES), rows)
 
 
 def write_place(path: Path, sums: Sums, grouping: ByPlace) -> None:
     rows = ((*grouping.places(group), *_figures(sums, group)) for group, _ in _filled(sums))
-    _write(path, ("place_from", "place_to", *_FIGURES), rows)
+    write_csv(path, ("place_from", "place_to", *_FIGURES), rows)
 
 
 def write_word_class(path: Path, sums: Sums, *, marks_words: bool) -> None:
@@ -46,7 +45,7 @@ def write_word_class(path: Path, sums: Sums, *, marks_words: bool) -> None:
         (WORD_CLASSES[group] if marks_words else "not told by the tokenizer", *_figures(sums, group))
         for group, _ in _filled(sums)
     )
-    _write(path, ("word_class", *_FIGURES), rows)
+    write_csv(path, ("word_class", *_FIGURES), rows)
 
 
 def _filled(sums: Sums) -> Iterator[tuple[int, int]]:
@@ -58,10 +57,3 @@ def _figures(sums: Sums, group: int) -> Row:
     count = sums.num_targets_G[group]
     values = (sums.loss_nats_G[group], sums.num_top1_G[group], sums.num_top5_G[group])
     return (count, *(value / count for value in values))
-
-
-def _write(path: Path, header: Sequence[str], rows: Iterator[Row]) -> None:
-    with replacing_file(path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)

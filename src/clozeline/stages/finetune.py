@@ -1,15 +1,15 @@
 """Fine-tunes the encoder for one labelled task, with an honest test set and a baseline beside it."""
 
-import csv
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
 from clozeline.atomic import replacing_file, replacing_folder
+from clozeline.csv_files import write_csv
 from clozeline.params import FinetuneParams
 from clozeline.progress import ProgressBar
 from clozeline.tasks.best_look import BestLook, Look
@@ -111,10 +111,10 @@ def _figures(kept: Finished, values: Sequence[float]) -> dict[str, object]:
 
 
 def _write_tables(report: TaskReport, confusion: Path, classes: Path) -> None:
-    _write_csv(confusion, ("actual", "predicted"), report.confusion)
+    write_csv(confusion, ("actual", "predicted"), report.confusion)
     columns = tuple(next(iter(report.per_class.values()), _NO_COLUMNS))
     rows = ((label, *(repr(of_class[name]) for name in columns)) for label, of_class in report.per_class.items())
-    _write_csv(classes, ("class", *columns), rows)
+    write_csv(classes, ("class", *columns), rows)
 
 
 class _Watch(Callback):
@@ -137,10 +137,3 @@ class _Watch(Callback):
 
     def _tell(self, figures: Mapping[str, float], step: int) -> None:
         self._log.metrics({f"{self._prefix}{name}": value for name, value in figures.items()}, step=step)
-
-
-def _write_csv(path: Path, header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> None:
-    with replacing_file(path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)

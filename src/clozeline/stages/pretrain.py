@@ -1,14 +1,13 @@
 """Pre-trains the encoder: masked or causal language modelling, or replaced-token detection."""
 
-import csv
 import json
 import logging
-from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import astuple, fields
 from pathlib import Path
 
 from clozeline.atomic import replacing_file
+from clozeline.csv_files import write_csv
 from clozeline.params import PretrainParams
 from clozeline.progress import ProgressBar
 from clozeline.tracking import RunLogger, run_logger
@@ -54,9 +53,9 @@ def run(
         watch = _Watch(bar, log)
         state = job.run([watch, *advisers(params, job, tokenizer)])
     job.trained(tokenizer, state).save(out)
-    _write_csv(curve, [field.name for field in fields(CurvePoint)], (astuple(point) for point in state.curve))
-    _write_csv(looks, [field.name for field in fields(Look)], (astuple(look) for look in state.looks))
-    _write_csv(timing, ["step", "tokens_per_second"], watch.speeds)
+    write_csv(curve, [field.name for field in fields(CurvePoint)], (astuple(point) for point in state.curve))
+    write_csv(looks, [field.name for field in fields(Look)], (astuple(look) for look in state.looks))
+    write_csv(timing, ["step", "tokens_per_second"], watch.speeds)
     with replacing_file(metrics) as file:
         file.write_text(json.dumps(_figures(job, state), indent=2) + "\n", encoding="utf-8")
     job.loop.checkpoints.remove()
@@ -93,10 +92,3 @@ class _Watch(Advancing):
     def on_look(self, look: Look) -> None:
         _LOG.info("step %s: validation loss %.3f nats per target", f"{look.step:,}", look.loss)
         self._log.metrics({"validation_loss": look.loss}, step=look.step)
-
-
-def _write_csv(path: Path, header: list[str], rows: Iterable[tuple[object, ...]]) -> None:
-    with replacing_file(path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows(rows)
