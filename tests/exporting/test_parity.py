@@ -8,8 +8,9 @@ from onnx import helper, numpy_helper
 
 from clozeline.exporting.graph import read_graph, write_graph
 from clozeline.exporting.parity import largest_difference
-from clozeline.exporting.through_optimum import export_onnx, mean_of_tokens
+from clozeline.exporting.through_optimum import export_onnx
 from clozeline.exporting.trained import TrainedModel, open_trained
+from clozeline.model.pooling import mean_of_tokens
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_an_embedding_that_averages_padding_is_seen(
     def mean_of_all(hidden_BLH: torch.Tensor, attention_mask_BL: torch.Tensor) -> torch.Tensor:
         return mean_of_tokens(hidden_BLH, torch.ones_like(attention_mask_BL))
 
-    monkeypatch.setattr("clozeline.exporting.through_optimum.mean_of_tokens", mean_of_all)
+    monkeypatch.setattr("clozeline.exporting.at_masks.mean_of_tokens", mean_of_all)
     export_onnx(trained, 17, tmp_path / "model.onnx")
     assert difference(trained, tmp_path / "model.onnx") > 1e-3
 

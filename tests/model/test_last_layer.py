@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from clozeline.model.families import FAMILIES, TokenIds
-from clozeline.model.last_layer import FirstPosition, can_choose, last_layer_at, reads_first_position
+from clozeline.model.last_layer import ChosenPositions, FirstPosition, can_choose, last_layer_at, reads_first_position
 from clozeline.params import read_params
 
 PROJECT = Path(__file__).parents[2]
@@ -60,6 +60,32 @@ def test_the_first_position_is_that_of_the_whole_layer(family: str) -> None:
     assert first_B1H.shape == (4, 1, 32)
     assert (first_B1H - whole_BLH[:, :1]).abs().max() < 1e-5
     assert (whole_BLH[:, 1] - whole_BLH[:, 0]).abs().amax(dim=1).min() > 0.01  # another one would be seen
+
+
+@pytest.mark.parametrize("family", CHOSEN)
+def test_chosen_positions_are_those_of_the_whole_layer(family: str) -> None:
+    """Of one text none is asked for, of another most; each text's first is among them all the same."""
+    model, inputs = build(family), texts()
+    is_asked_BL = torch.zeros_like(inputs["input_ids"], dtype=torch.bool)
+    is_asked_BL[0, [3, 9, 29]] = True
+    is_asked_BL[2, 1:8] = True
+    asked = ChosenPositions.where(is_asked_BL)
+    whole_BLH = hidden(model, inputs)
+    with last_layer_at(model, asked):
+        chosen_BQH = hidden(model, inputs)
+    assert chosen_BQH.shape == (4, 8, 32)
+    assert (chosen_BQH - asked.of(whole_BLH)).abs().max() < 1e-5
+    assert asked.position_BQ[0, :4].tolist() == [0, 3, 9, 29]
+    assert asked.position_BQ[2].tolist() == list(range(8))
+    assert asked.position_BQ[:, 0].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("family", CHOSEN)
+def test_where_every_position_is_asked_for_it_is_the_whole_layer(family: str) -> None:
+    model, inputs = build(family), texts()
+    with last_layer_at(model, ChosenPositions.where(torch.ones_like(inputs["input_ids"], dtype=torch.bool))):
+        chosen_BQH = hidden(model, inputs)
+    assert (chosen_BQH - hidden(model, inputs)).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("family", CHOSEN)

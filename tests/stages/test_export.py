@@ -53,6 +53,8 @@ def test_the_manifest_says_what_the_graphs_take_and_give(encoder_package: Path, 
                 assert list(found) == list(declared)
                 assert [len(shape) for shape in found.values()] == [len(shape) for shape in declared.values()]
                 assert values is graph.input or found == declared
+            kinds = {spec.name: {"int64": 7, "float32": 1, "bool": 9}[spec.dtype] for spec in manifest.inputs}
+            assert kinds == {value.name: value.type.tensor_type.elem_type for value in graph.input}
 
 
 def test_the_manifest_names_the_lock_and_the_tools(encoder_package: Path) -> None:
@@ -111,10 +113,11 @@ def test_the_manifest_tells_how_a_head_is_read(
 
 
 def test_manifest_and_metrics_say_where_the_last_layer_is_computed(
-    tagger_package: Path, topics_package: Path, classifier_package: Path
+    encoder_package: Path, tagger_package: Path, topics_package: Path, classifier_package: Path
 ) -> None:
     """Heads of sequence classifiers read the first position; tags are said of every one."""
     for package, told in (
+        (encoder_package, "masked positions"),
         (topics_package, "first position"),
         (classifier_package, "first position"),
         (tagger_package, "every position"),

@@ -43,11 +43,18 @@ def largest_difference(
 
 def _differences(trained: TrainedModel, session: GraphSession, batch: Batch) -> Iterator[float]:
     stock = _stock_outputs(trained, batch)
-    for output, expected in stock.items():
-        yield float(np.abs(_told(trained.task, batch, expected - session.run(batch, output)[0])).max())
+    for outputs in _asked(trained.task, tuple(stock)):
+        for output, given in zip(outputs, session.run(batch, *outputs), strict=True):
+            yield float(np.abs(_told(trained.task, batch, stock[output] - given)).max())
     if trained.task == "fill-mask":
         ids_MK, scores_MK = session.run(batch, TOP_IDS, TOP_SCORES)
         yield _of_likeliest(stock["logits"], ids_MK.astype(np.int64), scores_MK)
+
+
+def _asked(task: Task, outputs: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Each alone; of a masked language model, which may compute less then, both together too."""
+    alone = [(output,) for output in outputs]
+    return [*alone, outputs] if task == "fill-mask" else alone
 
 
 def _of_likeliest(

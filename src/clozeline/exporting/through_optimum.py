@@ -1,6 +1,6 @@
 """A trained model as an fp32 ONNX graph, through optimum.
 
-Shapes: B texts, L tokens, H hidden, M masks in all texts together, V vocabulary, C classes or tags.
+Shapes: B texts, L tokens, H hidden, C classes or tags.
 """
 
 import logging
@@ -18,49 +18,13 @@ from torch import Tensor, nn
 from torch.jit._trace import TracerWarning
 from transformers import PreTrainedModel
 
+from clozeline.exporting.at_masks import add_default, answering_at_masks
 from clozeline.exporting.graph import absorb_graph, write_graph
 from clozeline.exporting.likeliest import add_likeliest
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.manifest import LastLayer, Task
 from clozeline.model.last_layer import FirstPosition, can_choose, last_layer_at, reads_first_position
 from clozeline.model.pooling import mean_of_tokens
-
-
-class AnswersAtMasks(nn.Module):
-    """A masked language model that says only what is asked of it.
-
-    `logits` [M, V] of the masked positions alone, row by row: the vocabulary head is up to half of the work of a
-    small model, and nobody reads what it says of words that are there. `sentence_embedding` [B, H]: the mean of the
-    last hidden states over the real tokens, of length 1.
-    """
-
-    def __init__(self, model: PreTrainedModel, mask_id: int) -> None:
-        super().__init__()
-        self.masked_lm = model
-        self.config = model.config
-        self._mask_id = mask_id
-
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
-    ) -> dict[str, Tensor]:
-        embedding: list[Tensor] = []
-
-        def keep_masks(module: nn.Module, arguments: tuple[Any, ...], output: Any) -> Any:
-            hidden_BLH = output.last_hidden_state
-            embedding.append(mean_of_tokens(hidden_BLH, attention_mask))
-            output.last_hidden_state = hidden_BLH[input_ids == self._mask_id].unsqueeze(0)
-            return output
-
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-        if token_type_ids is not None:
-            inputs["token_type_ids"] = token_type_ids
-        # Between encoder and head, whatever the family calls them.
-        hook = self.masked_lm.base_model.register_forward_hook(keep_masks)
-        try:
-            logits_1MV = self.masked_lm(**inputs).logits
-        finally:
-            hook.remove()
-        return {"logits": logits_1MV.squeeze(0), "sentence_embedding": embedding[0]}
 
 
 class Embeds(nn.Module):
@@ -83,9 +47,10 @@ class Embeds(nn.Module):
 def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
     """Write the graph of `trained` to `path`; returns the names of its inputs.
 
-    A masked language model is written as `AnswersAtMasks`, with the likeliest tokens of each mask beside (`likeliest`);
-    an encoder without a head as `Embeds`; others as they are: a classifier gives `logits` [B, C], a tagger `logits`
-    [B, L, C], question answering `start_logits` and `end_logits` [B, L]. Their last layer is at `last_layer_of`.
+    A masked language model is written as `at_masks.AnswersAtMasks`, with the likeliest tokens of each mask beside
+    (`likeliest`); an encoder without a head as `Embeds`; others as they are: a classifier gives `logits` [B, C], a
+    tagger `logits` [B, L, C], question answering `start_logits` and `end_logits` [B, L]. Where the last layer is
+    computed says `last_layer_of`.
     """
     constructor = TasksManager.get_exporter_config_constructor(
         # What a family takes is the same for every task, but optimum does not list every task of every family.
@@ -102,6 +67,7 @@ def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
         inputs = _export(module, config, opset, path)
     if trained.task == "fill-mask":
         graph = absorb_graph(path)
+        add_default(graph)
         add_likeliest(graph, trained.model.config.vocab_size)
         write_graph(graph, path)
     return inputs
@@ -109,8 +75,12 @@ def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
 
 def last_layer_of(trained: TrainedModel) -> LastLayer:
     """Where the last layer of the graph is computed: at no more positions than are read, if the family allows it."""
+    if not can_choose(trained.model):
+        return "every position"
+    if trained.task == "fill-mask":
+        return "masked positions"
     reads_first = trained.task == "text-classification" and reads_first_position(trained.model)
-    return "first position" if reads_first and can_choose(trained.model) else "every position"
+    return "first position" if reads_first else "every position"
 
 
 def head_products(trained: TrainedModel, graph: ModelProto) -> list[str]:
@@ -132,28 +102,10 @@ def _giving(stock: Any, outputs: Mapping[str, dict[int, str]]) -> Any:
     return type("OutputsConfig", (stock,), {"outputs": property(lambda config: dict(outputs))})
 
 
-def _at_masks(stock: Any, mask_id: int) -> Any:
-    """The family's export configuration, with the outputs of `AnswersAtMasks` and a mask in the traced example."""
-
-    def outputs(config: Any) -> dict[str, dict[int, str]]:
-        return {"logits": {0: "masks"}, "sentence_embedding": {0: "batch"}}
-
-    def generate_dummy_inputs(config: Any, framework: str = "pt", **shapes: int) -> dict[str, Tensor]:
-        inputs: dict[str, Tensor] = stock.generate_dummy_inputs(config, framework, **shapes)
-        inputs["input_ids"][:, 1] = mask_id
-        return inputs
-
-    methods = {"outputs": property(outputs), "generate_dummy_inputs": generate_dummy_inputs}
-    return type("AtMasksConfig", (stock,), methods)
-
-
 _OF_TEXT, _OF_TOKENS = {0: "batch"}, {0: "batch", 1: "length"}
 _EXPORTED: Mapping[Task, Callable[[TrainedModel, Any], tuple[nn.Module, Any]]] = MappingProxyType(
     {
-        "fill-mask": lambda trained, stock: (
-            AnswersAtMasks(trained.model, trained.tokenizer.mask_token_id),
-            _at_masks(stock, trained.tokenizer.mask_token_id),
-        ),
+        "fill-mask": answering_at_masks,
         "feature-extraction": lambda trained, stock: (
             Embeds(trained.model),
             _giving(stock, {"sentence_embedding": _OF_TEXT}),

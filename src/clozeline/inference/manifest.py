@@ -13,7 +13,7 @@ from clozeline.inference.evidence import QuantizationScheme, Record, Rung
 from clozeline.inference.scores import ScoreFunction
 
 Precision = Literal["int8", "fp32"]
-LastLayer = Literal["every position", "first position"]
+LastLayer = Literal["every position", "first position", "masked positions"]
 Task = Literal["fill-mask", "text-classification", "feature-extraction", "token-classification", "question-answering"]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
@@ -40,7 +40,7 @@ class TensorSpec(Record):
     """An input or output of both graphs; a name in `shape` is an axis of any size."""
 
     name: str
-    dtype: Literal["int64", "float32"]
+    dtype: Literal["int64", "float32", "bool"]
     shape: tuple[str | int, ...]
     meaning: str
 
@@ -80,7 +80,7 @@ class Manifest(Record):
     no_answer_margin: float | None = None
     """Of question answering: where no answer outscores the best one by more than this, there is none; null: by 0."""
     last_layer: LastLayer = "every position"
-    """Where both graphs compute it; keys and values are those of all positions."""
+    """Where both graphs compute it (at masks: if `masks_only` is true); keys and values are those of all positions."""
     max_length: int
     """Longest input in tokens, special tokens among them."""
     vocab_size: int

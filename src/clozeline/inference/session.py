@@ -11,6 +11,10 @@ import onnxruntime
 
 from clozeline.inference.batching import Batch
 
+MASKS_ONLY = "masks_only"
+"""Input of a masked language model [1]: whether nothing is asked of it but what stands at masks."""
+_ERRORS = 3
+
 
 class GraphSession:
     """One open graph. Safe to run from many threads: ONNX Runtime keeps no state between runs."""
@@ -26,6 +30,9 @@ class GraphSession:
         """
         options = _options(num_threads)
         options.add_session_config_entry("session.x64quantprecision", str(int(wide_sums)))
+        if MASKS_ONLY in input_names:
+            # It has a default, of which ONNX Runtime warns whenever such a graph is opened.
+            options.log_severity_level = _ERRORS
         self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
         self._input_names = input_names
 
@@ -36,6 +43,8 @@ class GraphSession:
             "input_ids": batch.input_ids_BL,
             "attention_mask": batch.attention_mask_BL,
             "token_type_ids": np.zeros_like(batch.input_ids_BL) if types_BL is None else types_BL,
+            # What ONNX Runtime is not asked for it computes all the same: the embeddings, after the whole last layer.
+            MASKS_ONLY: np.array(["sentence_embedding" not in outputs]),
         }
         values: list[npt.NDArray[np.float32]]
         values = self._session.run(list(outputs), {name: known[name] for name in self._input_names})

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -41,6 +41,35 @@ class FirstPosition:
 
     def of_every_text(self, values_1LX: Tensor) -> Tensor:
         return values_1LX[:, :1]
+
+
+@dataclass(frozen=True)
+class ChosenPositions:
+    """As many of each text as of the text with the most: where there are fewer, others follow them."""
+
+    position_BQ: Tensor
+    slot_BQ: Tensor
+    """The same, counted through all texts."""
+
+    @classmethod
+    def where(cls, is_asked_BL: Tensor) -> Self:
+        """Those that are asked for, in their order, and of each text the first: so there are never none."""
+        num_texts, length = is_asked_BL.shape
+        position_L = torch.arange(length, device=is_asked_BL.device)
+        asked_BL = (is_asked_BL | (position_L == 0)).long()
+        num_asked = asked_BL.sum(dim=1).max()
+        # Different numbers for all that are asked for: no rule for equal ones decides their order.
+        key_BL = asked_BL * (length - position_L)
+        # A tracer takes the tensor for the number it is, and the graph computes it.
+        position_BQ = key_BL.topk(cast(int, num_asked), dim=1).indices
+        first_B1 = length * torch.arange(num_texts, device=is_asked_BL.device).unsqueeze(1)
+        return cls(position_BQ, position_BQ + first_B1)
+
+    def of(self, values_BLX: Tensor) -> Tensor:
+        return values_BLX.flatten(0, 1)[self.slot_BQ]
+
+    def of_every_text(self, values_1LX: Tensor) -> Tensor:
+        return values_1LX[0][self.position_BQ]
 
 
 def can_choose(model: Any) -> bool:

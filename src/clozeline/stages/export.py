@@ -25,14 +25,29 @@ from clozeline.held_out import read_held_out
 from clozeline.inference.evidence import Rung
 from clozeline.inference.latency import measure
 from clozeline.inference.manifest import FILES, LastLayer, Manifest, Precision, SpecialTokens, TensorSpec, record_of
+from clozeline.inference.session import MASKS_ONLY
 from clozeline.params import ExportParams
 
 _LOG = logging.getLogger(__name__)
 _MADE_WITH = ("clozeline", "onnx", "onnxruntime", "optimum-onnx", "tokenizers", "torch", "transformers")
-_INPUT_MEANINGS = {
-    "input_ids": "token ids; shorter texts are padded at their end with the pad id",
-    "attention_mask": "1 for a token, 0 for padding",
-    "token_type_ids": "0 for every token of a text; 1 for those of the second text of a pair",
+_INPUTS = {
+    spec.name: spec
+    for spec in (
+        *(
+            TensorSpec(name=name, dtype="int64", shape=("batch", "length"), meaning=meaning)
+            for name, meaning in (
+                ("input_ids", "token ids; shorter texts are padded at their end with the pad id"),
+                ("attention_mask", "1 for a token, 0 for padding"),
+                ("token_type_ids", "0 for every token of a text; 1 for those of the second text of a pair"),
+            )
+        ),
+        TensorSpec(
+            name=MASKS_ONLY,
+            dtype="bool",
+            shape=(1,),
+            meaning="true: faster, and there are no embeddings; false if it is left out",
+        ),
+    )
 }
 
 
@@ -139,10 +154,7 @@ def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, l
         format_version=2,
         task=trained.task,
         family=trained.family,
-        inputs=tuple(
-            TensorSpec(name=name, dtype="int64", shape=("batch", "length"), meaning=_INPUT_MEANINGS[name])
-            for name in inputs
-        ),
+        inputs=tuple(_INPUTS[name] for name in inputs),
         outputs=outputs_of(trained),
         labels=trained.labels,
         label_scores=trained.label_scores,
