@@ -77,7 +77,7 @@ def answering_at_masks(trained: TrainedModel, stock: Any) -> tuple[nn.Module, An
     the inputs and outputs of `AnswersAtMasks` and a mask in the traced example.
     """
     mask_id = trained.tokenizer.mask_token_id
-    switch = {MASKS_ONLY: {}} if can_choose(trained.model) else {}
+    switch: dict[str, dict[int, str]] = {MASKS_ONLY: {}} if can_choose(trained.model) else {}
 
     def inputs(config: Any) -> dict[str, dict[int, str]]:
         return {**stock.inputs.fget(config), **switch}

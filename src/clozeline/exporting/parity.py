@@ -53,7 +53,7 @@ def _differences(trained: TrainedModel, session: GraphSession, batch: Batch) -> 
 
 def _asked(task: Task, outputs: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Each alone; of a masked language model, which may compute less then, both together too."""
-    alone = [(output,) for output in outputs]
+    alone: list[tuple[str, ...]] = [(output,) for output in outputs]
     return [*alone, outputs] if task == "fill-mask" else alone
 
 
