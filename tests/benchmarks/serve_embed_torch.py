@@ -3,7 +3,8 @@
 all-MiniLM-L6-v2 on both sides, the same weights, in process, the same number of threads, nothing cached, one call that
 does not count before. Ours is the scheduler of the server over its INT8 graph: the texts come as requests of 32 and are
 tokenized as they come, while workers with one thread each run what is of nearly the same length. Theirs is `encode` of
-all texts with its own sorting and batches of 32. The cosine says how near the two sides' embeddings are.
+all texts with its own sorting and batches of 32. A second measurement (`…_in_requests`) has both sides called with 32
+texts at a time, each call after the answer to the one before. The cosine says how near the two sides' embeddings are.
 """
 
 import argparse
@@ -13,7 +14,7 @@ from functools import partial
 
 from comparison.alternation import Comparison, alternate, finish, report_progress
 from comparison.machine import available_cores
-from comparison.scheduled import Ours
+from comparison.scheduled import REQUEST_TEXTS, Ours
 from comparison.sentences import Embed, cosine, mixed_texts, sentence_models, texts_per_second, theirs_torch
 
 
@@ -27,8 +28,10 @@ def main() -> None:
     num_threads, models, texts = available_cores(), sentence_models(), mixed_texts(chosen.texts)
     ours, theirs = Ours(models.ours, num_threads).embed, theirs_torch(num_threads)
     facts = {"cosine_of_both": cosine(ours(texts), theirs(texts)), "texts": len(texts)}
-    sides = [partial(_speed, embed, texts) for embed in (ours, theirs)]
-    rounds = alternate(*sides, chosen.rounds, "texts/s")
+    rounds, in_requests = (
+        alternate(*(partial(_speed, embed, texts, each) for embed in (ours, theirs)), chosen.rounds, "texts/s")
+        for each in (len(texts), REQUEST_TEXTS)
+    )
     finish(
         Comparison(
             name="serve_embed_torch",
@@ -37,13 +40,13 @@ def main() -> None:
             higher_is_better=True,
             goal=4.0,
             num_threads=num_threads,
-            facts=facts,
+            facts=facts | in_requests.facts("in_requests", higher_is_better=True),
         )
     )
 
 
-def _speed(embed: Embed, texts: Sequence[str], _: int) -> float:
-    return texts_per_second(embed, texts)
+def _speed(embed: Embed, texts: Sequence[str], in_a_call: int, _: int) -> float:
+    return texts_per_second(embed, texts, in_a_call=in_a_call)
 
 
 if __name__ == "__main__":

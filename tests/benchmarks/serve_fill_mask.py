@@ -35,7 +35,7 @@ def main() -> None:
     full = KEPT / "sentences" / "full-logits"
     if not all((full / file).is_file() for file in PRESETS.values()):
         export_full_logits(models.masked, full)
-    ours = Ours(models.ours, num_threads).fill
+    ours = Ours(models.filling, num_threads).fill
     theirs: dict[str, Fill] = {preset: FullLogits(full, file, num_threads).fill for preset, file in PRESETS.items()}
     exact = FullLogits(full, "model.onnx", num_threads).fill(texts, _TOP_K)
     facts = {

@@ -68,6 +68,15 @@ def test_the_ratio_is_that_of_the_medians_and_above_one_is_ahead(
     assert comparison.ratio == ratio
 
 
+def test_what_was_measured_in_another_way_stands_beside_in_the_line(alternation: ModuleType) -> None:
+    rounds = alternation.Rounds(ours=(4.0, 6.0), theirs=(2.0, 2.0))
+    assert rounds.facts("in_requests", higher_is_better=True) == {
+        "ratio_in_requests": 2.5,
+        "ours_rounds_in_requests": [4.0, 6.0],
+        "theirs_rounds_in_requests": [2.0, 2.0],
+    }
+
+
 def test_the_line_holds_what_a_reader_has_to_know(alternation: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     rounds = alternation.Rounds(ours=(4.0, 6.0), theirs=(2.0, 2.0))
     alternation.finish(alternation.Comparison("some", "tokens/s", rounds, True, 5.0, 2, {"fill": 0.5}))

@@ -23,6 +23,21 @@ class Rounds:
     ours: tuple[float, ...]
     theirs: tuple[float, ...]
 
+    def ratio(self, *, higher_is_better: bool) -> float | None:
+        """How many times better ours is, by the medians; above 1 is ahead; None where nothing could be measured."""
+        if not self.ours or not self.theirs:
+            return None
+        ours, theirs = median(self.ours), median(self.theirs)
+        return ours / theirs if higher_is_better else theirs / ours
+
+    def facts(self, name: str, *, higher_is_better: bool) -> dict[str, Any]:
+        """What a line says of rounds that were measured in another way, called `name`."""
+        return {
+            f"ratio_{name}": _short(self.ratio(higher_is_better=higher_is_better)),
+            f"ours_rounds_{name}": [_short(value) for value in self.ours],
+            f"theirs_rounds_{name}": [_short(value) for value in self.theirs],
+        }
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -40,11 +55,7 @@ class Comparison:
 
     @property
     def ratio(self) -> float | None:
-        """How many times better ours is, by the medians; above 1 is ahead; None where nothing could be measured."""
-        if not self.rounds.ours or not self.rounds.theirs:
-            return None
-        ours, theirs = median(self.rounds.ours), median(self.rounds.theirs)
-        return ours / theirs if self.higher_is_better else theirs / ours
+        return self.rounds.ratio(higher_is_better=self.higher_is_better)
 
     def json_line(self) -> str:
         """The line that a benchmark ends with."""

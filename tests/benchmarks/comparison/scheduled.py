@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.package import load
 from clozeline.inference.question import AnyQuestion
@@ -16,7 +17,7 @@ from clozeline.serving.scheduling.work import Lane, Ticket
 from clozeline.serving.scheduling.workers import Workers
 from comparison.sentences import Embeddings
 
-_REQUEST_TEXTS = 32
+REQUEST_TEXTS = 32
 
 
 class Ours:
@@ -24,7 +25,7 @@ class Ours:
 
     def __init__(self, package: Path, num_threads: int) -> None:
         model = load(package, precision="int8")
-        assert isinstance(model, Encoder)
+        assert isinstance(model, Embedder)
         self._model = model
         self._settled = threading.Semaphore(0)
         no_limit = Admission(max_waiting_tokens=10**9, max_wait_seconds=1e9)
@@ -37,13 +38,13 @@ class Ours:
 
     def fill(self, texts: Sequence[str], top_k: int) -> list[list[int]]:
         """For each text the likeliest tokens for its one mask, best first."""
-        answers = self._answers(texts, lambda some: self._model.filling(some, top_k=top_k, truncate=True))
+        model = self._model
+        assert isinstance(model, Encoder)
+        answers = self._answers(texts, lambda some: model.filling(some, top_k=top_k, truncate=True))
         return [[word.token for word in words] for (words,) in answers]
 
     def _answers(self, texts: Sequence[str], asked: Callable[[Sequence[str]], AnyQuestion]) -> list[Any]:
-        tickets = [
-            self._submitted(asked(texts[at : at + _REQUEST_TEXTS])) for at in range(0, len(texts), _REQUEST_TEXTS)
-        ]
+        tickets = [self._submitted(asked(texts[at : at + REQUEST_TEXTS])) for at in range(0, len(texts), REQUEST_TEXTS)]
         for _ in tickets:
             self._settled.acquire()
         return [answer for ticket in tickets for answer in ticket.answers]
