@@ -42,7 +42,7 @@ MODELS = {
 """One of each kind: a route without a model answers 404, and what stands behind it is not asked."""
 SCHEMATHESIS = ["schemathesis.cli", "--config-file", str(Path(__file__).with_name("schemathesis.toml"))]
 _TENSORS = ["--include-path-regex", "^/v2/models/"]
-ASKED = {"encoder": [], "names": _TENSORS, "reader": _TENSORS}
+ASKED = {"encoder": [], "ranker": _TENSORS, "names": _TENSORS, "reader": _TENSORS}
 """Of which models a path may name one, and what is asked with it: in tensors, each kind is asked otherwise."""
 
 

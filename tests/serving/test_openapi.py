@@ -27,7 +27,7 @@ EXAMPLES = [
     for name, example in operation["requestBody"]["content"]["application/json"]["examples"].items()
 ]
 """Every one in the document: a route with a body and no example is an error here."""
-ASKED = {"entities": "names", "answers": "reader"}
+ASKED = {"pairs": "ranker", "entities": "names", "answers": "reader"}
 """Which model an example is for, where the path names one; the encoder else."""
 READ = [path for path, operations in documented()["paths"].items() if "get" in operations]
 

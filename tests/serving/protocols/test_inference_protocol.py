@@ -20,9 +20,11 @@ def triton(client: httpx.Client) -> Iterator[InferenceServerClient]:
         yield triton
 
 
-def texts_tensor(texts: list[str], *, is_binary: bool, shape: tuple[int, ...] | None = None) -> InferInput:
+def texts_tensor(
+    texts: list[str], *, is_binary: bool, shape: tuple[int, ...] | None = None, name: str = "text"
+) -> InferInput:
     values = np.array([text.encode() for text in texts], dtype=object).reshape(shape or (len(texts),))
-    tensor = InferInput("text", values.shape, "BYTES")
+    tensor = InferInput(name, values.shape, "BYTES")
     tensor.set_data_from_numpy(values, binary_data=is_binary)
     return tensor
 
@@ -90,6 +92,40 @@ def test_words_for_a_mask_are_those_of_fill_mask(triton: InferenceServerClient, 
         [candidate["token_str"] for candidate in candidates] for candidates in expected
     ]
     assert answer.as_numpy("embedding").shape == (2, 8)
+
+
+@pytest.mark.parametrize("is_binary", [True, False])
+@pytest.mark.parametrize("step", [1, -1])
+def test_a_model_of_pairs_reads_each_text_with_the_one_in_its_place(
+    triton: InferenceServerClient, catalogue: Catalogue, is_binary: bool, step: int
+) -> None:
+    names = [one["name"] for one in triton.get_model_metadata("ranker")["inputs"]]
+    assert names == ["text", "text_pair"]
+    others = ["the file", "list", "é of"]
+    tensors = [
+        texts_tensor(texts, is_binary=is_binary, name=name) for name, texts in zip(names, (TEXTS, others), strict=True)
+    ]
+    answer = triton.infer("ranker", tensors[::step])
+    expected = catalogue.classifier("ranker").model.classify([*zip(TEXTS, others, strict=True)])
+    assert len({one.score for (one,) in expected}) == 3
+    np.testing.assert_allclose(answer.as_numpy("score"), [[one.score] for (one,) in expected], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "told"),
+    [
+        ("ranker", {"text": ["a"]}, "given: text; expected: text and text_pair;"),
+        ("library", {"text": ["a"], "text_pair": ["b"]}, "given: text, text_pair; expected: text;"),
+        ("ranker", {"text": ["a"], "text_pair": ["b", "c"]}, "1 in `text`, 2 in `text_pair`"),
+        ("ranker", {"text": ["a"], "text_pair": [" "]}, r"inputs\[1\].data\[0\]"),
+        ("ranker", {"text": ["a " * 40], "text_pair": ["b " * 40]}, "at most 64 tokens"),
+    ],
+)
+def test_pairs_that_are_none_are_told(
+    triton: InferenceServerClient, model: str, inputs: dict[str, list[str]], told: str
+) -> None:
+    with pytest.raises(InferenceServerException, match=told):
+        triton.infer(model, [texts_tensor(texts, is_binary=True, name=name) for name, texts in inputs.items()])
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,10 @@ EXAMPLES: dict[str, Example] = {
             "outputs": [{"name": "token"}, {"name": "score"}],
         },
     },
+    "pairs": {
+        "summary": "Labels of a pair of texts, of a model that reads pairs",
+        "value": {"inputs": [_one("text", "How do I sort a list?"), _one("text_pair", "Sort a list in place.")]},
+    },
     "entities": {
         "summary": "The entities of a text, of a tagger",
         "value": {

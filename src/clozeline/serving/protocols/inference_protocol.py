@@ -1,9 +1,9 @@
 """The Open Inference Protocol, version 2, over HTTP: what the clients of Triton and KServe speak.
 
-Texts come as a tensor `text`, questions as `question` and `context`. An encoder answers with `embedding`, or with
-`token` and `score` where it is to fill a mask; a classifier with `label` and `score`; a tagger with `entities`, a list
-in JSON for each text; a question answerer with `answer` and `score`, and with its place in the context, in characters,
-`start` and `end`.
+Texts come as a tensor `text`, pairs of them as `text` and `text_pair`, questions as `question` and `context`. An
+encoder answers with `embedding`, or with `token` and `score` where it is to fill a mask; a classifier with `label` and
+`score`; a tagger with `entities`, a list in JSON for each text; a question answerer with `answer` and `score`, and with
+its place in the context, in characters, `start` and `end`.
 """
 
 from collections.abc import Callable, Coroutine, Mapping
@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Path, Request, Response
 
-from clozeline.inference.manifest import Task
+from clozeline.inference.manifest import Manifest, Task
 from clozeline.serving import schemas, status_routes
 from clozeline.serving.catalogue import no_such_model
 from clozeline.serving.dialects import INFERENCE_PROTOCOL
@@ -32,13 +32,13 @@ from clozeline.serving.protocols.infer_schemas import (
 )
 from clozeline.serving.protocols.named_outputs import (
     DATATYPES,
-    INPUTS,
     OUTPUTS,
     Answered,
     Asked,
     OutputName,
     check_inputs,
     encoded,
+    inputs_of,
     labelled,
     outputs_of,
 )
@@ -98,12 +98,13 @@ async def infer(
 ) -> Response:
     service = service_of(request)
     served = service.catalogue.answering("/v2/models/{model}/infer", model)
-    task = served.model.manifest.task
+    manifest = served.model.manifest
+    task = manifest.task
     check_parameters(task, body.parameters)
     asked = Asked(
         request,
         model,
-        _inputs(request, task, body),
+        _inputs(request, manifest, body),
         outputs_of(task, body.outputs),
         body.parameters,
         timeout_milliseconds,
@@ -162,8 +163,8 @@ def _check_version(request: Request, model: str, version: str) -> None:
         raise no_such_model(f"{model}, version {version}", [f"{model}, version {served.identity.version}"])
 
 
-def _inputs(request: Request, task: Task, body: InferRequest) -> dict[tensors.InputName, list[str]]:
-    check_inputs(task, [tensor.name for tensor in body.inputs])
+def _inputs(request: Request, manifest: Manifest, body: InferRequest) -> dict[tensors.InputName, list[str]]:
+    check_inputs(manifest, [tensor.name for tensor in body.inputs])
     strings = tensors.strings_of(body.inputs, request.state.behind_json)
     return {
         tensor.name: schemas.checked_texts(texts, f"inputs[{number}].data")
@@ -172,16 +173,16 @@ def _inputs(request: Request, task: Task, body: InferRequest) -> dict[tensors.In
 
 
 def _metadata(served: LoadedModel) -> ModelMetadata:
-    task = served.model.manifest.task
-    second_axes: dict[OutputName, int] = {"embedding": served.model.manifest.hidden_size, "entities": 1}
+    manifest = served.model.manifest
+    second_axes: dict[OutputName, int] = {"embedding": manifest.hidden_size, "entities": 1}
     return ModelMetadata(
         name=served.identity.name,
         versions=[served.identity.version],
         platform="onnxruntime_onnx",
-        inputs=[TensorMetadata(name=name, datatype="BYTES", shape=[-1]) for name in INPUTS[task]],
+        inputs=[TensorMetadata(name=name, datatype="BYTES", shape=[-1]) for name in inputs_of(manifest)],
         outputs=[
             TensorMetadata(name=name, datatype=DATATYPES[name], shape=[-1, second_axes.get(name, -1)])
-            for name in OUTPUTS[task]
+            for name in OUTPUTS[manifest.task]
         ],
     )
 

@@ -12,8 +12,9 @@ import numpy as np
 from fastapi import Request
 
 from clozeline.inference.encoder import Encoder, Filled
-from clozeline.inference.manifest import Task
+from clozeline.inference.manifest import Manifest, Task
 from clozeline.inference.question import AnyQuestion, Question
+from clozeline.inference.tokenization import Given
 from clozeline.serving.errors import problem
 from clozeline.serving.masks import filling
 from clozeline.serving.protocols.infer_parameters import InferParameters
@@ -23,7 +24,7 @@ from clozeline.serving.schemas import RequestBody
 from clozeline.serving.service import Service
 
 OutputName = Literal["embedding", "token", "score", "label", "entities", "answer", "start", "end"]
-INPUTS: Mapping[Task, tuple[InputName, ...]] = MappingProxyType(
+_INPUTS: Mapping[Task, tuple[InputName, ...]] = MappingProxyType(
     {
         "fill-mask": ("text",),
         "text-classification": ("text",),
@@ -32,6 +33,7 @@ INPUTS: Mapping[Task, tuple[InputName, ...]] = MappingProxyType(
         "question-answering": ("question", "context"),
     }
 )
+_OF_PAIRS: tuple[InputName, InputName] = ("text", "text_pair")
 OUTPUTS: Mapping[Task, tuple[OutputName, ...]] = MappingProxyType(
     {
         "fill-mask": ("embedding", "token", "score"),
@@ -79,15 +81,21 @@ class Asked:
     timeout_milliseconds: int | None
 
 
-def check_inputs(task: Task, given: Sequence[InputName]) -> None:
-    """Raises ApiError: 422, a model of `task` is asked with other inputs."""
-    if sorted(given) != sorted(INPUTS[task]):
+def inputs_of(manifest: Manifest) -> tuple[InputName, ...]:
+    """The names of what it reads: of a classifier of pairs two, each first text with the second in its place."""
+    return _OF_PAIRS if manifest.reads_pairs else _INPUTS[manifest.task]
+
+
+def check_inputs(manifest: Manifest, given: Sequence[InputName]) -> None:
+    """Raises ApiError: 422, the model is asked with other inputs."""
+    names = inputs_of(manifest)
+    if sorted(given) != sorted(names):
         raise problem(
             422,
             "no_such_input",
             "the model is asked with other inputs",
             given=", ".join(given),
-            expected=" and ".join(INPUTS[task]),
+            expected=" and ".join(names),
             do="name the inputs as /v2/models/NAME does, each once",
             param="inputs",
         )
@@ -114,16 +122,36 @@ def outputs_of(task: Task, requested: Sequence[RequestedOutput]) -> tuple[Output
     return wanted
 
 
+def pairs_of(inputs: Mapping[InputName, list[str]], first: InputName, second: InputName) -> list[tuple[str, str]]:
+    """The texts of two inputs, by their places.
+
+    Raises:
+        ApiError: 422, one has more of them than the other.
+    """
+    if len(inputs[first]) != len(inputs[second]):
+        raise problem(
+            422,
+            "unpaired_inputs",
+            "the texts of the two inputs belong together by their places",
+            given=f"{len(inputs[first])} in `{first}`, {len(inputs[second])} in `{second}`",
+            expected="as many of one as of the other",
+            do=f"send as many in `{second}` as in `{first}`, again where several go with one",
+            param="inputs",
+        )
+    return list(zip(inputs[first], inputs[second], strict=True))
+
+
 async def labelled(service: Service, asked: Asked) -> Answered:
-    """Labels of a classifier, best first."""
+    """Labels of a classifier, best first: of texts, or of pairs of them."""
     served = service.catalogue.classifier(asked.model)
-    texts = asked.inputs["text"]
+    of_pairs = served.model.manifest.reads_pairs
+    given: Sequence[Given] = pairs_of(asked.inputs, *_OF_PAIRS) if of_pairs else asked.inputs["text"]
     top_k = asked.parameters.top_k or len(served.model.manifest.labels)
     reply = await service.asking.ask(
         asked.request,
         served,
-        texts,
-        lambda: served.model.classifying(texts, top_k=top_k, truncate=asked.parameters.truncate),
+        [text for texts in asked.inputs.values() for text in texts],
+        lambda: served.model.classifying(given, top_k=top_k, truncate=asked.parameters.truncate),
         asked.timeout_milliseconds,
     )
     service.metrics.confident(asked.model, (labels[0].score for labels in reply.answers))

@@ -11,7 +11,7 @@ import orjson
 from clozeline.inference.answerer import Answer
 from clozeline.serving.errors import problem
 from clozeline.serving.limits import MAX_ANSWER_CHARACTERS
-from clozeline.serving.protocols.named_outputs import Answered, Asked
+from clozeline.serving.protocols.named_outputs import Answered, Asked, pairs_of
 from clozeline.serving.service import Service
 
 _NONE = Answer("", 0.0, 0, 0)
@@ -41,7 +41,7 @@ async def found_entities(service: Service, asked: Asked) -> Answered:
 async def found_answers(service: Service, asked: Asked) -> Answered:
     """The best answers to each question, best first."""
     served = service.catalogue.answerer(asked.model)
-    pairs, wanted = _pairs(asked.inputs["question"], asked.inputs["context"]), asked.parameters
+    pairs, wanted = pairs_of(asked.inputs, "question", "context"), asked.parameters
     search, reading = wanted.spans(wanted.top_k or 1), wanted.reading()
     _check_size(search.top_k, asked.inputs["context"])
     texts = [text for pair in pairs for text in pair]
@@ -64,20 +64,6 @@ async def found_answers(service: Service, asked: Asked) -> Answered:
         "start": np.array([[one.start for one in row] for row in rows], dtype=np.int64),
         "end": np.array([[one.end for one in row] for row in rows], dtype=np.int64),
     }, reply.headers
-
-
-def _pairs(questions: Sequence[str], contexts: Sequence[str]) -> list[tuple[str, str]]:
-    if len(questions) != len(contexts):
-        raise problem(
-            422,
-            "unpaired_inputs",
-            "each question is asked of the context in its place",
-            given=f"{len(questions)} in `question`, {len(contexts)} in `context`",
-            expected="as many of one as of the other",
-            do="send a context for each question, again where several are asked of one",
-            param="inputs",
-        )
-    return list(zip(questions, contexts, strict=True))
 
 
 def _check_size(top_k: int, contexts: Sequence[str]) -> None:

@@ -24,7 +24,7 @@ from clozeline.serving.responses import JsonResponse
 from clozeline.serving.schemas import RequestBody
 
 HEADER_LENGTH = "inference-header-content-length"
-InputName = Literal["text", "question", "context"]
+InputName = Literal["text", "text_pair", "question", "context"]
 Datatype = Literal["FP32", "INT64", "BYTES"]
 Values = npt.NDArray[np.float32] | npt.NDArray[np.int64] | list[list[str]]
 _COUNT = struct.Struct("<I")
