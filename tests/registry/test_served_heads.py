@@ -1,4 +1,4 @@
-"""What MLflow's model says of a tagger and of a question answerer; a text that is no question is named."""
+"""What MLflow's model says of a tagger, a question answerer, and a classifier of pairs; what is no pair is named."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -6,11 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from clozeline.errors import DataError
+from clozeline.inference.classifier import Classifier
 from clozeline.inference.manifest import read_manifest
+from clozeline.inference.package import load
 from clozeline.registry import PACKAGE
 from clozeline.registry.publishing import example_texts
 from clozeline.registry.served_model import ServedModel
-from tests.tiny_packages import write_answerer, write_tagger
+from tests.tiny_packages import write_answerer, write_ranker, write_tagger
 
 
 def opened(package: Path) -> ServedModel:
@@ -31,5 +33,18 @@ def test_a_question_answerer_takes_the_example_that_it_is_registered_with(tmp_pa
     model = opened(tmp_path / "reader")
     records = model.predict(None, example_texts(read_manifest(tmp_path / "reader")), {"top_k": 2})
     assert [len(record["answers"]) for record in records] == [2, 2]
-    with pytest.raises(DataError, match="text 1 is no question"):
+    with pytest.raises(DataError, match="text 1 has no question with its context"):
         model.predict(None, ['{"question": "a", "context": "b"}', "who?"])
+
+
+def test_a_classifier_of_pairs_takes_both_texts_of_each(tmp_path: Path) -> None:
+    write_ranker(tmp_path / "ranker")
+    model, ranker = opened(tmp_path / "ranker"), load(tmp_path / "ranker")
+    assert isinstance(ranker, Classifier)
+    asked = [example_texts(read_manifest(tmp_path / "ranker"))[0], '{"text": "open", "text_pair": "the file"}']
+    given = [("What is returned?", "It returns a value."), ("open", "the file")]
+    assert [record["labels"][0]["score"] for record in model.predict(None, asked)] == pytest.approx(
+        [scores[0].score for scores in ranker.classify(given)]
+    )
+    with pytest.raises(DataError, match="text 0 has no text with its text_pair"):
+        model.predict(None, ["open the file"])

@@ -127,7 +127,6 @@ def test_what_cannot_be_used_is_named(client: httpx.Client, path: str, body: obj
         ("/tag", {"inputs": TEXT, "model": "library"}),
         ("/answer", {"inputs": ASKED, "model": "names"}),
         ("/classify", {"inputs": TEXT, "model": "names"}),
-        ("/invocations", {"inputs": [TEXT], "params": {"model": "reader"}}),
     ],
 )
 def test_a_model_of_another_task_is_not_found_there(client: httpx.Client, path: str, body: object) -> None:

@@ -137,6 +137,8 @@ def example_texts(manifest: Manifest) -> list[str]:
     """Texts that a model of this kind answers, as `served_model` takes them."""
     if manifest.task == "question-answering":
         return [json.dumps({"question": "What is returned?", "context": "It returns a value."})] * 2
+    if manifest.reads_pairs:
+        return [json.dumps({"text": "What is returned?", "text_pair": "It returns a value."})] * 2
     mask_token = manifest.special_tokens.mask_token
     return [f"returns {mask_token or 'a value'}", "text"]
 

@@ -3,7 +3,7 @@
 `mlflow.pyfunc.load_model("models:/clozeline-encoder@champion").predict(["Returns a [MASK]."])` gives one record for
 each text: of an encoder its `embedding`, and for each mask the likeliest words (if it names words); of a classifier its
 `labels`; of a tagger its `entities`. A question answerer takes JSON, `{"question": …, "context": …}` in each text, and
-gives its `answers`.
+gives its `answers`; a classifier of pairs takes `{"text": …, "text_pair": …}`.
 """
 
 import json
@@ -57,25 +57,30 @@ class ServedModel(PythonModel):
 
 
 def _classified(model: Classifier, texts: list[str], top_k: int, truncate: bool) -> list[object]:
-    answers = model.classify(texts, top_k=top_k, truncate=truncate)
+    given = _pairs(texts, "text", "text_pair") if model.manifest.reads_pairs else texts
+    answers = model.classify(given, top_k=top_k, truncate=truncate)
     return [{"labels": [asdict(label) for label in labels]} for labels in answers]
 
 
 def _answered(model: Answerer, texts: list[str], top_k: int) -> list[object]:
-    found = model.ask([_asked(number, text) for number, text in enumerate(texts)], search=SpanSearch(top_k=top_k))
+    found = model.ask(_pairs(texts, "question", "context"), search=SpanSearch(top_k=top_k))
     return [{"answers": [asdict(answer) for answer in answers]} for answers in found]
 
 
-def _asked(number: int, text: str) -> tuple[str, str]:
+def _pairs(texts: list[str], first: str, second: str) -> list[tuple[str, str]]:
+    return [_pair(number, text, first, second) for number, text in enumerate(texts)]
+
+
+def _pair(number: int, text: str, first: str, second: str) -> tuple[str, str]:
     try:
         asked = json.loads(text)
-        return str(asked["question"]), str(asked["context"])
+        return str(asked[first]), str(asked[second])
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise DataError(
-            f"text {number} is no question",
+            f"text {number} has no {first} with its {second}",
             given=text[:60],
-            expected='JSON such as {"question": "…", "context": "…"}',
-            do="send each question with its context as one JSON object in a string",
+            expected=f'JSON such as {{"{first}": "…", "{second}": "…"}}',
+            do=f"send each {first} with its {second} as one JSON object in a string",
         ) from error
 
 

@@ -35,7 +35,7 @@ ROUTES: dict[Task, tuple[str, ...]] = {
     "text-classification": ("/classify", "/predict", RERANK, "/pipeline/text-classification", *_ZERO_SHOT, *_ANY),
     "feature-extraction": (*_EMBEDS, *_ANY),
     "token-classification": ("/tag", "/pipeline/token-classification", *_ANY),
-    "question-answering": ("/answer", "/pipeline/question-answering", *_TOKENS, _TENSORS),
+    "question-answering": ("/answer", "/pipeline/question-answering", *_ANY),
 }
 """Which routes a model of a task answers; those of the house come first."""
 

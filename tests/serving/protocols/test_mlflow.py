@@ -1,5 +1,6 @@
 """MLflow's client of its scoring server asks this one, and gets what `mlflow.pyfunc` gives."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,6 +24,15 @@ def scoring(client: httpx.Client) -> Iterator[ScoringServerClient]:
 def records(scoring: ScoringServerClient, given: object, **params: object) -> list[dict[str, Any]]:
     answer: list[dict[str, Any]] = scoring.invoke(given, params=params)["predictions"]
     return answer
+
+
+def approximately(told: Any) -> Any:
+    """`told` with room for the rounding of its numbers."""
+    if isinstance(told, dict):
+        return {key: approximately(value) for key, value in told.items()}
+    if isinstance(told, list):
+        return [approximately(value) for value in told]
+    return pytest.approx(told, abs=1e-5) if isinstance(told, float) else told
 
 
 def test_it_hears_that_the_server_is_ready(scoring: ScoringServerClient) -> None:
@@ -79,6 +89,54 @@ def test_other_clients_write_other_shapes(client: httpx.Client, body: object) ->
 
 def test_a_single_text_is_one_record(client: httpx.Client) -> None:
     assert len(client.post("/invocations", json={"inputs": "a"}).json()["predictions"]) == 1
+
+
+PAIRS = {
+    "ranker": ("text", "text_pair", [("open", "the file"), ("é of", "list")]),
+    "reader": ("question", "context", [("open", "the list of a file, and é"), ("return", "a file")]),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_two_texts_of_each_row_come_in_any_shape(
+    scoring: ScoringServerClient, client: httpx.Client, catalogue: Catalogue, name: str
+) -> None:
+    from clozeline.registry.served_model import _answered, _classified
+
+    first, second, pairs = PAIRS[name]
+    rows = [dict(zip((first, second), pair, strict=True)) for pair in pairs]
+    written = [json.dumps(row) for row in rows]
+    expected = (
+        _classified(catalogue.classifier(name).model, written, 2, False)
+        if name == "ranker"
+        else _answered(catalogue.answerer(name).model, written, 2)
+    )
+    frame = pd.DataFrame(rows)
+    for given in (frame, frame.assign(number=1), written):
+        assert records(scoring, given, model=name, top_k=2) == approximately(expected)
+    # MLflow's client cannot send these.
+    params = {"model": name, "top_k": 2}
+    for columns, told in (({key: [row[key] for row in rows] for key in rows[0]}, expected), (rows[0], expected[:1])):
+        answer = client.post("/invocations", json={"inputs": columns, "params": params}).json()
+        assert answer["predictions"] == approximately(told)
+
+
+@pytest.mark.parametrize(
+    ("model", "inputs", "told"),
+    [
+        ("ranker", ["open the file"], "inputs[0] has not the two texts"),
+        ("ranker", {"text": ["a"]}, "`text` and `text_pair`"),
+        ("reader", ["who?"], "`question` and `context`"),
+        ("reader", ['{"question": "a", "context": "b"}', "[1]"], "inputs[1] has not"),
+        ("reader", {"question": ["a", "b"], "context": ["c"]}, "inputs[1]"),
+        ("reader", {"question": ["a"], "context": [" "]}, "inputs[0]"),
+        ("reader", {}, "at least 1 item"),
+    ],
+)
+def test_rows_without_both_texts_are_told(client: httpx.Client, model: str, inputs: object, told: str) -> None:
+    refused = client.post("/invocations", json={"inputs": inputs, "params": {"model": model}})
+    assert refused.status_code == 400
+    assert told in refused.json()["message"]
 
 
 @pytest.mark.parametrize(

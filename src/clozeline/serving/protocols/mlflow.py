@@ -2,7 +2,7 @@
 `mlflow.pyfunc.load_model(…).predict`, as registry/served_model.py gives them.
 """
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -17,17 +17,21 @@ from starlette.responses import PlainTextResponse
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.manifest import Task
 from clozeline.inference.question import AnyQuestion
+from clozeline.inference.spans import SpanSearch
+from clozeline.inference.tokenization import Given
 from clozeline.serving import schemas, span_schemas, status_routes
 from clozeline.serving.bodies import JsonRoute
 from clozeline.serving.dialects import MLFLOW
 from clozeline.serving.masks import filling
 from clozeline.serving.openapi import NOT_READY, answered, beside_text, not_ready
-from clozeline.serving.protocols.dataframes import DataframeSplit, texts_in
+from clozeline.serving.protocols.dataframes import DataframeSplit, Sent
+from clozeline.serving.protocols.span_outputs import check_answer_size
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.service import Service, service_of
 
 router = APIRouter(route_class=JsonRoute, tags=["MLflow"])
 
+_PAIR, _QUESTION = ("text", "text_pair"), ("question", "context")
 _SHAPES = ("dataframe_split", "dataframe_records", "instances", "inputs")
 _TEXT: dict[str, Any] = {"type": "string"}
 _TEXTS: dict[str, Any] = {"type": "array", "items": _TEXT}
@@ -39,13 +43,15 @@ def _given(shape: str) -> JsonDict:
 
 
 class Params(schemas.RequestBody):
-    top_k: Annotated[schemas.TopK, Field(description="Candidates for each mask, or labels for each text.")] = 5
+    top_k: Annotated[schemas.TopK, Field(description="Candidates for each mask, labels for each text, or answers.")] = 5
     truncate: schemas.Truncate = False
     model: schemas.ModelName = None
 
 
 class InvocationsRequest(schemas.RequestBody):
-    """Exactly one of the four shapes. Of several columns, the one called `text` is read."""
+    """Exactly one of the four shapes. Of several columns, the one called `text` is read; a classifier of pairs reads
+    `text` and `text_pair`, a question answerer `question` and `context`, each also as JSON in one text.
+    """
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [_given(shape) for shape in _SHAPES]})
 
@@ -65,12 +71,15 @@ class InvocationsRequest(schemas.RequestBody):
 
 
 class Record(BaseModel):
-    """Of an encoder `embedding`, and `masks` if it fills them; of a classifier `labels`; of a tagger `entities`."""
+    """Of an encoder `embedding`, and `masks` if it fills them; of a classifier `labels`; of a tagger `entities`; of a
+    question answerer `answers`.
+    """
 
     embedding: list[float] | None = None
     masks: list[schemas.Mask] | None = None
     labels: list[schemas.LabelScore] | None = None
     entities: list[span_schemas.Entity] | None = None
+    answers: list[span_schemas.Answer] | None = None
 
 
 class InvocationsResponse(BaseModel):
@@ -104,11 +113,11 @@ async def invocations(
 ) -> Response:
     service = service_of(request)
     (shape,) = (shape for shape in _SHAPES if getattr(body, shape) is not None)
-    texts = texts_in(shape, getattr(body, shape))
+    sent = Sent(shape, getattr(body, shape))
     params = body.params or Params()
     served = service.catalogue.answering("/invocations", params.model)
     answers = _ANSWERS[served.model.manifest.task]
-    records, headers = await answers(service, request, served.identity.name, texts, params, timeout_milliseconds)
+    records, headers = await answers(service, request, served.identity.name, sent, params, timeout_milliseconds)
     return JsonResponse({"predictions": records}, headers=headers)
 
 
@@ -132,14 +141,15 @@ Answered = tuple[list[dict[str, Any]], dict[str, str]]
 
 
 async def _labelled(
-    service: Service, request: Request, name: str, texts: list[str], params: Params, timeout: int | None
+    service: Service, request: Request, name: str, sent: Sent, params: Params, timeout: int | None
 ) -> Answered:
     served = service.catalogue.classifier(name)
+    given: Sequence[Given] = sent.pairs(_PAIR) if served.model.manifest.reads_pairs else sent.texts()
     reply = await service.asking.ask(
         request,
         served,
-        texts,
-        lambda: served.model.classifying(texts, top_k=params.top_k, truncate=params.truncate),
+        [text for one in given for text in (one if isinstance(one, tuple) else (one,))],
+        lambda: served.model.classifying(given, top_k=params.top_k, truncate=params.truncate),
         timeout,
     )
     service.metrics.confident(name, (labels[0].score for labels in reply.answers))
@@ -147,9 +157,9 @@ async def _labelled(
 
 
 async def _tagged(
-    service: Service, request: Request, name: str, texts: list[str], params: Params, timeout: int | None
+    service: Service, request: Request, name: str, sent: Sent, params: Params, timeout: int | None
 ) -> Answered:
-    served = service.catalogue.tagger(name)
+    served, texts = service.catalogue.tagger(name), sent.texts()
     reply = await service.asking.ask(request, served, texts, lambda: served.model.tagging(texts), timeout)
     found = await service.asking.tokenizing(
         request, lambda: served.model.entities(texts, reply.answers), sum(map(len, texts))
@@ -158,10 +168,25 @@ async def _tagged(
     return [{"entities": of_text} for of_text in found], reply.headers
 
 
-async def _encoded(
-    service: Service, request: Request, name: str, texts: list[str], params: Params, timeout: int | None
+async def _answered(
+    service: Service, request: Request, name: str, sent: Sent, params: Params, timeout: int | None
 ) -> Answered:
-    served = service.catalogue.embedder(name)
+    served, pairs = service.catalogue.answerer(name), sent.pairs(_QUESTION)
+    search = SpanSearch(top_k=params.top_k)
+    check_answer_size(search.top_k, [context for _, context in pairs], "params.top_k")
+    texts = [text for pair in pairs for text in pair]
+    reply = await service.asking.ask(request, served, texts, lambda: served.model.asking(pairs, search=search), timeout)
+    found = await service.asking.tokenizing(
+        request, lambda: served.model.best(pairs, reply.answers, search=search), sum(map(len, texts))
+    )
+    service.metrics.confident(name, (one.score for answers in found for one in answers[:1]))
+    return [{"answers": answers} for answers in found], reply.headers
+
+
+async def _encoded(
+    service: Service, request: Request, name: str, sent: Sent, params: Params, timeout: int | None
+) -> Answered:
+    served, texts = service.catalogue.embedder(name), sent.texts()
     model, mask_token = served.model, served.model.manifest.special_tokens.mask_token
     masked = [text for text in texts if isinstance(model, Encoder) and mask_token and mask_token in text]
 
@@ -188,6 +213,6 @@ _ANSWERS: Mapping[Task, Callable[..., Coroutine[Any, Any, Answered]]] = MappingP
         "feature-extraction": _encoded,
         "text-classification": _labelled,
         "token-classification": _tagged,
+        "question-answering": _answered,
     }
 )
-"""Of each task that a record for each text fits: a question comes with a context."""

@@ -43,7 +43,7 @@ async def found_answers(service: Service, asked: Asked) -> Answered:
     served = service.catalogue.answerer(asked.model)
     pairs, wanted = pairs_of(asked.inputs, "question", "context"), asked.parameters
     search, reading = wanted.spans(wanted.top_k or 1), wanted.reading()
-    _check_size(search.top_k, asked.inputs["context"])
+    check_answer_size(search.top_k, asked.inputs["context"], "parameters.top_k")
     texts = [text for pair in pairs for text in pair]
     reply = await service.asking.ask(
         asked.request,
@@ -66,7 +66,8 @@ async def found_answers(service: Service, asked: Asked) -> Answered:
     }, reply.headers
 
 
-def _check_size(top_k: int, contexts: Sequence[str]) -> None:
+def check_answer_size(top_k: int, contexts: Sequence[str], param: str) -> None:
+    """Raises ApiError: 422, `top_k` answers from each of these could be too large; `param` asked for so many."""
     num_characters = top_k * sum(map(len, contexts))
     if num_characters > MAX_ANSWER_CHARACTERS:
         raise problem(
@@ -76,5 +77,5 @@ def _check_size(top_k: int, contexts: Sequence[str]) -> None:
             given=f"{top_k} answers to each question, {num_characters:,} characters of contexts for them together",
             expected=f"at most {MAX_ANSWER_CHARACTERS:,} characters",
             do="ask for fewer answers, or send several requests",
-            param="parameters.top_k",
+            param=param,
         )
