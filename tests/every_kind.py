@@ -6,14 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from clozeline.params import read_params
 from clozeline.params.finetuning import SECTIONS
 from clozeline.params.finetuning.layers import whole_task
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import Task, TaskInputs
+from tests.clean_text import write_clean_text
 
 DEFAULTS = read_params(Path(__file__).parents[1] / "params.yaml").finetune_defaults
 WORDS = [
@@ -84,7 +82,7 @@ def inputs_of(kind: str, case: Case, encoder: Path, data: Path, **changes: objec
     """What the encoder was pre-trained on is nothing of the task."""
     knobs, _ = case
     seen = data.parent / "seen.parquet"
-    pq.write_table(pa.table({"text": ["nothing"]}), seen)
+    write_clean_text(seen, ["nothing"])
     given: dict[str, Any] = {"kind": kind, "data": "x", "max_length": 24, "num_threads": 1, **knobs, **changes}
     params = SECTIONS[kind].model_validate(whole_task("t", given, DEFAULTS))
     return TaskInputs(params, 1, encoder, data, seen)

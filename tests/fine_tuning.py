@@ -5,11 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from clozeline.params import FinetuneParams
 from clozeline.stages import finetune
+from tests.clean_text import write_clean_text
 
 
 def fine_tune(
@@ -23,7 +21,7 @@ def fine_tune(
 ) -> Path:
     """`out`, with all that the stage wrote in it; what it works with is beside it, the same for every run there."""
     seen = out.parent / "pretraining.parquet"
-    pq.write_table(pa.table({"text": list(pretraining_texts)}), seen)
+    write_clean_text(seen, pretraining_texts)
     finetune.run(
         params,
         seed=seed,

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from clozeline.params import read_params
@@ -16,6 +14,7 @@ from clozeline.params.finetuning.layers import whole_task
 from clozeline.params.finetuning.presets import PRESETS
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import Task, TaskInputs
+from tests.clean_text import write_clean_text
 
 DEFAULTS = read_params(Path(__file__).parents[2] / "params.yaml").finetune_defaults
 NUM_TRAIN, NUM_JUDGING = 60, 12
@@ -127,7 +126,7 @@ def prepare(small_encoder: Path, tmp_path: Path) -> Callable[[str], Task]:
 
     def make(preset: str) -> Task:
         write_dataset(preset, tmp_path / "hub")
-        pq.write_table(pa.table({"text": ["nothing"]}), tmp_path / "seen.parquet")
+        write_clean_text(tmp_path / "seen.parquet", ["nothing"])
         kind = PRESETS[preset].kind
         task = {
             "kind": kind,

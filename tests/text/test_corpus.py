@@ -10,6 +10,7 @@ import pytest
 from clozeline.errors import DataError
 from clozeline.params import PreprocessParams
 from clozeline.text.corpus import build_corpus
+from clozeline.text.identity import identity_of
 from clozeline.text.report import CorpusReport
 from clozeline.text.sources import open_source
 from clozeline.text.workers import worker_processes
@@ -141,6 +142,7 @@ def test_rows_are_identified_by_content_and_shuffled_by_it(tmp_path, params_of, 
     assert list(rows[0]) == ["doc_id", "text", "source", "title"]
     ids = [row["doc_id"] for row in rows]
     assert ids == sorted(set(ids))
+    assert ids == [identity_of(row["text"]) for row in rows]
     places = [texts.index(row["text"]) for row in rows if row["text"] in texts]
     assert abs(np.corrcoef(places, np.arange(len(places)))[0, 1]) < 0.3
     assert all(row["source"] == f"k{texts.index(row['text']) % 3}" for row in rows if row["text"] in texts)

@@ -8,7 +8,8 @@ import pytest
 
 from clozeline.text import spool
 from clozeline.text.buckets import bucket_starts, num_buckets_for
-from clozeline.text.preparation import PREPARED, PreparedBatch, content_key
+from clozeline.text.identity import content_key
+from clozeline.text.preparation import PREPARED, PreparedBatch
 from clozeline.text.spool import BucketWriter, bucket_files, read_bucket, write_bucket
 
 NUM_BUCKETS = 16

@@ -16,12 +16,6 @@ STRICTEST_FIRST: tuple[Part, ...] = ("test", "validation", "train")
 """An item that was given for several parts stays in the first of these: what is judged by is not trained on."""
 
 
-def identity_of(*texts: str) -> str:
-    """128 bits of BLAKE2b over the texts of an item without case and white space."""
-    told = "\x1f".join(" ".join(text.casefold().split()) for text in texts)
-    return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
-
-
 def part_of(identity: str, given: Part, params: FinetuneParams) -> Part:
     """Where an item belongs that was given for `given`: parts that were not given are taken out of `train`."""
     parts = given_parts(params)
@@ -37,12 +31,12 @@ def part_of(identity: str, given: Part, params: FinetuneParams) -> Part:
 
 
 def count_seen(identities: Iterable[str], pretraining_text: Path) -> int:
-    """How many are, up to case and white space, among the texts of a Parquet file."""
+    """How many are of documents in a clean text, whose column `doc_id` holds their identities."""
     wanted = set(identities)
     seen: set[str] = set()
     with pq.ParquetFile(pretraining_text) as file:
-        for batch in file.iter_batches(columns=["text"]):
-            seen.update(wanted.intersection(map(identity_of, batch.column(0).to_pylist())))
+        for batch in file.iter_batches(columns=["doc_id"]):
+            seen.update(wanted.intersection(batch.column(0).to_pylist()))
     return len(seen)
 
 

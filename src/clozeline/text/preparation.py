@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from operator import itemgetter
 
 import pyarrow as pa
@@ -11,8 +10,8 @@ import pyarrow as pa
 from clozeline.text.buckets import bucket_starts
 from clozeline.text.cleaning import clean, split_long
 from clozeline.text.documents import Document, DropReason, RawUnit
+from clozeline.text.identity import KEY_BYTES, content_key
 
-KEY_BYTES = 16
 _BATCH_BYTES = 1_000_000
 _MAX_BATCH_UNITS = 2_000
 
@@ -91,11 +90,6 @@ def prepare(batch: Batch) -> PreparedBatch:
     )
     starts = bucket_starts(columns[0], batch.settings.num_buckets)
     return PreparedBatch(texts, starts, rows.num_ordinals, rows.num_read, rows.num_split, rows.dropped)
-
-
-def content_key(text: str) -> bytes:
-    """Identity of a text: the same for texts that differ in case or white space only."""
-    return blake2b(" ".join(text.casefold().split()).encode(), digest_size=KEY_BYTES).digest()
 
 
 def _add(rows: _Rows, document: Document, settings: PreparationSettings) -> None:

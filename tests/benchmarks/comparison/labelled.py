@@ -11,8 +11,8 @@ from typing import Any
 from clozeline.tasks.classification import label_files
 from clozeline.tasks.question_answering.squad import read_squad
 from clozeline.tasks.records import Fields, Reader, read_records
-from clozeline.tasks.splitting import identity_of
 from clozeline.tasks.tagging.columns import readers
+from clozeline.text.identity import identity_of
 from comparison import generated_tasks
 from comparison.stages import KEPT, PROJECT
 

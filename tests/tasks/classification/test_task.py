@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertForMaskedLM
@@ -22,6 +20,7 @@ from clozeline.params.finetuning.layers import whole_task
 from clozeline.tasks.classification.single_label import SingleLabel
 from clozeline.tasks.classification.task import prepare_classification
 from clozeline.tasks.task import Task, TaskInputs
+from tests.clean_text import write_clean_text
 from tests.fine_tuning import fine_tune, metrics_of
 
 DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
@@ -77,7 +76,7 @@ def prepare(small_encoder: Path, tmp_path: Path) -> Prepare:
 
     def make(records: list[dict[str, Any]], encoder: Path = small_encoder, **changes: object) -> Task:
         (tmp_path / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-        pq.write_table(pa.table({"text": ["nothing"]}), tmp_path / "seen.parquet")
+        write_clean_text(tmp_path / "seen.parquet", ["nothing"])
         inputs = TaskInputs(params(**changes), 1, encoder, tmp_path / "data.jsonl", tmp_path / "seen.parquet")
         return prepare_classification(inputs)
 

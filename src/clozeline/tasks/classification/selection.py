@@ -9,7 +9,8 @@ from clozeline.errors import DataError
 from clozeline.params import LabelledParams
 from clozeline.tasks.classification.labelled import Labelled
 from clozeline.tasks.sources import Part
-from clozeline.tasks.splitting import identity_of, num_of_each, part_of, strictest
+from clozeline.tasks.splitting import num_of_each, part_of, strictest
+from clozeline.text.identity import identity_of
 
 _LOG = logging.getLogger(__name__)
 _MOST_NAMED = 10

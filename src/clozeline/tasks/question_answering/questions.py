@@ -11,7 +11,8 @@ from clozeline.errors import DataError
 from clozeline.params import QuestionAnsweringParams
 from clozeline.tasks.records import Record
 from clozeline.tasks.sources import Part
-from clozeline.tasks.splitting import identity_of, num_of_each, part_of, strictest
+from clozeline.tasks.splitting import num_of_each, part_of, strictest
+from clozeline.text.identity import identity_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from clozeline.errors import DataError
 from clozeline.params import SimilarityParams
 from clozeline.tasks.records import Record
 from clozeline.tasks.sources import Part
-from clozeline.tasks.splitting import STRICTEST_FIRST, identity_of, num_of_each, part_of, strictest
+from clozeline.tasks.splitting import STRICTEST_FIRST, num_of_each, part_of, strictest
+from clozeline.text.identity import identity_of
 from clozeline.text.summaries import parted, without_name
 
 _LEAST_SUMMARY_WORDS = 3

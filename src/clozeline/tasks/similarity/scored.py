@@ -14,8 +14,9 @@ from clozeline.tasks.similarity.baselines import tfidf_cosines
 from clozeline.tasks.similarity.correlations import pearson, ranks, spearman
 from clozeline.tasks.similarity.on_pairs import OnPairs
 from clozeline.tasks.similarity.pairs import Pair, PairCount
-from clozeline.tasks.splitting import count_seen, identity_of
+from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.task import Headline, ShownItem, TaskReport, shown
+from clozeline.text.identity import identity_of
 
 Values = npt.NDArray[np.float64]
 

@@ -9,8 +9,9 @@ from clozeline.errors import DataError
 from clozeline.params import TaggingParams
 from clozeline.tasks.records import Record
 from clozeline.tasks.sources import Part
-from clozeline.tasks.splitting import identity_of, num_of_each, part_of, strictest
+from clozeline.tasks.splitting import num_of_each, part_of, strictest
 from clozeline.tasks.tagging.schemes import OUTSIDE, to_iob2, type_of
+from clozeline.text.identity import identity_of
 
 _LOG = logging.getLogger(__name__)
 
