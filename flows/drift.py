@@ -12,7 +12,7 @@ from clozeline.drift.traffic import ask
 from clozeline.drift.watch import Verdict, Watch
 from clozeline.errors import GateError
 from clozeline.serving import KEYS_VARIABLE
-from clozeline.workspace import Workspace
+from clozeline.workspace import Workspace, reach_this_machine_directly
 from flows.plain_errors import tell_errors_plainly
 
 
@@ -38,6 +38,7 @@ def drift(
         DataError: it is no server of Clozeline.
     """
     tell_errors_plainly()
+    reach_this_machine_directly()
     limits = Limits(min_texts, max_index, max_unknown_increase)
     file = Workspace(project.resolve()).work / "drift" / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
     key = next(filter(None, map(str.strip, os.environ.get(KEYS_VARIABLE, "").split(","))), None)

@@ -1,5 +1,10 @@
 import os
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import getproxies, proxy_bypass, urlopen
 
 import pytest
 
@@ -8,7 +13,7 @@ from clozeline.workspace import Workspace, set_defaults
 
 @pytest.fixture(autouse=True)
 def environment_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in Workspace(Path()).defaults():
+    for name in (*Workspace(Path()).defaults(), "http_proxy", "no_proxy", "NO_PROXY"):
         monkeypatch.setenv(name, "to be put back")
         monkeypatch.delenv(name)
 
@@ -25,3 +30,50 @@ def test_what_the_environment_says_wins(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://mlflow:5000")
     set_defaults(Workspace(tmp_path))
     assert os.environ["MLFLOW_TRACKING_URI"] == "http://mlflow:5000"
+
+
+class Healthy(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(204)
+        self.end_headers()
+
+    def log_message(self, format: str, *told: object) -> None:
+        """Nothing: standard error is the tests'."""
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with HTTPServer(("127.0.0.1", 0), Healthy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/health"
+        server.shutdown()
+
+
+def test_servers_of_this_machine_are_asked_past_a_proxy(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    with pytest.raises(URLError):
+        urlopen(server, timeout=5)
+    set_defaults(Workspace(tmp_path))
+    with urlopen(server, timeout=5) as answer:
+        assert answer.status == 204
+    assert getproxies()["http"] == "http://127.0.0.1:9"
+    assert not proxy_bypass("example.org")
+
+
+@pytest.mark.parametrize("name", ["no_proxy", "NO_PROXY"])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("corp.example, localhost", "corp.example,localhost,127.0.0.1,::1"),
+        ("*", "*"),
+    ],
+)
+def test_whom_the_environment_asks_past_a_proxy_stays(
+    name: str, before: str, after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, before)
+    for _ in range(2):
+        set_defaults(Workspace(tmp_path))
+        assert os.environ["no_proxy"] == os.environ["NO_PROXY"] == after

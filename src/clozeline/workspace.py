@@ -20,6 +20,7 @@ _QUIET_TOOLS = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
 }
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,19 @@ def set_defaults(workspace: Workspace) -> None:
     workspace.prefect.mkdir(parents=True, exist_ok=True)
     for name, value in workspace.defaults().items():
         os.environ.setdefault(name, value)
+    reach_this_machine_directly()
+
+
+def reach_this_machine_directly() -> None:
+    """A proxy of the environment knows no server of ours: to it, 127.0.0.1 is itself.
+
+    Both names are set, and alike: of libraries that read them, some prefer one and some the other.
+    """
+    exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if exempt.strip() != "*":
+        hosts = [host.strip() for host in exempt.split(",") if host.strip()]
+        exempt = ",".join(dict.fromkeys([*hosts, *_LOOPBACK]))
+    os.environ.update(no_proxy=exempt, NO_PROXY=exempt)
 
 
 def tracking_uri(workspace: Workspace, environment: Mapping[str, str] = os.environ) -> str:
