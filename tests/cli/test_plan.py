@@ -7,15 +7,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from clozeline.cli import app
+from clozeline.cli.plan import plan as verb
 from clozeline.cli.plan_tables import size_of
 from clozeline.errors import ParamsError
-from clozeline.params import read_params
+from clozeline.params import SIZE_NAMES, read_params
 from clozeline.planning.counting import ParameterCount, outline
 
 CHECKOUT = Path(__file__).parents[2]
@@ -48,6 +50,11 @@ def test_options_stand_in_for_params(project: Path) -> None:
     options = "--family bert --size tiny --objective clm --vocab-size 1000 --max-length 600 --no-timing"
     result = CliRunner().invoke(app, ["plan", *options.split()], catch_exceptions=False)
     assert result.stdout.startswith("bert tiny, clm, a vocabulary of 1,000, rows of 600\n")
+
+
+def test_the_sizes_are_those_of_the_params() -> None:
+    literal, _ = get_args(get_type_hints(verb)["size"])
+    assert get_args(literal) == SIZE_NAMES
 
 
 def test_before_there_are_tokens_the_vocabulary_is_that_of_the_checkpoint(project: Path, small_encoder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from clozeline.errors import ParamsError
-from clozeline.params.model import FAMILY_NAMES
+from clozeline.params.model import FAMILY_NAMES, Size
 
 if TYPE_CHECKING:
     from clozeline.params import ExportParams, Params, PretrainParams
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 _TOKENS = Path("data/tokens")
 Need = StrEnum("Need", ["multilingual", "long", "fastest", "accurate", "domain"])
 """The rows of clozeline/planning/chooser.py."""
-SizeName = Literal["mini", "tiny", "small", "base", "large"]
 OPTIONS = {
     "family": "model.family",
     "size": "model.size",
@@ -36,7 +35,7 @@ def plan(
     family: Annotated[
         str | None, typer.Option(help=f"Instead of params.yaml's: {', '.join(FAMILY_NAMES)}, or `module:build`.")
     ] = None,
-    size: Annotated[SizeName | None, typer.Option(help="Instead of params.yaml's.")] = None,
+    size: Annotated[Size | None, typer.Option(help="Instead of params.yaml's.")] = None,
     objective: Annotated[Literal["mlm", "clm", "rtd"] | None, typer.Option(help="Instead of params.yaml's.")] = None,
     vocab_size: Annotated[
         int | None,

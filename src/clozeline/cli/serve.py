@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from clozeline.cli.asking import PrecisionOption
-from clozeline.serving import KEYS_VARIABLE
+from clozeline.serving import DEFAULT_TIMEOUT_SECONDS, KEYS_VARIABLE
+from clozeline.serving.scheduling.admission import MAX_WAITING_TOKENS
 
 if TYPE_CHECKING:
     from clozeline.serving.catalogue import Catalogue
@@ -56,8 +57,8 @@ def serve(
         int | None, typer.Option(min=1, help="Micro-batches that run at once, on one core each. [default: every core]")
     ] = None,
     precision: PrecisionOption = None,
-    queue_tokens: QueueTokensOption = 65_536,
-    timeout: TimeoutOption = 30.0,
+    queue_tokens: QueueTokensOption = MAX_WAITING_TOKENS,
+    timeout: TimeoutOption = DEFAULT_TIMEOUT_SECONDS,
     watch: WatchOption = 10.0,
     cache_megabytes: CacheOption = 0,
     api_keys_file: KeysFileOption = None,

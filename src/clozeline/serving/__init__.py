@@ -9,6 +9,9 @@ from typing import Final
 KEYS_VARIABLE: Final = "CLOZELINE_API_KEYS"
 """Environment variable with the API keys that are let in, parted by commas."""
 
+DEFAULT_TIMEOUT_SECONDS: Final = 30.0
+"""Of a request that does not say itself how long it may take."""
+
 HEALTH_PATHS: Final = frozenset(
     {"/health", "/health/live", "/health/ready", "/ping", "/v2/health/live", "/v2/health/ready"}
 )

@@ -5,6 +5,7 @@ from typing import Literal
 
 from fastapi import Request
 
+from clozeline.serving import DEFAULT_TIMEOUT_SECONDS
 from clozeline.serving.answer_cache import AnswerCache
 from clozeline.serving.asking import Asking, deliver
 from clozeline.serving.catalogue import Catalogue
@@ -20,7 +21,6 @@ from clozeline.serving.tracing import NoTracing, Tracing
 
 Phase = Literal["loading", "ready", "stopping"]
 
-DEFAULT_TIMEOUT_SECONDS = 30.0
 _STALL_SECONDS = 120.0
 
 

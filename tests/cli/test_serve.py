@@ -1,0 +1,13 @@
+"""Claim: without options, `clozeline serve` allows what the server itself would."""
+
+from inspect import signature
+
+from clozeline.cli.serve import serve
+from clozeline.serving.service import Capacity
+
+
+def test_what_may_wait_and_how_long_is_what_the_server_says() -> None:
+    options = {name: option.default for name, option in signature(serve).parameters.items()}
+    capacity = Capacity(num_workers=1)
+    assert options["queue_tokens"] == capacity.admission.max_waiting_tokens
+    assert options["timeout"] == capacity.timeout_seconds
