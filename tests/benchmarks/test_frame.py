@@ -25,6 +25,7 @@ NAMES = [
     "pretrain_throughput_grouped",
     "pretrain_throughput_padded",
     "serve_embed_mixed",
+    "serve_embed_quality",
     "serve_embed_single",
     "serve_embed_torch",
     "serve_fill_mask",

@@ -11,6 +11,7 @@ from typing import Any
 from clozeline.tasks.classification import label_files
 from clozeline.tasks.question_answering.squad import read_squad
 from clozeline.tasks.records import Fields, Reader, read_records
+from clozeline.tasks.similarity import tables
 from clozeline.tasks.tagging.columns import readers
 from clozeline.text.identity import identity_of
 from comparison import generated_tasks
@@ -21,6 +22,7 @@ DATA_VARIABLE = "CLOZELINE_BENCHMARK_LABELLED"
 LABELLED = {"text_field": "text", "label_field": "label"}
 TAGGED = {"tokens_field": "tokens", "tags_field": "ner_tags"}
 ASKED = {"question_field": "question", "context_field": "context", "answers_field": "answers"}
+SCORED = {"score_field": "score", "first_field": "sentence1", "second_field": "sentence2"}
 Item = dict[str, Any]
 Sizes = Mapping[str, int]
 """Part → number of items; parts are filled in this order."""
@@ -84,6 +86,16 @@ def question_parts(sizes: Sizes) -> Parts:
     name = "squad2-subset" if folder else "generated"
     answerable = [item for item in items if item["answers"]["text"]]
     return _written("questions", name, cut(answerable, sizes, lambda it: it["context"], lambda it: it["question"]))
+
+
+def scored_pairs() -> list[Item]:
+    """Pairs of sentences of STS 2016 that people gave a score; none where they do not lie here."""
+    folder = labelled()
+    if folder is None:
+        return []
+    pairs = read_records(folder / "sts2016" / "postediting.test.tsv", SCORED, tables.readers(list(SCORED.values())))
+    scored = [(pair.number("score"), pair) for pair in pairs]
+    return [dict(pair.values) | {"score": score} for score, pair in scored if score is not None]
 
 
 def cut(

@@ -1,0 +1,85 @@
+"""How much of Spearman's correlation with what people say INT8 leaves, beside sentence-transformers' presets.
+
+all-MiniLM-L6-v2 on both sides, the same weights; the pairs of STS 2016 that have a score, where they lie beside the
+project (or what CLOZELINE_BENCHMARK_LABELLED names): without them there is nothing to measure. The figure of a side is
+the correlation of the cosines of its INT8 graph, over that of the same weights in fp32 (sentence-transformers'
+`model.onnx`); the better preset counts. The intervals are of 95 %, by the bootstrap over the same pairs for both
+graphs.
+"""
+
+import argparse
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from clozeline.tasks.intervals import bootstrap_interval
+from clozeline.tasks.similarity.correlations import Values, spearman
+from comparison.alternation import Comparison, Rounds, finish, report_progress
+from comparison.labelled import Item, scored_pairs
+from comparison.machine import available_cores
+from comparison.scheduled import Ours
+from comparison.sentences import PRESETS, Embed, sentence_models, theirs_onnx
+
+_LOG = logging.getLogger(__name__)
+GOAL_SHARE = 0.995
+"""Of fp32's correlation, for ours."""
+
+
+def main() -> None:
+    report_progress()
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    pairs, num_threads = scored_pairs(), available_cores()
+    if not pairs:
+        _LOG.warning("there is no labelled data beside the project, and CLOZELINE_BENCHMARK_LABELLED names none")
+    facts = _measured(pairs, num_threads) if pairs else {}
+    rounds = (
+        Rounds((facts["share_ours"],), (max(facts[f"share_{name}"] for name in PRESETS),)) if pairs else Rounds((), ())
+    )
+    finish(
+        Comparison(
+            name="serve_embed_quality",
+            unit="of fp32's Spearman",
+            rounds=rounds,
+            higher_is_better=True,
+            goal=None,
+            num_threads=num_threads,
+            facts=facts | {"pairs": len(pairs), "goal_share": GOAL_SHARE},
+        )
+    )
+
+
+def _measured(pairs: Sequence[Item], num_threads: int) -> dict[str, Any]:
+    models = sentence_models()
+    embed: Mapping[str, Embed] = {
+        "ours": Ours(models.ours, num_threads).embed,
+        **{name: theirs_onnx(models, num_threads, file) for name, file in PRESETS.items()},
+    }
+    score_N = np.array([pair["score"] for pair in pairs])
+    exact_N = _cosines(theirs_onnx(models, num_threads, "model.onnx"), pairs)
+    facts: dict[str, Any] = {"spearman_fp32": spearman(score_N, exact_N)}
+    for name, side in embed.items():
+        cosine_N = _cosines(side, pairs)
+        facts[f"spearman_{name}"] = spearman(score_N, cosine_N)
+        facts[f"share_{name}"] = facts[f"spearman_{name}"] / facts["spearman_fp32"]
+        facts[f"interval_{name}"] = _interval(score_N, cosine_N, exact_N)
+    return facts
+
+
+def _cosines(embed: Embed, pairs: Sequence[Item]) -> Values:
+    first_NH, second_NH = (embed([pair[side] for pair in pairs]) for side in ("sentence1", "sentence2"))
+    return (first_NH.astype(np.float64) * second_NH).sum(axis=1)
+
+
+def _interval(score_N: Values, cosine_N: Values, exact_N: Values) -> tuple[float, float]:
+    def share(places_N: npt.NDArray[np.int64]) -> float:
+        given_N = score_N[places_N]
+        return spearman(given_N, cosine_N[places_N]) / spearman(given_N, exact_N[places_N])
+
+    return bootstrap_interval(share, len(score_N))
+
+
+if __name__ == "__main__":
+    main()
