@@ -127,7 +127,7 @@ def test_a_line_that_is_no_json_object_is_named(tmp_path, params_of, line: str, 
 def test_json_that_only_lenient_readers_take_is_taken(tmp_path, params_of) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"text": "half a pair \\ud83d", "score": NaN}\n')
-    assert texts(path, params_of()) == ["half a pair \ud83d"]
+    assert texts(path, params_of()) == ["half a pair ?"]
 
 
 def test_a_null_text_is_empty_and_a_number_is_refused(tmp_path, params_of) -> None:
@@ -174,6 +174,13 @@ def test_a_csv_field_may_be_longer_than_the_readers_default(tmp_path, params_of)
     path = tmp_path / "x.csv"
     path.write_text('text\n"' + "long " * 50_000 + '"\n')
     assert len(texts(path, params_of())[0]) == 250_000
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.jsonl", "x.txt", "x"])
+def test_an_empty_file_is_no_document(tmp_path, params_of, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert texts(tmp_path / name, params_of()) == []
 
 
 def test_a_damaged_parquet_file_is_named(tmp_path, params_of) -> None:

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from clozeline.errors import DataError
 from clozeline.evaluation.figures import DocumentSums
-from clozeline.text.documents import Meter
+from clozeline.records.meter import Meter
+from clozeline.records.streams import read_lines
 from clozeline.text.files import matching_files
-from clozeline.text.streams import read_lines
 
 _KEYS = ("sentence_good", "sentence_bad", "UID", "linguistics_term", "field")
 _PATTERN = "**/*.jsonl*"

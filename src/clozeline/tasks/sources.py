@@ -1,20 +1,22 @@
 """Where a task's records are: one file, a file for each part, or a dataset of the hub."""
 
-import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from clozeline.errors import DataError, TransientError
+from clozeline.errors import DataError
 from clozeline.params import FinetuneParams
 from clozeline.params.finetuning import HubParams
-from clozeline.tasks.records import Fields, Reader, Record, check_fields, read_records
+from clozeline.records.fields import Fields
+from clozeline.records.hub import HubKnobs, HubSplit, hub_rows
+from clozeline.tasks.records import Reader, Record, read_records
 
-_LOG = logging.getLogger(__name__)
 Part = Literal["train", "validation", "test"]
-_UNLABELLED = -1
-"""In datasets of the hub: the class of an item whose class is kept secret."""
+_KNOBS = HubKnobs(
+    dataset="`hub.dataset` of this task",
+    revision="`hub.revision` of this task",
+    every="`hub` and `splits` of this task",
+)
 
 
 def records_of(
@@ -59,50 +61,5 @@ def _file_in(folder: Path, name: str) -> Path:
 
 
 def _hub_records(hub: HubParams, split: str, fields: Fields) -> Iterator[Record]:
-    where = f"{hub.dataset}{f' ({hub.subset})' if hub.subset else ''}, {split}"
-    if hub.revision is None and not Path(hub.dataset).exists():
-        _LOG.warning("%s: without a revision, the same name may be other text tomorrow", hub.dataset)
-    with _trouble_named(hub, split):
-        import datasets
-
-        rows = datasets.load_dataset(hub.dataset, hub.subset, split=split, revision=hub.revision, streaming=True)
-        names = {field: found for field in fields.values() if (found := _class_names(rows, field))}
-        for number, row in enumerate(rows):
-            check_fields(row, fields, f"{where} row {number}")
-            spelled = {field: _spelled(row[field], of_field) for field, of_field in names.items()}
-            yield Record(row | spelled, f"{where} row {number}")
-
-
-def _class_names(rows: Any, field: str) -> list[str]:
-    """Names of the classes where a number, or each of a list of them, stands for one."""
-    feature = (rows.features or {}).get(field)
-    names: list[str] = getattr(getattr(feature, "feature", feature), "names", [])
-    return names
-
-
-def _spelled(value: Any, names: list[str]) -> Any:
-    if isinstance(value, list):
-        return [_spelled(inner, names) for inner in value]
-    if value == _UNLABELLED:
-        return None
-    return names[value] if isinstance(value, int) else value
-
-
-@contextmanager
-def _trouble_named(hub: HubParams, split: str) -> Iterator[None]:
-    try:
-        yield
-    except (FileNotFoundError, ValueError) as error:
-        raise DataError(
-            f"{hub.dataset}: this dataset cannot be read",
-            given=f"subset {hub.subset}, split {split}, revision {hub.revision}: {error}",
-            expected="the name of a hub dataset, or a local folder of data files, and a split that it has",
-            do="correct `hub` and `splits` of this task in params.yaml",
-        ) from error
-    except OSError as error:
-        raise TransientError(
-            f"{hub.dataset}: the hub did not answer",
-            given=str(error),
-            expected="an answer",
-            do="run again later, or give `hub.dataset` of this task as a local folder",
-        ) from error
+    rows = hub_rows(HubSplit(hub.dataset, hub.subset, split, hub.revision, _KNOBS), fields)
+    return (Record(values, place) for place, values in rows)

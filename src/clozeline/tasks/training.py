@@ -22,7 +22,7 @@ from clozeline.training.optimizers import build_optimizer
 from clozeline.training.precision import Precision
 from clozeline.training.schedule import Schedule
 
-ROOMS = ("model", "search", "tasks", "text", "tokens", "training")
+ROOMS = ("model", "records", "search", "tasks", "text", "tokens", "training")
 """Those whose code decides the result."""
 _LOG_EVERY_STEPS = 10
 

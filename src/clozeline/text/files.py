@@ -2,20 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path, PurePosixPath
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from pathlib import Path
 
 from clozeline.errors import DataError
 from clozeline.params import SourceParams
-from clozeline.text.documents import Document, Meter, RawUnit, Source
+from clozeline.records.formats import PARQUET_SUFFIXES, format_of, read_parquet
+from clozeline.records.meter import Meter
+from clozeline.records.streams import read_blocks, read_lines
+from clozeline.text.documents import RawUnit, Source
 from clozeline.text.line_formats import BY_SUFFIX, JsonBlock, LineSettings, read_json_lines, sniff
-from clozeline.text.records import Fields, check_fields, document_of
-from clozeline.text.streams import COMPRESSION_SUFFIXES, read_blocks, read_lines
+from clozeline.text.records import TextFields, document_of
 
-_PARQUET_SUFFIXES = {".parquet", ".pq"}
-_PARQUET_ROWS = 1_000
+_LEFT_OUT_BY = "preprocess.source.pattern"
 
 
 def open_files(path: Path, params: SourceParams) -> Source:
@@ -63,47 +61,21 @@ def _some_names(folder: Path) -> str:
 
 
 def _units(file: Path, label: str, params: SourceParams, meter: Meter) -> Iterator[RawUnit]:
-    fields = Fields(params.text_field, params.label_field)
-    suffix = _format_suffix(file)
-    if suffix in _PARQUET_SUFFIXES:
-        yield from _read_parquet(file, label, fields, meter)
+    fields = TextFields(params.text_field, params.label_field)
+    suffix = format_of(file)
+    if suffix in PARQUET_SUFFIXES:
+        for place, values in read_parquet(file, fields.by_knob, meter):
+            yield document_of(values, fields, label, place)
         return
     settings = LineSettings(str(file), label, fields, params.one_document_per)
     reader = BY_SUFFIX.get(suffix)
     if reader is read_json_lines:
-        with closing(read_blocks(file, meter)) as blocks:
+        with closing(read_blocks(file, meter, _LEFT_OUT_BY)) as blocks:
             yield from (JsonBlock(block, settings) for block in blocks)
         return
-    with closing(read_lines(file, meter)) as lines:
+    with closing(read_lines(file, meter, _LEFT_OUT_BY)) as lines:
         if reader:
             yield from reader(lines, settings)
         else:
             sniffed, whole = sniff(lines)
             yield from sniffed(whole, settings)
-
-
-def _format_suffix(file: Path) -> str:
-    name = PurePosixPath(file.name.lower())
-    return PurePosixPath(name.stem).suffix if name.suffix in COMPRESSION_SUFFIXES else name.suffix
-
-
-def _read_parquet(file: Path, label: str, fields: Fields, meter: Meter) -> Iterator[Document]:
-    try:
-        with pq.ParquetFile(file) as table:
-            check_fields(table.schema_arrow.names, fields, str(file))
-            columns = [name for name in (fields.text, fields.label) if name is not None]
-            row = 0
-            for batch in table.iter_batches(_PARQUET_ROWS, columns=columns, use_threads=False):
-                for record in batch.to_pylist():
-                    row += 1
-                    yield document_of(record, fields, label, f"{file}, row {row}")
-                meter.add(file.stat().st_size * len(batch) // table.metadata.num_rows)
-    except (pa.ArrowInvalid, OSError) as error:
-        if getattr(error, "errno", None) is not None:
-            raise
-        raise DataError(
-            f"{file}: not a Parquet file, or a damaged one",
-            given=str(error),
-            expected="a complete Parquet file",
-            do="copy or write the file again, or correct its name",
-        ) from error

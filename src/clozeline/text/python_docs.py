@@ -17,7 +17,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
 from clozeline.errors import DataError
-from clozeline.text.documents import Document, DropReason, Meter, RawUnit, Source
+from clozeline.records.meter import Meter
+from clozeline.text.documents import Document, DropReason, RawUnit, Source
 
 STANDARD_LIBRARY = "python"
 _NOT_THE_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}

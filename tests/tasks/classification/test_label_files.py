@@ -86,7 +86,7 @@ DIRT = {
     "a table": (FILES | {"bad": "table.csv"}, ".", "table.csv is a table", "{bad: table.csv}"),
     "an empty file": (FILES | {"bad": "empty.neg"}, ".", "empty.neg holds no text", "an empty file"),
     "an empty folder": (FILES | {"bad": "nothing"}, ".", "nothing holds no text", "an empty file or folder"),
-    "Latin-1": (FILES | {"bad": "latin.neg"}, ".", "latin.neg is not UTF-8", "f6"),
+    "Latin-1": (FILES | {"bad": "latin.neg"}, ".", "latin.neg, line 1, byte 2: not UTF-8", "0xf6"),
     "a file in place of the folder": (FILES, "table.csv", "table.csv is a file, and `label_files`", "table.csv"),
     "a folder of files alone": (None, "files", "nothing says which file of it is what", "one.pos"),
     "texts alone": (None, "plain.txt", "plain.txt, line 2: a text without a label", "a fine film"),

@@ -7,7 +7,10 @@ from functools import partial
 from pathlib import Path
 
 from clozeline.errors import DataError
-from clozeline.tasks.records import FOLDER, TABLES, Fields, Reader, Record, check_fields, lines_of, read_json_lines
+from clozeline.records.fields import Fields, check_fields
+from clozeline.records.formats import format_of
+from clozeline.records.streams import lines_of
+from clozeline.tasks.records import FOLDER, TABLES, Reader, Record
 
 LabelFiles = Mapping[str, str]
 _PLAIN = ".txt"
@@ -38,7 +41,7 @@ def _read_plain(path: Path, fields: Fields) -> Iterator[Record]:
                 expected="JSON Lines, if a file with this suffix is to be read by itself",
                 do=f"name its folder as `data` of this task and it in `label_files: {{LABEL: {path.name}, …}}`",
             )
-    return read_json_lines(path, fields)
+    return TABLES[".jsonl"](path, fields)
 
 
 def _refuse_file(path: Path, fields: Fields) -> Iterator[Record]:
@@ -88,7 +91,7 @@ def _texts_in(place: Path, label: str) -> Iterator[tuple[str, str]]:
     if place.is_dir():
         for file in sorted(inner for inner in place.rglob("*") if inner.is_file() and not _is_hidden(inner, place)):
             yield "".join(lines_of(file)), str(file)
-    elif place.is_file() and place.suffix.lower() not in TABLES:
+    elif place.is_file() and format_of(place) not in TABLES:
         for number, line in enumerate(lines_of(place), start=1):
             if line.strip():
                 yield line.strip(), f"{place}, line {number}"

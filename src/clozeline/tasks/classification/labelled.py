@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from clozeline.params import LabelledParams
-from clozeline.tasks.records import Fields, Record
+from clozeline.records.fields import Fields
+from clozeline.tasks.records import Record
 from clozeline.tasks.sources import Part
 
 

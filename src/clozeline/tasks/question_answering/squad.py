@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.errors import DataError
-from clozeline.tasks.json_values import parsed
-from clozeline.tasks.records import Fields, Record
+from clozeline.records.fields import Fields
+from clozeline.records.json_values import parsed
+from clozeline.records.streams import lines_of
+from clozeline.tasks.records import Record
 
 
 def read_squad(path: Path, fields: Fields) -> Iterator[Record]:
@@ -30,7 +32,7 @@ def read_squad(path: Path, fields: Fields) -> Iterator[Record]:
 
 def _document(path: Path) -> Any:
     try:
-        return parsed(path.read_text(encoding="utf-8-sig"))
+        return parsed("".join(lines_of(path)))
     except ValueError as error:
         raise DataError(
             f"{path} is no JSON",

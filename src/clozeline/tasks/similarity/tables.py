@@ -5,7 +5,9 @@ from functools import partial
 from pathlib import Path
 
 from clozeline.errors import DataError
-from clozeline.tasks.records import Fields, Reader, Record, check_fields, lines_of
+from clozeline.records.fields import Fields, check_fields
+from clozeline.records.streams import lines_of
+from clozeline.tasks.records import Reader, Record
 
 _SUFFIXES = (".tsv", ".txt")
 

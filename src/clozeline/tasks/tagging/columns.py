@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from clozeline.errors import DataError
-from clozeline.tasks.records import Fields, Reader, Record, lines_of
+from clozeline.records.fields import Fields
+from clozeline.records.streams import lines_of
+from clozeline.tasks.records import Reader, Record
 from clozeline.tasks.tagging.schemes import is_tag
 
 SUFFIXES = (".conll", ".iob", ".iob2", ".bio", ".txt", ".tsv")

@@ -13,9 +13,8 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 
 from clozeline.errors import DataError
-from clozeline.text.documents import Meter
+from clozeline.records.meter import Meter
 
-COMPRESSION_SUFFIXES = {".gz", ".bz2", ".zst", ".zstd"}
 _BLOCK_BYTES = 1 << 18
 _WIDE_BOMS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 
@@ -73,14 +72,40 @@ def _damage_named(path: Path, file: BinaryIO) -> Iterator[None]:
         ) from error
 
 
-def read_lines(path: Path, meter: Meter) -> Generator[str, None, None]:
+def read_lines(path: Path, meter: Meter, left_out_by: str | None = None) -> Generator[str, None, None]:
     """Yield the lines of a UTF-8 text file, with their line ends.
+
+    Args:
+        left_out_by: the knob that can leave out a file that is no text, for the message.
 
     Raises:
         DataError: the file is not UTF-8 (the place is named), or its compressed data are damaged.
     """
     with decompressed(path, meter) as stream:
-        yield from _decoded_lines(stream, path, 1, 0)
+        yield from _decoded_lines(stream, _Start(path, left_out_by))
+
+
+def lines_of(path: Path, meter: Meter | None = None) -> Generator[str, None, None]:
+    """Lines as `read_lines` has them, but a carriage return by itself ends one, too: old tables have such lines.
+
+    Raises:
+        DataError: as of `read_lines`.
+    """
+    for line in read_lines(path, meter or Meter()):
+        if line.count("\r") > line.endswith("\r\n"):
+            yield from io.StringIO(line, newline="")
+        else:
+            yield line
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where lines begin, for messages about them."""
+
+    path: Path
+    left_out_by: str | None
+    line: int = 1
+    byte: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +113,11 @@ class Block:
     """Some lines of a file as they are in it, to be decoded elsewhere."""
 
     content: bytes
-    path: Path
-    first_line: int
-    first_byte: int
+    start: _Start
+
+    @property
+    def first_line(self) -> int:
+        return self.start.line
 
     def lines(self) -> Iterator[str]:
         """The lines, as `read_lines` gives them, but some without their ends.
@@ -101,7 +128,7 @@ class Block:
         text = self._plain_text()
         if text is not None:
             return iter(text.split("\n"))
-        return _decoded_lines(io.BytesIO(self.content), self.path, self.first_line, self.first_byte)
+        return _decoded_lines(io.BytesIO(self.content), self.start)
 
     def _plain_text(self) -> str | None:
         """All of it at once, in a fifth of the time, where nothing is to be said about any line."""
@@ -113,8 +140,8 @@ class Block:
             return None
 
 
-def read_blocks(path: Path, meter: Meter) -> Generator[Block, None, None]:
-    """Yield a file as blocks of whole lines.
+def read_blocks(path: Path, meter: Meter, left_out_by: str | None = None) -> Generator[Block, None, None]:
+    """Yield a file as blocks of whole lines; `left_out_by` as of `read_lines`.
 
     Raises:
         DataError: its compressed data are damaged.
@@ -123,36 +150,36 @@ def read_blocks(path: Path, meter: Meter) -> Generator[Block, None, None]:
         line, offset = 1, 0
         while content := stream.read(_BLOCK_BYTES):
             content += stream.readline()
-            yield Block(content, path, line, offset)
+            yield Block(content, _Start(path, left_out_by, line, offset))
             line += content.count(b"\n")
             offset += len(content)
 
 
-def _decoded_lines(raw_lines: Iterable[bytes], path: Path, first_line: int, first_byte: int) -> Iterator[str]:
-    offset = first_byte
-    for number, raw in enumerate(raw_lines, start=first_line):
-        yield _decoded(raw, path, number, offset)
+def _decoded_lines(raw_lines: Iterable[bytes], start: _Start) -> Iterator[str]:
+    offset = start.byte
+    for number, raw in enumerate(raw_lines, start=start.line):
+        yield _decoded(raw, start, number, offset)
         offset += len(raw)
 
 
-def _decoded(raw: bytes, path: Path, number: int, offset: int) -> str:
+def _decoded(raw: bytes, start: _Start, number: int, offset: int) -> str:
     encoding = _WIDE_BOMS.get(raw[:2]) if number == 1 else None
     if encoding or raw.count(0) * 4 > len(raw):
-        raise _wrong_encoding(f"{path}, line {number}", raw[:8].hex(" "), "UTF-16")
+        raise _wrong_encoding(start, f", line {number}", raw[:8].hex(" "), "UTF-16")
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        place = f"{path}, line {number}, byte {offset + error.start}"
+        place = f", line {number}, byte {offset + error.start}"
         given = f"byte 0x{raw[error.start]:02x} in {raw[max(error.start - 20, 0) : error.start + 20]!r}"
-        raise _wrong_encoding(place, given, "ISO-8859-1") from error
+        raise _wrong_encoding(start, place, given, "ISO-8859-1") from error
     return text.removeprefix("\ufeff") if number == 1 else text
 
 
-def _wrong_encoding(place: str, given: str, guess: str) -> DataError:
+def _wrong_encoding(start: _Start, place: str, given: str, guess: str) -> DataError:
+    convert = f"convert it: `iconv -f {guess} -t UTF-8 {start.path.name} > NEW`"
     return DataError(
-        f"{place}: not UTF-8 text",
+        f"{start.path}{place}: not UTF-8 text",
         given=given,
         expected="text in UTF-8",
-        do=f"if it is text, convert it: `iconv -f {guess} -t UTF-8 OLD > NEW`; "
-        "if not, leave it out with preprocess.source.pattern",
+        do=f"if it is text, {convert}; if not, leave it out with {start.left_out_by}" if start.left_out_by else convert,
     )

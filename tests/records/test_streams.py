@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from clozeline.errors import DataError
-from clozeline.text.documents import Meter
-from clozeline.text.streams import read_lines
+from clozeline.records.meter import Meter
+from clozeline.records.streams import lines_of, read_blocks, read_lines
 
 TEXT = "".join(f"line {number} – ünï\n" for number in range(5_000))
 Compress = Callable[[bytes], bytes]
@@ -81,6 +81,26 @@ def test_the_mark_of_utf_8_is_not_text(tmp_path: Path) -> None:
     path = tmp_path / "marked.txt"
     path.write_bytes("text\n".encode("utf-8-sig"))
     assert list(read_lines(path, Meter())) == ["text\n"]
+
+
+def test_the_knob_that_leaves_a_file_out_is_told_in_lines_and_in_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "photo.txt"
+    path.write_bytes(b"\xff\xd8\xff\xe0")
+    (block,) = read_blocks(path, Meter(), left_out_by="room.pattern")
+    for lines in (read_lines(path, Meter(), left_out_by="room.pattern"), block.lines()):
+        with pytest.raises(DataError, match="not UTF-8") as caught:
+            list(lines)
+        assert caught.value.do.endswith("if not, leave it out with room.pattern")
+    with pytest.raises(DataError, match="not UTF-8") as caught:
+        list(lines_of(path))
+    assert caught.value.do == "convert it: `iconv -f ISO-8859-1 -t UTF-8 photo.txt > NEW`"
+
+
+def test_a_carriage_return_ends_a_line_only_where_lines_are_told_by_it(tmp_path: Path) -> None:
+    path = tmp_path / "old.txt"
+    path.write_bytes(b"one\rtwo\r\nthree\r\n\rfour\r")
+    assert list(lines_of(path)) == ["one\r", "two\r\n", "three\r\n", "\r", "four\r"]
+    assert list(read_lines(path, Meter())) == ["one\rtwo\r\n", "three\r\n", "\rfour\r"]
 
 
 def test_lines_come_before_the_end_is_known(tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""Formats of one record after the other, as a table: the file's suffix → how it is read."""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from functools import partial
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clozeline.errors import DataError
+from clozeline.records.fields import Fields, check_fields
+from clozeline.records.meter import Meter
+from clozeline.records.rows import Row, json_rows, separated_rows
+from clozeline.records.streams import lines_of
+
+_COMPRESSION_SUFFIXES = {".gz", ".bz2", ".zst", ".zstd"}
+FormatReader = Callable[[Path, Fields, Meter], Iterator[Row]]
+_PARQUET_ROWS = 1_000
+PARQUET_SUFFIXES = (".parquet", ".pq")
+
+
+def format_of(path: Path) -> str:
+    """The suffix that tells the format: of `posts.CSV.gz` it is `.csv`."""
+    name = PurePosixPath(path.name.lower())
+    return PurePosixPath(name.stem).suffix if name.suffix in _COMPRESSION_SUFFIXES else name.suffix
+
+
+def read_parquet(path: Path, fields: Fields, meter: Meter) -> Iterator[Row]:
+    """The columns that are wanted, a thousand rows in memory at a time.
+
+    Raises:
+        DataError: the file is damaged, or has no such columns.
+    """
+    file, size_bytes = str(path), path.stat().st_size
+    try:
+        with pq.ParquetFile(path) as table:
+            check_fields(table.schema_arrow.names, fields, path)
+            row = 0
+            for batch in table.iter_batches(_PARQUET_ROWS, columns=[*fields.values()], use_threads=False):
+                for values in batch.to_pylist():
+                    row += 1
+                    yield f"{file}, row {row}", values
+                meter.add(size_bytes * len(batch) // table.metadata.num_rows)
+    except (pa.ArrowInvalid, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise
+        raise DataError(
+            f"{path}: not a Parquet file, or a damaged one",
+            given=str(error),
+            expected="a complete Parquet file",
+            do="copy or write the file again, or correct its name",
+        ) from error
+
+
+def read_json_lines(path: Path, fields: Fields, meter: Meter) -> Iterator[Row]:
+    with closing(lines_of(path, meter)) as lines:
+        yield from json_rows(lines, str(path), fields)
+
+
+def read_separated(path: Path, fields: Fields, meter: Meter, *, delimiter: str) -> Iterator[Row]:
+    with closing(lines_of(path, meter)) as lines:
+        yield from separated_rows(lines, str(path), fields, delimiter=delimiter)
+
+
+FORMATS: Mapping[str, FormatReader] = MappingProxyType(
+    {
+        **dict.fromkeys(PARQUET_SUFFIXES, read_parquet),
+        ".jsonl": read_json_lines,
+        ".ndjson": read_json_lines,
+        ".csv": partial(read_separated, delimiter=","),
+        ".tsv": partial(read_separated, delimiter="\t"),
+    }
+)

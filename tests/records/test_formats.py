@@ -1,0 +1,193 @@
+"""Claim: the same rows are read from any kind of file, plain or compressed, and dirt is named with its line."""
+
+import bz2
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.records.formats import FORMATS, format_of
+from clozeline.records.meter import Meter
+
+FIELDS = {"room.text_field": "body", "room.label_field": "topic"}
+ROWS = [('a "quoted", text\nof two lines', "x"), ("größe 東京", "y"), ("no label", ""), ("", "x")]
+Table = list[tuple[str, str]]
+
+
+def as_parquet(rows: Table) -> bytes:
+    texts, labels = ([value or None for value in column] for column in zip(*rows, strict=True))
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({"body": texts, "topic": labels, "other": labels}), sink)
+    return sink.getvalue().to_pybytes()
+
+
+def as_json_lines(rows: Table) -> bytes:
+    lines = [json.dumps({"body": text, "topic": label or None}) for text, label in rows]
+    return ("\n\n".join(lines) + "\n").encode()
+
+
+def as_separated(delimiter: str) -> Callable[[Table], bytes]:
+    def write(rows: Table) -> bytes:
+        quoted = [[part.replace('"', '""') for part in (label, text)] for text, label in rows]
+        lines = ["topic" + delimiter + "body", *(f'"{label}"{delimiter}"{text}"' for label, text in quoted)]
+        return ("\r\n".join(lines) + "\r\n").encode("utf-8-sig")
+
+    return write
+
+
+WRITERS: dict[str, Callable[[Table], bytes]] = {
+    ".parquet": as_parquet,
+    ".pq": as_parquet,
+    ".jsonl": as_json_lines,
+    ".ndjson": as_json_lines,
+    ".csv": as_separated(","),
+    ".tsv": as_separated("\t"),
+}
+
+
+def rows_in(path: Path) -> list[tuple[str, dict[str, Any]]]:
+    """Every row; all of the file has then been read, and the meter says so."""
+    meter = Meter()
+    rows = list(FORMATS[format_of(path)](path, FIELDS, meter))
+    assert meter.done_bytes == path.stat().st_size
+    return rows
+
+
+def read(path: Path) -> Table:
+    return [(values["body"] or "", values["topic"] or "") for _, values in rows_in(path)]
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def test_there_is_a_writer_here_for_every_format() -> None:
+    assert WRITERS.keys() == FORMATS.keys()
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_every_kind_of_file_gives_the_same_rows(tmp_path: Path, suffix: str) -> None:
+    assert read(written(tmp_path / f"data{suffix}", WRITERS[suffix](ROWS))) == ROWS
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv"])
+@pytest.mark.parametrize(("end", "compress"), [(".gz", gzip.compress), (".BZ2", bz2.compress), ("", gzip.compress)])
+def test_a_compressed_file_gives_them_too(
+    tmp_path: Path, suffix: str, end: str, compress: Callable[[bytes], bytes]
+) -> None:
+    assert read(written(tmp_path / f"data{suffix}{end}", compress(WRITERS[suffix](ROWS)))) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix"),
+    [
+        ("a.csv", ".csv"),
+        ("A.CSV.gz", ".csv"),
+        ("a.b.jsonl.zst", ".jsonl"),
+        ("a.gz", ""),
+        ("a", ""),
+        ("a.gz.csv", ".csv"),
+    ],
+)
+def test_the_format_is_told_by_the_name_without_its_compression(name: str, suffix: str) -> None:
+    assert format_of(Path("folder.tsv") / name) == suffix
+
+
+@pytest.mark.parametrize(("suffix", "unit"), [(".jsonl", "line 3"), (".csv", "line 4"), (".parquet", "row 2")])
+def test_each_row_says_where_it_stands(tmp_path: Path, suffix: str, unit: str) -> None:
+    """The first text has two lines in CSV, and there is an empty line between the objects of JSON Lines."""
+    path = written(tmp_path / f"data{suffix}", WRITERS[suffix](ROWS[:2]))
+    assert [place for place, _ in rows_in(path)][1] == f"{path}, {unit}"
+
+
+def test_of_parquet_only_the_wanted_columns_are_read(tmp_path: Path) -> None:
+    path = written(tmp_path / "data.parquet", as_parquet(ROWS))
+    assert [sorted(values) for _, values in rows_in(path)] == [["body", "topic"]] * len(ROWS)
+
+
+def test_of_parquet_there_is_a_place_for_each_of_many_rows(tmp_path: Path) -> None:
+    path = written(tmp_path / "data.parquet", as_parquet([(str(number), "x") for number in range(2_500)]))
+    meter = Meter()
+    rows = list(FORMATS[".parquet"](path, FIELDS, meter))
+    assert [values["body"] for _, values in rows] == [str(number) for number in range(2_500)]
+    assert [place for place, _ in rows[::1_200]] == [f"{path}, row {row}" for row in (1, 1_201, 2_401)]
+    assert 0 <= path.stat().st_size - meter.done_bytes < 3  # it counts whole bytes, thrice
+
+
+DIRT = {
+    "a JSON array": ("data.jsonl", b'{"body": "a", "topic": "x"}\n[1]\n', "line 2: not a JSON object", "[1]"),
+    "a JSON null": ("data.jsonl", b"null\n", "line 1: not a JSON object", "null"),
+    "broken JSON": ("data.jsonl", b'{"body": "a", "topic": "x"}\n\n{"body"\n', "line 3: not a JSON object", '{"body"'),
+    "deep JSON": ("data.jsonl", b"[" * 200_000, "line 1: not a JSON object", "nested too deeply"),
+    "a field by another name": ("data.csv", b"boddy,topic\na,x\n", "no field `body`", "fields: boddy, topic"),
+    "a record without it": ("data.jsonl", b'{"body": "a"}\n', "line 1: there is no field `topic`", "fields: body"),
+    "a row too long": ("data.csv", b"body,topic\na,x\nb,y,z\n", "line 3: 3 columns under a header of 2", "'y', 'z'"),
+    "a row too short": ("data.csv", b"body,topic\na\n", "line 2: 1 columns under a header of 2", "['a']"),
+    "semicolons": ("data.csv", b"body;topic\na;x\n", "line 1: the fields are separated by a semicolon", "body;topic"),
+    "bars": ("data.tsv", b"body|topic\na|x\n", "line 1: the fields are separated by a vertical bar", "body|topic"),
+    "TABs in a .csv": ("data.csv", b"body\ttopic\na\tx\n", "line 1: the fields are separated by a tab", "body\ttopic"),
+    "commas in a .tsv": ("data.tsv", b"body,topic\na,x\n", "line 1: the fields are separated by a comma", "body,topic"),
+    "an open quote": ("data.csv", b'body,topic\na,x\n"b,y\n', "line 3: not CSV", "unexpected end of data"),
+    "an empty file": ("data.csv", b"", "line 1: there is no field `body`", "fields: none"),
+    "empty lines": ("data.tsv", b"\n\n", "line 2: there is no field `body`", "fields: none"),
+    "UTF-16": ("data.csv", "body,topic\na,x\n".encode("utf-16"), "line 1: not UTF-8", "ff fe"),
+    "Latin-1": ("data.csv", "body,topic\ngröße,x\n".encode("latin-1"), "line 2, byte 13: not UTF-8", "0xf6"),
+    "no Parquet": ("data.parquet", b"PAR1 and then nothing", "not a Parquet file", "Parquet"),
+    "half of a Parquet": ("data.pq", as_parquet(ROWS * 100)[:-50], "not a Parquet file", "Parquet"),
+    "half of a gzip": ("data.csv.gz", gzip.compress(b"body,topic\na,x\n")[:-9], "truncated or damaged", "near byte"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIRT)
+def test_dirt_is_named_with_file_line_and_what_was_given(tmp_path: Path, name: str) -> None:
+    file, content, problem, given = DIRT[name]
+    path = written(tmp_path / file, content)
+    with pytest.raises(DataError) as caught:
+        read(path)
+    assert str(path) in caught.value.problem
+    assert problem in caught.value.problem
+    assert given in str(caught.value.given)
+
+
+def test_the_nearest_field_is_proposed_for_the_knob_that_names_none(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        read(written(tmp_path / "data.csv", b"body,topics\na,x\n"))
+    assert caught.value.do == "set `room.label_field` to topics in params.yaml"
+    assert "`room.label_field`" in caught.value.expected
+
+
+def test_what_a_json_object_is_like_is_told_by_the_fields_that_are_wanted(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        read(written(tmp_path / "data.jsonl", b"3\n"))
+    assert caught.value.expected.endswith('{"body": …, "topic": …}')
+
+
+def test_blank_lines_may_hold_separators_and_lines_end_in_any_way(tmp_path: Path) -> None:
+    path = written(tmp_path / "data.tsv", b'\r\nbody\ttopic\r\na\tx\r\n \t\t\t\r\n\r\n"b\r\nc"\ty\n\t\r\n')
+    assert read(path) == [("a", "x"), ("b\r\nc", "y"), ("", "")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("data.csv", b"body,topic\ra,x\rb,y\r"), ("data.jsonl", b'{"body":"a","topic":"x"}\r{"body":"b","topic":"y"}')],
+)
+def test_a_carriage_return_by_itself_ends_a_line(tmp_path: Path, name: str, content: bytes) -> None:
+    assert read(written(tmp_path / name, content)) == [("a", "x"), ("b", "y")]
+
+
+def test_the_name_of_a_single_column_may_hold_a_separator(tmp_path: Path) -> None:
+    path = written(tmp_path / "data.csv", b"body; or text\na\n")
+    rows = FORMATS[".csv"](path, {"text_field": "body; or text"}, Meter())
+    assert [values for _, values in rows] == [{"body; or text": "a"}]
+
+
+def test_half_a_surrogate_pair_is_a_question_mark_in_texts_and_labels(tmp_path: Path) -> None:
+    path = written(tmp_path / "data.jsonl", b'{"body": "fine \\ud83d", "topic": "\\ude00", "n": NaN}\n')
+    assert read(path) == [("fine ?", "?")]

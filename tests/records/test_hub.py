@@ -1,0 +1,104 @@
+"""Claim: a split of a dataset of the hub gives rows like those of a file, and trouble is told in the asker's words."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+from clozeline.errors import DataError, TransientError
+from clozeline.records.hub import HubKnobs, HubSplit, hub_rows
+
+FIELDS = {"room.text_field": "body", "room.label_field": "topic"}
+KNOBS = HubKnobs(dataset="room.dataset", revision="room.revision", every="room.dataset and room.split")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset as the hub keeps it: Parquet files by split, whose features say what the numbers stand for."""
+    folder = tmp_path_factory.mktemp("hub")
+    topic = datasets.ClassLabel(names=["no", "yes"])
+    body = datasets.Value("string")
+    features = datasets.Features({"body": body, "topic": topic, "tags": datasets.Sequence(topic)})
+    for split, labels in {"train": [0, 1], "validation": [1, -1]}.items():
+        bodies = [f"{split} {label}" for label in labels]
+        rows = {"body": bodies, "topic": labels, "tags": [[label, 1] for label in labels]}
+        datasets.Dataset.from_dict(rows, features=features).to_parquet(folder / f"{split}-00000-of-00001.parquet")
+    return folder
+
+
+def split_of(dataset: Path | str, split: str = "train", subset: str | None = None) -> HubSplit:
+    return HubSplit(str(dataset), subset, split, None, KNOBS)
+
+
+def test_rows_come_in_order_with_their_places_and_classes_by_their_names(folder: Path) -> None:
+    places, values = zip(*hub_rows(split_of(folder), FIELDS), strict=True)
+    assert places == (f"{folder}, train row 0", f"{folder}, train row 1")
+    assert [(row["body"], row["topic"]) for row in values] == [("train 0", "no"), ("train 1", "yes")]
+
+
+def test_a_class_that_is_kept_secret_is_none(folder: Path) -> None:
+    rows = hub_rows(split_of(folder, "validation"), FIELDS)
+    assert [values["topic"] for _, values in rows] == ["yes", None]
+
+
+def test_each_of_a_list_of_classes_has_its_name(folder: Path) -> None:
+    rows = hub_rows(split_of(folder), {"room.tags_field": "tags"})
+    assert [values["tags"] for _, values in rows] == [["no", "yes"], ["yes", "yes"]]
+
+
+def test_a_field_that_is_not_there_is_named_with_its_knob(folder: Path) -> None:
+    with pytest.raises(DataError, match="train row 0: there is no field `topics`") as caught:
+        list(hub_rows(split_of(folder), {"room.label_field": "topics"}))
+    assert caught.value.do == "set `room.label_field` to topic in params.yaml"
+
+
+@pytest.mark.parametrize("wrong", [{"split": "trian"}, {"subset": "nope"}])
+def test_what_the_dataset_does_not_have_is_named_before_a_row_is_asked_for(folder: Path, wrong: dict[str, str]) -> None:
+    with pytest.raises(DataError, match="this dataset cannot be read") as caught:
+        hub_rows(split_of(folder, **wrong), FIELDS)
+    assert all(value in str(caught.value.given) for value in wrong.values())
+    assert caught.value.do == "correct room.dataset and room.split in params.yaml"
+
+
+def test_a_hub_that_does_not_answer_may_answer_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*args: Any, **kwargs: Any) -> None:
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(datasets, "load_dataset", unreachable)
+    with pytest.raises(TransientError, match="the hub did not answer") as caught:
+        hub_rows(split_of("someone/something"), FIELDS)
+    assert caught.value.do == "run again later, or give room.dataset as a local folder"
+
+
+def test_a_hub_that_stops_answering_in_the_middle_may_go_on_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Breaking:
+        features = None
+
+        def __iter__(self):
+            yield {"body": "a", "topic": "x"}
+            raise ConnectionError("gone")
+
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: Breaking())
+    rows = hub_rows(split_of("someone/something"), FIELDS)
+    assert next(rows) == ("someone/something, train row 0", {"body": "a", "topic": "x"})
+    with pytest.raises(TransientError, match="the hub did not answer"):
+        next(rows)
+
+
+def test_a_name_without_a_revision_is_warned_of_and_a_folder_is_not(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Empty:
+        features = None
+
+        def __iter__(self):
+            return iter(())
+
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: Empty())
+    with caplog.at_level(logging.WARNING):
+        list(hub_rows(split_of(folder), FIELDS))
+        assert caplog.messages == []
+        list(hub_rows(split_of("someone/something"), FIELDS))
+    assert caplog.messages == ["someone/something: without room.revision, the same name may be other text tomorrow"]
