@@ -9,6 +9,7 @@ import pytest
 import torch
 from onnx import ModelProto, TensorProto, ValueInfoProto
 from transformers import (
+    AutoModel,
     AutoModelForMaskedLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
@@ -18,6 +19,7 @@ from transformers import (
 
 from clozeline.errors import ArtifactError
 from clozeline.exporting.graph import op_counts, read_graph, write_graph
+from clozeline.exporting.in_half import in_half
 from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.quantization import Scheme, quantize
 from clozeline.exporting.sizes import settle_sizes
@@ -46,6 +48,7 @@ HEADS = [
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     AutoModelForQuestionAnswering,
+    AutoModel,
 ]
 
 
@@ -135,6 +138,19 @@ def test_int8_opens_near_fp32_with_every_weight_and_the_table_in_8_bits(
     assert sum(trained.model.config.vocab_size in t.dims for t in _matrices(quantized.model)) == 1
     assert op_counts(quantized.model)["MatMul"] == op_counts(graph)["MatMul"] - quantized.num_matmuls
     GraphSession(tmp_path / "model.int8.onnx", input_names=inputs, num_threads=1)
+
+
+@pytest.mark.parametrize("head", [AutoModelForMaskedLM], scope="module")
+@pytest.mark.parametrize("family", EXPORTED, scope="module")
+def test_in_half_it_is_near_fp32_and_every_weight_has_16_bits(
+    trained: TrainedModel, exported: Exported, tmp_path: Path
+) -> None:
+    half = in_half(exported.graph)
+    write_graph(half, tmp_path / "half.onnx")
+    assert 0 < largest_difference(trained, tmp_path / "half.onnx", exported.inputs) < 0.02
+    weights = [tensor for tensor in half.graph.initializer if sum(size > 1 for size in tensor.dims) > 1]
+    assert TensorProto.FLOAT not in {tensor.data_type for tensor in weights}
+    assert sum(trained.model.config.vocab_size in tensor.dims for tensor in weights) == 1
 
 
 @pytest.mark.parametrize("head", [AutoModelForMaskedLM], scope="module")

@@ -13,7 +13,7 @@ from transformers import BertConfig, BertForMaskedLM
 from clozeline.errors import ArtifactError, GateError
 from clozeline.exporting.graph import op_counts
 from clozeline.exporting.quantization import PRODUCT
-from clozeline.inference.manifest import FILES, read_manifest, record_of, verify
+from clozeline.inference.manifest import FILES, HALF_GRAPH, read_manifest, record_of, verify
 from clozeline.inference.package import load
 from clozeline.params import ExportGates, ExportParams, RungParams, read_params
 from clozeline.stages import export
@@ -151,14 +151,17 @@ def test_no_path_of_this_machine_is_in_the_package(encoder_package: Path, small_
         assert str(Path.home()).encode() not in content
 
 
-def test_the_int8_file_is_about_a_quarter(save_trained: Callable[[Any], Path], export_model: ExportModel) -> None:
+def test_the_int8_file_is_about_a_quarter_and_that_in_half_the_half(
+    save_trained: Callable[[Any], Path], export_model: ExportModel
+) -> None:
     config = BertConfig(
         vocab_size=8000, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=256
     )
     torch.manual_seed(0)
-    package = export_model(save_trained(BertForMaskedLM(config)))
+    package = export_model(save_trained(BertForMaskedLM(config)), half=True)
     metrics = metrics_of(package)
     assert metrics["int8_size_bytes"] < 0.30 * metrics["fp32_size_bytes"]
+    assert metrics["half"]["size_bytes"] < 0.55 * metrics["fp32_size_bytes"]
     # The vocabulary table is there once, in both files.
     assert metrics["fp32_size_bytes"] < 1.1 * 4 * BertForMaskedLM(config).num_parameters()
 
@@ -192,6 +195,48 @@ def test_knobs_reach_the_graph(small_encoder: Path, export_model: ExportModel) -
     graph = onnx.load(package / FILES.int8)
     assert {opset.version for opset in graph.opset_import} == {18}
     assert op_counts(graph)["DynamicQuantizeLinear"] > 0
+
+
+@pytest.fixture(scope="module")
+def half_package(small_encoder: Path, export_model: ExportModel) -> Path:
+    return export_model(small_encoder, half=True)
+
+
+def test_a_graph_in_half_lies_beside_the_others_with_what_it_showed(half_package: Path, encoder_package: Path) -> None:
+    manifest, metrics = read_manifest(half_package), metrics_of(half_package)
+    assert {file.name for file in half_package.iterdir()} == {*FILES, HALF_GRAPH}
+    verify(half_package, manifest)
+    assert manifest.half is not None
+    assert manifest.half.is_passed
+    assert metrics["half"] == json.loads(manifest.half.model_dump_json())
+    assert (
+        metrics["half"]["size_bytes"] == (half_package / HALF_GRAPH).stat().st_size < 0.7 * metrics["fp32_size_bytes"]
+    )
+    assert metrics["half"]["agreement"]["value"] > 0.95
+    assert 0 < metrics["half"]["largest_value"] < 65_504
+    for name in (FILES.fp32, FILES.int8):
+        assert (half_package / name).read_bytes() == (encoder_package / name).read_bytes()
+    assert read_manifest(encoder_package).half is None
+
+
+def test_a_second_graph_in_half_has_the_same_bytes(
+    half_package: Path, small_encoder: Path, export_model: ExportModel
+) -> None:
+    again = export_model(small_encoder, half=True)
+    assert (again / HALF_GRAPH).read_bytes() == (half_package / HALF_GRAPH).read_bytes()
+
+
+def test_a_graph_in_half_that_fails_is_left_out_and_it_is_said(
+    small_encoder: Path, export_model: ExportModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("clozeline.exporting.proof.LARGEST_HALF", 1e-3)
+    package = export_model(small_encoder, half=True)
+    manifest = read_manifest(package)
+    assert {file.name for file in package.iterdir()} == set(FILES)
+    assert manifest.half is not None
+    assert [check.name for check in manifest.half.checks if not check.is_passed] == ["largest_value"]
+    assert manifest.served == "int8"
+    assert "float16 fails, and is left out: largest_value" in caplog.text
 
 
 def test_a_graph_that_differs_is_refused_and_the_old_package_stays(

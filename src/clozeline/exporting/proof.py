@@ -4,6 +4,7 @@ A answers, T texts.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,11 @@ import numpy.typing as npt
 from clozeline.exporting.answers import Answers, logits
 from clozeline.exporting.exams.kinds import exam_of
 from clozeline.exporting.graph import size_of
-from clozeline.exporting.ratios import ratio_of_figures, share
+from clozeline.exporting.in_half import LARGEST, LARGEST_HALF
+from clozeline.exporting.ratios import Counts, ratio_of_figures, share
 from clozeline.exporting.sample import Sample
 from clozeline.inference.batching import Batch, padded
-from clozeline.inference.evidence import Check, QuantizationScheme, Rung
+from clozeline.inference.evidence import Check, HalfPrecision, Measured, QuantizationScheme, Rung
 from clozeline.inference.manifest import Manifest
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import open_graph
@@ -29,6 +31,17 @@ _NEIGHBOURS = 8
 _ROUNDS = 3
 """in so many groupings."""
 _SATURATION_TEXTS = 16
+
+
+@dataclass(frozen=True)
+class _Beside:
+    """A graph's answers beside those of fp32."""
+
+    agreement: Measured
+    given: Counts
+    fp32: Counts
+    ratio: Measured
+    cosines_T: npt.NDArray[np.float32] | None
 
 
 class Proof:
@@ -55,21 +68,17 @@ class Proof:
     def rung(self, graph: Path, scheme: QuantizationScheme) -> Rung:
         """What the INT8 graph in the file `graph`, beside tokenizer.json, shows."""
         model = open_graph(graph, self._manifest)
-        exam = self._exam
-        int8 = exam.answers(model, model.batches(exam.texts))
-        cosines_T = _cosines(self._fp32, int8)
+        beside = self._beside(model)
         flips_A, batch_cosines = self._by_neighbours(model)
-        fp32_counts, int8_counts = exam.counts(self._fp32, self._fp32), exam.counts(int8, self._fp32)
-        matters_A = exam.matters(self._fp32, int8)
-        text_A = exam.text_A
+        text_A, cosines_T = self._exam.text_A, beside.cosines_T
         rung = Rung(
             scheme=scheme,
             size_bytes=size_of(graph),
-            agreement=share((self._fp32.top1_A == int8.top1_A)[matters_A], text_A[matters_A]),
-            metric=exam.metric,
-            fp32_metric=fp32_counts.value,
-            int8_metric=int8_counts.value,
-            metric_ratio=ratio_of_figures(int8_counts, fp32_counts, num_items=exam.num_items),
+            agreement=beside.agreement,
+            metric=self._exam.metric,
+            fp32_metric=beside.fp32.value,
+            int8_metric=beside.given.value,
+            metric_ratio=beside.ratio,
             embedding_cosine_mean=None if cosines_T is None else float(cosines_T.mean()),
             embedding_cosine_min=None if cosines_T is None else float(cosines_T.min()),
             batch_flips=share(flips_A, np.tile(text_A[: len(flips_A) // _ROUNDS], _ROUNDS)),
@@ -78,6 +87,47 @@ class Proof:
             checks=(),
         )
         return rung.model_copy(update={"checks": checks(rung, self._gates)})
+
+    def half(self, graph: Path, largest_value: float) -> HalfPrecision:
+        """What the graph in float16 in the file `graph` shows; `largest_value` as of `largest`."""
+        beside = self._beside(open_graph(graph, self._manifest))
+        return HalfPrecision(
+            size_bytes=size_of(graph),
+            largest_value=largest_value,
+            agreement=beside.agreement,
+            metric=self._exam.metric,
+            fp32_metric=beside.fp32.value,
+            fp16_metric=beside.given.value,
+            metric_ratio=beside.ratio,
+            embedding_cosine_min=None if beside.cosines_T is None else float(beside.cosines_T.min()),
+            checks=(
+                _at_least("agreement", beside.agreement.value, self._gates.min_agreement),
+                _at_least("metric_ratio", beside.ratio.value, self._gates.min_metric_ratio),
+                _at_most("largest_value", largest_value, LARGEST_HALF),
+            ),
+        )
+
+    def largest(self, graph: Path) -> float:
+        """What the graph of `in_half.watched` in the file `graph` says, on some of the texts."""
+        model = open_graph(graph, self._manifest)
+        texts, pad_id = self._exam.texts[:_BATCH_TEXTS], self._manifest.special_tokens.pad_id
+        # With the others asked for too, nothing is left out.
+        outputs = [output.name for output in self._manifest.outputs if output.dtype == "float32"]
+        ran = model.run_batches(_mixed(texts, pad_id, 0), LARGEST, *outputs)
+        return max(float(largest) for _, (largest, *_) in ran)
+
+    def _beside(self, model: OpenModel) -> _Beside:
+        exam = self._exam
+        given = exam.answers(model, model.batches(exam.texts))
+        counts, fp32_counts = exam.counts(given, self._fp32), exam.counts(self._fp32, self._fp32)
+        matters_A = exam.matters(self._fp32, given)
+        return _Beside(
+            agreement=share((self._fp32.top1_A == given.top1_A)[matters_A], exam.text_A[matters_A]),
+            given=counts,
+            fp32=fp32_counts,
+            ratio=ratio_of_figures(counts, fp32_counts, num_items=exam.num_items),
+            cosines_T=_cosines(self._fp32, given),
+        )
 
     def _by_neighbours(self, model: OpenModel) -> tuple[npt.NDArray[np.bool_], list[float]]:
         """Whether each answer differs when its text is among others, of every grouping; the least cosine of each."""
@@ -104,16 +154,17 @@ def checks(rung: Rung, gates: ExportGates) -> tuple[Check, ...]:
     }
     high = {"batch_flips": (rung.batch_flips.value, gates.max_batch_flips), "saturation": (rung.saturation, 0.0)}
     return (
-        *(
-            Check(name=name, given=given, must_be="at least", limit=limit, is_passed=given >= limit)
-            for name, (given, limit) in low.items()
-            if given is not None
-        ),
-        *(
-            Check(name=name, given=given, must_be="at most", limit=limit, is_passed=given <= limit)
-            for name, (given, limit) in high.items()
-        ),
+        *(_at_least(name, given, limit) for name, (given, limit) in low.items() if given is not None),
+        *(_at_most(name, given, limit) for name, (given, limit) in high.items()),
     )
+
+
+def _at_least(name: str, given: float, limit: float) -> Check:
+    return Check(name=name, given=given, must_be="at least", limit=limit, is_passed=given >= limit)
+
+
+def _at_most(name: str, given: float, limit: float) -> Check:
+    return Check(name=name, given=given, must_be="at most", limit=limit, is_passed=given <= limit)
 
 
 def _mixed(texts: Sequence[TokenizedText], pad_id: int, number: int) -> Iterator[Batch]:

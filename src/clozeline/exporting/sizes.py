@@ -73,12 +73,12 @@ def _replace(node: NodeProto, value: np.ndarray[tuple[int, ...], np.dtype[np.int
 
 def _axes(model: ModelProto) -> dict[str, _Axes]:
     """What shape inference knows."""
-    inferred = onnx.shape_inference.infer_shapes(_outline(model), data_prop=True).graph
+    inferred = onnx.shape_inference.infer_shapes(outline(model), data_prop=True).graph
     values = [*inferred.value_info, *inferred.input]
     return {value.name: tuple(_size(axis) for axis in value.type.tensor_type.shape.dim) for value in values}
 
 
-def _outline(model: ModelProto) -> ModelProto:
+def outline(model: ModelProto) -> ModelProto:
     """A copy without weights: those of a large model are too many for shape inference, and to be there twice."""
     graph = model.graph
     tensors = [

@@ -95,3 +95,25 @@ class Rung(Record):
     @property
     def is_passed(self) -> bool:
         return all(check.is_passed for check in self.checks)
+
+
+class HalfPrecision(Record):
+    """What the graph in float16 shows. A CPU, where that is measured, rounds fewer of its numbers than a GPU does."""
+
+    size_bytes: int
+    """Of the file."""
+    largest_value: float
+    """Of all that it computes in float16, on some of the texts: it holds 65,504."""
+    agreement: Measured
+    """As of a `Rung`."""
+    metric: Metric
+    fp32_metric: float
+    fp16_metric: float
+    metric_ratio: Measured
+    """Its own over fp32's."""
+    embedding_cosine_min: float | None
+    checks: tuple[Check, ...]
+
+    @property
+    def is_passed(self) -> bool:
+        return all(check.is_passed for check in self.checks)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import Field, ValidationError
 
 from clozeline.errors import ArtifactError
-from clozeline.inference.evidence import QuantizationScheme, Record, Rung
+from clozeline.inference.evidence import HalfPrecision, QuantizationScheme, Record, Rung
 from clozeline.inference.scores import ScoreFunction
 
 Precision = Literal["int8", "fp32"]
@@ -29,6 +29,9 @@ class PackageFiles(NamedTuple):
 
 FILES = PackageFiles()
 GRAPHS: Mapping[Precision, str] = MappingProxyType({"fp32": FILES.fp32, "int8": FILES.int8})
+
+HALF_GRAPH = "model.fp16.onnx"
+"""The graph in float16, for GPUs, if one was asked for; nothing here runs it."""
 
 
 def data_file(graph: str) -> str:
@@ -92,6 +95,8 @@ class Manifest(Record):
     """Of `model.int8.onnx`; None if there is no such file, because no scheme passed."""
     ladder: tuple[Rung, ...] = ()
     """The schemes that were tried, in their order; the last is the one that passed, if one did."""
+    half: HalfPrecision | None = None
+    """Of the graph in float16; None: none was asked for. It is in the package if it passed."""
     opset: int
     versions: dict[str, str]
     """Of the packages that made the files."""

@@ -35,6 +35,8 @@ class ExportParams(Section):
     per_channel: bool
     ladder: tuple[RungParams, ...]
     """Tried in this order; the first that passes `gates` is served."""
+    half: bool
+    """Whether there is a graph in float16 too."""
     gates: ExportGates
     num_agreement_texts: Count
     num_calibration_texts: Count

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ConfigDict
 
 from clozeline import atomic
 from clozeline.errors import GateError
-from clozeline.exporting.graph import absorb_graph, declare, op_counts, size_of, write_graph
+from clozeline.exporting.graph import absorb_graph, declare, op_counts, remove_graph, size_of, write_graph
+from clozeline.exporting.in_half import in_half, watched
 from clozeline.exporting.ladder import Climbed, Ladder
 from clozeline.exporting.outputs import outputs_of
 from clozeline.exporting.parity import largest_difference
@@ -22,9 +23,18 @@ from clozeline.exporting.sizes import settle_sizes
 from clozeline.exporting.through_optimum import export_onnx, head_products, last_layer_of
 from clozeline.exporting.trained import TrainedModel, open_trained
 from clozeline.held_out import read_held_out
-from clozeline.inference.evidence import Rung
+from clozeline.inference.evidence import HalfPrecision, Rung
 from clozeline.inference.latency import measure
-from clozeline.inference.manifest import FILES, LastLayer, Manifest, Precision, SpecialTokens, TensorSpec, record_of
+from clozeline.inference.manifest import (
+    FILES,
+    HALF_GRAPH,
+    LastLayer,
+    Manifest,
+    Precision,
+    SpecialTokens,
+    TensorSpec,
+    record_of,
+)
 from clozeline.inference.session import MASKS_ONLY
 from clozeline.params import ExportParams
 
@@ -78,6 +88,8 @@ class ExportMetrics(BaseModel):
     """Left in fp32: products of two activations, the small layers of the head, and what the scheme leaves out."""
     ladder: tuple[Rung, ...]
     """Every scheme that was tried, with its figures; those above are of the one that is served."""
+    half: HalfPrecision | None = None
+    """Of the graph in float16, if one was asked for."""
 
 
 def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path, metrics: Path) -> None:
@@ -116,9 +128,10 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
         ladder = Ladder(graph, folder, draft, head_products(trained, graph), params)
         proof = Proof(folder / FILES.fp32, draft, sample, params.gates)
         climbed = ladder.climb(proof, calibration.texts or sample.texts[: params.num_calibration_texts])
-        manifest = _manifest(folder, draft, climbed)
+        half = _half(graph, folder, proof) if params.half else None
+        manifest = _manifest(folder, draft, climbed, half)
         (folder / FILES.manifest).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        record = _record(folder, sample, difference, climbed, draft.last_layer)
+        record = _record(folder, sample, difference, climbed, manifest)
         if climbed.quantized is None:
             _LOG.warning("%s: no INT8 scheme of `export.ladder` passed `export.gates`: fp32 is served", out)
         _LOG.info("%s answers %s", out, measure(folder, repeats=5))
@@ -181,26 +194,42 @@ def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, l
     )
 
 
-def _manifest(folder: Path, draft: Manifest, climbed: Climbed) -> Manifest:
+def _half(graph: ModelProto, folder: Path, proof: Proof) -> HalfPrecision:
+    """Write the graph in float16 too; it stays if it shows what is asked of it."""
+    path = folder / HALF_GRAPH
+    write_graph(watched(graph), path)
+    largest_value = proof.largest(path)
+    write_graph(in_half(graph), path)
+    half = proof.half(path, largest_value)
+    if not half.is_passed:
+        remove_graph(path)
+        failed = "; ".join(str(check) for check in half.checks if not check.is_passed)
+        _LOG.warning("the graph in float16 fails, and is left out: %s", failed)
+    return half
+
+
+def _manifest(folder: Path, draft: Manifest, climbed: Climbed, half: HalfPrecision | None) -> Manifest:
     names = sorted(file.name for file in folder.iterdir())
     return draft.model_copy(
         update={
             "served": "int8" if climbed.quantized else "fp32",
             "quantization": climbed.rungs[-1].scheme if climbed.quantized else None,
             "ladder": climbed.rungs,
+            "half": half,
             "files": {name: record_of(folder / name) for name in names},
         }
     )
 
 
-def _record(folder: Path, sample: Sample, difference: float, climbed: Climbed, last_layer: LastLayer) -> ExportMetrics:
+def _record(folder: Path, sample: Sample, difference: float, climbed: Climbed, manifest: Manifest) -> ExportMetrics:
     record = ExportMetrics(
         served="fp32",
         fp32_size_bytes=size_of(folder / FILES.fp32),
         parity_max_abs_difference=difference,
-        last_layer=last_layer,
+        last_layer=manifest.last_layer,
         num_agreement_texts=len(sample.held_out or sample.texts),
         ladder=climbed.rungs,
+        half=manifest.half,
     )
     if climbed.quantized is None:
         return record
