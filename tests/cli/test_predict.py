@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny_packages import write_classifier, write_encoder
+from clozeline.inference.classifier import Classifier
+from clozeline.inference.package import load
+from tests.tiny_packages import write_classifier, write_encoder, write_ranker
 
 CLOZELINE = [sys.executable, "-m", "clozeline"]
 
@@ -20,6 +22,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("project")
     write_encoder(folder / "dist" / "encoder")
     write_classifier(folder / "dist" / "library")
+    write_ranker(folder / "others" / "ranker")
     return folder
 
 
@@ -60,6 +63,18 @@ def test_classify_writes_the_likeliest_labels(project: Path) -> None:
     assert float(lines[0][3]) > float(lines[1][3])
 
 
+def test_a_model_of_pairs_reads_each_text_with_another(project: Path) -> None:
+    ranker = load(project / "others" / "ranker")
+    assert isinstance(ranker, Classifier)
+    expected = [scores[0].score for scores in ranker.classify([("open", "the file"), ("a", "the file")])]
+    asked = ("--model", "others/ranker")
+    by_option = lines_of(project, "classify", "open", "a", "--with", "the file", *asked)
+    by_tab = lines_of(project, "classify", "-", *asked, given=b"open\tthe file\na\tthe file\n")
+    assert [float(line[3]) for line in by_option] == pytest.approx(expected, abs=1e-5)
+    assert [line[1:] for line in by_tab] == [line[1:] for line in by_option]
+    assert [line[0] for line in by_tab] == [r"open\tthe file", r"a\tthe file"]
+
+
 @pytest.mark.parametrize(("verb", "key"), [("fill", "masks"), ("embed", "embedding"), ("classify", "labels")])
 def test_each_line_of_standard_input_is_a_text_and_gets_an_object_of_json(project: Path, verb: str, key: str) -> None:
     done = ask(project, verb, "-", "--json", given="é [MASK]\r\n\n  a [MASK]  \n".encode())
@@ -91,6 +106,8 @@ def test_in_a_terminal_there_is_a_table(project: Path) -> None:
         (["fill", "[MASK]", "--targets", "lists"], 3, ["a target is not one token", "'lists'"]),
         (["embed", "a " * 100], 3, ["text 0 is too long", "102 tokens", "64 tokens"]),
         (["fill", "[MASK]", "--model", "dist/library"], 2, ["dist/library does something else", "classify"]),
+        (["classify", "a", "--model", "others/ranker"], 3, ["text 0 has no second text", "--with"]),
+        (["classify", "a", "--with", "b"], 2, ["reads one text at a time", "leave --with out"]),
         (["embed", "a", "--model", "dist/nothing"], 4, ["dist/nothing is not an exported model", "dvc repro"]),
     ],
 )

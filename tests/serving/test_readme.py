@@ -22,5 +22,6 @@ def test_each_client_of_the_readme_is_answered(client: httpx.Client) -> None:
     assert len(answered["labels"]) == 2
     assert all(entity.entity_group for entity in answered["found"])
     answer = answered["answer"]
-    assert answered["asked"]["context"][answer.start : answer.end] == answer.answer
+    assert answered["where"]["context"][answer.start : answer.end] == answer.answer
+    assert {label["label"] for label in answered["chosen"]} == {"list", "file"}
     assert sorted(rank["index"] for rank in answered["ranks"]) == [0, 1]

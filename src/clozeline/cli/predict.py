@@ -14,11 +14,15 @@ from clozeline.cli.asking import (
     chunks,
     opened,
 )
+from clozeline.errors import DataError, ParamsError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from clozeline.inference.classifier import Classifier
     from clozeline.inference.embedder import Embedder
     from clozeline.inference.encoder import Encoder
+    from clozeline.inference.tokenization import Given
 
 
 def add_to(app: typer.Typer) -> None:
@@ -86,12 +90,18 @@ def embed(
 def classify(
     texts: TextsArgument,
     model: ModelOption = None,
+    second: Annotated[
+        str | None,
+        typer.Option(
+            "--with", help="Of a model of pairs: each TEXT is read with this one. It may stand behind a tab instead."
+        ),
+    ] = None,
     top_k: Annotated[int, typer.Option(min=1, help="Labels for each text.")] = 5,
     truncate: TruncateOption = False,
     precision: PrecisionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Label each text.
+    """Label each text, or each pair of texts where the model was trained on pairs.
 
     In a terminal: a table. Else: tab-separated text, rank, label, probability.
 
@@ -99,13 +109,14 @@ def classify(
 
     - `clozeline classify "Apply a 2D convolution over an input."`
     - `clozeline classify - --top-k 1 --model dist/library < texts.txt`
+    - `clozeline classify "How old are you?" --with "What is your age?" --model dist/qqp`
     """
     from clozeline.cli import answers
 
     classifier = _classifier(model, precision)
     show = answers.printer(as_json, answers.CLASSIFY)
     for chunk in chunks(texts):
-        show(chunk, classifier.classify(chunk, top_k=top_k, truncate=truncate))
+        show(chunk, classifier.classify(_given(chunk, second, classifier), top_k=top_k, truncate=truncate))
 
 
 def _encoder(place: str | None, precision: Literal["int8", "fp32"] | None) -> "Encoder":
@@ -131,3 +142,31 @@ def _classifier(place: str | None, precision: Literal["int8", "fp32"] | None) ->
     model = opened(place, ("text-classification",), precision)
     assert isinstance(model, Classifier)
     return model
+
+
+def _given(texts: list[str], second: str | None, classifier: "Classifier") -> "Sequence[Given]":
+    """What the classifier reads: the texts, or each with the second of its pair."""
+    if classifier.manifest.reads_pairs:
+        return [_pair(number, text, second) for number, text in enumerate(texts)]
+    if second is not None:
+        raise ParamsError(
+            "the model reads one text at a time",
+            given="--with",
+            expected="a model that was trained on pairs of texts",
+            do="leave --with out, or choose another --model",
+        )
+    return texts
+
+
+def _pair(number: int, text: str, second: str | None) -> tuple[str, str]:
+    if second is not None:
+        return text, second
+    first, tab, behind = text.partition("\t")
+    if not tab:
+        raise DataError(
+            f"text {number} has no second text",
+            given=repr(text[:60]),
+            expected="two texts, for the model reads pairs",
+            do="write the second one behind --with, or behind a tab",
+        )
+    return first, behind

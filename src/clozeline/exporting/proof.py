@@ -114,7 +114,7 @@ class Proof:
         # With the others asked for too, nothing is left out.
         outputs = [output.name for output in self._manifest.outputs if output.dtype == "float32"]
         ran = model.run_batches(_mixed(texts, pad_id, 0), LARGEST, *outputs)
-        return max(float(largest) for _, (largest, *_) in ran)
+        return max(float(values[0]) for _, values in ran)
 
     def _beside(self, model: OpenModel) -> _Beside:
         exam = self._exam

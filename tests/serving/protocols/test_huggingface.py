@@ -1,12 +1,14 @@
 """`huggingface_hub.InferenceClient` asks this server's pipelines; `make test-clients` does so with a newer one."""
 
 from collections.abc import Callable
+from importlib.metadata import version
 
 import httpx
 import numpy as np
 import pytest
 from huggingface_hub import InferenceClient
 
+SENTENCES = {"inputs": {"source_sentence": "the list", "sentences": ["the list", "a"]}}
 Asking = Callable[[str], InferenceClient]
 
 
@@ -48,6 +50,28 @@ def test_it_compares_sentences(asking: Asking) -> None:
     cosines = asking("sentence-similarity").sentence_similarity("the list", other_sentences=["the list", "a"])
     assert cosines[0] == pytest.approx(1)
     assert cosines[1] < 0.999
+
+
+def test_it_chooses_among_labels_that_nobody_trained(asking: Asking, client: httpx.Client) -> None:
+    """Its two generations read two shapes."""
+    is_first = version("huggingface_hub").startswith("0.")
+    labels, template = ["list", "file", "é"], "of {}"
+    asked = asking(f"zero-shot-classification{'-lists' if is_first else ''}")
+    found = asked.zero_shot_classification("open it", labels, multi_label=False, hypothesis_template=template)
+    parameters = {"candidate_labels": labels, "hypothesis_template": template}
+    own = client.post("/zero-shot", json={"inputs": "open it", "parameters": parameters}).json()
+    assert {one.label: one.score for one in found} == pytest.approx({one["label"]: one["score"] for one in own})
+    assert sum(one.score for one in found) == pytest.approx(1)
+
+
+def test_it_asks_the_routes_of_text_embeddings_inference_too(client: httpx.Client) -> None:
+    def asking_at(path: str) -> InferenceClient:
+        return InferenceClient(model=str(client.base_url.join(path)))
+
+    vectors = asking_at("/embed").feature_extraction("open the file")
+    np.testing.assert_allclose(vectors, client.post("/embed", json={"inputs": "open the file"}).json(), atol=1e-6)
+    cosines = asking_at("/similarity").sentence_similarity("the list", other_sentences=["the list", "a"])
+    assert cosines == pytest.approx(client.post("/similarity", json=SENTENCES).json(), abs=1e-6)
 
 
 def test_it_tells_what_is_wrong(asking: Asking) -> None:
