@@ -36,6 +36,37 @@ def test_several_labels_are_scored_each_for_itself(client: httpx.Client, catalog
     assert sum(one["score"] for one in softmax) == pytest.approx(1)
 
 
+PAIRS = [{"text": "open", "text_pair": "the file"}, {"text": "é", "text_pair": "a list"}]
+
+
+@pytest.mark.parametrize("route", ["/classify", "/pipeline/text-classification"])
+def test_pairs_are_asked_of_the_model_that_reads_pairs(client: httpx.Client, catalogue: Catalogue, route: str) -> None:
+    given = [(pair["text"], pair["text_pair"]) for pair in PAIRS]
+    expected = [[asdict(one) for one in scores] for scores in catalogue.classifier("ranker").model.classify(given)]
+    several = client.post(route, json={"inputs": PAIRS})
+    assert several.headers["x-model"] == "ranker"
+    assert [near(labels[0]["score"]) for labels in several.json()] == [labels[0]["score"] for labels in expected]
+    (alone,) = client.post(route, json={"inputs": PAIRS[1], "model": "ranker"}).json()
+    assert near(alone[0]["score"]) == expected[1][0]["score"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({"inputs": PAIRS[0], "model": "library"}, 404, "model"),
+        ({"inputs": {"text": "a"}}, 422, "inputs.text_pair"),
+        ({"inputs": {"text": "a", "text_pair": " "}}, 422, "inputs.text_pair"),
+        ({"inputs": PAIRS[0] | {"other": "a"}}, 422, "inputs.other"),
+        ({"inputs": [PAIRS[0], "a"]}, 422, "inputs[1]"),
+        ({"inputs": ["a", PAIRS[0]]}, 422, "inputs[1]"),
+        ({"inputs": 5}, 422, "inputs"),
+    ],
+)
+def test_what_is_no_pair_is_named(client: httpx.Client, body: object, status: int, param: str) -> None:
+    refused = client.post("/classify", json=body)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (status, param)
+
+
 def test_the_card_says_how_labels_are_given(client: httpx.Client) -> None:
     cards = {card["name"]: card for card in client.get("/models").json()["models"]}
     told = ("label_scores", "decision_threshold", "reads_pairs")

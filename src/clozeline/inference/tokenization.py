@@ -17,6 +17,11 @@ Given = str | tuple[str, str]
 _MAX_CUTTERS = 4
 
 
+def each_text(given: Sequence[Given]) -> list[str]:
+    """Every text, one by one: of those that are read together both."""
+    return [text for one in given for text in ((one,) if isinstance(one, str) else one)]
+
+
 @dataclass(frozen=True, slots=True)
 class TokenizedText:
     """One text as the model reads it, special tokens included."""

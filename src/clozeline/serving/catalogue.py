@@ -145,16 +145,23 @@ class Catalogue:
         name = chosen.identity.name if chosen and name is None else name
         return self._answering(Classifier, "text-classification", name)
 
-    def pair_classifier(self, route: str) -> ServedModel[Classifier]:
-        """The first classifier that reads two texts at a time and answers `route`.
+    def pair_classifier(self, route: str, name: str | None = None) -> ServedModel[Classifier]:
+        """The classifier called `name`, or the first, that reads two texts at a time and answers `route`.
 
         Raises:
             ApiError: 404, there is none.
         """
-        for served in self:
-            model = served.model
-            if isinstance(model, Classifier) and model.manifest.reads_pairs and route in routes_of(model):
-                return ServedModel(served.identity, model)
+        able = [
+            ServedModel(served.identity, model)
+            for served in self
+            if isinstance(model := served.model, Classifier)
+            if model.manifest.reads_pairs and route in routes_of(model)
+        ]
+        for chosen in able:
+            if name in (None, chosen.identity.name):
+                return chosen
+        if able:
+            raise no_such_model(name, [one.identity.name for one in able], route=f"pairs of texts at {route}")
         raise no_model_of_pairs(route)
 
     def zero_shot(self, name: str | None) -> ServedModel[OpenModel]:

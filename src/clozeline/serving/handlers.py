@@ -16,7 +16,7 @@ from clozeline.inference.errors import NoMaskError, TargetError, TextError, Text
 from clozeline.serving.dialects import refusal
 from clozeline.serving.errors import ApiError, problem, shortened
 from clozeline.serving.refusals import internal_error
-from clozeline.serving.schemas import TEXT_TAG, TEXTS_TAG
+from clozeline.serving.schemas import TAGS
 
 _EXPECTED = {
     "string_pattern_mismatch": "text with at least one visible character and no NUL",
@@ -88,7 +88,7 @@ def _param(location: tuple[int | str, ...]) -> str | None:
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif part not in ("body", "header", TEXT_TAG, TEXTS_TAG):
+        elif part not in ("body", "header", *TAGS):
             path += f".{part}" if path else part
     return path or None
 

@@ -44,6 +44,10 @@ CLASSIFY_EXAMPLES: dict[str, Example] = {
             "parameters": {"top_k": 1},
         },
     },
+    "pair": {
+        "summary": "A pair of texts, of a model that reads pairs",
+        "value": {"inputs": {"text": "How do I sort a list?", "text_pair": "Sort a list in place."}},
+    },
 }
 
 TAG_EXAMPLES: dict[str, Example] = {

@@ -1,10 +1,12 @@
 """The routes that models answer."""
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Request, Response
 
 from clozeline.inference.classifier import Classifier, LabelScore
+from clozeline.inference.tokenization import Given, each_text
 from clozeline.serving import schemas
 from clozeline.serving.bodies import JsonRoute
 from clozeline.serving.errors import problem
@@ -17,6 +19,7 @@ from clozeline.serving.vectors import check_dimensions, encoded
 router = APIRouter(route_class=JsonRoute)
 
 _DEFAULT_NUM_LABELS = 5
+_CLASSIFY = "/classify"
 
 
 @router.post(
@@ -72,8 +75,8 @@ async def embed(
 
 
 @router.post(
-    "/classify",
-    summary="Label texts",
+    _CLASSIFY,
+    summary="Label texts, or pairs of them",
     response_model=schemas.ClassifyResponse,
     responses=answered("For each text its likeliest labels, best first"),
 )
@@ -83,17 +86,18 @@ async def classify(
     timeout_milliseconds: schemas.TimeoutMilliseconds = None,
 ) -> Response:
     service = service_of(request)
-    served = service.catalogue.classifier(body.model)
+    catalogue, given = service.catalogue, given_in(body.inputs)
+    of_pairs = isinstance(given[0], tuple)
+    served = catalogue.pair_classifier(_CLASSIFY, body.model) if of_pairs else catalogue.classifier(body.model)
     wanted, function = body.parameters.labels, body.parameters.function_to_apply
     if wanted is not None:
         check_labels(served.model, wanted)
-    texts = texts_of(body.inputs)
     num_labels = len(served.model.manifest.labels)
     reply = await service.asking.ask(
         request,
         served,
-        texts,
-        lambda: served.model.classifying(texts, top_k=num_labels, truncate=body.truncate, function=function),
+        each_text(given),
+        lambda: served.model.classifying(given, top_k=num_labels, truncate=body.truncate, function=function),
         timeout_milliseconds,
     )
     if function in (None, served.model.manifest.label_scores):
@@ -104,6 +108,12 @@ async def classify(
 
 def texts_of(inputs: str | list[str]) -> list[str]:
     return [inputs] if isinstance(inputs, str) else inputs
+
+
+def given_in(inputs: str | schemas.Pair | Sequence[str | schemas.Pair]) -> list[Given]:
+    """Texts, or pairs of them, as a model reads them."""
+    listed = [inputs] if isinstance(inputs, str | schemas.Pair) else inputs
+    return [(one.text, one.text_pair) if isinstance(one, schemas.Pair) else one for one in listed]
 
 
 def with_mask_token(texts: list[str], mask_token: str | None) -> list[str]:

@@ -28,6 +28,9 @@ from clozeline.serving.limits import MAX_TEXT_CHARACTERS, MAX_TEXTS, MAX_TIMEOUT
 
 TEXT_TAG = "(one text)"
 TEXTS_TAG = "(texts)"
+PAIR_TAG, PAIRS_TAG = "(one pair)", "(pairs)"
+TAGS = (TEXT_TAG, TEXTS_TAG, PAIR_TAG, PAIRS_TAG)
+"""Which kind of `inputs` it is, as faults of it are placed; clients hear nothing of that."""
 
 Text = Annotated[
     str,
@@ -148,6 +151,35 @@ class EmbedRequest(RequestBody):
     model: ModelName = None
 
 
+class Pair(RequestBody):
+    """Two texts that are read together, under the names of Hugging Face's pipeline."""
+
+    text: Text
+    text_pair: Text
+
+
+def _labelled_kind(inputs: object) -> str | None:
+    first = inputs[0] if isinstance(inputs, list) and inputs else None
+    if isinstance(first, dict | Pair):
+        return PAIRS_TAG
+    return PAIR_TAG if isinstance(inputs, dict | Pair) else inputs_kind(inputs)
+
+
+_PAIRS = f'a pair of texts, {{"text": …, "text_pair": …}}, or a list of 1 to {MAX_TEXTS} of either'
+LabelledInputs = Annotated[
+    Annotated[Text, Tag(TEXT_TAG)]
+    | Annotated[Texts, Tag(TEXTS_TAG)]
+    | Annotated[Pair, Tag(PAIR_TAG)]
+    | Annotated[Annotated[list[Pair], Field(min_length=1, max_length=MAX_TEXTS)], Tag(PAIRS_TAG)],
+    Field(description=f"One text, {_PAIRS}. Pairs are for models that were trained on pairs."),
+    Discriminator(
+        _labelled_kind,
+        custom_error_type="inputs_type",
+        custom_error_message=f"a text, {_PAIRS}",
+    ),
+]
+
+
 class ClassifyParameters(RequestBody):
     top_k: Annotated[TopK | None, Field(description="Labels for each text; null: 5, or all of `labels`.")] = None
     function_to_apply: Annotated[
@@ -161,7 +193,7 @@ class ClassifyParameters(RequestBody):
 
 
 class ClassifyRequest(RequestBody):
-    inputs: Inputs
+    inputs: LabelledInputs
     parameters: ClassifyParameters = ClassifyParameters()
     truncate: Truncate = False
     model: ModelName = None

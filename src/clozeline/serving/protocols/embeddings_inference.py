@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.manifest import Task
-from clozeline.inference.tokenization import Given
+from clozeline.inference.tokenization import Given, each_text
 from clozeline.serving import schemas
 from clozeline.serving.bodies import JsonRoute
 from clozeline.serving.dialects import HUGGING_FACE
@@ -114,11 +114,10 @@ async def predict(
     given, is_one = _given(body.inputs)
     pairs = any(isinstance(one, tuple) for one in given)
     served = service.catalogue.pair_classifier("/predict") if pairs else service.catalogue.classifier(None)
-    texts = [text for one in given for text in (one if isinstance(one, tuple) else (one,))]
     reply = await service.asking.ask(
         request,
         served,
-        texts,
+        each_text(given),
         lambda: served.model.classifying(
             given,
             top_k=len(served.model.manifest.labels),

@@ -54,7 +54,7 @@ async def feature_extraction(
 
 @router.post(
     "/text-classification",
-    summary="Label texts",
+    summary="Label texts, or pairs of them",
     response_model=schemas.ClassifyResponse,
     responses=answered("For each text its likeliest labels, best first", HUGGING_FACE),
 )

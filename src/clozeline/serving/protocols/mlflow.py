@@ -18,7 +18,7 @@ from clozeline.inference.encoder import Encoder
 from clozeline.inference.manifest import Task
 from clozeline.inference.question import AnyQuestion
 from clozeline.inference.spans import SpanSearch
-from clozeline.inference.tokenization import Given
+from clozeline.inference.tokenization import Given, each_text
 from clozeline.serving import schemas, span_schemas, status_routes
 from clozeline.serving.bodies import JsonRoute
 from clozeline.serving.dialects import MLFLOW
@@ -148,7 +148,7 @@ async def _labelled(
     reply = await service.asking.ask(
         request,
         served,
-        [text for one in given for text in (one if isinstance(one, tuple) else (one,))],
+        each_text(given),
         lambda: served.model.classifying(given, top_k=params.top_k, truncate=params.truncate),
         timeout,
     )
@@ -174,7 +174,7 @@ async def _answered(
     served, pairs = service.catalogue.answerer(name), sent.pairs(_QUESTION)
     search = SpanSearch(top_k=params.top_k)
     check_answer_size(search.top_k, [context for _, context in pairs], "params.top_k")
-    texts = [text for pair in pairs for text in pair]
+    texts = each_text(pairs)
     reply = await service.asking.ask(request, served, texts, lambda: served.model.asking(pairs, search=search), timeout)
     found = await service.asking.tokenizing(
         request, lambda: served.model.best(pairs, reply.answers, search=search), sum(map(len, texts))
