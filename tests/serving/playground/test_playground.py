@@ -6,7 +6,7 @@ import httpx
 import pytest
 from PIL import Image
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.ui import Select
+from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from clozeline.serving.access import ApiKeys
 from clozeline.serving.app import create_app
@@ -78,6 +78,23 @@ def test_a_text_of_several_labels_shows_which_are_given(page: Page, client: http
     assert 0 < len(given) < len(labels)
     assert page.one("#classify p.given").text == f"Given: {', '.join(given)}"
     assert [name.text for name in page.every("#classify li.given .name")] == given
+
+
+def test_a_model_of_pairs_is_asked_with_two_texts(page: Page, client: httpx.Client) -> None:
+    assert not page.one("#classify-other").is_displayed()
+    Select(page.one("#classify select")).select_by_value("ranker")
+    page.write("#classify-text", "open")
+    page.write("#classify-other", "the file")
+    page.one("#classify form button").click()
+    assert "ranker, version" in page.wait_for("#classify .told:last-child").text
+    body = {"inputs": {"text": "open", "text_pair": "the file"}, "model": "ranker"}
+    ((label,),) = client.post("/classify", json=body).json()
+    assert page.words("#classify") == [(label["label"], round(100 * label["score"], 1))]
+    page.one("#classify-other").clear()
+    Select(page.one("#classify select")).select_by_value("library")
+    page.one("#classify form button").click()
+    told = "document.querySelector('#classify .told:last-child')?.textContent.includes('library, version')"
+    WebDriverWait(page.browser.driver, 60).until(lambda _: page.browser.ask(told))
 
 
 def test_entities_are_marked_where_they_stand_each_type_in_its_colour(page: Page, client: httpx.Client) -> None:

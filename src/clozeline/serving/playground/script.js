@@ -95,8 +95,10 @@ async function compare(section, result, { name: model }) {
   return answer;
 }
 
-async function classify(section, result, { name: model, decision_threshold: threshold }) {
-  const answer = await ask("/classify", { inputs: find("#classify-text").value, model, parameters: { top_k: 8 } });
+async function classify(section, result, { name: model, decision_threshold: threshold, reads_pairs: isOfPairs }) {
+  const text = find("#classify-text").value;
+  const inputs = isOfPairs ? { text, text_pair: find("#classify-other").value } : text;
+  const answer = await ask("/classify", { inputs, model, parameters: { top_k: 8 } });
   const [scores] = answer.content;
   const several = threshold !== null && threshold !== undefined;
   const given = scores.filter((one) => several && one.score > threshold);
@@ -170,10 +172,14 @@ function prepare(id, models) {
   const choice = find("select", section);
   choice.replaceChildren(...able.map((model) => new Option(`${model.name} (${model.precision})`, model.name)));
   const chosen = () => able.find((model) => model.name === choice.value);
-  // What only models of one task can be asked is shown with those.
-  choice.onchange = () => section.querySelectorAll("[data-task]").forEach((one) => {
-    one.hidden = chosen()?.task !== one.dataset.task;
-  });
+  // What only models of one task, or of pairs, can be asked is shown with those.
+  choice.onchange = () => {
+    section.querySelectorAll("[data-task]").forEach((one) => { one.hidden = chosen()?.task !== one.dataset.task; });
+    section.querySelectorAll("[data-pairs]").forEach((one) => {
+      one.hidden = !chosen()?.reads_pairs;
+      find("textarea", one).disabled = one.hidden;
+    });
+  };
   choice.onchange();
   const result = find(".result", section);
   const button = find("button:not([type])", section);
