@@ -27,36 +27,42 @@ _EXACT = frozenset({"ReduceSum", "ReduceMean", "ReduceL2", "Pow", "Clip", "Min",
 
 def in_half(model: ModelProto) -> ModelProto:
     """A copy of `model`, of which all that comes of weights is computed in float16."""
-    known = _Known.of(model)
-    made = ModelProto()
-    made.CopyFrom(model)
-    graph = made.graph
-    graph.ClearField("node")
-    graph.ClearField("value_info")
-    graph.node.extend(new for node in model.graph.node for new in _rewritten(node, known))
-    graph.initializer.extend(
-        numpy_helper.from_array(np.array(limit, dtype=np.float32), name)
-        for name, limit in ((_LOWEST, -_LIMIT), (_HIGHEST, _LIMIT))
-    )
-    graph.initializer.extend(
-        _narrowed(tensor) for tensor in model.graph.initializer if tensor.data_type == TensorProto.FLOAT
-    )
-    drop_unread(graph)
-    return made
+    return _narrowed(model, TensorProto.FLOAT16)
 
 
 def watched(model: ModelProto) -> ModelProto:
-    """A copy of `model` with one more output, LARGEST: the largest absolute value of all that `in_half` narrows."""
-    known = _Known.of(model)
-    made = ModelProto()
-    made.CopyFrom(model)
-    names = [name for node in model.graph.node if known.is_half(node) for name in node.output if name in known.floats]
+    """A copy of `model` that computes as `in_half` does, but in float32, with one more output, LARGEST: the largest
+    absolute value of all that `in_half` narrows, with scores that a mask has lowered by 32,752 among it.
+    """
+    made = _narrowed(model, TensorProto.FLOAT)
+    ending = _NARROW.format("")
+    names = [name for node in made.graph.node for name in node.output if name.endswith(ending)]
     for name in names:
         absolute = _ABSOLUTE.format(name)
         made.graph.node.append(helper.make_node("Abs", [name], [absolute]))
         made.graph.node.append(helper.make_node("ReduceMax", [absolute], [_TOP.format(name)], keepdims=0))
     made.graph.node.append(helper.make_node("Max", [_TOP.format(name) for name in names], [LARGEST]))
     made.graph.output.append(helper.make_tensor_value_info(LARGEST, TensorProto.FLOAT, []))
+    return made
+
+
+def _narrowed(model: ModelProto, kind: int) -> ModelProto:
+    """`kind`: of numbers, that comes in the place of float32."""
+    known = _Known.of(model)
+    made = ModelProto()
+    made.CopyFrom(model)
+    graph = made.graph
+    graph.ClearField("node")
+    graph.ClearField("value_info")
+    graph.node.extend(new for node in model.graph.node for new in _rewritten(node, known, kind))
+    graph.initializer.extend(
+        numpy_helper.from_array(np.array(limit, dtype=np.float32), name)
+        for name, limit in ((_LOWEST, -_LIMIT), (_HIGHEST, _LIMIT))
+    )
+    graph.initializer.extend(
+        _narrowed_tensor(tensor, kind) for tensor in model.graph.initializer if tensor.data_type == TensorProto.FLOAT
+    )
+    drop_unread(graph)
     return made
 
 
@@ -90,7 +96,7 @@ class _Known:
         return node.op_type not in _EXACT and not any(attribute.HasField("g") for attribute in node.attribute)
 
 
-def _rewritten(node: NodeProto, known: _Known) -> Iterator[NodeProto]:
+def _rewritten(node: NodeProto, known: _Known, kind: int) -> Iterator[NodeProto]:
     """The node, and behind it its outputs in the other precision; what nobody reads of them goes."""
     floats = [name for name in node.output if name in known.floats]
     if not known.is_half(node):
@@ -98,19 +104,19 @@ def _rewritten(node: NodeProto, known: _Known) -> Iterator[NodeProto]:
         for name in floats:
             clipped = _CLIPPED.format(name)
             yield helper.make_node("Clip", [name, _LOWEST, _HIGHEST], [clipped])
-            yield helper.make_node("Cast", [clipped], [_NARROW.format(name)], to=TensorProto.FLOAT16)
+            yield helper.make_node("Cast", [clipped], [_NARROW.format(name)], to=kind)
         return
     half = NodeProto()
     half.CopyFrom(node)
     for names in (half.input, half.output):
         names[:] = [_NARROW.format(name) if name in known.floats else name for name in names]
     if node.op_type == "Cast" and floats:
-        half.attribute[0].i = TensorProto.FLOAT16
+        half.attribute[0].i = kind
     yield half
     for name in floats:
         yield helper.make_node("Cast", [_NARROW.format(name)], [name], to=TensorProto.FLOAT)
 
 
-def _narrowed(tensor: TensorProto) -> TensorProto:
+def _narrowed_tensor(tensor: TensorProto, kind: int) -> TensorProto:
     values = np.clip(numpy_helper.to_array(tensor), -_LIMIT, _LIMIT)
-    return numpy_helper.from_array(values.astype(np.float16), _NARROW.format(tensor.name))
+    return numpy_helper.from_array(values.astype(helper.tensor_dtype_to_np_dtype(kind)), _NARROW.format(tensor.name))
