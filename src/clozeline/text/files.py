@@ -11,7 +11,7 @@ from clozeline.records.meter import Meter
 from clozeline.records.streams import read_blocks, read_lines
 from clozeline.text.documents import RawUnit, Source
 from clozeline.text.line_formats import BY_SUFFIX, JsonBlock, LineSettings, read_json_lines, sniff
-from clozeline.text.records import TextFields, document_of
+from clozeline.text.records import TextFields, documents_of
 
 _LEFT_OUT_BY = "preprocess.source.pattern"
 
@@ -64,8 +64,7 @@ def _units(file: Path, label: str, params: SourceParams, meter: Meter) -> Iterat
     fields = TextFields(params.text_field, params.label_field)
     suffix = format_of(file)
     if suffix in PARQUET_SUFFIXES:
-        for place, values in read_parquet(file, fields.by_knob, meter):
-            yield document_of(values, fields, label, place)
+        yield from documents_of(read_parquet(file, fields.by_knob, meter), fields, label)
         return
     settings = LineSettings(str(file), label, fields, params.one_document_per)
     reader = BY_SUFFIX.get(suffix)

@@ -3,7 +3,7 @@
 from clozeline.params import SourceParams
 from clozeline.records.hub import HubKnobs, HubSplit, hub_rows
 from clozeline.text.documents import Source
-from clozeline.text.records import TextFields, document_of
+from clozeline.text.records import TextFields, documents_of
 
 _SPLIT = "train"
 _KNOBS = HubKnobs(
@@ -24,4 +24,4 @@ def open_hub(params: SourceParams) -> Source:
     label = params.dataset
     fields = TextFields(params.text_field, params.label_field)
     rows = hub_rows(HubSplit(label, params.subset, _SPLIT, params.revision, _KNOBS), fields.by_knob)
-    return Source(units=(document_of(values, fields, label, place) for place, values in rows), total_bytes=0)
+    return Source(units=documents_of(rows, fields, label), total_bytes=0)

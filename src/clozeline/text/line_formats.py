@@ -12,7 +12,7 @@ from clozeline.records.json_values import parsed
 from clozeline.records.rows import json_rows, separated_rows
 from clozeline.records.streams import Block
 from clozeline.text.documents import Document
-from clozeline.text.records import TextFields, document_of
+from clozeline.text.records import TextFields, documents_of
 
 _MAX_DOCUMENT_CHARACTERS = 32_000_000
 _WIKIEXTRACTOR_HEAD = re.compile(r'<doc id="[^"]*".*?title="([^"]*)".*>\s*$')
@@ -38,9 +38,8 @@ def read_text(lines: Iterable[str], settings: LineSettings) -> Iterator[Document
 
 
 def read_json_lines(lines: Iterable[str], settings: LineSettings, first_line: int = 1) -> Iterator[Document]:
-    fields, label = settings.fields, settings.label
-    for place, values in json_rows(lines, settings.file, fields.by_knob, first_line):
-        yield document_of(values, fields, label, place)
+    rows = json_rows(lines, settings.file, settings.fields.by_knob, first_line)
+    return documents_of(rows, settings.fields, settings.label)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +61,8 @@ def read_separated(lines: Iterator[str], settings: LineSettings, *, delimiter: s
     """An empty file, which has no header either, is no document."""
     first, whole = _peeked(lines)
     if first:
-        fields, label = settings.fields, settings.label
-        for place, values in separated_rows(whole, settings.file, fields.by_knob, delimiter=delimiter):
-            yield document_of(values, fields, label, place)
+        rows = separated_rows(whole, settings.file, settings.fields.by_knob, delimiter=delimiter)
+        yield from documents_of(rows, settings.fields, settings.label)
 
 
 def read_wikiextractor(lines: Iterable[str], settings: LineSettings) -> Iterator[Document]:

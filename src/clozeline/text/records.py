@@ -1,10 +1,11 @@
-"""A record of a structured file (JSON object, CSV row, Parquet row, hub example) as a document."""
+"""Records of structured files (JSON objects, rows of CSV and Parquet, examples of the hub) as documents."""
 
-from collections.abc import Mapping
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
 from clozeline.errors import DataError
 from clozeline.records.fields import Fields
+from clozeline.records.rows import Row
 from clozeline.text.documents import Document
 
 _TEXT_KNOB = "preprocess.source.text_field"
@@ -24,19 +25,21 @@ class TextFields:
         return {_TEXT_KNOB: self.text} | label
 
 
-def document_of(record: Mapping[str, object], fields: TextFields, file_label: str, place: str) -> Document:
-    """Make a document of a record, which has the fields; a text or a label that is null is empty.
+def documents_of(rows: Iterable[Row], fields: TextFields, file_label: str) -> Generator[Document, None, None]:
+    """Make a document of each row, which has the fields; a text or a label that is null is empty.
 
     Raises:
-        DataError: the text is not a string.
+        DataError: a text is not a string.
     """
-    text = record[fields.text]
-    if text is not None and not isinstance(text, str):
-        raise DataError(
-            f"{place}: field `{fields.text}` is not text",
-            given=f"{type(text).__name__}: {str(text)[:80]}",
-            expected="a string, or null for a record without text",
-            do=f"set {_TEXT_KNOB} to the field that holds the text",
-        )
-    label = file_label if fields.label is None else record[fields.label]
-    return Document(text or "", "" if label is None else str(label))
+    text_field, label_field = fields.text, fields.label
+    for place, record in rows:
+        text = record[text_field]
+        if text is not None and not isinstance(text, str):
+            raise DataError(
+                f"{place}: field `{text_field}` is not text",
+                given=f"{type(text).__name__}: {str(text)[:80]}",
+                expected="a string, or null for a record without text",
+                do=f"set {_TEXT_KNOB} to the field that holds the text",
+            )
+        label = file_label if label_field is None else record[label_field]
+        yield Document(text or "", "" if label is None else str(label))
