@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from clozeline.beside import held_beside
 from clozeline.errors import StorageError
 
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -24,16 +25,12 @@ def replacing_file(path: Path) -> Iterator[Path]:
     Raises:
         StorageError: the disk is full; `path` still holds what it held before.
     """
-    beside = _beside(path)
-    try:
-        with _full_disk_named(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            yield beside
-            _flush(beside)
-            beside.replace(path)
-            _flush(path.parent)
-    finally:
-        beside.unlink(missing_ok=True)
+    with _full_disk_named(path), held_beside(path) as folder:
+        beside = folder / path.name
+        yield beside
+        _flush(beside)
+        beside.replace(path)
+        _flush(path.parent)
 
 
 @contextmanager
@@ -43,27 +40,23 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     Raises:
         StorageError: the disk is full; `path` still holds what it held before.
     """
-    beside = _beside(path)
-    try:
-        with _full_disk_named(path):
-            beside.mkdir(parents=True)
-            yield beside
-            for file in beside.rglob("*"):
-                _flush(file)
-            if path.exists():
-                _swap(beside, path)
-                shutil.rmtree(beside)
-            else:
-                beside.replace(path)
-            _flush(path.parent)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    with _full_disk_named(path), held_beside(path) as folder:
+        beside = folder / path.name
+        beside.mkdir()
+        yield beside
+        for file in beside.rglob("*"):
+            _flush(file)
+        if path.exists():
+            _swap(beside, path)
+        else:
+            beside.replace(path)
+        _flush(path.parent)
 
 
 def _swap(new: Path, path: Path) -> None:
     """What was at `new` is then at `path`, and what was at `path` at `new`."""
     if not _exchange(new, path):
-        old = _beside(path)
+        old = new.parent.with_suffix(".old")  # beside ours: nobody takes it for abandoned, should we be killed here
         path.replace(old)
         try:
             new.replace(path)
@@ -84,10 +77,6 @@ def _exchange(one: Path, other: Path) -> bool:
     if number in _NO_EXCHANGE:
         return False
     raise OSError(number, os.strerror(number), str(one), None, str(other))
-
-
-def _beside(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.partial")
 
 
 def _flush(path: Path) -> None:

@@ -118,9 +118,10 @@ def test_a_save_that_fails_leaves_the_states_before_it(tmp_path: Path, monkeypat
 
 
 def test_what_a_killed_save_left_goes_with_the_next(tmp_path: Path) -> None:
-    half = tmp_path / "one" / ".step-000000010.123.abcd.partial"
-    half.mkdir(parents=True)
-    (half / "state.pt").write_bytes(b"half")
+    half = tmp_path / "one" / ".step-000000009.123.0123abcd.partial"
+    (half / "step-000000009").mkdir(parents=True)
+    (half / "step-000000009" / "state.pt").write_bytes(b"half")
+    (half / ".held").touch()
     save(checkpoints(tmp_path), 10)
     assert [folder.name for folder in (tmp_path / "one").iterdir()] == ["step-000000010"]
 

@@ -59,8 +59,6 @@ class Checkpoints:
         Raises:
             StorageError: the disk is full; the states saved before are still there.
         """
-        for half in self.folder.glob(".step-*"):
-            shutil.rmtree(half, ignore_errors=True)  # of a run that was killed while it wrote this
         with replacing_folder(self.folder / f"step-{step:09d}") as beside:
             _write(dict(state), beside / _STATE)
             seal = _Seal(self.fingerprint, _sha256(beside / _STATE))
