@@ -1,10 +1,11 @@
 import errno
+import shutil
 from pathlib import Path
 
 import pytest
 
 from clozeline import atomic
-from clozeline.atomic import replacing_file, replacing_folder
+from clozeline.atomic import remove_folder, replacing_file, replacing_folder
 from clozeline.errors import StorageError
 
 
@@ -82,6 +83,18 @@ def test_where_names_cannot_be_swapped_a_failing_move_brings_the_old_folder_back
         pass
     assert everything_in(tmp_path) == {"folder/one": b"second"}
     assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_folder_is_removed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of it, should the removal be interrupted, is never at its name."""
+    path = tmp_path / "folder"
+    (path / "deep").mkdir(parents=True)
+    monkeypatch.setattr(shutil, "rmtree", lambda folder: None)
+    remove_folder(path)
+    assert not path.exists()
+    monkeypatch.undo()
+    remove_folder(path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_failing_block_leaves_the_old_folder_and_nothing_beside_it(tmp_path: Path) -> None:

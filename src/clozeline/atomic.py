@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from clozeline.beside import held_beside
@@ -51,6 +51,12 @@ def replacing_folder(path: Path) -> Iterator[Path]:
         else:
             beside.replace(path)
         _flush(path.parent)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove it whole: who looks for it meanwhile finds all of it or none. It may be gone already."""
+    with suppress(FileNotFoundError), held_beside(path) as folder:
+        path.replace(folder / path.name)
 
 
 def _swap(new: Path, path: Path) -> None:

@@ -39,7 +39,8 @@ def project(tmp_path: Path, embedding_package: Path, monkeypatch: pytest.MonkeyP
 def opened(project: Path) -> tuple[Embedder, SearchIndex]:
     model = load(project / "dist/docsearch")
     assert isinstance(model, Embedder)
-    return model, SearchIndex.open(model, project / "dist/docsearch", project / "data/clean", project / "work")
+    package, clean = project / "dist/docsearch", project / "data/clean"
+    return model, SearchIndex.open(model, package, clean, project / "work/search/docsearch")
 
 
 def test_the_package_gives_the_vectors_of_stock_transformers(embedding_package: Path, small_encoder: Path) -> None:
@@ -96,7 +97,24 @@ def test_the_index_is_made_once_for_each_text_and_each_model(project: Path, monk
     rows = [{"title": "a.b", "source": "a", "text": "Something else."}]
     pq.write_table(pa.Table.from_pylist(rows), project / "data/clean/holdout.parquet")
     assert opened(project)[1].libraries == ["a", "python", "torch"]
-    assert len(list((project / "work/search").iterdir())) == 2
+
+
+def test_an_index_takes_the_place_of_the_one_before_it_of_the_same_model(project: Path) -> None:
+    def search(model: str) -> None:
+        CliRunner().invoke(app, ["search", "hash", "--model", model], catch_exceptions=False)
+
+    kept = project / "work/search"
+    shutil.copytree(project / "dist/docsearch", project / "dist/another")
+    for model in ("dist/docsearch", "dist/another"):
+        search(model)
+    before = {folder.relative_to(kept) for folder in kept.glob("*/*")}
+    assert {folder.parent.name for folder in before} == {"docsearch", "another"}
+    rows = [{"title": "a.b", "source": "a", "text": "Something else."}]
+    pq.write_table(pa.Table.from_pylist(rows), project / "data/clean/holdout.parquet")
+    search("dist/docsearch")
+    after = {folder.relative_to(kept) for folder in kept.glob("*/*")}
+    assert {folder.parent.name for folder in before & after} == {"another"}
+    assert sorted(folder.parent.name for folder in after) == ["another", "docsearch"]
 
 
 def test_the_command_answers_a_program_in_json_and_in_columns(project: Path) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = "dist/docsearch"
 _CLEAN = Path("data/clean")
-_WORK = Path("work")
+_KEPT = Path("work/search")
 _SCORES = {"both": "score", "meaning": "cosine", "words": "BM25"}
 
 
@@ -48,8 +48,8 @@ def search(
 ) -> None:
     """Find functions of the installed libraries by what they do, not by what they are called.
 
-    Every docstring is read once by the exported `docsearch` model (a minute; kept under work/search until the model
-    or the text is another); then the best for each query are shown: library, qualified name, summary, and score. By
+    Every docstring is read once by the exported `docsearch` model (a minute; kept under work/search until a newer model
+    or text takes its place); then the best for each query are shown: library, qualified name, summary, and score. By
     default what is near in meaning and what has words in common are weighed together: either finds what the other
     does not.
     Write as a docstring would: "Return the sorted values", not "sort".
@@ -93,7 +93,8 @@ def _opened(place: str) -> "tuple[Embedder, SearchIndex]":
             expected="the exported model of the task docsearch",
             do="run `dvc repro export@docsearch` (or `make run`), or name another: --model",
         )
-    folder = fetched(ModelSource.parse(place)).folder
+    source = ModelSource.parse(place)
+    folder = fetched(source).folder
     model = load(folder, num_threads=available_cores())
     if not isinstance(model, Embedder):
         raise ParamsError(
@@ -102,7 +103,7 @@ def _opened(place: str) -> "tuple[Embedder, SearchIndex]":
             expected="one that turns texts into vectors",
             do="leave --model out, or name such a model",
         )
-    return model, SearchIndex.open(model, folder, _CLEAN, _WORK)
+    return model, SearchIndex.open(model, folder, _CLEAN, _KEPT / source.name)
 
 
 def _records(queries: Sequence[str], answers: "Sequence[Sequence[Found]]") -> Iterator[dict[str, Any]]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from clozeline.atomic import replacing_folder
+from clozeline.atomic import remove_folder, replacing_folder
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.manifest import FILES
 from clozeline.progress import ProgressBar
@@ -60,17 +60,21 @@ class SearchIndex:
     words: WordIndex
 
     @classmethod
-    def open(cls, model: Embedder, package: Path, clean: Path, work: Path) -> Self:
-        """The index of `clean` by the model in `package`; it is made if `work` has none of just these bytes.
+    def open(cls, model: Embedder, package: Path, clean: Path, kept: Path) -> Self:
+        """The index of `clean` by the model in `package`; it is made if `kept` does not hold just that of these bytes,
+        and then takes the place of any other there.
 
         Raises:
             ArtifactError: there is nothing to search in.
         """
-        folder = work / "search" / _key(package, clean)
+        folder = kept / _key(package, clean)
         if not folder.is_dir():
             _LOG.info("reading every docstring of %s once; later searches are answered from %s", clean, folder)
             with replacing_folder(folder) as beside:
                 _build(model, clean, beside)
+            for other in kept.glob("[!.]*"):
+                if other != folder:
+                    remove_folder(other)
         table = pq.read_table(folder / _ENTRIES)
         columns = (table.column(name).to_pylist() for name in ("library", "name", "summary"))
         entries = [Entry(*row) for row in zip(*columns, strict=True)]
