@@ -42,7 +42,9 @@ def test_a_task_must_be_of_a_kind_that_there_is(tmp_path: Path, line: str) -> No
 def test_a_misspelt_default_is_named_where_it_is_written(edited: Editor, place: str) -> None:
     section = "shared" if "128" in place else "classification"
     told = message(edited(place, place.replace("max_", "mx_")))
-    assert f"finetune_defaults.{section}.mx_" in told.partition("given:")[2]
+    name = place.split(":")[0].strip()
+    assert f"unknown key `finetune_defaults.{section}.{name.replace('max_', 'mx_')}`" in told
+    assert f"do:       rename it to `{name}`" in told
 
 
 def test_a_default_that_cannot_be_used_is_named_where_it_is_written(edited: Editor) -> None:
@@ -52,8 +54,9 @@ def test_a_default_that_cannot_be_used_is_named_where_it_is_written(edited: Edit
 
 def test_defaults_of_a_kind_that_there_is_not_are_refused(edited: Editor) -> None:
     told = message(edited("  classification:\n    text_field", "  clasification:\n    text_field"))
-    assert "`finetune_defaults.clasification` cannot be used" in told
+    assert "unknown key `finetune_defaults.clasification`" in told
     assert "one of: shared, classification" in told
+    assert "rename it to `classification`" in told
 
 
 @pytest.mark.parametrize("preset", PRESETS)

@@ -14,7 +14,7 @@ from clozeline.params.finetuning import SECTIONS, FinetuneParams
 from clozeline.params.finetuning.layers import where_laid
 from clozeline.params.project import Params
 from clozeline.params.recipes import where_written
-from clozeline.params.section import section_in
+from clozeline.params.section import UnknownKeyError, section_in
 
 _EXPECTED: Final = {
     "missing": "a value for this key",
@@ -88,17 +88,14 @@ def _first_fault(path: Path, tree: Any, error: ValidationError) -> ParamsError:
     key = ".".join(map(str, location)) or "(whole file)"
     more = f" (1 of {len(faults)} faults)" if len(faults) > 1 else ""
     if fault["type"] == "extra_forbidden":
-        known = _keys_beside(fault["loc"])
-        near = difflib.get_close_matches(str(location[-1]), known, n=1)
-        return ParamsError(
-            f"{path}: unknown key `{where_laid(key, tree)}`{more}",
-            given=f"{location[-1]}: {_short(fault['input'])}",
-            expected=f"one of: {', '.join(known)}",
-            do=f"rename it to `{near[0]}`" if near else "remove it, or correct its name",
-        )
+        place, known = where_laid(key, tree), _keys_beside(fault["loc"])
+        return _unknown_key(path, UnknownKeyError(place, str(location[-1]), fault["input"], known), more)
+    cause: Any = fault.get("ctx", {}).get("error")
+    if isinstance(cause, UnknownKeyError):
+        return _unknown_key(path, cause, more)
     expected, given = _expected(fault), {key: _given(fault)}
     if fault["type"] == "value_error":  # raised above, with the values of some keys of the section
-        expected, values = fault["ctx"]["error"].args
+        expected, values = cause.args
         given = {".".join([*map(str, location), inner]): value for inner, value in values.items()}
     given = {where_laid(where_written(name, tree), tree): value for name, value in given.items()}
     names = [f"`{name}`" for name in given]
@@ -107,6 +104,16 @@ def _first_fault(path: Path, tree: Any, error: ValidationError) -> ParamsError:
         given="nothing" if fault["type"] in _NOTHING else ", ".join(f"{k}: {_short(v)}" for k, v in given.items()),
         expected=expected,
         do=f"set {' or '.join(names)} in {path}",
+    )
+
+
+def _unknown_key(path: Path, unknown: UnknownKeyError, more: str) -> ParamsError:
+    near = difflib.get_close_matches(unknown.name, unknown.known, n=1)
+    return ParamsError(
+        f"{path}: unknown key `{unknown.place}`{more}",
+        given=f"{unknown.name}: {_short(unknown.value)}",
+        expected=f"one of: {', '.join(unknown.known)}",
+        do=f"rename it to `{near[0]}`" if near else "remove it, or correct its name",
     )
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from clozeline.params.pretraining import PretrainParams
-from clozeline.params.section import section_in
+from clozeline.params.section import UnknownKeyError, section_in
 
 
 def laid_over(base: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
@@ -30,14 +30,15 @@ def check_recipes(recipes: Mapping[str, Any], chosen: Any) -> None:
 
 def check_keys(place: str, values: Any, section: type[BaseModel], without: Collection[str] = ()) -> None:
     """Raises:
-    ValueError: `values`, which are to be laid over or under `section`, have a key that it has not.
+    ValueError: `values` is no section.
+    UnknownKeyError: `values`, which are to be laid over or under `section`, have a key that it has not.
     """
     if not isinstance(values, Mapping):
         raise ValueError("keys of the section, with their values", {place: values})
     known = {key: field.annotation for key, field in section.model_fields.items() if key not in without}
     for key, value in values.items():
         if key not in known:
-            raise ValueError(f"one of: {', '.join(sorted(known))}", {f"{place}.{key}": value})
+            raise UnknownKeyError(f"{place}.{key}", str(key), value, sorted(known))
         inner = section_in(known[key])
         if inner is not None and value is not None:
             check_keys(f"{place}.{key}", value, inner)

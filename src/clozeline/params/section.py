@@ -1,6 +1,6 @@
 """What every section of params.yaml is made of: frozen fields, no unknown keys, rules between keys."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Annotated, Any, ClassVar, Self, get_args
 
@@ -14,6 +14,18 @@ Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Rule = tuple[str, Callable[..., bool], str]
 """Keys of a section (dotted, spaces between), what must hold for their values, and what a message then expects."""
+
+
+class UnknownKeyError(ValueError):
+    """A key where none of this name may stand."""
+
+    def __init__(self, place: str, name: str, value: object, known: Sequence[str]) -> None:
+        """`place`: dotted, and ends with `name`."""
+        super().__init__(f"one of: {', '.join(known)}", {place: value})
+        self.place = place
+        self.name = name
+        self.value = value
+        self.known = known
 
 
 class Section(BaseModel):

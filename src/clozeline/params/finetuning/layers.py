@@ -9,6 +9,7 @@ from clozeline.params.finetuning.kinds import SECTIONS
 from clozeline.params.finetuning.presets import PRESETS
 from clozeline.params.finetuning.shared import FinetuneParams
 from clozeline.params.recipes import check_keys, laid_over
+from clozeline.params.section import UnknownKeyError
 
 SHARED = "shared"
 _SAID_BY_THE_TASK = frozenset({"kind", "data"})
@@ -42,14 +43,15 @@ def _layers_under(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any
 
 def check_defaults(defaults: Any) -> None:
     """Raises:
-    ValueError: a section of `finetune_defaults` is of no kind, or sets what a task of its kind does not have.
+    ValueError: they are no sections.
+    UnknownKeyError: a section is of no kind, or sets what a task of its kind does not have.
     """
     if not isinstance(defaults, Mapping):
         raise ValueError("sections: `shared`, and one for each kind", {"finetune_defaults": defaults})
     known: Mapping[str, type[BaseModel]] = {SHARED: FinetuneParams, **SECTIONS}
     for kind, section in defaults.items():
         if kind not in known:
-            raise ValueError(f"one of: {', '.join(known)}", {f"finetune_defaults.{kind}": section})
+            raise UnknownKeyError(f"finetune_defaults.{kind}", str(kind), section, list(known))
         check_keys(f"finetune_defaults.{kind}", section, known[kind], without=_SAID_BY_THE_TASK)
 
 
