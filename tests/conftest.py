@@ -104,10 +104,8 @@ def make_tokens(tmp_path: Path, made_tiny_tokenizer: Path) -> TokensMaker:
             with ShardWriter(folder, split, "uint16", shard_tokens=10_000) as writer:
                 writer.append(np.concatenate(documents), lengths_D, lengths_D * 4)
                 splits[split] = writer.finish()
-        TokensInfo(
-            format_version=1,
+        TokensInfo.of(
             vocab_size=VOCAB_SIZE,
-            dtype="uint16",
             tokenizer_sha256=sha256((made_tiny_tokenizer / "tokenizer.json").read_bytes()).hexdigest(),
             special_ids=SPECIAL_IDS,
             splits=splits,

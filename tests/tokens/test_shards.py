@@ -30,10 +30,8 @@ def write(
             lengths = np.array([len(text) for text in part])
             writer.append(np.concatenate(part), lengths, lengths * 3)
         split = writer.finish()
-    info = TokensInfo(
-        format_version=1,
+    info = TokensInfo.of(
         vocab_size=vocab_size,
-        dtype=dtype,
         tokenizer_sha256="",
         special_ids=SPECIAL,
         splits={"train": split},

@@ -56,10 +56,8 @@ def shards_of(texts: Path, opened: OpenTokenizer, folder: Path) -> TokenShards:
     folder.mkdir()
     with ShardWriter(folder, _SPLIT, dtype_for(opened.vocab_size), _SHARD_TOKENS) as writer:
         split, _ = pack(texts, opened, writer)
-    TokensInfo(
-        format_version=1,
+    TokensInfo.of(
         vocab_size=opened.vocab_size,
-        dtype=dtype_for(opened.vocab_size),
         tokenizer_sha256=opened.sha256,
         special_ids=opened.special_ids,
         splits={_SPLIT: split},

@@ -56,10 +56,8 @@ def _pack(parts: dict[str, Path], opened: OpenTokenizer, shard_tokens: int, fold
         with ShardWriter(folder, split, dtype, shard_tokens) as writer:
             splits[split], counts[split] = pack(path, opened, writer)
         _say_what_looked_special(path, counts[split])
-    TokensInfo(
-        format_version=1,
+    TokensInfo.of(
         vocab_size=opened.vocab_size,
-        dtype=dtype,
         tokenizer_sha256=opened.sha256,
         special_ids=opened.special_ids,
         splits=splits,

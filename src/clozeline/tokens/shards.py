@@ -74,6 +74,20 @@ class TokensInfo(_Record):
     splits: dict[str, SplitInfo]
 
     @classmethod
+    def of(
+        cls, *, vocab_size: int, tokenizer_sha256: str, special_ids: SpecialIds, splits: dict[str, SplitInfo]
+    ) -> Self:
+        """Of shards as this version writes them."""
+        return cls(
+            format_version=1,
+            vocab_size=vocab_size,
+            dtype=dtype_for(vocab_size),
+            tokenizer_sha256=tokenizer_sha256,
+            special_ids=special_ids,
+            splits=splits,
+        )
+
+    @classmethod
     def read(cls, folder: Path) -> Self:
         """Read `folder`'s tokens.json.
 
