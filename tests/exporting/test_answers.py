@@ -51,8 +51,14 @@ def test_what_was_hidden_is_kept_and_the_rest_is_read_as_it_is(encoder: Encoder)
 def test_answers_are_those_of_the_encoder_in_the_order_of_the_texts(encoder: Encoder) -> None:
     hidden = [hide(text, encoder).text for text in encoder.tokenize(TEXTS, truncate=True)]
     found = answers(encoder, encoder.batches(hidden))
-    logits = dict(encoder.logits_at_masks(hidden))
-    embeddings = dict(encoder.embeddings(hidden))
+    logits, embeddings = (
+        {
+            position: rows
+            for batch, values in encoder.run(hidden, output)
+            for position, rows in zip(batch.positions, encoder.split(batch, output, values), strict=True)
+        }
+        for output in ("logits", "sentence_embedding")
+    )
     assert (found.top1_A == np.concatenate([logits[text].argmax(axis=1) for text in range(3)])).all()
     assert found.embeddings_TH is not None
     np.testing.assert_array_equal(found.embeddings_TH, np.stack([embeddings[text] for text in range(3)]))

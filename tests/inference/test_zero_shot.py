@@ -42,7 +42,7 @@ def entailer(folder: Path, labels: tuple[str, ...], **facts: object) -> Classifi
 def test_a_label_scores_the_mean_of_its_words_in_the_last_blank(encoder: Encoder) -> None:
     (scores,) = encoder.answers(choosing_by_cloze(encoder, TEXT, LABELS, template="b {} c"))
     read = encoder.tokenize([f"{TEXT} b [MASK] c"])
-    ((_, logits_MV),) = encoder.logits_at_masks(read)
+    (logits_MV,) = encoder.rows(read, "logits")
     ids = {label: [encoder.tokenizer.ids_of(word)[0] for word in label.split()] for label in LABELS}
     log_V = logits_MV[1] - np.log(np.exp(logits_MV[1]).sum())
     shares = np.exp([log_V[ids[label]].mean() for label in LABELS])
@@ -91,7 +91,7 @@ def test_entailment_is_read_as_the_pipeline_reads_it(tmp_path: Path, names: tupl
     nli = entailer(tmp_path / "nli", names, reads_pairs=True)
     question = choosing_by_entailment(nli, "open a", LABELS, template="of {}")
     found = nli.answers(question)
-    logits = dict(nli.logits(nli.tokenize([("open a", f"of {label}") for label in LABELS])))
+    logits = nli.rows(nli.tokenize([("open a", f"of {label}") for label in LABELS]), "logits")
     place = [name.lower() for name in names].index("entailment")
     against = 0 if place else 1
     entailed = np.array([logits[n][place] for n in range(3)])

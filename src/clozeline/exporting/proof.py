@@ -61,10 +61,6 @@ class Proof:
         self._exam = exam_of(model, sample)
         self._fp32 = self._exam.answers(model, model.batches(self._exam.texts))
 
-    @property
-    def num_answers(self) -> int:
-        return len(self._fp32.top1_A)
-
     def rung(self, graph: Path, scheme: QuantizationScheme) -> Rung:
         """What the INT8 graph in the file `graph`, beside tokenizer.json, shows."""
         model = open_graph(graph, self._manifest)

@@ -3,16 +3,13 @@
 C classes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
 
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import AnyQuestion, Question, Rows
 from clozeline.inference.scores import ScoreFunction, check_top_k, scored
-from clozeline.inference.tokenization import Given, TokenizedText
+from clozeline.inference.tokenization import Given
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +74,3 @@ class Classifier(OpenModel):
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         given = [(text, text) for text in texts] if self.manifest.reads_pairs else texts
         return self.classifying(given, truncate=True)
-
-    def logits(self, texts: Sequence[TokenizedText]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-        """`logits_C` of each text beside its position in `texts`; shorter texts come first."""
-        for batch, logits_BC in self.run(texts, "logits"):
-            yield from zip(batch.positions, logits_BC, strict=True)

@@ -3,14 +3,13 @@
 H hidden, T texts given.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import AnyQuestion, Question, Rows
-from clozeline.inference.tokenization import TokenizedText
 
 
 class Embedder(OpenModel):
@@ -35,8 +34,3 @@ class Embedder(OpenModel):
 
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         return self.embedding(texts, truncate=True)
-
-    def embeddings(self, texts: Sequence[TokenizedText]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-        """`embedding_H` of each text beside its position in `texts`; shorter texts come first."""
-        for batch, embeddings_BH in self.run(texts, "sentence_embedding"):
-            yield from zip(batch.positions, embeddings_BH, strict=True)

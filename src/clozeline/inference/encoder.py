@@ -3,7 +3,7 @@
 H hidden, K tokens that the graph names for a mask, M masks, T texts given, V vocabulary; X is K or V.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,11 +36,6 @@ class Filled:
 
 class Encoder(Embedder):
     """Fills masks and embeds texts."""
-
-    def logits_at_masks(self, texts: Sequence[TokenizedText]) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
-        """`logits_MV` of the masks of each text beside its position in `texts`; shorter texts come first."""
-        for batch, logits_MV in self.run(texts, "logits"):
-            yield from zip(batch.positions, self.split(batch, "logits", logits_MV), strict=True)
 
     def fill(
         self, texts: Sequence[str], *, top_k: int = 5, targets: Sequence[str] | None = None, truncate: bool = False

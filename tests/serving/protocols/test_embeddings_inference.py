@@ -36,7 +36,7 @@ def test_raw_scores_are_the_logits(client: httpx.Client, catalogue: Catalogue) -
     raw = client.post("/predict", json={"inputs": "open the file", "raw_scores": True}).json()
     model = catalogue.classifier(None).model
     assert isinstance(model, Classifier)
-    ((_, logits_C),) = model.logits(model.tokenize(["open the file"]))
+    (logits_C,) = model.rows(model.tokenize(["open the file"]), "logits")
     by_label = {label["label"]: label["score"] for label in raw}
     np.testing.assert_allclose([by_label[label] for label in LABELS], logits_C, atol=1e-5)
 
