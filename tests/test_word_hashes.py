@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.word_hashes import mixed, word_hashes
+from clozeline.mixing import mixed
+from clozeline.word_hashes import word_hashes
 
 BASE = 0x9E3779B97F4A7C15
 

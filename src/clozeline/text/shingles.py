@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from rensa import RMinHash
 
 from clozeline.byte_words import ByteClasses
+from clozeline.mixing import mixed
 from clozeline.spans import span_positions
-from clozeline.word_hashes import mixed, word_hashes
+from clozeline.word_hashes import word_hashes
 
 NUM_PERMUTATIONS = 128
 _SHINGLE_WORDS = 3

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.errors import ParamsError
+from clozeline.mixing import mixed
 
 Ids = NDArray[np.int64]
 Hashes = NDArray[np.uint64]
@@ -45,15 +46,7 @@ def token_hashes(seed: int, epoch: int, stream: Stream, document_N: Ids, positio
     The two arrays may be of any shapes that broadcast.
     """
     key = _key([seed, epoch, stream])
-    return mix(mix(document_N.astype(np.uint64) + key) + position_N.astype(np.uint64))
-
-
-def mix(bits: Hashes) -> Hashes:
-    """Spread every bit of the input over all bits of the output."""
-    bits = bits + np.uint64(0x9E3779B97F4A7C15)
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
+    return mixed(mixed(document_N.astype(np.uint64) + key) + position_N.astype(np.uint64))
 
 
 def first_uniform(hashes: Hashes) -> Uniforms:
@@ -81,5 +74,5 @@ def follows(document_N: Ids, position_N: Ids) -> Flags:
 def _key(parts: Iterable[int]) -> np.uint64:
     key = np.zeros(1, dtype=np.uint64)
     for part in parts:
-        key = mix(key + np.uint64(part))
+        key = mixed(key + np.uint64(part))
     return np.uint64(key[0])

@@ -14,8 +14,9 @@ from typing import Self
 import numpy as np
 
 from clozeline.errors import ParamsError
+from clozeline.mixing import mixed
 from clozeline.params import MaskingParams
-from clozeline.tokens.identity import Flags, Ids, Stream, first_uniform, mix, second_uniform, token_hashes
+from clozeline.tokens.identity import Flags, Ids, Stream, first_uniform, second_uniform, token_hashes
 from clozeline.tokens.spelling import Spelling
 from clozeline.tokens.units import UNITS, Tokens, Unit
 
@@ -110,7 +111,7 @@ class Masker:
         output_ids_N[is_target_N & (fate_N < self.params.mask_share)] = self.mask_id
         is_random_N = is_target_N & (fate_N >= self.params.mask_share)
         is_random_N &= fate_N < self.params.mask_share + self.params.random_share
-        draws = mix(hash_N[is_random_N]) % np.uint64(max(len(self.ordinary_ids), 1))
+        draws = mixed(hash_N[is_random_N]) % np.uint64(max(len(self.ordinary_ids), 1))
         output_ids_N[is_random_N] = self.ordinary_ids[draws.astype(np.int64)]
         if self.params.word_dropout > 0:
             output_ids_N[self._dropped(tokens) & ~is_target_N] = self.mask_id

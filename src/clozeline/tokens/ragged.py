@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.errors import DataError
-from clozeline.tokens.identity import Flags, Ids, mix
+from clozeline.mixing import mixed
+from clozeline.tokens.identity import Flags, Ids
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def unreadable(given: str, expected: str) -> DataError:
 def _digests(input_ids_N: Ids, row_N: Ids, position_N: Ids, num_rows: int) -> NDArray[np.uint64]:
     """64 bits of each row: a sum over its tokens, each mixed with its place."""
     digest_B = np.zeros(num_rows, dtype=np.uint64)
-    np.add.at(digest_B, row_N, mix(mix(position_N.astype(np.uint64)) + input_ids_N.astype(np.uint64)))
+    np.add.at(digest_B, row_N, mixed(mixed(position_N.astype(np.uint64)) + input_ids_N.astype(np.uint64)))
     return digest_B
 
 
