@@ -59,8 +59,7 @@ class PlainSets:
     def hashes_of(self, texts_P: NDArray[np.int64]) -> NDArray[np.uint32]:
         """The sets of some texts, back to back."""
         counts_P = self.counts_N[texts_P]
-        before_P = np.cumsum(counts_P) - counts_P
-        return self.hashes_S[np.repeat(self.starts_N[texts_P] - before_P, counts_P) + np.arange(int(counts_P.sum()))]
+        return self.hashes_S[span_positions(self.starts_N[texts_P], counts_P)]
 
 
 @dataclass(frozen=True)
