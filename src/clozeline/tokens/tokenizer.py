@@ -96,6 +96,11 @@ class OpenTokenizer:
         )
 
 
+def is_byte_level(tokenizer: Tokenizer) -> bool:
+    """Whether it writes the space before a word into the word's first token, as byte-level BPE does."""
+    return '"ByteLevel"' in tokenizer.to_str()
+
+
 def special_token(token: str, takes_space: bool) -> AddedToken:
     """`takes_space`: of byte-level BPE, where a mask stands for a word and the space before it, as RoBERTa's does."""
     return AddedToken(token, special=True, lstrip=takes_space and token == SPECIAL_TOKENS["mask_token"])
@@ -158,7 +163,7 @@ def _other_special_tokens(tokenizer: Any) -> set[str]:
 def _add(tokenizer: Any, name: str, missing: Sequence[str]) -> None:
     """Give each role of `missing` a token of its own, with an id of its own at the end of the vocabulary."""
     size = len(tokenizer)
-    takes_space = '"ByteLevel"' in tokenizer.backend_tokenizer.to_str()
+    takes_space = is_byte_level(tokenizer.backend_tokenizer)
     added = {role: special_token(SPECIAL_TOKENS[role], takes_space) for role in missing}
     tokenizer.add_special_tokens(added)
     tokens = ", ".join(token.content for token in added.values())

@@ -17,7 +17,7 @@ import torch
 from clozeline.model.encoded import TargetedBatch
 from clozeline.tasks.rows import Ids, TextRows
 from clozeline.tasks.tagging.sentences import Sentence
-from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.tokens.tokenizer import OpenTokenizer, is_byte_level
 
 NO_TARGET = -100
 """As cross entropy ignores it."""
@@ -91,8 +91,7 @@ class TaggedRows:
 
 def _tokens_of_words(sentences: Sequence[Sentence], opened: OpenTokenizer) -> list[list[Ids]]:
     """For each sentence the tokens of each of its words."""
-    # Byte-level BPE writes the space before a word into the word's first token.
-    space = " " if '"ByteLevel"' in opened.tokenizer.to_str() else ""
+    space = " " if is_byte_level(opened.tokenizer) else ""
     opened.tokenizer.no_truncation()
     spelled = [[f"{space}{word}" if place else word for place, word in enumerate(it.words)] for it in sentences]
     encodings = opened.tokenizer.encode_batch(spelled, is_pretokenized=True, add_special_tokens=False)

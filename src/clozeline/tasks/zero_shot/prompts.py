@@ -10,7 +10,7 @@ import numpy as np
 from clozeline.errors import ParamsError
 from clozeline.params.finetuning.zero_shot import BLANK
 from clozeline.tasks.rows import Ids, TextRows
-from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.tokens.tokenizer import OpenTokenizer, is_byte_level
 
 
 def prompted(texts: Sequence[str], prompt: str, opened: OpenTokenizer, max_length: int) -> TextRows:
@@ -45,9 +45,10 @@ def word_ids(
         ParamsError: a label has no words, or a word is not one known token.
     """
     found = []
+    space = " " if is_byte_level(opened.tokenizer) else ""
     for label in labels:
         words = [label] if label_words is None else label_words.get(label, ())
-        tokens = [_tokens(f" {word}" if _has_spaces(opened) else word, opened) for word in words]
+        tokens = [_tokens(f"{space}{word}", opened) for word in words]
         wrong = [word for word, ids in zip(words, tokens, strict=True) if len(ids) != 1 or ids[0] in _special(opened)]
         if wrong or not words:
             raise ParamsError(
@@ -63,11 +64,6 @@ def word_ids(
 def _tokens(text: str, opened: OpenTokenizer) -> list[int]:
     ids: list[int] = opened.tokenizer.encode(text, add_special_tokens=False).ids
     return ids
-
-
-def _has_spaces(opened: OpenTokenizer) -> bool:
-    """Byte-level BPE writes the space before a word into the word's first token."""
-    return '"ByteLevel"' in opened.tokenizer.to_str()
 
 
 def _special(opened: OpenTokenizer) -> tuple[int, ...]:
