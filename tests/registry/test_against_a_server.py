@@ -1,5 +1,6 @@
 """The registry of a team: a server that keeps the files, and a machine that has nothing yet."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -50,3 +51,15 @@ def test_a_package_goes_through_the_server_and_comes_back_byte_by_byte(
     assert (registry.fetch(URI, elsewhere).folder / "kept").exists(), "fetched once, it is not fetched again"
     (answer,) = mlflow.pyfunc.load_model(URI).predict(["a [MASK]"])
     assert len(answer["masks"]) == 1
+
+    copies = elsewhere.work / "registry"
+    (copies / "clozeline-encoder-tiny-1-0123456789ab").mkdir()  # of another model
+    package = shutil.copytree(encoder_package, tmp_path / "package")
+    for kept in ({"1", "2"}, {"2", "3"}):  # the champion, and the previous one
+        with (package / "manifest.json").open("a") as manifest:
+            manifest.write("\n")
+        publisher.registry.promote(publisher.publish(package, "clozeline-encoder", evidence))
+        registry.fetch(URI, elsewhere)
+        assert {folder.name.split("-")[2] for folder in copies.iterdir()} == {*kept, "tiny"}
+    registry.fetch("models:/clozeline-encoder/1", elsewhere)
+    assert len(list(copies.iterdir())) == 4, "a version that was asked for by its number takes no other's place"

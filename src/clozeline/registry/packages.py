@@ -1,6 +1,7 @@
 """From a registry URI to the package folder behind it, on this machine."""
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -9,7 +10,7 @@ from urllib.request import url2pathname
 from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 
-from clozeline.atomic import replacing_folder
+from clozeline.atomic import remove_folder, replacing_folder
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.inference.manifest import FILES
 from clozeline.registry import FetchedPackage
@@ -52,11 +53,14 @@ def find_version(registry: Registry, uri: str) -> Registered:
 def fetch_package(uri: str, workspace: Workspace) -> FetchedPackage:
     """The package behind `uri`: where it lies, if that is on this machine, else a copy under `work/registry`.
 
+    A new copy for an alias takes the place of those that no alias stands for any more.
+
     Raises:
         ParamsError, ArtifactError, TransientError: see `find_version`; or its files are gone.
     """
     address = tracking_uri(workspace)
-    version = find_version(Registry.open(address), uri)
+    registry = Registry.open(address)
+    version = find_version(registry, uri)
     with told(str(version), address):
         source = MlflowClient(address, registry_uri=address).get_model_version_download_uri(
             version.name, version.version
@@ -67,8 +71,19 @@ def fetch_package(uri: str, workspace: Workspace) -> FetchedPackage:
     if model is None and not copy.exists():
         with replacing_folder(copy) as folder, told(f"files of {version}", address):
             download_artifacts(artifact_uri=source, dst_path=str(folder), tracking_uri=address)
+        if "@" in uri:
+            _forget(copy.parent, version, registry.named_versions(version.name))
     folder = _package_in(model or copy, version)
     return FetchedPackage(folder=folder, name=version.name, version=version.version, served=version.served)
+
+
+def _forget(copies: Path, fetched: Registered, named: Collection[str]) -> None:
+    """Remove the copies of the versions of this model that are neither `fetched` nor among `named`."""
+    of_this_model = re.compile(rf"{re.escape(fetched.name)}-(?P<version>\d+)-[0-9a-f]*")
+    for copy in copies.iterdir():
+        found = of_this_model.fullmatch(copy.name)
+        if found and found["version"] not in {fetched.version, *named}:
+            remove_folder(copy)
 
 
 def _package_in(model: Path, version: Registered) -> Path:

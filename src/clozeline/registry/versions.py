@@ -80,6 +80,11 @@ class Registry:
                     return None
                 raise
 
+    def named_versions(self, name: str) -> frozenset[str]:
+        """Those of model `name` that an alias stands for."""
+        with told(f"model {name}", self._tracking_uri):
+            return frozenset(map(str, self._client.get_registered_model(name).aliases.values()))
+
     def version(self, name: str, version: str) -> Registered:
         """Version `version` of model `name`.
 
