@@ -205,7 +205,7 @@ def test_a_causal_model_beside_a_masked_one_is_not_called_better(
     [
         ((), ParamsError, "--text FILE"),
         (("--text", "nothing.txt"), DataError, "nothing.txt"),
-        (("--text", "records.jsonl"), DataError, "(--text-field)"),
+        (("--text", "records.jsonl"), DataError, "set `--text-field` to one of"),
         (("--text", "empty.txt"), DataError, "no text in it"),
     ],
 )
