@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.error import URLError
-from urllib.request import getproxies, proxy_bypass, urlopen
+from urllib.request import build_opener, getproxies, proxy_bypass
 
 import pytest
 
@@ -53,10 +53,10 @@ def test_servers_of_this_machine_are_asked_past_a_proxy(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    with pytest.raises(URLError):
-        urlopen(server, timeout=5)
+    with pytest.raises(URLError):  # not `urlopen`, which keeps the proxies of its first call in a process
+        build_opener().open(server, timeout=5)
     set_defaults(Workspace(tmp_path))
-    with urlopen(server, timeout=5) as answer:
+    with build_opener().open(server, timeout=5) as answer:
         assert answer.status == 204
     assert getproxies()["http"] == "http://127.0.0.1:9"
     assert not proxy_bypass("example.org")
