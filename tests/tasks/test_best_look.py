@@ -1,5 +1,6 @@
 """Claim: the best look's weights are kept, and a run that was killed ends with the bytes of one that was not."""
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -77,9 +78,20 @@ def weight_sum(model: nn.Module, asked: int) -> float:
 
 
 @pytest.mark.parametrize(
-    ("scores", "best"), [((1, 5, 2, 3, 4), 2), ((1, 2, 3, 4, 5), 5), ((5, 5, 5, 5, 5), 1), ((0, 3, 1, 3, 2), 2)]
+    ("scores", "best"),
+    [
+        ((1, 5, 2, 3, 4), 2),
+        ((1, 2, 3, 4, 5), 5),
+        ((0, 3, 1, 3, 2), 2),
+        ((0, 0, 0, 0, 0), 5),
+        ((math.nan, math.nan, math.nan, math.nan, math.nan), 5),
+        ((3, 3, 3, 1, 3), 3),
+        ((0, 0, 0, 0, 1), 5),
+    ],
 )
-def test_the_first_of_the_best_epochs_is_kept(tmp_path: Path, scores: tuple[float, ...], best: int) -> None:
+def test_the_first_of_the_best_epochs_is_kept_and_of_those_that_are_all_alike_the_last(
+    tmp_path: Path, scores: tuple[float, ...], best: int
+) -> None:
     seen: list[list[Tensor]] = []
 
     def judge(model: nn.Module, asked: int) -> float:

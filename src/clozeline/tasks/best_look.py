@@ -23,7 +23,7 @@ class Look:
 
 @dataclass
 class Best:
-    """The weights of the look with the highest score; of equal ones the first."""
+    """The weights of the look that is `best_of` all so far."""
 
     look: Look
     weights: dict[str, Tensor]
@@ -88,22 +88,22 @@ class BestLook:
             if stop in look_steps:
                 looks.append(Look(stop / self.plan.steps_per_epoch, stop, self.validation_score()))
                 on_look(looks[-1])
-                best = self._better_of(best, looks[-1])
+                best = self._better_of(best, looks)
             self._save(state, looks, best)
         assert best is not None
         self.loop.model.load_state_dict(best.weights)
         return looks
 
-    def _better_of(self, best: Best | None, look: Look) -> Best:
-        if best is not None and not _is_better(look, best.look):
+    def _better_of(self, best: Best | None, looks: Sequence[Look]) -> Best:
+        if best is not None and best_of(looks) is not looks[-1]:
             return best
         weights = self.loop.model.state_dict()
-        return Best(look, {name: weight.clone() for name, weight in weights.items()})
+        return Best(looks[-1], {name: weight.clone() for name, weight in weights.items()})
 
     def _has_lost_patience(self, looks: Sequence[Look]) -> bool:
         if self.plan.patience is None or not looks:
             return False
-        return len(looks) - 1 - looks.index(best_of(looks)) >= self.plan.patience
+        return len(looks) - 1 - looks.index(_first_highest(looks)) >= self.plan.patience
 
     def _save(self, state: State, looks: list[Look], best: Best | None) -> None:
         told = [asdict(look) for look in looks]
@@ -121,7 +121,24 @@ class BestLook:
 
 
 def best_of(looks: Sequence[Look]) -> Look:
-    """The first of those with the highest score; one without a score (not a number) loses to any with one."""
+    """The first of those with the highest score; one without a score (not a number) loses to any with one.
+
+    As long as all score the same, nothing is known of them but how long they were trained: of those the last.
+    """
+    num_alike = next((place for place, look in enumerate(looks) if not _is_alike(look, looks[0])), len(looks))
+    return _first_highest(looks[num_alike - 1 :])
+
+
+def are_alike(looks: Sequence[Look]) -> bool:
+    """Whether there are several, and their scores tell none from another."""
+    return len(looks) > 1 and all(_is_alike(look, looks[0]) for look in looks)
+
+
+def _is_alike(one: Look, other: Look) -> bool:
+    return not _is_better(one, other) and not _is_better(other, one)
+
+
+def _first_highest(looks: Sequence[Look]) -> Look:
     best = looks[0]
     for look in looks[1:]:
         best = look if _is_better(look, best) else best
