@@ -79,6 +79,26 @@ def test_a_task_stands_beside_its_baselines(project: Workspace, params: Params) 
     ]
 
 
+@pytest.mark.parametrize(
+    ("changed", "cell", "told"),
+    [
+        ({"value": 0.7}, "✗ 70.0%", "✗ library: no better than TF-IDF + logistic regression"),
+        ({"trivial_value": 0.8}, "✗ 80.0%", "✗ library: no better than largest class"),
+        ({"only_answer": "numpy"}, "✗ 80.0%", "✗ library: says `numpy` to every item of the test set"),
+    ],
+)
+def test_a_task_that_its_baselines_do_as_well_or_that_says_one_thing_alone_is_marked(
+    project: Workspace, params: Params, changed: dict[str, object], cell: str, told: str
+) -> None:
+    file = project.root / "metrics/finetune/library.json"
+    figures = json.loads(file.read_text())
+    figures["headline"] |= changed
+    file.write_text(json.dumps(figures | changed))
+    table = summary.task_table(summary.read_figures(project, params))
+    assert rows(table)[0][2] == cell
+    assert told in shown(table)
+
+
 def test_a_package_has_sizes_agreement_and_latency(project: Workspace, params: Params) -> None:
     figures = summary.read_figures(project, params)
     encoder, library = rows(summary.package_table(figures, RELEASES))

@@ -3,10 +3,12 @@
 import json
 import re
 import shutil
+from collections.abc import Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from markupsafe import escape
 
 from clozeline.errors import TransientError
 from clozeline.reporting.page import SECTIONS, build
@@ -118,6 +120,38 @@ def test_each_kind_of_task_has_its_figures_beside_its_own_baselines(ran: Ran) ->
     assert "figure fine-tuned nearest sentence by TF-IDF no answer to anything 95 % interval" in told
     assert "F1 70.0 % 20.0 % 50.0 % 65.0 % – 75.0 % exact match 60.0 % test 3,000" in told
     assert "Of the answers: misplaced 4." in told
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"baseline_value": 0.796}, f"✗ no better than TF-IDF {HARM}"),
+        ({"trivial_value": 0.9}, "✗ no better than largest class"),
+        ({"only_answer": "numpy"}, "✗ says `numpy` to every item of the test set"),
+    ],
+)
+def test_a_task_that_its_baselines_do_as_well_or_that_says_one_thing_alone_is_marked(
+    ran: Ran, changed: Mapping[str, object], told: str
+) -> None:
+    kept = METRICS["metrics/finetune/library.json"]
+    assert "✗ no better" not in text_of(chapter(build(ran.run).html, "tasks"))
+    path = ran.root / "metrics/finetune/library.json"
+    write_json(path, {**kept, "headline": {**kept["headline"], **changed}, **changed})
+    html = build(ran.run).html
+    assert escape(told) in chapter(html, "tasks")
+    assert escape(told) in html.partition('class="tiles"')[2].partition("</ul>")[0], "in the tile on top, too"
+
+
+def test_records_that_were_left_out_are_told_with_the_place_of_the_first(ran: Ran) -> None:
+    kept = METRICS["metrics/finetune/library.json"]
+    others = {
+        "records": {"num_read": 63, "num_used": 60, "without_score": 2, "twice": 1},
+        "first_places": {"without_score": f"labels/sts {HARM}.tsv, line 61"},
+    }
+    write_json(ran.root / "metrics/finetune/library.json", {**kept, **others})
+    told = chapter(build(ran.run).html, "tasks")
+    assert escape(f"without score 2 (first: labels/sts {HARM}.tsv, line 61), twice 1.") in told
+    assert "first places" not in told
 
 
 def test_a_correlation_is_not_told_in_per_cent(ran: Ran) -> None:

@@ -106,6 +106,7 @@ def encoder_table(figures: dict[str, Figures]) -> Table:
 def task_table(figures: dict[str, Figures]) -> Table:
     title = "Tasks, on the test set: fine-tuned, and what needs no encoder"
     table = _table(title, "task", "figure", ">fine-tuned", ">95 %", ">simple method", ">trivial")
+    faults: list[str] = []
     for package, found in figures.items():
         quality = found.quality
         if isinstance(quality, TaskMetrics):
@@ -114,7 +115,9 @@ def task_table(figures: dict[str, Figures]) -> Table:
             value, low, high, *beside = map(
                 form.format, (top.value, top.low, top.high, top.baseline_value, top.trivial_value)
             )
-            table.add_row(package, top.metric, value, f"{low}-{high}", *beside)
+            table.add_row(package, top.metric, f"✗ {value}" if quality.faults else value, f"{low}-{high}", *beside)
+            faults.extend(f"✗ {package}: {fault}" for fault in quality.faults)
+    table.caption = escape("\n".join(faults)) or None
     return table
 
 
@@ -153,7 +156,7 @@ def _pair(fp32: float, int8: float | None) -> str:
 
 def _table(title: str, *columns: str) -> Table:
     """A column whose name begins with `>` holds numbers."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left")
     for column in columns:
         table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
     return table

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from clozeline.errors import ArtifactError
 from clozeline.inference.manifest import Precision
+from clozeline.unbeaten import unbeaten
 
 Record = TypeVar("Record", bound="_Metrics")
 
@@ -89,6 +90,15 @@ class TaskMetrics(_Metrics):
     headline: HeadlineMetrics
     contaminated_fraction: float | None = None
     """None of a kind of task whose test has no texts of its own, and of versions from before it was counted."""
+    only_answer: str | None = None
+    """What the model says to every test item, where it says the same to all."""
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What speaks against the model, in words."""
+        behind = (f"no better than {name}" for name, _ in unbeaten(self.headline))
+        only = () if self.only_answer is None else (f"says `{self.only_answer}` to every item of the test set",)
+        return (*behind, *only)
 
     @model_validator(mode="before")
     @classmethod

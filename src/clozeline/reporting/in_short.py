@@ -58,7 +58,8 @@ def _tasks(run: Run) -> Iterator[_Tile]:
         given = tasks.headline(run, task)
         told = tasks.form(given)
         beside = f"{given.baseline} {told(given.baseline_value)}, {given.trivial} {told(given.trivial_value)}"
-        yield _Tile(f"{task}, {in_words(given.metric)}", told(given.value), beside)
+        shown = "; ".join([*tasks.faults(run, task), beside])
+        yield _Tile(f"{task}, {in_words(given.metric)}", told(given.value), shown)
 
 
 def _packages(run: Run) -> Iterator[_Tile]:

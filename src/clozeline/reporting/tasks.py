@@ -28,7 +28,7 @@ _OTHERS = {
 }
 """Prefix of a key in a task's metric file → the method that the figure is of; a new method is a new row."""
 _OPEN_CLASSES = 30
-_TOLD_APART = ("headline", "over_seeds")
+_TOLD_APART = ("headline", "over_seeds", "first_places")
 """Groups of figures that are no counts."""
 
 
@@ -53,7 +53,16 @@ def metrics(run: Run, task: str) -> Mapping[str, Any]:
 
 def headline(run: Run, task: str) -> HeadlineMetrics:
     """The figure that it is compared by."""
-    return run.files.json(f"metrics/finetune/{task}.json", TaskMetrics, stage=f"finetune@{task}").headline
+    return _judged(run, task).headline
+
+
+def faults(run: Run, task: str) -> tuple[str, ...]:
+    """What speaks against the model, marked."""
+    return tuple(f"✗ {fault}" for fault in _judged(run, task).faults)
+
+
+def _judged(run: Run, task: str) -> TaskMetrics:
+    return run.files.json(f"metrics/finetune/{task}.json", TaskMetrics, stage=f"finetune@{task}")
 
 
 def form(given: HeadlineMetrics) -> Format:
@@ -75,7 +84,9 @@ def _headline(run: Run, task: str) -> Markup:
         *(Bar(name, value, as_told(value)) for name, value in others),
     ]
     title = f"{task}: {in_words(given.metric)} on the test set"
-    return bars(title, rows, most=1.0, note="The line is a 95 % interval, on other items like these.")
+    told_faults = [element("p", fault, class_="bad") for fault in faults(run, task)]
+    drawn = bars(title, rows, most=1.0, note="The line is a 95 % interval, on other items like these.")
+    return joined([*told_faults, drawn])
 
 
 def _figures(run: Run, task: str) -> Markup:
@@ -95,7 +106,7 @@ def _figures(run: Run, task: str) -> Markup:
             comparison(f"{task}: figures on the test set", "fine-tuned", figures, _OTHERS),
             _over_seeds(headline(run, task), figures.get("over_seeds")),
             described(others),
-            *(_counts(name, numbers(counts)) for name, counts in groups.items()),
+            *(_counts(name, numbers(counts), figures.get("first_places", {})) for name, counts in groups.items()),
         ]
     )
 
@@ -112,8 +123,9 @@ def _over_seeds(kept: HeadlineMetrics, over: Mapping[str, float] | None) -> Mark
     )
 
 
-def _counts(name: str, counts: Mapping[str, float]) -> Markup:
-    told = ", ".join(f"{in_words(key)} {amount(value)}" for key, value in counts.items() if value)
+def _counts(name: str, counts: Mapping[str, float], first_places: Mapping[str, str]) -> Markup:
+    places = {key: f" (first: {place})" for key, place in first_places.items()}
+    told = ", ".join(f"{in_words(key)} {amount(value)}{places.get(key, '')}" for key, value in counts.items() if value)
     return element("p", f"Of the {in_words(name)}: {told or 'nothing counted'}.", class_="note")
 
 

@@ -12,14 +12,15 @@ from clozeline.atomic import replacing_file, replacing_folder
 from clozeline.csv_files import write_csv
 from clozeline.params import FinetuneParams
 from clozeline.progress import ProgressBar
-from clozeline.tasks.best_look import BestLook, Look
+from clozeline.tasks.best_look import BestLook, Look, are_alike, best_of
 from clozeline.tasks.seeds import Finished, OverSeeds, is_better, train_each
-from clozeline.tasks.task import TaskInputs, TaskReport
+from clozeline.tasks.task import Headline, TaskInputs, TaskReport
 from clozeline.tasks.training import use_threads
 from clozeline.text.contamination import contamination, in_batches, text_batches
 from clozeline.tracking import RunLogger, run_logger
 from clozeline.training.callbacks import Callback
 from clozeline.training.state import CurvePoint
+from clozeline.unbeaten import unbeaten
 
 _LOG = logging.getLogger(__name__)
 _NO_COLUMNS = ("f1",)
@@ -75,6 +76,23 @@ def run(
         (folder / "examples.json").write_text(items + "\n", encoding="utf-8")
     for of_seed in checkpoints:
         of_seed.remove()
+    _tell_how_good(task, kept.report)
+
+
+def _tell_how_good(task: str, report: TaskReport) -> None:
+    """The stage's last words: the headline beside its baselines, and what is wrong with it."""
+    top = report.headline
+    _LOG.info("%s: on the test part %s", task, _in_words(top))
+    if behind := unbeaten(top):
+        named = ", ".join(f"{name} ({value:.3f})" for name, value in behind)
+        _LOG.warning("%s: %s %.3f is no better than %s", task, top.metric, top.value, named)
+    if report.only_answer is not None:
+        _LOG.warning("%s: the model says `%s` to every item of the test part", task, report.only_answer)
+
+
+def _in_words(top: Headline) -> str:
+    beside = f"{top.baseline} {top.baseline_value:.3f}, {top.trivial} {top.trivial_value:.3f}"
+    return f"{top.metric} {top.value:.3f} (95 %: {top.low:.3f} to {top.high:.3f}); beside it {beside}"
 
 
 def _contamination(report: TaskReport, pretraining_text: Path, task: str) -> dict[str, int | float]:
@@ -97,7 +115,20 @@ def _watched(task: str, num_seeds: int, training: BestLook, seed: int) -> list[L
     name = f"finetune {task}" if num_seeds == 1 else f"finetune {task}, seed {seed}"
     with closing(run_logger()) as log, ProgressBar(name, training.loop.total_steps) as bar:
         watch = _Watch(bar, log, prefix="" if num_seeds == 1 else f"seed_{seed}.")
-        return training.run(watch, watch.look)
+        looks = training.run(watch, watch.look)
+    _tell_what_is_kept(name, looks)
+    return looks
+
+
+def _tell_what_is_kept(name: str, looks: Sequence[Look]) -> None:
+    kept = best_of(looks)
+    if are_alike(looks):
+        _LOG.warning(
+            "%s: the validation score is %.4f at each of %d looks, and tells none from another: kept is the last",
+            *(name, kept.validation_score, len(looks)),
+        )
+    elif len(looks) > 1:
+        _LOG.info("%s: kept is epoch %g, validation score %.4f", name, kept.epoch, kept.validation_score)
 
 
 def _figures(kept: Finished, values: Sequence[float]) -> dict[str, object]:

@@ -61,11 +61,22 @@ class TaskReport:
     """Of each test item the text that is its own: what is looked for in the text of the pre-training,"""
     train_texts: Sequence[str] = ()
     """... and among these of the items that the task was trained on."""
+    first_places: Mapping[str, str] = field(default_factory=dict)
+    """Why a record was left out (or an answer of it moved) → where the first such one stands."""
+    only_answer: str | None = None
+    """What the model says to every test item, where it says the same to all and that is not right of all."""
 
     @property
     def metrics(self) -> dict[str, object]:
         """metrics/finetune/<task>.json, as far as the task says it."""
-        return {"headline": asdict(self.headline), **self.figures}
+        places = {"first_places": dict(self.first_places)} if self.first_places else {}
+        only = {} if self.only_answer is None else {"only_answer": self.only_answer}
+        return {"headline": asdict(self.headline), **self.figures, **places, **only}
+
+
+def only_answer(said: Sequence[str], right: Sequence[str]) -> str | None:
+    """What is said to every item, if it is the same and there is more than one right answer; of both, by item."""
+    return said[0] if len(set(said)) == 1 and len(set(right)) > 1 else None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ class Labelled:
     labels: tuple[str, ...] | None
     """None: it is not labelled; empty: of a multi-label task, none applies."""
     given: Part = "train"
+    place: str = ""
+    """Where it stands."""
 
     @classmethod
     def of(cls, record: Record, given: Part, params: LabelledParams) -> Self:
@@ -25,7 +27,7 @@ class Labelled:
         """
         fields = [params.text_field, *([params.second_field] if params.second_field else [])]
         read = _several if params.multi_label else _one
-        return cls(tuple(record.text(field) for field in fields), read(record, params), given)
+        return cls(tuple(record.text(field) for field in fields), read(record, params), given, record.place)
 
 
 def fields_of(params: LabelledParams) -> Fields:

@@ -19,7 +19,7 @@ from clozeline.tasks.classification.label_sets import FIGURES, LabelSets, best_t
 from clozeline.tasks.classification.on_texts import ClassifierOnTexts, Problem
 from clozeline.tasks.classification.parts import ClassifiedRows
 from clozeline.tasks.intervals import bootstrap_interval
-from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, shown
+from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, only_answer, shown
 
 NO_LABEL = "(none)"
 
@@ -78,6 +78,8 @@ class MultiLabel(ClassifierOnTexts):
             examples=self._examples(actual_TC, predicted_TC),
             test_texts=self.test_part.texts.whole,
             train_texts=self.train.texts.whole,
+            first_places=self.selection.count.first_places,
+            only_answer=only_answer(*map(self._named, (predicted_TC, actual_TC))),
         )
 
     def save(self, out: Path) -> None:
@@ -135,17 +137,18 @@ class MultiLabel(ClassifierOnTexts):
             yield name if actual_TC[place, label] else NO_LABEL, name if predicted_TC[place, label] else NO_LABEL
 
     def _examples(self, actual_TC: LabelSets, predicted_TC: LabelSets) -> list[ShownItem]:
-        def named(is_given_C: LabelSets) -> str:
-            return ", ".join(self._names(is_given_C)) or NO_LABEL
-
         items = [
-            ShownItem(self.given(place), named(actual_C), named(predicted_C), bool((actual_C == predicted_C).all()))
-            for place, (actual_C, predicted_C) in enumerate(zip(actual_TC, predicted_TC, strict=True))
+            ShownItem(self.given(place), actual, predicted, actual == predicted)
+            for place, (actual, predicted) in enumerate(
+                zip(self._named(actual_TC), self._named(predicted_TC), strict=True)
+            )
         ]
         return shown(items, self.params.num_examples)
 
-    def _names(self, is_given_C: LabelSets) -> Sequence[str]:
-        return [self.labels[place] for place in np.flatnonzero(is_given_C)]
+    def _named(self, is_given_TC: LabelSets) -> Sequence[str]:
+        """All labels of each text in one."""
+        names = ([self.labels[place] for place in np.flatnonzero(is_given_C)] for is_given_C in is_given_TC)
+        return [", ".join(of_text) or NO_LABEL for of_text in names]
 
 
 def _weights(is_true_TC: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Tensor:

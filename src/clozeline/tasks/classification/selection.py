@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from clozeline.errors import DataError
 from clozeline.params import LabelledParams
 from clozeline.tasks.classification.labelled import Labelled
+from clozeline.tasks.record_count import RecordCount
 from clozeline.tasks.sources import Part
 from clozeline.tasks.splitting import num_of_each, part_of, strictest
 from clozeline.text.identity import identity_of
@@ -26,6 +27,8 @@ class Example:
     identity: str
     part: Part
     second: str = ""
+    place: str = field(default="", compare=False)
+    """Where its record stands."""
 
     @property
     def label(self) -> str:
@@ -35,11 +38,9 @@ class Example:
 
 
 @dataclass
-class SelectionCount:
-    """What became of the records: read = used + every reason."""
+class SelectionCount(RecordCount):
+    """What became of the records."""
 
-    num_read: int = 0
-    num_used: int = 0
     without_text: int = 0
     without_label: int = 0
     duplicates: int = 0
@@ -92,6 +93,7 @@ def select(records: Iterable[Labelled], params: LabelledParams, fits: Fits | Non
         parts[part] = _with_labels_of(labels, content, params.multi_label)
         count.of_classes_without_training_text += len(content) - len(parts[part])
     count.num_used = sum(map(len, parts.values()))
+    count.tell()
     _check_enough(parts, labels, count)
     return Selection(tuple(sorted(labels)), parts["train"], parts["validation"], parts["test"], count)
 
@@ -103,23 +105,24 @@ def _distinct(records: Iterable[Labelled], params: LabelledParams, count: Select
         count.num_read += 1
         texts = [text.strip() for text in record.texts]
         if not all(texts):
-            count.without_text += 1
+            count.add("without_text", record.place)
         elif record.labels is None:
-            count.without_label += 1
+            count.add("without_label", record.place)
         else:
             identity = identity_of(*texts)
             part = part_of(identity, record.given, params)
             labels = tuple(sorted(set(record.labels)))
-            found.setdefault(identity, []).append(Example(texts[0], labels, identity, part, *texts[1:]))
+            example = Example(texts[0], labels, identity, part, *texts[1:], place=record.place)
+            found.setdefault(identity, []).append(example)
     examples = []
     for all_copies in found.values():
         part = strictest(copy.part for copy in all_copies)
         copies = [copy for copy in all_copies if copy.part == part]
-        count.in_several_parts += len(all_copies) - len(copies)
+        count.add("in_several_parts", *(copy.place for copy in all_copies if copy.part != part))
         if len({copy.labels for copy in copies}) > 1:
-            count.contradictions += len(copies)
+            count.add("contradictions", *(copy.place for copy in copies))
         else:
-            count.duplicates += len(copies) - 1
+            count.add("duplicates", *(copy.place for copy in copies[1:]))
             examples.append(min(copies, key=lambda copy: (copy.text, copy.second)))
     return sorted(examples, key=lambda example: example.identity)
 

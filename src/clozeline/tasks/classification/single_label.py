@@ -18,7 +18,7 @@ from clozeline.tasks.classification.on_texts import ClassifierOnTexts, Problem
 from clozeline.tasks.classification.parts import ClassifiedRows
 from clozeline.tasks.classification.scores import FIGURES, Classes, score
 from clozeline.tasks.intervals import bootstrap_interval
-from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, shown
+from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, only_answer, shown
 
 
 class SingleLabel(ClassifierOnTexts):
@@ -69,6 +69,8 @@ class SingleLabel(ClassifierOnTexts):
             examples=self._examples(answers),
             test_texts=self.test_part.texts.whole,
             train_texts=self.train.texts.whole,
+            first_places=self.selection.count.first_places,
+            only_answer=only_answer([said for _, said in answers], [right for right, _ in answers]),
         )
 
     def _answers(self, part: ClassifiedRows) -> Classes:

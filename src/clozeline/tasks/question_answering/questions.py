@@ -3,16 +3,20 @@
 All questions about one context go together: what is judged is asked about text that was not trained on.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from clozeline.errors import DataError
 from clozeline.params import QuestionAnsweringParams
+from clozeline.tasks.record_count import Counted, RecordCount
 from clozeline.tasks.records import Record
 from clozeline.tasks.sources import Part
 from clozeline.tasks.splitting import num_of_each, part_of, strictest
 from clozeline.text.identity import identity_of
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +51,9 @@ class Question:
 
 
 @dataclass
-class QuestionCount:
-    """What became of the records: read = used + every reason; the rest is counted beside that."""
+class QuestionCount(RecordCount):
+    """What became of the records."""
 
-    num_read: int = 0
-    num_used: int = 0
     without_question: int = 0
     without_context: int = 0
     without_findable_answer: int = 0
@@ -62,7 +64,9 @@ class QuestionCount:
 
 
 @dataclass
-class AnswerCount:
+class AnswerCount(Counted):
+    """Counted beside the records, some of which have several answers."""
+
     num_moved: int = 0
     """Answers that stood elsewhere in the context than their offset says."""
     num_not_found: int = 0
@@ -100,6 +104,9 @@ def select(records: Iterable[tuple[Part, Record]], params: QuestionAnsweringPara
         count.duplicates += len(kept) - len(distinct)
         parts[part].extend(distinct)
     count.num_used = sum(map(len, parts.values()))
+    count.tell()
+    if told := answer_count.told_reasons:
+        _LOG.info("answers that stand elsewhere than their offset says: %s", told)
     _check_enough(parts, count)
     return Questions(parts["train"], parts["validation"], parts["test"], count, answer_count)
 
@@ -109,15 +116,15 @@ def _question(
 ) -> Question | None:
     question, context = record.text(params.question_field).strip(), record.text(params.context_field)
     if not question:
-        count.without_question += 1
+        count.add("without_question", record.place)
         return None
     if not context.strip():
-        count.without_context += 1
+        count.add("without_context", record.place)
         return None
     spelled = _spelled(record, params.answers_field)
-    found = tuple(answer for text, start in spelled if (answer := _placed(text, start, context, answers)))
+    found = tuple(answer for text, start in spelled if (answer := _placed(text, start, context, answers, record.place)))
     if spelled and not found:
-        count.without_findable_answer += 1
+        count.add("without_findable_answer", record.place)
         return None
     identity = identity_of(context)
     return Question(question, context, found, identity, part_of(identity, given, params))
@@ -136,15 +143,15 @@ def _spelled(record: Record, field: str) -> list[tuple[str, int]]:
     return [(text, start) for text, start in zip(texts, starts, strict=True) if text.strip()]
 
 
-def _placed(text: str, start: int, context: str, count: AnswerCount) -> Answer | None:
-    """Where the offset says, or the place nearest to it that has these characters."""
+def _placed(text: str, start: int, context: str, count: AnswerCount, at: str) -> Answer | None:
+    """Where the offset says, or the place nearest to it that has these characters; `at`: where the record stands."""
     if start >= 0 and context.startswith(text, start):
         return Answer(text, start)
     places = [place for place in range(len(context) - len(text) + 1) if context.startswith(text, place)]
     if not places:
-        count.num_not_found += 1
+        count.add("num_not_found", at)
         return None
-    count.num_moved += 1
+    count.add("num_moved", at)
     return Answer(text, min(places, key=lambda place: (abs(place - start), place)))
 
 

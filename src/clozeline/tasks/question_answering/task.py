@@ -29,7 +29,7 @@ from clozeline.tasks.question_answering.windows import NO_ANSWER, Windows
 from clozeline.tasks.rows import training_batches
 from clozeline.tasks.sources import records_of
 from clozeline.tasks.splitting import count_seen
-from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, shown
+from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, only_answer, shown
 from clozeline.training.state import Batch
 
 _NOTHING = "no answer"
@@ -149,14 +149,17 @@ class QuestionAnswering:
             answers=questions.answers,
             records=questions.count,
         )
+        items = _shown(questions.test, said)
         return TaskReport(
             headline=_headline(figures),
             figures=asdict(figures),
             confusion=[(_kind(it.is_answerable), _kind(bool(text))) for it, text in answered],
             per_class=_per_group(questions.test, said),
-            examples=shown(_shown(questions.test, said), self._params.num_examples),
+            examples=shown(items, self._params.num_examples),
             test_texts=sorted({it.context for it in questions.test}),
             train_texts=sorted({it.context for it in questions.train}),
+            first_places={**questions.count.first_places, **questions.answers.first_places},
+            only_answer=only_answer([item.predicted for item in items], [item.actual for item in items]),
         )
 
     def save(self, out: Path) -> None:

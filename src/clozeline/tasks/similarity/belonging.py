@@ -21,7 +21,7 @@ from clozeline.tasks.similarity.ranking import (
     ranked_by_each,
 )
 from clozeline.tasks.splitting import count_seen
-from clozeline.tasks.task import Headline, ShownItem, TaskReport, shown
+from clozeline.tasks.task import Headline, ShownItem, TaskReport, only_answer, shown
 
 _BEST = "1"
 _SHOWN_CHARACTERS = 400
@@ -125,6 +125,11 @@ class BelongingPairs(OnPairs):
             examples=shown(_shown(questions, found), self.params.num_examples),
             test_texts=questions.seconds,
             train_texts=[pair.second for pair in self.pairs.train],
+            first_places=self.pairs.count.first_places,
+            only_answer=only_answer(
+                [questions.seconds[best][:_SHOWN_CHARACTERS] for best in found.best_Q.tolist()],
+                [questions.seconds[own[0]] for own in questions.belonging],
+            ),
         )
 
     def _cosines(self, questions: Questions) -> tuple[ScoresOf, int]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from clozeline.errors import DataError
 from clozeline.params import SimilarityParams
+from clozeline.tasks.record_count import RecordCount
 from clozeline.tasks.records import Record
 from clozeline.tasks.sources import Part
 from clozeline.tasks.splitting import STRICTEST_FIRST, num_of_each, part_of, strictest
@@ -30,11 +31,9 @@ class Pair:
 
 
 @dataclass
-class PairCount:
-    """What became of the records: read = used + every reason."""
+class PairCount(RecordCount):
+    """What became of the records."""
 
-    num_read: int = 0
-    num_used: int = 0
     without_text: int = 0
     without_score: int = 0
     too_short: int = 0
@@ -78,6 +77,7 @@ def select(records: Iterable[tuple[Part, Record]], params: SimilarityParams) -> 
     parts: dict[Part, list[Pair]] = {part: [pair for pair in kept if pair.part == part] for part in STRICTEST_FIRST}
     parts["train"] = _chosen(parts["train"], params.max_train, count)
     count.num_used = sum(map(len, parts.values()))
+    count.tell()
     _check_enough(parts, count)
     return Pairs(parts["train"], parts["validation"], parts["test"], count)
 
@@ -90,7 +90,7 @@ def _pair(record: Record, given: Part, params: SimilarityParams, count: PairCoun
     if params.score_field:
         score = _scaled(record, params.score_field, params)
         if score is None:
-            count.without_score += 1
+            count.add("without_score", record.place)
             return None
     first, second = identity_of(texts[0]), identity_of(texts[1])
     identity = identity_of(*sorted((first, second))) if params.score_field else second
@@ -102,7 +102,7 @@ def _both(record: Record, params: SimilarityParams, count: PairCount) -> tuple[s
         return _of_docstring(record, params.docstring_field, params.title_field, count)
     texts = record.text(params.first_field).strip(), record.text(params.second_field).strip()
     if not all(texts):
-        count.without_text += 1
+        count.add("without_text", record.place)
         return None
     return texts
 
@@ -112,16 +112,16 @@ def _of_docstring(
 ) -> tuple[str, str] | None:
     whole = record.text(docstring_field)
     if not whole.strip():
-        count.without_text += 1
+        count.add("without_text", record.place)
         return None
     title = record.text(title_field) if title_field else ""
     docstring = parted(whole)
     summary, description = without_name(docstring.summary, title), without_name(docstring.description, title)
     if _is_shorter(summary, _LEAST_SUMMARY_WORDS) or _is_shorter(description, _LEAST_DESCRIPTION_WORDS):
-        count.too_short += 1
+        count.add("too_short", record.place)
         return None
     if summary.rstrip(".").casefold() in description.casefold():
-        count.repeated += 1
+        count.add("repeated", record.place)
         return None
     return summary, description
 

@@ -15,7 +15,7 @@ from clozeline.tasks.similarity.correlations import pearson, ranks, spearman
 from clozeline.tasks.similarity.on_pairs import OnPairs
 from clozeline.tasks.similarity.pairs import Pair, PairCount
 from clozeline.tasks.splitting import count_seen
-from clozeline.tasks.task import Headline, ShownItem, TaskReport, shown
+from clozeline.tasks.task import Headline, ShownItem, TaskReport, only_answer, shown
 from clozeline.text.identity import identity_of
 
 Values = npt.NDArray[np.float64]
@@ -80,6 +80,8 @@ class ScoredPairs(OnPairs):
             examples=shown(self._shown(score_N, cosine_N, actual, predicted), self.params.num_examples),
             test_texts=sorted({text for pair in test for text in (pair.first, pair.second)}),
             train_texts=sorted(known),
+            first_places=self.pairs.count.first_places,
+            only_answer=only_answer([f"cosine {cosine:.4f}" for cosine in cosine_N], [f"{it:g}" for it in score_N]),
         )
 
     def _cosines(self, pairs: Sequence[Pair]) -> tuple[Values, int]:

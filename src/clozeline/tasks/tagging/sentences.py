@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from clozeline.errors import DataError
 from clozeline.params import TaggingParams
+from clozeline.tasks.record_count import RecordCount
 from clozeline.tasks.records import Record
 from clozeline.tasks.sources import Part
 from clozeline.tasks.splitting import num_of_each, part_of, strictest
@@ -27,11 +28,9 @@ class Sentence:
 
 
 @dataclass
-class SentenceCount:
-    """What became of the records: read = used + every reason."""
+class SentenceCount(RecordCount):
+    """What became of the records."""
 
-    num_read: int = 0
-    num_used: int = 0
     without_words: int = 0
     in_several_parts: int = 0
     """Copies of a sentence that judges: they are not trained on. Copies within one part stay: so often is it said."""
@@ -66,7 +65,7 @@ def select(records: Iterable[tuple[Part, Record]], params: TaggingParams) -> Sen
             sentence = Sentence(words, tags, identity, part_of(identity, given, params))
             copies.setdefault(identity, []).append(sentence)
         else:
-            count.without_words += 1
+            count.add("without_words", record.place)
     parts: dict[Part, list[Sentence]] = {"train": [], "validation": [], "test": []}
     for identity in sorted(copies):
         part = strictest(copy.part for copy in copies[identity])
@@ -75,6 +74,7 @@ def select(records: Iterable[tuple[Part, Record]], params: TaggingParams) -> Sen
         parts[part].extend(sorted(kept, key=lambda copy: (copy.words, copy.tags)))
     count.num_used = sum(map(len, parts.values()))
     types = {type_of(tag) for sentence in parts["train"] for tag in sentence.tags} - {OUTSIDE}
+    count.tell()
     _check_enough(parts, types, count)
     not_trained = _not_trained((*parts["validation"], *parts["test"]), types)
     _name(not_trained)

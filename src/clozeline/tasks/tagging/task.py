@@ -25,7 +25,7 @@ from clozeline.tasks.tagging.rows import NO_TARGET, TaggedRows
 from clozeline.tasks.tagging.schemes import OUTSIDE, type_of
 from clozeline.tasks.tagging.scores import EntityScores, Tags, entities_in, score, spans_of
 from clozeline.tasks.tagging.sentences import Sentence, SentenceCount, select
-from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, shown
+from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, only_answer, shown
 from clozeline.training.state import Batch
 
 
@@ -103,14 +103,17 @@ class Tagging:
         sentences = self._sentences
         actual, predicted = [it.tags for it in sentences.test], self._predict(self._test)
         ours, usual = score(actual, predicted), score(actual, usual_tags(sentences.train, sentences.test))
+        items = self._shown(predicted)
         return TaskReport(
             headline=_headline(ours, usual, score(actual, nothing(sentences.test))),
             figures=asdict(self._figures(ours, usual)),
             confusion=_confusion(actual, predicted),
             per_class={name: asdict(of_type) for name, of_type in ours.per_type.items()},
-            examples=shown(self._shown(predicted), self._inputs.params.num_examples),
+            examples=shown(items, self._inputs.params.num_examples),
             test_texts=[" ".join(sentence.words) for sentence in sentences.test],
             train_texts=[" ".join(sentence.words) for sentence in sentences.train],
+            first_places=sentences.count.first_places,
+            only_answer=only_answer([item.predicted for item in items], [item.actual for item in items]),
         )
 
     def save(self, out: Path) -> None:

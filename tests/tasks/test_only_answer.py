@@ -1,0 +1,40 @@
+"""Claim: a model of any kind that says the same to every test item is found out by what it says."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from clozeline.tasks.question_answering import task as question_answering
+from clozeline.tasks.task import only_answer
+from tests.every_kind import EACH, Case, prepare, record, write_records
+
+TRAINED = [(kind, case) for kind, case in EACH if kind != "zero_shot"]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return tmp_path / "data.jsonl"
+
+
+@pytest.mark.parametrize(("kind", "case"), TRAINED)
+def test_a_model_whose_weights_are_all_zero_says_one_thing_alone(
+    kind: str, case: Case, small_encoder: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_records(data, (record(number, case[1]) for number in range(80)))
+    task: Any = prepare(kind, case, small_encoder, data)
+    with torch.no_grad():
+        for weight in task.model.parameters():
+            weight.zero_()
+    monkeypatch.setattr(question_answering, "_margin", lambda questions, found: -math.inf)
+    report = task.test()
+    assert report.only_answer is not None
+    assert report.metrics["only_answer"] == report.only_answer
+
+
+def test_one_answer_that_is_right_of_all_is_no_fault() -> None:
+    assert only_answer(["a", "a"], ["a", "a"]) is None
+    assert only_answer(["a", "a"], ["a", "b"]) == "a"
+    assert only_answer(["a", "b"], ["a", "a"]) is None

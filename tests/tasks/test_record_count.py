@@ -1,0 +1,105 @@
+"""Claim: what is left out of a file is told in one line: how many records, why, and where the first of each stands."""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from clozeline.params import read_params
+from clozeline.params.finetuning import SECTIONS
+from clozeline.params.finetuning.layers import whole_task
+from clozeline.tasks.classification import selection
+from clozeline.tasks.classification.labelled import Labelled, fields_of
+from clozeline.tasks.question_answering import questions
+from clozeline.tasks.question_answering.squad import read_squad
+from clozeline.tasks.similarity import pairs
+from clozeline.tasks.similarity.tables import readers as tables
+from clozeline.tasks.sources import records_of
+from clozeline.tasks.tagging import sentences
+
+DEFAULTS = read_params(Path(__file__).parents[2] / "params.yaml").finetune_defaults
+
+
+def params_of(kind: str, **changes: object) -> Any:
+    return SECTIONS[kind].model_validate(whole_task("t", {"kind": kind, "data": "x", **changes}, DEFAULTS))
+
+
+def classified(folder: Path) -> None:
+    file = folder / "labels.csv"
+    good = [f"text number {number},{'ab'[number % 2]}" for number in range(60)]
+    file.write_text("\n".join(["text,label", *good, ",a", "late,", "Text number 0,a", "both,a", "both,b"]) + "\n")
+    params = params_of("classification")
+    records = records_of(params, file, fields_of(params))
+    selection.select((Labelled.of(record, part, params) for part, record in records), params)
+
+
+def tagged(folder: Path) -> None:
+    file = folder / "tags.jsonl"
+    good = [{"tokens": ["see", f"Rome{number}"], "ner_tags": ["O", "B-LOC"]} for number in range(60)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*good, {"tokens": [], "ner_tags": []}]))
+    params = params_of("tagging")
+    fields = {"tokens_field": "tokens", "tags_field": "ner_tags"}
+    sentences.select(records_of(params, file, fields), params)
+
+
+def asked(folder: Path) -> None:
+    def paragraph(number: int, text: str, start: int) -> dict[str, object]:
+        answers = [{"text": text, "answer_start": start}]
+        return {"context": f"Context {number} says so.", "qas": [{"question": "What?", "answers": answers}]}
+
+    whole = [paragraph(number, "says", len(f"Context {number} ")) for number in range(60)]
+    paragraphs = [*whole, paragraph(60, "says", 3), paragraph(61, "absent", 0), paragraph(62, "absent", 0)]
+    file = folder / "squad.json"
+    file.write_text(json.dumps({"data": [{"paragraphs": paragraphs}]}))
+    params = params_of("question_answering")
+    fields = {name: getattr(params, name) for name in ("question_field", "context_field", "answers_field")}
+    questions.select(records_of(params, file, fields, {".json": read_squad}), params)
+
+
+def scored(folder: Path) -> None:
+    file = folder / "sts.tsv"
+    good = [f"{number % 6}\tone {number}\tother {number}" for number in range(60)]
+    file.write_text("\n".join([*good, "\tlone\tpair", "", "\tlone\tagain", "2\t\tnothing"]) + "\n")
+    params = params_of("similarity", columns=["score", "sentence1", "sentence2"], score_field="score")
+    fields = {name: getattr(params, name) for name in ("first_field", "second_field", "score_field")}
+    pairs.select(records_of(params, file, fields, tables(params.columns)), params)
+
+
+LINES: Mapping[Callable[[Path], None], tuple[str, ...]] = {
+    classified: (
+        "records: 65 read, 60 used; left out: without text 1 (first: {}/labels.csv, line 62), "
+        "without label 1 (first: {}/labels.csv, line 63), duplicates 1 (first: {}/labels.csv, line 64), "
+        "contradictions 2 (first: {}/labels.csv, line 65)",
+    ),
+    tagged: ("records: 61 read, 60 used; left out: without words 1 (first: {}/tags.jsonl, line 61)",),
+    asked: (
+        "records: 63 read, 61 used; left out: without findable answer 2 "
+        "(first: {}/squad.json, data[0].paragraphs[61].qas[0])",
+        "answers that stand elsewhere than their offset says: "
+        "moved 1 (first: {}/squad.json, data[0].paragraphs[60].qas[0]), "
+        "not found 2 (first: {}/squad.json, data[0].paragraphs[61].qas[0])",
+    ),
+    scored: (
+        "records: 63 read, 60 used; left out: without text 1 (first: {}/sts.tsv, line 64), "
+        "without score 2 (first: {}/sts.tsv, line 61)",
+    ),
+}
+
+
+@pytest.mark.parametrize("read", LINES, ids=lambda read: read.__name__)
+def test_what_is_left_out_is_told_with_its_reasons_and_first_places(
+    read: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        read(tmp_path)
+    assert caplog.messages == [line.replace("{}", str(tmp_path)) for line in LINES[read]]
+
+
+def test_where_all_is_used_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    count = selection.SelectionCount(num_read=3, num_used=3)
+    with caplog.at_level(logging.INFO):
+        count.tell()
+    assert caplog.messages == []
