@@ -27,6 +27,7 @@ def json_rows(lines: Iterable[str], file: str, fields: Fields, first_line: int =
         DataError: a line is no JSON object, or has other fields.
     """
     names = (*fields.values(),)
+    records_before = False
     for number, line in enumerate(lines, start=first_line):
         if line.strip():
             place = f"{file}, line {number}"
@@ -38,8 +39,9 @@ def json_rows(lines: Iterable[str], file: str, fields: Fields, first_line: int =
                 raise _not_an_object(place, f"{type(values).__name__}: {line.strip()[:80]}", fields)
             for name in names:
                 if name not in values:
-                    check_fields(values, fields, place)
+                    check_fields(values, fields, place, records_before=records_before)
             yield place, values
+            records_before = True
 
 
 def _parsed(line: str, place: str, fields: Fields) -> Any:

@@ -54,6 +54,27 @@ def test_another_shape_is_named_with_its_place(tmp_path: Path, content: object, 
         list(read_squad(written(tmp_path, content), FIELDS))
 
 
+@pytest.mark.parametrize(
+    ("paragraph", "given", "do"),
+    [
+        ({"context": "c"}, "keys: context", "correct the file there"),
+        ({"context": "c", "qa": []}, "keys: context, qa", r"did you mean `qa`\? call it `qas` in the file"),
+        ({"context": "c", "QAs": []}, "keys: context, QAs", r"did you mean `QAs`\? call it `qas` in the file"),
+        ({"Context": "c", "qas": []}, "keys: Context, qas", r"did you mean `Context`\? call it `context`"),
+        ({"context": "c", "qas": {"a": 1}}, "`qas`: {'a': 1}", "correct the file there"),
+        ({"context": "c", "qas": ["What?"]}, "str: What", "correct the file there"),
+        ({"context": "c", "qas": [{"question": "Q", "answer": []}]}, "keys: question, answer", "did you mean `answer`"),
+        (["c"], "list: ", "correct the file there"),
+    ],
+)
+def test_what_stands_there_instead_is_told_and_what_is_likely_meant(
+    tmp_path: Path, paragraph: object, given: str, do: str
+) -> None:
+    path = written(tmp_path, {"data": [{"paragraphs": [{"context": "c", "qas": []}, paragraph]}]})
+    with pytest.raises(DataError, match=rf"dev\.json, data\[0\]\.paragraphs\[1\](?s:.*){given}(?s:.*){do}"):
+        list(read_squad(path, FIELDS))
+
+
 def test_what_is_no_json_is_told(tmp_path: Path) -> None:
     (tmp_path / "dev.json").write_text('{"data": [')
     with pytest.raises(DataError, match="is no JSON"):

@@ -2,13 +2,33 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from clozeline.errors import DataError
-from clozeline.records.fields import Fields
+from clozeline.records.fields import Fields, nearest
 from clozeline.records.json_values import parsed
 from clozeline.records.streams import lines_of
 from clozeline.tasks.records import Record
+
+_SHAPE = (
+    '{"data": [{"paragraphs": [{"context": "…", "qas": '
+    '[{"question": "…", "answers": [{"text": "…", "answer_start": 0}]}]}]}]}'
+)
+_KEYS = (
+    "data",
+    "paragraphs",
+    "context",
+    "qas",
+    "question",
+    "answers",
+    "text",
+    "answer_start",
+    "id",
+    "title",
+    "version",
+)
+_KINDS = MappingProxyType({list: "a list", str: "a string", int: "a whole number"})
 
 
 def read_squad(path: Path, fields: Fields) -> Iterator[Record]:
@@ -37,14 +57,14 @@ def _document(path: Path) -> Any:
         raise DataError(
             f"{path} is no JSON",
             given=str(error),
-            expected='a file of SQuAD, {"data": [{"paragraphs": [{"context": "…", "qas": […]}]}]}',
+            expected=f"a file of SQuAD, {_SHAPE}",
             do="write it again, or name it .jsonl if each line is a record",
         ) from error
 
 
 def _answers(question: Any, at: str) -> dict[str, list[Any]]:
     """As the hub's datasets have them. A question marked impossible has none, whatever else stands there."""
-    if question.get("is_impossible"):
+    if isinstance(question, dict) and question.get("is_impossible"):
         return {"text": [], "answer_start": []}
     answers = _member(question, "answers", list, at)
     return {
@@ -55,11 +75,25 @@ def _answers(question: Any, at: str) -> dict[str, list[Any]]:
 
 def _member(value: Any, name: str, kind: type, where: str) -> Any:
     member = value.get(name) if isinstance(value, dict) else None
-    if not isinstance(member, kind):
-        raise DataError(
-            f"{where}: there is no `{name}` as SQuAD has it",
-            given=str(member if isinstance(value, dict) else value)[:80],
-            expected=f"`{name}`: {kind.__name__}",
-            do="correct the file there",
-        )
-    return member
+    if isinstance(member, kind):
+        return member
+    raise DataError(
+        f"{where}: there is no `{name}` as SQuAD has it",
+        given=_given(value, name),
+        expected=f"`{name}`: {_KINDS[kind]}, as in {_SHAPE}",
+        do=_how_to_mend(value, name),
+    )
+
+
+def _given(value: Any, name: str) -> str:
+    if not isinstance(value, dict):
+        return f"{type(value).__name__}: {str(value)[:80]}"
+    if name in value:
+        return f"`{name}`: {str(value[name])[:80]}"
+    return f"keys: {', '.join(value) or 'none'}"
+
+
+def _how_to_mend(value: Any, name: str) -> str:
+    free = [key for key in value if key not in _KEYS] if isinstance(value, dict) and name not in value else []
+    near = nearest(name, free)
+    return f"did you mean `{near}`? call it `{name}` in the file" if near else "correct the file there"

@@ -1,0 +1,49 @@
+"""Claim: where a field is missing, the message has those that are there and the one that is likely meant."""
+
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.records.fields import check_fields, nearest
+from clozeline.records.rows import json_rows
+
+KNOBS = {"text_field": "text", "label_field": "label"}
+
+
+@pytest.mark.parametrize(
+    ("name", "present", "meant"),
+    [
+        ("text", ("id", "texts"), "texts"),
+        ("text", ("id", "Text"), "Text"),
+        ("text", ("id", "tweet_text"), "tweet_text"),
+        ("sentence_text", ("id", "text"), "text"),
+        ("text", ("id", "te"), "te"),
+        ("text", ("x", "body"), None),
+        ("label", ("a", "b"), None),
+        ("text", (), None),
+    ],
+)
+def test_the_field_that_is_likely_meant_is_found(name: str, present: tuple[str, ...], meant: str | None) -> None:
+    assert nearest(name, present) == meant
+
+
+def test_what_is_there_is_named_with_what_is_likely_meant() -> None:
+    with pytest.raises(DataError) as caught:
+        check_fields(("body_text", "label"), KNOBS, "a.csv, line 1")
+    assert caught.value.problem == "a.csv, line 1: there is no field `text`"
+    assert caught.value.given == "fields: body_text, label"
+    assert caught.value.do == "set `text_field` to body_text in params.yaml"
+
+
+def test_a_field_that_another_knob_names_is_not_meant() -> None:
+    both = {"first_field": "sentence1", "second_field": "sentence2"}
+    with pytest.raises(DataError, match="set `second_field` to one of these fields"):
+        check_fields(("sentence1", "score"), both, "a.csv")
+
+
+def test_of_a_record_alone_that_lacks_a_field_the_name_is_not_to_be_changed() -> None:
+    lines = ['{"text": "a", "label": "b"}', "", '{"texts": "a", "label": "b"}']
+    with pytest.raises(DataError, match=r"a\.jsonl, line 3: there is no field `text`") as caught:
+        list(json_rows(lines, "a.jsonl", KNOBS))
+    assert "the records before it have one" in caught.value.do
+    with pytest.raises(DataError, match=r"set `text_field` to texts in params\.yaml"):
+        list(json_rows(lines[1:], "a.jsonl", KNOBS))
