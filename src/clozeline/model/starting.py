@@ -70,6 +70,7 @@ def start_from(
     seed: int,
     max_length: int,
     tokenizer: Path | None = None,
+    keeps_dropout: bool = False,
 ) -> LanguageModel:
     """The model saved as `name`, ready to be trained on; the global random state stays as it was.
 
@@ -82,6 +83,7 @@ def start_from(
         ids: of the tokens that will be trained on.
         max_length: tokens of the longest row.
         tokenizer: folder of the tokenizer that made the tokens; compared with the checkpoint's, token by token.
+        keeps_dropout: its own rates stay in its configuration: for what is fine-tuned as it was published.
 
     Raises:
         ArtifactError: there is no such checkpoint, it is damaged or of an unknown family, or the tokens are not its.
@@ -95,7 +97,7 @@ def start_from(
     if model_type == OWN_MODEL_TYPE and objective == "mlm":
         model = load_own(Path(name))
     else:
-        model = _stock(checkpoint, model_type, objective, params, ids, seed)
+        model = _stock(checkpoint, model_type, objective, params, ids, seed, keeps_dropout=keeps_dropout)
     parts = (model, _generator(checkpoint, model, model_type, params, ids, seed)) if objective == "rtd" else (model,)
     for part in parts:
         fit_vocabulary(part, name, ids, seed)
@@ -159,12 +161,19 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
 
 
 def _stock(
-    checkpoint: Checkpoint, model_type: str, objective: Objective, params: ModelParams, ids: TokenIds, seed: int
+    checkpoint: Checkpoint,
+    model_type: str,
+    objective: Objective,
+    params: ModelParams,
+    ids: TokenIds,
+    seed: int,
+    *,
+    keeps_dropout: bool = False,
 ) -> PreTrainedModel:
     family, form = _known(checkpoint, model_type, objective)
     config = form.model_class.config_class.from_pretrained(**checkpoint.where)
     _tell_how_it_attends(config, form.configure(params, ids), checkpoint.name)
-    _make_ours(config, form.configure(params, ids), family.dropouts(params))
+    _make_ours(config, form.configure(params, ids), {} if keeps_dropout else family.dropouts(params))
     _check_padding(config, checkpoint.name, ids)
     with torch.random.fork_rng(devices=[]), errors_only():
         torch.manual_seed(seed)

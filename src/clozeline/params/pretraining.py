@@ -71,7 +71,8 @@ class PretrainParams(Section):
     masking: MaskingParams
     optimizer: OptimizerParams
     schedule: ScheduleParams
-    steps: Count | None
+    steps: Annotated[int, Field(ge=0)] | None
+    """0: `start` is taken as it is."""
     tokens: Count | None
     precision: Literal["auto", "fp32", "bf16", "fp16"]
     compile: bool
@@ -87,8 +88,13 @@ class PretrainParams(Section):
         ("steps tokens", lambda a, b: (a is None) != (b is None), "a budget: set one and leave the other null"),
         (
             "steps schedule.warmup_steps",
-            lambda steps, warmup_steps: steps is None or warmup_steps <= steps,
+            lambda steps, warmup_steps: steps in (None, 0) or warmup_steps <= steps,
             "a budget that outlasts its warm-up: lower `schedule.warmup_steps` too, or raise `steps`",
+        ),
+        (
+            "steps start",
+            lambda steps, start: steps != 0 or start is not None,
+            "`start` beside `steps: 0`: a model that was trained already, to be taken as it is",
         ),
         (
             "objective model.family start",

@@ -49,6 +49,8 @@ def run(
         return
     total = job.loop.total_steps
     _LOG.info("%s parameters, %s rows, %s steps", f"{job.num_parameters:,}", f"{job.num_rows:,}", f"{total:,}")
+    if total == 0:
+        _LOG.info("no step is trained: the encoder is %s as it is", params.start)
     with closing(run_logger()) as log, ProgressBar("pretrain", total) as bar:
         watch = _Watch(bar, log)
         state = job.run([watch, *advisers(params, job, tokenizer)])
@@ -71,7 +73,7 @@ def _figures(job: Pretraining, state: State) -> dict[str, int | float | None]:
         "target_tokens": state.num_targets,
         "batches_without_target": state.num_empty_batches,
         "rows_without_target": state.num_rows_without_target,
-        "last_training_loss_nats_per_token": state.curve[-1].loss,
+        "last_training_loss_nats_per_token": state.curve[-1].loss if state.curve else None,
         "best_validation_loss_nats_per_token": best.loss if best else None,
         "best_validation_step": best.step if best else None,
     }

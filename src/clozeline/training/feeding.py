@@ -82,7 +82,7 @@ class Feed:
 
     def progress(self, turn: Turn) -> float:
         """Share of the budget (0-1) before this batch, by its place alone."""
-        return min((turn.epoch * self.batches_per_epoch + turn.batch) / self.total_steps, 1.0)
+        return min((turn.epoch * self.batches_per_epoch + turn.batch) / max(self.total_steps, 1), 1.0)
 
 
 def steps_of(num_tokens: int, split: Split, batch_tokens: int, seed: int) -> int:

@@ -189,7 +189,9 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
     train, validation = (
         Split.open(TokenShards.open(tokens, part), params.max_length) for part in ("train", "validation")
     )
-    total_steps = params.steps or steps_of(params.tokens or 0, train, params.batch_tokens, seed)
+    total_steps = params.steps
+    if total_steps is None:
+        total_steps = steps_of(params.tokens or 0, train, params.batch_tokens, seed)
     check_budget(params, total_steps)
     model = _model(params, train, tokenizer, seed).to(processes.device)
     cheapen_dropout(model)
@@ -243,6 +245,7 @@ def _model(params: PretrainParams, train: Split, tokenizer: Path, seed: int) -> 
             seed=seed,
             max_length=params.max_length,
             tokenizer=tokenizer,
+            keeps_dropout=params.steps == 0,
         )
     if params.gradient_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})

@@ -1,6 +1,6 @@
 """A record of a classification task: one text or two, and what it is labelled with."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from clozeline.params import LabelledParams
@@ -17,7 +17,7 @@ class Labelled:
     labels: tuple[str, ...] | None
     """None: it is not labelled; empty: of a multi-label task, none applies."""
     given: Part = "train"
-    place: str = ""
+    place: str = field(default="", compare=False)
     """Where it stands."""
 
     @classmethod

@@ -1,0 +1,82 @@
+"""Claim: the example of docs/tasks.md fine-tunes a published encoder as it is: weights, tokenizer, dropout."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from ruamel.yaml import YAML
+from tokenizers import Tokenizer
+from transformers import AutoModel, BertModel
+
+from clozeline.params import Params, read_params
+from clozeline.stages import tokenize
+from tests.clean_text import write_clean_text
+from tests.fine_tuning import fine_tune, metrics_of
+from tests.stages.finetune.topics import topic_records
+from tests.stages.test_pretrain import run_stage
+from tests.tiny_models import SENTENCES, small_bert
+from tests.trained_models import SaveTrained
+
+PROJECT = Path(__file__).parents[2]
+NAME = "sentence-transformers/all-MiniLM-L6-v2"
+
+
+@pytest.fixture
+def published(save_trained: SaveTrained) -> Path:
+    """As all-MiniLM-L6-v2 lies on the hub: a BERT without a head, and its tokenizer."""
+    torch.manual_seed(5)
+    return save_trained(BertModel(small_bert()))
+
+
+@pytest.fixture
+def params(published: Path, tmp_path: Path) -> Params:
+    """The project's, with the values of the example laid over them."""
+    text = (PROJECT / "docs" / "tasks.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"## A published encoder\n.*?```yaml\n(.*?)```", text, re.DOTALL)
+    yaml = YAML()
+    tree = yaml.load(PROJECT / "params.yaml")
+    lay(tree, yaml.load(example.replace(NAME, str(published))))
+    yaml.dump(tree, tmp_path / "params.yaml")
+    return read_params(tmp_path / "params.yaml")
+
+
+def lay(tree: Any, values: Any) -> None:
+    for key, value in values.items():
+        assert key in tree, f"params.yaml has no {key}"
+        if isinstance(value, dict):
+            lay(tree[key], value)
+        else:
+            tree[key] = value
+
+
+def test_the_example_of_the_docs_fine_tunes_the_published_weights(
+    params: Params, published: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "clean").mkdir()
+    for part in ("train", "validation"):
+        write_clean_text(tmp_path / "clean" / f"{part}.parquet", SENTENCES)
+    tokenizer, tokens, made = (tmp_path / name for name in ("tokenizer", "tokens", "made"))
+    tokenize.run(
+        params.tokenize, clean=tmp_path / "clean", tokenizer=tokenizer, out=tokens, metrics=tmp_path / "t.json"
+    )
+    run_stage(params.pretrain, tokens, tokenizer, made)
+    assert "has no trained head of this kind" in caplog.text
+    theirs, ours = (AutoModel.from_pretrained(at, local_files_only=True) for at in (published, made / "encoder"))
+    written = ours.state_dict()
+    kept = {name: weight for name, weight in theirs.state_dict().items() if "pooler" not in name}
+    # Rows of the table that no token has are left out.
+    assert all(torch.equal(weight[: len(written[name])], written[name]) for name, weight in kept.items())
+    assert ours.config.hidden_dropout_prob == theirs.config.hidden_dropout_prob == 0.1
+    mine, published_one = (Tokenizer.from_file(str(at / "tokenizer.json")) for at in (made / "encoder", published))
+    assert mine.encode(SENTENCES[0]).ids == published_one.encode(SENTENCES[0]).ids
+    task = params.finetune["library"].model_copy(update={"label_field": "topic", "max_length": 32, "epochs": 1})
+    assert task.optimizer.learning_rate == 5e-5
+    pq.write_table(pa.Table.from_pylist(topic_records(40)), tmp_path / "topics.parquet")
+    figures = metrics_of(fine_tune(task, tmp_path / "out", encoder=made / "encoder", data=tmp_path / "topics.parquet"))
+    assert figures["num_classes"] == 3
+    assert json.loads((tmp_path / "out" / "model" / "config.json").read_text())["model_type"] == "bert"
