@@ -144,6 +144,12 @@ def prepare(small_encoder: Path, tmp_path: Path) -> Callable[[str], Task]:
     return make
 
 
+@pytest.mark.parametrize(("preset", "positive"), [("mrpc", "equivalent"), ("qqp", "duplicate")])
+def test_the_f1_of_glue_is_that_of_its_class_1(preset: str, positive: str) -> None:
+    assert PRESETS[preset].knobs["metric"] == "f1"
+    assert PRESETS[preset].knobs["positive_label"] == positive == SHAPES[preset][2][0]["label"].names[1]
+
+
 def test_every_preset_has_a_shape() -> None:
     assert set(SHAPES) == set(PRESETS)
 
@@ -163,7 +169,9 @@ def test_a_preset_reads_what_its_dataset_holds_and_no_secret_labels(
 
 def is_classified(preset: str, metric: str, per_class: Mapping[str, Any], figures: Mapping[str, Any]) -> bool:
     labels = SHAPES[preset][2][0]["label"].names
-    return metric == PRESETS[preset].knobs["metric"] and set(per_class) == set(labels)
+    knobs = PRESETS[preset].knobs
+    has_own_f1 = knobs["metric"] != "f1" or figures["f1"] == per_class[knobs["positive_label"]]["f1"]
+    return metric == knobs["metric"] and set(per_class) == set(labels) and has_own_f1
 
 
 def is_tagged(preset: str, metric: str, per_class: Mapping[str, Any], figures: Mapping[str, Any]) -> bool:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef, precision_recall_fscore_support
 
-from clozeline.tasks.classification.scores import score
+from clozeline.tasks.classification.scores import f1_of, score
 
 LABELS = ("a", "b", "c", "d")
 places = st.integers(0, len(LABELS) - 1)
@@ -26,6 +26,14 @@ def test_scores_are_those_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
         of_class = scores.per_class[label]
         assert (of_class.precision, of_class.recall, of_class.f1) == pytest.approx((precision, recall, f1))
         assert of_class.num_texts == num_texts
+
+
+@given(pairs=st.lists(st.tuples(places, places), min_size=1, max_size=60), positive=places)
+@settings(deadline=None)
+def test_f1_of_one_class_is_that_of_scikit_learn(pairs: list[tuple[int, int]], positive: int) -> None:
+    actual, predicted = np.array(pairs).T
+    theirs = f1_score(actual == positive, predicted == positive, zero_division=0)
+    assert f1_of(positive)(actual, predicted, len(LABELS)) == pytest.approx(theirs)
 
 
 @pytest.mark.parametrize("pairs", [[(1, 2)] * 5, [(0, 0), (1, 0)], [(3, 0), (3, 1), (3, 2)]])

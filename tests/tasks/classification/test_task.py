@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import ValidationError
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertForMaskedLM
 
-from clozeline.errors import ArtifactError, DataError
+from clozeline.errors import ArtifactError, DataError, ParamsError
 from clozeline.held_out import read_held_out
 from clozeline.params import ClassificationParams, read_params
 from clozeline.params.finetuning.layers import whole_task
@@ -178,6 +179,25 @@ def test_pairs_are_learned(small_encoder: Path, tmp_path: Path) -> None:
     metrics = run(records, tmp_path, small_encoder, second_field="second", metric="matthews")
     assert metrics["headline"]["metric"] == "matthews"
     assert metrics["headline"]["value"] == metrics["matthews"] > 0.5 > metrics["headline"]["trivial_value"] == 0
+
+
+def test_the_f1_of_one_label_can_be_the_headline(prepare: Prepare) -> None:
+    records = [{"text": f"the model {n}", "label": "often" if n % 5 else "rarely"} for n in range(300)]
+    report = prepare(records, metric="f1", positive_label="rarely").test()
+    assert report.headline.metric == "f1"
+    assert report.headline.value == report.figures["f1"] == report.per_class["rarely"]["f1"]
+    assert report.headline.trivial_value == report.figures["majority_f1"] == 0, "the largest class is the other one"
+    often = prepare(records, metric="f1", positive_label="often").test()
+    assert often.headline.value == often.per_class["often"]["f1"]
+    assert often.headline.trivial_value > 0.8
+    with pytest.raises(ParamsError, match=r"(?s)`positive_label`.*given: *never.*often, rarely"):
+        prepare(records, metric="f1", positive_label="never")
+
+
+@pytest.mark.parametrize("changes", [{"metric": "f1"}, {"positive_label": "a"}, {"metric": "f1", "multi_label": True}])
+def test_an_f1_of_no_label_is_refused(changes: dict[str, object]) -> None:
+    with pytest.raises(ValidationError, match=r"positive_label|multi-label"):
+        params(**changes)
 
 
 def words_around_is(num_texts: int) -> list[dict[str, str]]:

@@ -7,7 +7,7 @@ from pydantic import Field
 from clozeline.params.finetuning.shared import FinetuneParams
 from clozeline.params.section import Count
 
-_METRICS = {False: ("accuracy", "macro_f1", "matthews"), True: ("micro_f1", "macro_f1")}
+_METRICS = {False: ("accuracy", "macro_f1", "matthews", "f1"), True: ("micro_f1", "macro_f1")}
 """By `multi_label`; the first is what null stands for."""
 
 
@@ -28,8 +28,10 @@ class LabelledParams(FinetuneParams):
     """Multi-label alone: between the labels, where a record has them as one string and not as a list."""
     too_long: Literal["truncate", "drop", "error"]
     """What becomes of a text, or a pair, of more than `max_length` tokens; it is counted in any case."""
-    metric: Literal["accuracy", "macro_f1", "matthews", "micro_f1"] | None
+    metric: Literal["accuracy", "macro_f1", "matthews", "f1", "micro_f1"] | None
     """The headline, by which the best look is chosen too; null: accuracy, or micro-F1 of a multi-label task."""
+    positive_label: str | None
+    """Metric `f1` alone: the label whose F1 it is."""
     class_weights: Literal["none", "balanced"]
     """Balanced: texts of rare classes count for more in training."""
     max_classes: Annotated[int, Field(ge=2)] | None
@@ -41,6 +43,11 @@ class LabelledParams(FinetuneParams):
             "multi_label metric",
             lambda multi_label, metric: metric is None or metric in _METRICS[multi_label],
             f"null, or one of: {', '.join(_METRICS[False])}; of a multi-label task {', '.join(_METRICS[True])}",
+        ),
+        (
+            "metric positive_label",
+            lambda metric, positive_label: (metric == "f1") == (positive_label is not None),
+            "`positive_label` beside `metric: f1`: the label whose F1 it is; null beside any other metric",
         ),
         (
             "multi_label max_per_class",
@@ -68,6 +75,7 @@ class LabelledParams(FinetuneParams):
         "label_separator",
         "too_long",
         "metric",
+        "positive_label",
         "max_classes",
         "max_per_class",
     )

@@ -28,9 +28,17 @@ class Preset:
 
 
 def _glue(
-    subset: str, text: str, second: str | None = None, *, test: str = "validation", metric: str = "accuracy"
+    subset: str,
+    text: str,
+    second: str | None = None,
+    *,
+    test: str = "validation",
+    metric: str = "accuracy",
+    positive_label: str | None = None,
 ) -> Preset:
-    knobs = {"text_field": text, "second_field": second, "label_field": "label", "metric": metric}
+    """`positive_label`: of the two tasks whose F1 GLUE reports, that of this class (Wang et al. 2018, section 2)."""
+    fields = {"text_field": text, "second_field": second, "label_field": "label"}
+    knobs = {**fields, "metric": metric, "positive_label": positive_label}
     return Preset(
         "classification",
         {"dataset": _GLUE, "subset": subset},
@@ -50,8 +58,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         "cola": _glue("cola", "sentence", metric="matthews"),
         "sst2": _glue("sst2", "sentence"),
-        "mrpc": _glue("mrpc", "sentence1", "sentence2"),
-        "qqp": _glue("qqp", "question1", "question2"),
+        "mrpc": _glue("mrpc", "sentence1", "sentence2", metric="f1", positive_label="equivalent"),
+        "qqp": _glue("qqp", "question1", "question2", metric="f1", positive_label="duplicate"),
         "mnli": _glue("mnli", "premise", "hypothesis", test="validation_matched"),
         "qnli": _glue("qnli", "question", "sentence"),
         "rte": _glue("rte", "sentence1", "sentence2"),

@@ -76,9 +76,19 @@ def matthews(actual_T: Classes, predicted_T: Classes, num_classes: int) -> float
     return float(together / math.sqrt(alone)) if alone > 0 else 0.0
 
 
+def f1_of(class_: int) -> "Figure":
+    """F1 of this class alone, as GLUE has it of MRPC and QQP."""
+
+    def f1(actual_T: Classes, predicted_T: Classes, num_classes: int) -> float:
+        hits_C, actual_C, predicted_C = _margins(actual_T, predicted_T, num_classes)
+        return float(ratio(2 * hits_C, actual_C + predicted_C)[class_])
+
+    return f1
+
+
 Figure = Callable[[Classes, Classes, int], float]
 FIGURES: Mapping[str, Figure] = MappingProxyType({"accuracy": accuracy, "macro_f1": macro_f1, "matthews": matthews})
-"""Keyed by `metric` in params.yaml."""
+"""Keyed by `metric` in params.yaml; `f1` is that of one class, and `f1_of` it."""
 
 
 def _margins(actual_T: Classes, predicted_T: Classes, num_classes: int) -> tuple[Classes, Classes, Classes]:

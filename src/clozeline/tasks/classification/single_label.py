@@ -11,14 +11,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from clozeline.errors import ParamsError
 from clozeline.model import classifier
 from clozeline.model.encoded import TargetedBatch
 from clozeline.tasks.classification.baselines import LabelledTexts, largest_class, tfidf_logistic_regression
 from clozeline.tasks.classification.on_texts import ClassifierOnTexts, Problem
 from clozeline.tasks.classification.parts import ClassifiedRows
-from clozeline.tasks.classification.scores import FIGURES, Classes, score
+from clozeline.tasks.classification.scores import FIGURES, Classes, f1_of, score
 from clozeline.tasks.intervals import bootstrap_interval
 from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, only_answer, shown
+
+_MOST_NAMED = 10
 
 
 class SingleLabel(ClassifierOnTexts):
@@ -29,6 +32,8 @@ class SingleLabel(ClassifierOnTexts):
     def __init__(self, inputs: TaskInputs) -> None:
         super().__init__(inputs)
         self.metric = self.params.metric or "accuracy"
+        positive = self.params.positive_label
+        self._figure_of = FIGURES[self.metric] if positive is None else f1_of(self._class_of(positive))
         self._weight_C = _weights(self.train.targets_T) if self.params.class_weights == "balanced" else None
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
@@ -55,6 +60,7 @@ class SingleLabel(ClassifierOnTexts):
             "baseline_tfidf_accuracy": counting.accuracy,
             "baseline_tfidf_macro_f1": counting.macro_f1,
             "majority_accuracy": float((largest_T == actual_T).mean()),
+            **self._f1s(actual_T, predicted_T, counting_T, largest_T),
             **self.counts(),
             "records": asdict(self.selection.count),
         }
@@ -78,7 +84,26 @@ class SingleLabel(ClassifierOnTexts):
         return class_T
 
     def _figure(self, actual_T: Classes, predicted_T: Classes) -> float:
-        return FIGURES[self.metric](actual_T, predicted_T, len(self.labels))
+        return self._figure_of(actual_T, predicted_T, len(self.labels))
+
+    def _class_of(self, positive_label: str) -> int:
+        if positive_label not in self.labels:
+            raise ParamsError(
+                "params.yaml: `positive_label` of the task is on no text that is trained on",
+                given=positive_label,
+                expected=f"one of: {', '.join(self.labels[:_MOST_NAMED])}{', …' * (len(self.labels) > _MOST_NAMED)}",
+                do="correct it",
+            )
+        return self.labels.index(positive_label)
+
+    def _f1s(
+        self, actual_T: Classes, predicted_T: Classes, counting_T: Classes, largest_T: Classes
+    ) -> dict[str, float]:
+        """Of the positive class, if there is one."""
+        if self.params.positive_label is None:
+            return {}
+        said = {"f1": predicted_T, "baseline_tfidf_f1": counting_T, "majority_f1": largest_T}
+        return {name: self._figure(actual_T, said_T) for name, said_T in said.items()}
 
     def _headline(self, actual_T: Classes, predicted_T: Classes, counting_T: Classes, largest_T: Classes) -> Headline:
         if self.metric == "accuracy":
