@@ -112,7 +112,8 @@ def _distinct(records: Iterable[Labelled], params: LabelledParams, count: Select
             identity = identity_of(*texts)
             part = part_of(identity, record.given, params)
             labels = tuple(sorted(set(record.labels)))
-            example = Example(texts[0], labels, identity, part, *texts[1:], place=record.place)
+            first, second = (*texts, "")[:2]
+            example = Example(first, labels, identity, part, second, record.place)
             found.setdefault(identity, []).append(example)
     examples = []
     for all_copies in found.values():
