@@ -75,6 +75,15 @@ def test_what_a_task_says_wins_over_its_preset(tmp_path: Path) -> None:
     assert read_params(with_task(tmp_path, *lines)).finetune["more"].hub.dataset == "my/copy"
 
 
+def test_a_dataset_of_ones_own_has_no_commit_of_the_preset_s(tmp_path: Path) -> None:
+    lines = ("kind: classification", "data: requirements.lock", "preset: sst2")
+    known, own, both = (
+        read_params(with_task(tmp_path, *lines, *more)).finetune["more"].hub.revision
+        for more in ((), ("hub: {dataset: my/copy}",), ("hub: {dataset: my/copy, revision: abc}",))
+    )
+    assert (known, own, both) == (PRESETS["sst2"].hub["revision"], None, "abc")
+
+
 def test_a_preset_that_there_is_not_is_refused(tmp_path: Path) -> None:
     told = message(with_task(tmp_path, "kind: classification", "data: x.csv", "preset: ss2"))
     assert "given:    finetune.more.preset: 'ss2'" in told

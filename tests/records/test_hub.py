@@ -1,5 +1,6 @@
 """Claim: a split of a dataset of the hub gives rows like those of a file, and trouble is told in the asker's words."""
 
+import inspect
 import logging
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import datasets
 import pytest
 
 from clozeline.errors import DataError, TransientError
-from clozeline.records.hub import HubKnobs, HubSplit, hub_rows
+from clozeline.records.hub import HubKnobs, HubSplit, commit_of, hub_rows
 
 FIELDS = {"room.text_field": "body", "room.label_field": "topic"}
 KNOBS = HubKnobs(dataset="room.dataset", revision="room.revision", every="room.dataset and room.split")
@@ -46,6 +47,30 @@ def test_a_class_that_is_kept_secret_is_none(folder: Path) -> None:
 def test_each_of_a_list_of_classes_has_its_name(folder: Path) -> None:
     rows = hub_rows(split_of(folder), {"room.tags_field": "tags"})
     assert [values["tags"] for _, values in rows] == [["no", "yes"], ["yes", "yes"]]
+
+
+def test_the_commit_that_a_revision_stands_for_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, str | None, str | None]] = []
+
+    class Builder:
+        base_path: str | None = f"hf://datasets/someone/something@{'0a' * 20}/data"
+
+    def builder_of(name: str, subset: str | None, *, revision: str | None) -> type[Builder]:
+        asked.append((name, subset, revision))
+        return Builder
+
+    monkeypatch.setattr(datasets, "load_dataset_builder", builder_of)
+    assert commit_of(HubSplit("someone/something", "x", "train", "main", KNOBS)) == "0a" * 20
+    assert asked == [("someone/something", "x", "main")]
+    Builder.base_path = None
+    assert commit_of(split_of("someone/something")) is None
+    assert commit_of(split_of(folder)) is None, "a folder has none"
+
+
+def test_datasets_say_the_commit_in_the_place_that_they_read_from() -> None:
+    """What `commit_of` looks for, in the installed version's own words: without a network there is no other proof."""
+    source = inspect.getsource(datasets.load.HubDatasetModuleFactory)
+    assert 'f"hf://datasets/{self.name}@{self.commit_hash}/' in source
 
 
 def test_a_field_that_is_not_there_is_named_with_its_knob(folder: Path) -> None:

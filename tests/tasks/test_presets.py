@@ -1,6 +1,7 @@
 """Claim: each preset is one word, and reads a dataset of just the shape that its name has on the hub."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,12 @@ def prepare(small_encoder: Path, tmp_path: Path) -> Callable[[str], Task]:
 def test_the_f1_of_glue_is_that_of_its_class_1(preset: str, positive: str) -> None:
     assert PRESETS[preset].knobs["metric"] == "f1"
     assert PRESETS[preset].knobs["positive_label"] == positive == SHAPES[preset][2][0]["label"].names[1]
+
+
+def test_a_preset_is_at_a_commit_or_on_the_branch_that_the_hub_converts_it_on() -> None:
+    revisions = {PRESETS[preset].hub["revision"] for preset in PRESETS if preset != "conll2003"}
+    assert all(re.fullmatch("[0-9a-f]{40}", revision) for revision in revisions)
+    assert PRESETS["conll2003"].hub["revision"] == "refs/convert/parquet"
 
 
 def test_every_preset_has_a_shape() -> None:

@@ -1,6 +1,7 @@
 """A split of a dataset of the Hugging Face hub, or of a local folder of the same shape, streamed through `datasets`."""
 
 import logging
+import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from clozeline.records.fields import Fields, check_fields
 from clozeline.records.rows import Row
 
 _LOG = logging.getLogger(__name__)
+_COMMIT = re.compile("@([0-9a-f]{40})")
+"""In the place of a dataset on the hub: `hf://datasets/NAME@COMMIT`."""
 _UNLABELLED = -1
 """In datasets of the hub: the class of an item whose class is kept secret."""
 
@@ -54,6 +57,23 @@ def hub_rows(of: HubSplit, fields: Fields) -> Generator[Row, None, None]:
 
         rows = datasets.load_dataset(of.dataset, of.subset, split=of.split, revision=of.revision, streaming=True)
     return _rows(rows, of, fields)
+
+
+def commit_of(of: HubSplit) -> str | None:
+    """The commit that `of.revision` stands for on the hub now; None of a folder, and of what a cache alone has.
+
+    Raises:
+        DataError: there is no such dataset, configuration or revision.
+        TransientError: the hub did not answer.
+    """
+    if Path(of.dataset).exists():
+        return None
+    with _trouble_named(of):
+        import datasets
+
+        place = datasets.load_dataset_builder(of.dataset, of.subset, revision=of.revision).base_path
+    found = _COMMIT.search(place or "")
+    return found[1] if found else None
 
 
 def _rows(rows: Any, of: HubSplit, fields: Fields) -> Generator[Row, None, None]:

@@ -14,6 +14,7 @@ from clozeline.params import FinetuneParams
 from clozeline.progress import ProgressBar
 from clozeline.tasks.best_look import BestLook, Look, are_alike, best_of
 from clozeline.tasks.seeds import Finished, OverSeeds, is_better, train_each
+from clozeline.tasks.sources import hub_commit
 from clozeline.tasks.task import Headline, TaskInputs, TaskReport
 from clozeline.tasks.training import use_threads
 from clozeline.text.contamination import contamination, in_batches, text_batches
@@ -53,11 +54,13 @@ def run(
     Raises:
         ArtifactError: the encoder is damaged, or a checkpoint belongs to another run.
         DataError: the data cannot be read, or there is too little of it.
+        TransientError: the hub, where the data are, did not answer.
         ParamsError: `max_length` is longer than the encoder can read, or a knob is not for it.
         TrainingError: the loss or the gradient is not finite.
     """
     use_threads(params.num_threads)
     inputs = TaskInputs(params, seed, encoder, data, pretraining_text)
+    commit = hub_commit(params)
     kept: Finished | None = None
     values, checkpoints = [], []
     for finished in train_each(inputs, work / task, partial(_watched, task, params.num_seeds)):
@@ -70,6 +73,7 @@ def run(
     _write_tables(kept.report, confusion, classes)
     with replacing_file(metrics) as file:
         told = _figures(kept, values) | _contamination(kept.report, pretraining_text, task)
+        told |= {} if commit is None else {"hub_commit": commit}
         file.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
     with replacing_folder(examples) as folder:
         items = json.dumps([asdict(item) for item in kept.report.examples], indent=2, ensure_ascii=False)

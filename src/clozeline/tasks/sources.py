@@ -8,7 +8,7 @@ from clozeline.errors import DataError
 from clozeline.params import FinetuneParams
 from clozeline.params.finetuning import HubParams
 from clozeline.records.fields import Fields
-from clozeline.records.hub import HubKnobs, HubSplit, hub_rows
+from clozeline.records.hub import HubKnobs, HubSplit, commit_of, hub_rows
 from clozeline.tasks.records import Reader, Record, read_records
 
 Part = Literal["train", "validation", "test"]
@@ -40,6 +40,18 @@ def records_of(
             yield from ((part, record) for record in read_records(path, fields, readers))
 
 
+def hub_commit(params: FinetuneParams) -> str | None:
+    """Of a task on the hub: the commit that its records are read from; None of any other, and where nothing tells it.
+
+    Raises:
+        DataError, TransientError: as `records_of`.
+    """
+    if params.hub is None:
+        return None
+    names = (name for name in given_parts(params).values() if name is not None)
+    return commit_of(_split(params.hub, next(names, "train")))
+
+
 def given_parts(params: FinetuneParams) -> dict[Part, str | None]:
     """Part → its file or split; None is all of `data`."""
     splits = params.splits
@@ -61,5 +73,8 @@ def _file_in(folder: Path, name: str) -> Path:
 
 
 def _hub_records(hub: HubParams, split: str, fields: Fields) -> Iterator[Record]:
-    rows = hub_rows(HubSplit(hub.dataset, hub.subset, split, hub.revision, _KNOBS), fields)
-    return (Record(values, place) for place, values in rows)
+    return (Record(values, place) for place, values in hub_rows(_split(hub, split), fields))
+
+
+def _split(hub: HubParams, split: str) -> HubSplit:
+    return HubSplit(hub.dataset, hub.subset, split, hub.revision, _KNOBS)

@@ -190,11 +190,13 @@ def test_the_f1_of_one_label_can_be_the_headline(prepare: Prepare) -> None:
     often = prepare(records, metric="f1", positive_label="often").test()
     assert often.headline.value == often.per_class["often"]["f1"]
     assert often.headline.trivial_value > 0.8
+    beside = prepare(records, positive_label="often").test()
+    assert (beside.headline.metric, beside.figures["f1"]) == ("accuracy", beside.per_class["often"]["f1"])
     with pytest.raises(ParamsError, match=r"(?s)`positive_label`.*given: *never.*often, rarely"):
         prepare(records, metric="f1", positive_label="never")
 
 
-@pytest.mark.parametrize("changes", [{"metric": "f1"}, {"positive_label": "a"}, {"metric": "f1", "multi_label": True}])
+@pytest.mark.parametrize("changes", [{"metric": "f1"}, {"metric": "f1", "multi_label": True}])
 def test_an_f1_of_no_label_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match=r"positive_label|multi-label"):
         params(**changes)

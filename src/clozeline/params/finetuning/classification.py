@@ -31,7 +31,7 @@ class LabelledParams(FinetuneParams):
     metric: Literal["accuracy", "macro_f1", "matthews", "f1", "micro_f1"] | None
     """The headline, by which the best look is chosen too; null: accuracy, or micro-F1 of a multi-label task."""
     positive_label: str | None
-    """Metric `f1` alone: the label whose F1 it is."""
+    """The label whose F1 is the metric `f1`, and beside any other metric a figure more; null: none."""
     class_weights: Literal["none", "balanced"]
     """Balanced: texts of rare classes count for more in training."""
     max_classes: Annotated[int, Field(ge=2)] | None
@@ -46,8 +46,13 @@ class LabelledParams(FinetuneParams):
         ),
         (
             "metric positive_label",
-            lambda metric, positive_label: (metric == "f1") == (positive_label is not None),
-            "`positive_label` beside `metric: f1`: the label whose F1 it is; null beside any other metric",
+            lambda metric, positive_label: metric != "f1" or positive_label is not None,
+            "`positive_label` beside `metric: f1`: the label whose F1 it is",
+        ),
+        (
+            "multi_label positive_label",
+            lambda multi_label, positive_label: not multi_label or positive_label is None,
+            "`positive_label: null` where a text has several labels",
         ),
         (
             "multi_label max_per_class",

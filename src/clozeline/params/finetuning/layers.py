@@ -38,7 +38,7 @@ def _layers_under(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any
     if preset not in of_kind:
         expected = f"a preset of kind `{task.get('kind')}`: {', '.join(of_kind) or 'there is none'}"
         raise ValueError(expected, {f"finetune.{name}.preset": preset})
-    return [*layers, PRESETS[preset].values]
+    return [*layers, PRESETS[preset].values_under(task)]
 
 
 def check_defaults(defaults: Any) -> None:

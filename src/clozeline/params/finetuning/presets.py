@@ -9,7 +9,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-_GLUE = "nyu-mll/glue"
+_GLUE = {"dataset": "nyu-mll/glue", "revision": "bcdcba79d07bc864c1c254ccfcedcce55bcc9a8c"}
+_SQUAD = {"dataset": "rajpurkar/squad", "revision": "7b6d24c440a36b6815f21b70d25016731768db1f"}
+_SQUAD_V2 = {"dataset": "rajpurkar/squad_v2", "revision": "3ffb306f725f7d2ce8394bc1873b24868140c412"}
 
 
 @dataclass(frozen=True)
@@ -22,9 +24,12 @@ class Preset:
     knobs: Mapping[str, Any] = field(default_factory=dict)
     """Of its kind."""
 
-    @property
-    def values(self) -> dict[str, Any]:
-        return {"hub": dict(self.hub), "splits": dict(self.splits), **self.knobs}
+    def values_under(self, task: Mapping[str, Any]) -> dict[str, Any]:
+        """A dataset that the task names itself has commits of its own."""
+        own = task.get("hub")
+        has_own_dataset = isinstance(own, Mapping) and "dataset" in own
+        hub = {name: value for name, value in self.hub.items() if not (has_own_dataset and name == "revision")}
+        return {"hub": hub, "splits": dict(self.splits), **self.knobs}
 
 
 def _glue(
@@ -41,17 +46,15 @@ def _glue(
     knobs = {**fields, "metric": metric, "positive_label": positive_label}
     return Preset(
         "classification",
-        {"dataset": _GLUE, "subset": subset},
+        {**_GLUE, "subset": subset},
         {"train": "train", "validation": None, "test": test},
         knobs,
     )
 
 
-def _squad(dataset: str) -> Preset:
+def _squad(hub: Mapping[str, str]) -> Preset:
     """The test part is secret: the validation part is the test part here."""
-    return Preset(
-        "question_answering", {"dataset": dataset}, {"train": "train", "validation": None, "test": "validation"}
-    )
+    return Preset("question_answering", hub, {"train": "train", "validation": None, "test": "validation"})
 
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
@@ -72,12 +75,12 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         ),
         "stsb": Preset(
             "similarity",
-            {"dataset": _GLUE, "subset": "stsb"},
+            {**_GLUE, "subset": "stsb"},
             {"train": "train", "validation": None, "test": "validation"},
             {"first_field": "sentence1", "second_field": "sentence2", "score_field": "label"},
         ),
-        "squad": _squad("rajpurkar/squad"),
-        "squad_v2": _squad("rajpurkar/squad_v2"),
+        "squad": _squad(_SQUAD),
+        "squad_v2": _squad(_SQUAD_V2),
     }
 )
 """Keyed by `preset`."""

@@ -33,7 +33,7 @@ class SingleLabel(ClassifierOnTexts):
         super().__init__(inputs)
         self.metric = self.params.metric or "accuracy"
         positive = self.params.positive_label
-        self._figure_of = FIGURES[self.metric] if positive is None else f1_of(self._class_of(positive))
+        self._f1_of_positive = None if positive is None else f1_of(self._class_of(positive))
         self._weight_C = _weights(self.train.targets_T) if self.params.class_weights == "balanced" else None
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
@@ -84,7 +84,9 @@ class SingleLabel(ClassifierOnTexts):
         return class_T
 
     def _figure(self, actual_T: Classes, predicted_T: Classes) -> float:
-        return self._figure_of(actual_T, predicted_T, len(self.labels))
+        figure = self._f1_of_positive if self.metric == "f1" else FIGURES[self.metric]
+        assert figure is not None
+        return figure(actual_T, predicted_T, len(self.labels))
 
     def _class_of(self, positive_label: str) -> int:
         if positive_label not in self.labels:
@@ -100,10 +102,10 @@ class SingleLabel(ClassifierOnTexts):
         self, actual_T: Classes, predicted_T: Classes, counting_T: Classes, largest_T: Classes
     ) -> dict[str, float]:
         """Of the positive class, if there is one."""
-        if self.params.positive_label is None:
+        if self._f1_of_positive is None:
             return {}
         said = {"f1": predicted_T, "baseline_tfidf_f1": counting_T, "majority_f1": largest_T}
-        return {name: self._figure(actual_T, said_T) for name, said_T in said.items()}
+        return {name: self._f1_of_positive(actual_T, said_T, len(self.labels)) for name, said_T in said.items()}
 
     def _headline(self, actual_T: Classes, predicted_T: Classes, counting_T: Classes, largest_T: Classes) -> Headline:
         if self.metric == "accuracy":
