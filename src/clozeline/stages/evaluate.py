@@ -50,8 +50,8 @@ def run(
     """Write the encoder's figures beside the unigram baseline's to `metrics`, and a page of predictions to `examples`.
 
     Of replaced-token detection these are the generator's; how well the encoder finds what it replaced stands beside.
-    Calibration, and loss by frequency, place and word class, go to `plots`, a folder, as CSV. Of the two texts is only
-    read how much of the second is, nearly, in the first.
+    Calibration, and loss by token frequency, place and word class, go to `plots`, a folder, as CSV. Of the two texts is
+    only read how much of the second is, nearly, in the first.
 
     Raises:
         ArtifactError: the encoder or the shards are damaged, or their vocabularies differ.
