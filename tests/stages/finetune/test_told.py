@@ -2,14 +2,17 @@
 
 import logging
 import re
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from clozeline.stages import finetune
 from clozeline.tasks.classification.single_label import SingleLabel
 from tests.fine_tuning import metrics_of
-from tests.stages.finetune.topics import Finetune
+from tests.stages.finetune.topics import Finetune, topic_records
 
 
 def test_the_last_line_is_the_headline_with_its_interval_beside_the_baselines(
@@ -39,3 +42,14 @@ def test_a_model_that_learned_nothing_is_told_of(
     assert metrics["best_epoch"] == 3
     assert re.search(r"small: accuracy 0\.\d+ is no better than TF-IDF .* \(0\.\d+\)", told[1])
     assert told[2] == f"small: the model says `{metrics['only_answer']}` to every item of the test part"
+
+
+def test_what_was_read_and_where_the_first_record_stands_that_was_left_out_are_figures(
+    run: Finetune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finetune, "hub_commit", lambda params: "0a" * 20)
+    records = [*topic_records(40), {"text": "", "topic": "cooking"}, {"text": " ", "topic": "cooking"}]
+    pq.write_table(pa.Table.from_pylist(records), tmp_path / "data.parquet")
+    metrics = metrics_of(run("out", epochs=1))
+    assert metrics["hub_commit"] == "0a" * 20
+    assert metrics["first_places"] == {"without_text": f"{tmp_path / 'data.parquet'}, row 121"}
