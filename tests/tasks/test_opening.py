@@ -13,9 +13,11 @@ from clozeline.errors import ArtifactError, ParamsError, TrainingError
 from clozeline.model import embedder
 from clozeline.model.encoded import EncodedBatch
 from clozeline.params import SimilarityParams, read_params
+from clozeline.params.finetuning import SECTIONS
 from clozeline.params.finetuning.layers import whole_task
 from clozeline.tasks.opening import answers, opened_for
 from clozeline.tasks.task import TaskInputs
+from tests.named_knobs import is_knob_of, named_in
 from tests.tiny_models import small_modernbert
 
 DEFAULTS = read_params(Path(__file__).parents[2] / "params.yaml").finetune_defaults
@@ -49,7 +51,7 @@ def asked_for(most_rows: int, num_rows: int, model: Any) -> list[list[int]]:
 
     def answer(_: Any, batch: EncodedBatch) -> torch.Tensor:
         if batch.num_rows > most_rows:
-            raise torch.OutOfMemoryError("no memory")
+            torch.empty(1 << 50)
         return batch.input_ids_BL[:, 0]
 
     def encoded(rows_B: np.ndarray) -> EncodedBatch:
@@ -71,5 +73,9 @@ def test_a_batch_too_large_for_memory_is_judged_in_parts_and_those_after_it_too(
     assert [row for rows in in_parts for row in rows] == [*range(19)]
     assert max(map(len, in_parts)) == 2
     assert caplog.text.count("out of memory") == 2, "of 8 rows, of 4, and never again"
-    with pytest.raises(TrainingError, match="out of memory on one row"):
+    with pytest.raises(TrainingError, match="out of memory on one row") as caught:
         asked_for(0, 19, model)
+    assert "4,503,599,627,370,496 bytes were asked for" in caught.value.given
+    named = named_in(str(caught.value))
+    assert named == ["max_length"]
+    assert all(is_knob_of(section, knob) for knob in named for section in SECTIONS.values())

@@ -58,7 +58,7 @@ def test_where_processes_cannot_halve_together_the_setting_is_named(
 def test_an_optimizer_without_memory_is_told_of() -> None:
     steps = ahead(nn.Linear(1, 1))
     steps._optimizer.register_step_pre_hook(out_of_memory)
-    with pytest.raises(TrainingError, match=r"(?s)out of memory on batch 0.*optimizer's state.*gradient_checkpointing"):
+    with pytest.raises(TrainingError, match=r"(?s)out of memory on batch 0.*optimizer's state.*smaller model"):
         steps.take(batch(0), step=0)
 
 

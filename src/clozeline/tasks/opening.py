@@ -6,7 +6,6 @@ Shapes: T rows, B rows of a batch.
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -18,6 +17,7 @@ from clozeline.model.encoded import EncodedBatch
 from clozeline.tasks.rows import Ids, TextRows, sorted_batches
 from clozeline.tasks.task import TaskInputs
 from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.training.out_of_memory import noting_shortage
 
 _LOG = logging.getLogger(__name__)
 _MOST_UNKNOWN = 0.2
@@ -96,29 +96,22 @@ def answers(
     waiting = deque(batches)
     while waiting:
         rows_B = waiting.popleft()
-        found = _unless_memory_runs_out(partial(answer, model), encoded(rows_B).to(model.device))
-        if found is None:
-            waiting = deque(_halves(rows_B, waiting))
-        else:
+        with noting_shortage() as shortage, torch.inference_mode():
+            found = answer(model, encoded(rows_B).to(model.device))
+        if shortage.told is None:
             yield rows_B, found
+        else:
+            waiting = deque(_halves(rows_B, waiting, shortage.told))
 
 
-def _unless_memory_runs_out(ask: Callable[[EncodedBatch], Answer], batch: EncodedBatch) -> Answer | None:
-    try:
-        with torch.inference_mode():
-            return ask(batch)
-    except torch.OutOfMemoryError:  # not to be kept: its frames hold what memory ran out for
-        return None
-
-
-def _halves(rows_B: Ids, waiting: Iterable[Ids]) -> Iterator[Ids]:
-    """Of these rows, and of each batch behind them."""
+def _halves(rows_B: Ids, waiting: Iterable[Ids], told: str) -> Iterator[Ids]:
+    """Of these rows, and of each batch behind them. `told`: of how much memory was asked for."""
     if len(rows_B) == 1:
         raise TrainingError(
             "out of memory on one row of the parts that judge",
-            given="1 row at once",
+            given=f"1 row at once; {told}",
             expected="a row, and the model, that fit into memory",
-            do="lower `max_length` of this task in params.yaml, or take a smaller model",
+            do="in params.yaml, lower `max_length` of this task, or take a smaller encoder",
         )
     _LOG.warning("out of memory with %d rows at once: judging goes on with half as many", len(rows_B))
     for whole_B in (rows_B, *waiting):

@@ -74,8 +74,7 @@ def _hardware(params: FinetuneParams) -> Hardware[Any]:
     """One process, on a GPU if there is one."""
     processes = Processes.join({})
     precision = Precision.choose(params.precision, processes.device)
-    micro_batches: MicroBatches[Any] = MicroBatches(params.micro_batch_tokens, processes.device, params.max_length)
-    return Hardware(processes, precision, micro_batches)
+    return Hardware(processes, precision, MicroBatches.of(params, processes.device))
 
 
 def _choose_what_is_trained(task: Task, inputs: TaskInputs) -> None:

@@ -6,6 +6,9 @@ from typing import Generic, Protocol, Self, TypeVar
 
 import torch
 
+from clozeline.params import FinetuneParams, PretrainParams
+from clozeline.training.out_of_memory import remedies
+
 _LOG = logging.getLogger(__name__)
 
 
@@ -33,11 +36,24 @@ Rows = TypeVar("Rows", bound=Divisible)
 class MicroBatches(Generic[Rows]):
     """Cuts batches into parts of at most so many slots, on their way to the device."""
 
-    def __init__(self, most_slots: int | None, device: torch.device, longest_row: int = 1) -> None:
-        """`most_slots`: None is no bound. `longest_row`: tokens that any bound in params.yaml has to leave room for."""
+    def __init__(
+        self,
+        most_slots: int | None,
+        device: torch.device,
+        longest_row: int = 1,
+        remedies: str = "take a smaller model, or shorter rows",
+    ) -> None:
+        """`most_slots`: None is no bound. `longest_row`: tokens that any bound in params.yaml has to leave room for.
+        `remedies`: what helps where one row does not fit.
+        """
         self.most_slots = most_slots
+        self.remedies = remedies
         self._device = device
         self._longest_row = longest_row
+
+    @classmethod
+    def of(cls, params: PretrainParams | FinetuneParams, device: torch.device) -> Self:
+        return cls(params.micro_batch_tokens, device, params.max_length, remedies(params))
 
     def parts(self, batch: Rows, rows_short: int = 0) -> list[Rows]:
         """Parts of nearly equal numbers of rows; each has one row at least.

@@ -182,9 +182,7 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
     torch.set_num_threads(params.num_threads or max(available_cores() // processes.on_this_machine, 1))
     processes.check(params.optimizer.kind)
     precision = Precision.choose(params.precision, processes.device)
-    hardware: Hardware[TargetBatch] = Hardware(
-        processes, precision, MicroBatches(params.micro_batch_tokens, processes.device, params.max_length)
-    )
+    hardware: Hardware[TargetBatch] = Hardware(processes, precision, MicroBatches.of(params, processes.device))
     TokensInfo.read(tokens).check_tokenizer(tokens, tokenizer)
     train, validation = (
         Split.open(TokenShards.open(tokens, part), params.max_length) for part in ("train", "validation")

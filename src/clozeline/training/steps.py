@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from clozeline.errors import TrainingError
 from clozeline.training.hardware import Hardware
+from clozeline.training.out_of_memory import noting_shortage
 from clozeline.training.randomness import begin_step
 from clozeline.training.state import Batch, Inputs
 
@@ -61,7 +62,7 @@ class Steps(Generic[Inputs]):
         self._unread.append((step, batch, loss_sum, norm))
         if self.must_read and self._hardware.processes.world_size == 1:
             self._stop_if_not_finite(step, batch, loss_sum.item(), norm.item())
-        with _explaining_memory(batch, None):
+        with self._explaining_memory(batch, None):
             scaler.step(self._optimizer)
         scaler.update()
         self._optimizer.zero_grad()
@@ -86,12 +87,12 @@ class Steps(Generic[Inputs]):
     def _sum_gradients(self, batch: Batch[Inputs], step: int) -> Tensor:
         processes, micro_batches = self._hardware.processes, self._hardware.micro_batches
         if processes.world_size > 1 and not (processes.can_sum_later and self._num_wary):
-            with _explaining_memory(batch, micro_batches.bound_to_set(batch.inputs, batch.rows_short)):
+            with self._explaining_memory(batch, micro_batches.bound_to_set(batch.inputs, batch.rows_short)):
                 return self._attempt(batch, step, is_summed=True)
         total = self._in_parts_that_fit(batch, step)
         if processes.world_size > 1:
             self._num_wary -= 1
-            with _explaining_memory(batch, micro_batches.bound_to_set(batch.inputs, batch.rows_short)):
+            with self._explaining_memory(batch, micro_batches.bound_to_set(batch.inputs, batch.rows_short)):
                 # The engine sums with a backward pass: this one adds nothing.
                 self._add_gradient(micro_batches.parts(batch.inputs, batch.rows_short)[-1], scale=0.0, is_summed=True)
         return total
@@ -100,15 +101,13 @@ class Steps(Generic[Inputs]):
         """Gradients in each process; where memory runs out in one of them, smaller parts in all."""
         processes, micro_batches = self._hardware.processes, self._hardware.micro_batches
         while True:
-            try:
-                total, is_out = self._attempt(batch, step, is_summed=False), False
-            except torch.OutOfMemoryError:  # not to be kept: its frames hold what memory ran out for
-                is_out = True
-            if not processes.any(is_out):
+            with noting_shortage() as shortage:
+                total = self._attempt(batch, step, is_summed=False)
+            if not processes.any(shortage.told is not None):
                 return total
             self._optimizer.zero_grad()
             if not micro_batches.halve(batch.inputs, batch.rows_short):
-                raise _out_of_memory(batch, None)
+                raise self._out_of_memory(batch, None, shortage.told)
             self._num_wary = _NUM_WARY
 
     def _attempt(self, batch: Batch[Inputs], step: int, is_summed: bool) -> Tensor:
@@ -157,35 +156,35 @@ class Steps(Generic[Inputs]):
             do="set `precision: bf16` or `fp32` in params.yaml, or lower `learning_rate`, then run again",
         )
 
+    @contextlib.contextmanager
+    def _explaining_memory(self, batch: Batch[Any], bound: int | None) -> Iterator[None]:
+        """Raises:
+        TrainingError: memory ran out inside.
+        """
+        with noting_shortage() as shortage:
+            yield
+        if shortage.told is not None:
+            raise self._out_of_memory(batch, bound, shortage.told)
+
+    def _out_of_memory(self, batch: Batch[Any], bound: int | None, told: str | None) -> TrainingError:
+        """`bound`: of the tokens in memory at once, lower than it was; None: it is not they that do not fit.
+        `told`: of how much was asked for; None: memory ran out in another process.
+        """
+        if bound is None:
+            needed = "one row of it alone, and the optimizer's state, that fit into memory"
+            do = self._hardware.micro_batches.remedies
+        else:
+            needed = "parts of it that fit into the memory of each device"
+            do = f"set `micro_batch_tokens: {bound}` or less in params.yaml: the step is the same, summed in parts"
+        return TrainingError(
+            f"out of memory on batch {batch.index} of epoch {batch.epoch}",
+            given=f"{batch.num_tokens:,} tokens in the batch; {told or 'it was in another process'}",
+            expected=needed,
+            do=do,
+        )
+
 
 def _local(norm: Tensor) -> Tensor:
     """Of sharded gradients the norm is sharded too."""
     whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
     return whole.detach().double()
-
-
-@contextlib.contextmanager
-def _explaining_memory(batch: Batch[Any], bound: int | None) -> Iterator[None]:
-    """Raises:
-    TrainingError: memory ran out inside.
-    """
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise _out_of_memory(batch, bound) from error
-
-
-def _out_of_memory(batch: Batch[Any], bound: int | None) -> TrainingError:
-    """`bound`: of the tokens in memory at once, lower than it was; None: it is not they that do not fit."""
-    if bound is None:
-        needed = "a row of it, and the optimizer's state, that fit into memory"
-        do = "set `gradient_checkpointing: true`, a lower `max_length` or a smaller model in params.yaml"
-    else:
-        needed = "parts of it that fit into the memory of each device"
-        do = f"set `micro_batch_tokens: {bound}` or less in params.yaml: the step is the same, summed in parts"
-    return TrainingError(
-        f"out of memory on batch {batch.index} of epoch {batch.epoch}",
-        given=f"{batch.num_tokens:,} tokens in the batch",
-        expected=needed,
-        do=do,
-    )

@@ -1,0 +1,66 @@
+"""Memory that truly runs out: a process of its own is held to what it has and a little more."""
+
+import contextlib
+import json
+import logging
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+MORE_BYTES = 64 << 20
+
+
+def with_little_and_with_enough(train: Callable[[], list[float]]) -> None:
+    """Write the losses of both to standard output, and what was told by the first.
+
+    What `train` needs beside the memory of a batch has to be there already: imports, threads.
+    """
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("clozeline").addHandler(handler)
+    with _at_most_more(MORE_BYTES):
+        little = train()
+    told_with_little = list(told)
+    enough = train()
+    json.dump({"little": little, "enough": enough, "told": told_with_little, "told in all": told}, sys.stdout)
+
+
+@contextlib.contextmanager
+def _at_most_more(num_bytes: int) -> Iterator[None]:
+    """Of address space: what is asked for beyond it is refused."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_had_bytes() + num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def _had_bytes() -> int:
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmSize:"))
+
+
+def run_alone(module: str, *arguments: object) -> dict[str, Any]:
+    """What `python -m MODULE …` wrote, in a process of its own."""
+    if sys.platform != "linux":
+        pytest.skip("elsewhere a process is not held to so many addresses")
+    environment = {
+        **os.environ,
+        "MALLOC_MMAP_THRESHOLD_": "65536",  # what is freed goes back to the system, and is had no more
+        "MALLOC_ARENA_MAX": "1",  # a thread would take 64 MiB of addresses
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    ended = subprocess.run(command, env=environment, cwd=PROJECT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found

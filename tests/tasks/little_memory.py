@@ -1,0 +1,38 @@
+"""A small task whose batch is too large for the memory there is; run by a test in a process of its own."""
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from clozeline.tasks.training import prepare_training
+from clozeline.training.callbacks import Callback
+from clozeline.training.state import CurvePoint
+from tests.every_kind import CASES, inputs_of, prepare
+from tests.memory_limit import with_little_and_with_enough
+
+
+class Curve(Callback):
+    def __init__(self) -> None:
+        self.losses: list[float] = []
+
+    def on_point(self, point: CurvePoint) -> None:
+        self.losses.append(point.loss)
+
+
+def losses(kind: str, encoder: Path, data: Path, **changes: object) -> list[float]:
+    case, curve = CASES[kind][0], Curve()
+    knobs = {"max_length": 64, "epochs": 2, "looks_per_epoch": 1, **changes}
+    task = prepare(kind, case, encoder, data, **knobs)
+    with TemporaryDirectory() as work:
+        training = prepare_training(task, inputs_of(kind, case, encoder, data, **knobs), Path(work))
+        looks = training.run(curve, lambda look: None)
+    return [*curve.losses, *(look.validation_score for look in looks)]
+
+
+def main(kind: str, encoder: Path, few: Path, many: Path) -> None:
+    losses(kind, encoder, few, batch_size=2)
+    with_little_and_with_enough(lambda: losses(kind, encoder, many, batch_size=2048))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(Path, sys.argv[2:]))

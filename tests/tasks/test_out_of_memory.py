@@ -1,0 +1,80 @@
+"""Claim: of every kind of task, a batch too large for memory is taken in parts, and a row that is too large is told
+with what this kind has for it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+from clozeline.errors import TrainingError
+from clozeline.params.finetuning import SECTIONS
+from clozeline.tasks.training import prepare_training
+from clozeline.training.callbacks import Callback
+from clozeline.training.out_of_memory import remedies
+from tests.every_kind import CASES, inputs_of, prepare, record, write_records
+from tests.memory_limit import run_alone
+from tests.named_knobs import is_knob_of, named_in
+
+TRAINED = [kind for kind in CASES if kind != "zero_shot"]
+FIRST = ("max_length", "frozen_layers", "lora")
+CHANGED: list[tuple[Mapping[str, object], list[str]]] = [
+    ({}, [*FIRST]),
+    ({"frozen_layers": 1}, ["max_length"]),
+    ({"lora": {"rank": 2, "alpha": 4, "dropout": 0.0}}, ["max_length"]),
+]
+
+
+@pytest.mark.parametrize(
+    "kind", ["classification", *(pytest.param(kind, marks=pytest.mark.slow) for kind in TRAINED[1:])]
+)
+def test_a_batch_too_large_for_the_memory_of_a_cpu_teaches_what_it_does_with_enough(
+    kind: str, small_encoder: Path, tmp_path: Path
+) -> None:
+    write_records(tmp_path / "few.jsonl", (record(number, {}) for number in range(40)))
+    write_records(tmp_path / "many.jsonl", (record(number, {}) for number in range(1200)))
+    found = run_alone("tests.tasks.little_memory", kind, small_encoder, tmp_path / "few.jsonl", tmp_path / "many.jsonl")
+    halved = [line for line in found["told"] if "out of memory" in line]
+    assert halved, "the memory was enough: the test shows nothing"
+    assert all(named_in(line) == ["micro_batch_tokens"] for line in halved)
+    assert is_knob_of(SECTIONS[kind], "micro_batch_tokens")
+    assert sum("out of memory" in line for line in found["told in all"]) == len(halved)
+    assert found["little"] == pytest.approx(found["enough"], rel=1e-5)
+
+
+def without_end(*_: object) -> torch.Tensor:
+    """More than any machine has; what is raised is torch's own error."""
+    return torch.empty(1 << 50)
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+def test_a_row_too_large_for_memory_is_told_with_what_was_asked_for_and_what_this_kind_has_for_it(
+    kind: str, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_records(tmp_path / "data.jsonl", (record(number, {}) for number in range(40)))
+    case = CASES[kind][0]
+    task = prepare(kind, case, small_encoder, tmp_path / "data.jsonl")
+    monkeypatch.setattr(type(task), "loss_sum", without_end)
+    training = prepare_training(task, inputs_of(kind, case, small_encoder, tmp_path / "data.jsonl"), tmp_path / "work")
+    with pytest.raises(TrainingError) as caught:
+        training.run(Callback(), lambda look: None)
+    assert "4,503,599,627,370,496 bytes were asked for" in caught.value.given
+    assert "tokens in the batch" in caught.value.given
+    assert named_in(str(caught.value)) == [*FIRST]
+    assert all(is_knob_of(SECTIONS[kind], knob) for knob in FIRST)
+
+
+@pytest.mark.parametrize("kind", TRAINED)
+@pytest.mark.parametrize(("changes", "knobs"), CHANGED)
+def test_what_is_set_already_is_not_named_again(
+    kind: str, changes: dict[str, object], knobs: list[str], tmp_path: Path
+) -> None:
+    params = inputs_of(kind, CASES[kind][0], tmp_path, tmp_path / "data.jsonl", **changes).params
+    assert named_in(remedies(params)) == knobs
+
+
+def test_pairs_that_are_cut_shorter_in_training_are_told_of_that_length(tmp_path: Path) -> None:
+    params = inputs_of("similarity", CASES["similarity"][0], tmp_path, tmp_path / "data.jsonl", train_length=16).params
+    told = named_in(remedies(params))
+    assert told == ["train_length", "frozen_layers", "lora"]
+    assert all(is_knob_of(SECTIONS["similarity"], knob) for knob in told)

@@ -1,0 +1,24 @@
+"""A tiny pre-training whose batch is too large for the memory there is; run by a test in a process of its own."""
+
+import sys
+from pathlib import Path
+
+from clozeline.params import PretrainParams
+from clozeline.training import pretraining
+from tests.memory_limit import with_little_and_with_enough
+from tests.training.changes import changed
+
+
+def losses(params: PretrainParams, tokens: Path, tokenizer: Path) -> list[float]:
+    trained = pretraining.pretrain(params, seed=1, tokens=tokens, tokenizer=tokenizer)
+    return [point.loss for point in trained.state.curve]
+
+
+def main(params: Path, tokens: Path, tokenizer: Path) -> None:
+    large = PretrainParams.model_validate_json(params.read_text(encoding="utf-8"))
+    losses(changed(large, batch_tokens=64, steps=1), tokens, tokenizer)
+    with_little_and_with_enough(lambda: losses(large, tokens, tokenizer))
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

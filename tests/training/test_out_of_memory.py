@@ -1,0 +1,141 @@
+"""Claim: a batch too large for memory is taken in smaller parts, on a CPU as on a GPU; a row that is too large is told
+with what helps."""
+
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from clozeline.errors import TrainingError
+from clozeline.params import PretrainParams
+from clozeline.training.losses import TargetLoss
+from clozeline.training.micro_batches import MicroBatches
+from clozeline.training.out_of_memory import noting_shortage, remedies
+from tests.memory_limit import run_alone
+from tests.named_knobs import is_knob_of, named_in
+from tests.training.changes import changed
+from tests.training.prepared import Prepare
+from tests.training.test_micro_batches import rows
+
+HUGE = 1 << 50
+
+
+def no_memory_on_a_gpu() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 4 GiB")
+
+
+def no_memory_for_a_kernel() -> None:
+    raise RuntimeError("could not create a primitive")
+
+
+@pytest.mark.parametrize(
+    ("ask", "told"),
+    [
+        (lambda: torch.empty(HUGE), "4,503,599,627,370,496 bytes were asked for"),
+        (lambda: np.empty(HUGE), "8.00 PiB were asked for"),
+        (lambda: bytearray(HUGE), "how much was asked for is not told: MemoryError"),
+        (lambda: torch.empty(1).expand(HUGE).split(1), "how much was asked for is not told: std::bad_alloc"),
+        (no_memory_on_a_gpu, "20.00 MiB were asked for"),
+        (no_memory_for_a_kernel, "how much was asked for is not told: could not create a primitive"),
+    ],
+)
+def test_memory_that_ran_out_is_known_whoever_says_so(ask: Callable[[], object], told: str) -> None:
+    with noting_shortage() as shortage:
+        ask()
+    assert shortage.told == told
+
+
+@pytest.mark.parametrize(
+    "words", ["mat1 and mat2 shapes cannot be multiplied", "could not create a primitive descriptor for a matmul"]
+)
+def test_another_fault_goes_on(words: str) -> None:
+    def fail() -> None:
+        raise RuntimeError(words)
+
+    with pytest.raises(RuntimeError, match=words), noting_shortage():
+        fail()
+
+
+def test_where_memory_lasts_nothing_is_told() -> None:
+    with noting_shortage() as shortage:
+        torch.empty(1)
+    assert shortage.told is None
+
+
+def test_what_memory_ran_out_for_is_let_go_of() -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def fail() -> None:
+        large = torch.empty(1)
+        held.append(weakref.ref(large))
+        torch.empty(HUGE)
+
+    with noting_shortage() as shortage:
+        fail()
+    assert shortage.told
+    assert held[0]() is None
+
+
+def test_a_batch_too_large_for_the_memory_of_a_cpu_teaches_what_it_does_with_enough(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    params = changed(
+        tiny_pretraining,
+        batch_tokens=8192,
+        steps=8,
+        log_every_steps=1,
+        optimizer__learning_rate=1e-3,
+        schedule__warmup_steps=0,
+        model__hidden_size=128,
+        model__intermediate_size=256,
+        model__num_hidden_layers=2,
+    )
+    (tmp_path / "params.json").write_text(params.model_dump_json(), encoding="utf-8")
+    found = run_alone("tests.training.little_memory", tmp_path / "params.json", tiny_tokens, tiny_tokenizer)
+    halved = [line for line in found["told"] if "out of memory" in line and "micro_batch_tokens" in line]
+    assert halved, "the memory was enough: the test shows nothing"
+    assert found["told in all"] == found["told"]
+    assert len(found["little"]) == 8
+    assert found["little"] == pytest.approx(found["enough"], rel=1e-5)
+
+
+def without_end(*_: object) -> torch.Tensor:
+    """More than any machine has; what is raised is torch's own error."""
+    return torch.empty(HUGE)
+
+
+@pytest.mark.parametrize(
+    ("changes", "knobs"),
+    [
+        ({}, ["gradient_checkpointing", "max_length", "model"]),
+        ({"gradient_checkpointing": True}, ["max_length", "model"]),
+    ],
+)
+def test_a_row_too_large_for_memory_is_told_with_what_was_asked_for_and_what_this_section_has_for_it(
+    prepare: Prepare, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object], knobs: list[str]
+) -> None:
+    job = prepare(**changes)
+    monkeypatch.setattr(TargetLoss, "forward", without_end)
+    with pytest.raises(TrainingError) as caught:
+        job.run()
+    assert "4,503,599,627,370,496 bytes were asked for" in caught.value.given
+    assert "tokens in the batch" in caught.value.given
+    assert named_in(str(caught.value)) == knobs
+    assert all(is_knob_of(PretrainParams, knob) for knob in knobs)
+
+
+def test_a_start_that_is_too_large_is_named_and_no_shape_that_it_has_not_from_params(
+    tiny_pretraining: PretrainParams,
+) -> None:
+    told = remedies(changed(tiny_pretraining, start="some/encoder"))
+    assert named_in(told) == ["gradient_checkpointing", "max_length", "start"]
+    assert is_knob_of(PretrainParams, "start")
+
+
+def test_the_bound_that_a_halving_names_is_a_knob(caplog: pytest.LogCaptureFixture) -> None:
+    assert MicroBatches(None, torch.device("cpu")).halve(rows(6, 20))
+    assert named_in(caplog.text) == ["micro_batch_tokens"]
+    assert is_knob_of(PretrainParams, "micro_batch_tokens")
