@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from clozeline import errors
 from clozeline.errors import ClozelineError, TransientError
+from flows.killed_stage import failure_of_killed, is_killed
 
 Said = Literal["executed", "restored", "unchanged"]
 Outcome = Literal[Said, "failed"]
@@ -73,6 +74,8 @@ def failure_of(ended: Ended) -> ClozelineError:
         return _BY_EXIT_CODE[exit_code](
             f"stage `{ended.name}`: {last['problem']}", given=last["given"], expected=last["expected"], do=last["do"]
         )
+    if is_killed(exit_code):
+        return failure_of_killed(ended.name, exit_code, ended.log)
     return _BY_EXIT_CODE.get(exit_code, ClozelineError)(
         f"stage `{ended.name}` failed",
         given=f"exit code {exit_code}; its last line: {_last_line(ended.text)}",

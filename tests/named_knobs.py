@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 from clozeline.params.section import section_in
 
-_NAMED = re.compile(r"`([a-z_.]+)(?:: [^`]+)?`")
+_NAMED = re.compile(r"`([a-z0-9_.]+)(?:: [^`]+)?`")
 
 
 def named_in(text: str) -> list[str]:
