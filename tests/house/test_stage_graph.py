@@ -23,6 +23,7 @@ NO_DEPS = {
     "clozeline.atomic": "changes how a file is written, never what is in it",
     "clozeline.progress": "changes what is shown, never outputs",
     "clozeline.hub": "changes what is told of a download, never what is downloaded",
+    "clozeline.planning": "changes what is warned of before a training, never outputs",
     "clozeline.tracking": "a side channel that cannot change an output",
 }
 """Modules that are no deps of any stage, though stages import them: as deps they would re-run everything."""

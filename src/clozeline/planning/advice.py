@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from clozeline.model.families import FAMILIES
+from clozeline.planning.memory import TOO_LARGE
 from clozeline.planning.plan import Plan
 from clozeline.planning.speed import Speed
 
@@ -68,8 +69,7 @@ def _exports(situation: Situation) -> bool:
 _ADVICE = (
     _Advice(
         lambda situation: situation.plan.memory.total > situation.memory_bytes,
-        "A step does not fit into this device's memory: set `micro_batch_tokens` (the step stays the same) or"
-        " `gradient_checkpointing: true` (a third slower), or choose a smaller size.",
+        TOO_LARGE,
     ),
     _Advice(
         lambda situation: situation.seconds > _DAY_SECONDS,

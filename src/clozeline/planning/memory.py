@@ -17,6 +17,11 @@ from clozeline.training.precision import Name, Precision
 _FP32_BYTES = 4
 _PER_ELEMENT: Mapping[Name, int] = MappingProxyType({"fp32": 4, "bf16": 2, "fp16": 2})
 
+TOO_LARGE = (
+    "A step does not fit into this device's memory: set `micro_batch_tokens` (the step stays the same) or"
+    " `gradient_checkpointing: true` (a third slower), or choose a smaller size."
+)
+"""What to do where a step needs more than there is."""
 OPTIMIZER_NUMBERS: Mapping[str, Callable[[ParameterCount], int]] = MappingProxyType(
     {
         "adamw": lambda count: 2 * count.total,

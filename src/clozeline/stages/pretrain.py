@@ -9,6 +9,7 @@ from pathlib import Path
 from clozeline.atomic import replacing_file
 from clozeline.csv_files import write_csv
 from clozeline.params import PretrainParams
+from clozeline.planning.warning import warn_of_memory
 from clozeline.progress import ProgressBar
 from clozeline.tracking import RunLogger, run_logger
 from clozeline.training import pretraining
@@ -47,6 +48,7 @@ def run(
     if not job.is_first_process:
         job.trained(tokenizer, job.run())
         return
+    warn_of_memory(job.model, params, job.loop.hardware)
     total = job.loop.total_steps
     _LOG.info("%s parameters, %s rows, %s steps", f"{job.num_parameters:,}", f"{job.num_rows:,}", f"{total:,}")
     if total == 0:

@@ -1,0 +1,54 @@
+"""Claim: a pre-training that will not fit is told before its first step, and one that will is left in peace."""
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from clozeline.params import PretrainParams
+from clozeline.planning import warning
+from clozeline.planning.memory import StepMemory
+from clozeline.planning.plan import target_share
+from clozeline.planning.warning import warn_of_memory
+from clozeline.training import pretraining
+from tests.named_knobs import is_knob_of, named_in
+from tests.stages.test_pretrain import run_stage
+
+
+def test_a_step_that_needs_more_than_there_is_is_told_of_before_the_first_one(
+    tiny_pretraining: PretrainParams,
+    tiny_tokens: Path,
+    tiny_tokenizer: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(warning, "device_bytes", lambda: 1000)
+    run_stage(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path)
+    (told,) = (record for record in caplog.records if record.name == warning.__name__)
+    assert named_in(told.getMessage()) == ["micro_batch_tokens", "gradient_checkpointing"]
+    assert all(is_knob_of(PretrainParams, knob) for knob in named_in(told.getMessage()))
+    steps = next(place for place, record in enumerate(caplog.records) if "40 steps" in record.getMessage())
+    assert caplog.records.index(told) < steps
+
+
+def test_the_figure_is_that_of_the_plan_and_of_one_process(
+    tiny_pretraining: PretrainParams,
+    tiny_tokens: Path,
+    tiny_tokenizer: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    params = tiny_pretraining
+    job = pretraining.prepare(params, seed=1, tokens=tiny_tokens, tokenizer=tiny_tokenizer, work=tmp_path)
+    hardware = job.loop.hardware
+    needed = StepMemory.of(job.model, params, hardware.precision, target_share(params)).total
+    two = replace(hardware, processes=replace(hardware.processes, world_size=2))
+    for there, used, is_told in ((needed, hardware, False), (needed - 1, hardware, True), (needed - 1, two, False)):
+        caplog.clear()
+        monkeypatch.setattr(warning, "device_bytes", lambda there=there: there)
+        warn_of_memory(job.model, params, used)
+        assert ("does not fit" in caplog.text) == is_told
