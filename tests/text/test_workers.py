@@ -1,3 +1,4 @@
+import importlib
 import multiprocessing
 import os
 import signal
@@ -7,7 +8,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
+import pyarrow as pa
 import pytest
 
 from clozeline.text.workers import worker_processes
@@ -34,10 +37,31 @@ def fails_at_three(number: int) -> int:
     return number
 
 
+def array_without_pandas(numbers: list[int]) -> tuple[list[int], bool]:
+    made: list[int] = pa.array(np.array(numbers)).to_pylist()
+    return made, "pandas" in sys.modules
+
+
+def series_as_array(numbers: list[int]) -> list[int]:
+    pandas = importlib.import_module("pandas")
+    made: list[int] = pa.array(pandas.Series(numbers).to_numpy()).to_pylist()
+    return made
+
+
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_results_come_in_the_order_of_the_items(num_workers: int) -> None:
     with worker_processes(num_workers) as workers:
         assert list(workers.map(slow_square, range(30))) == [number * number for number in range(30)]
+
+
+def test_a_worker_makes_arrays_and_imports_no_pandas() -> None:
+    with worker_processes(2) as workers:
+        assert list(workers.map(array_without_pandas, [[1], [2, 3]])) == [([1], False), ([2, 3], False)]
+
+
+def test_a_worker_that_asks_for_pandas_has_it() -> None:
+    with worker_processes(2) as workers:
+        assert list(workers.map(series_as_array, [[1], [2, 3]])) == [[1], [2, 3]]
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])

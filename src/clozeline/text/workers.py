@@ -2,12 +2,16 @@
 
 import multiprocessing
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
+from importlib.abc import MetaPathFinder
 from typing import TypeVar
+
+import pyarrow as pa
 
 from clozeline.memory import system_allocator, use_system_allocator
 
@@ -61,7 +65,24 @@ def worker_processes(num_workers: int) -> Iterator[Workers]:
 
 def _start_worker() -> None:
     use_system_allocator()
+    _leave_pandas_out()
     threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+class _NoPandas(MetaPathFinder):
+    def find_spec(self, name: str, path: object, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def _leave_pandas_out() -> None:
+    """For the first array it makes pyarrow imports pandas, in case it is given a Series: half of a worker's start."""
+    finder = _NoPandas()
+    sys.meta_path.insert(0, finder)
+    try:
+        pa.array([])
+    finally:
+        sys.meta_path.remove(finder)
 
 
 def _end_with_parent() -> None:
