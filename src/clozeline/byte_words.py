@@ -13,6 +13,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 _BLANK, _LETTER, _ALONE = range(3)
+_EIGHT = 8
+_ONES = np.uint64(0x0101010101010101)
+_LAST_BYTE = np.uint64(56)
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class ByteClasses:
         starts_W = np.flatnonzero(_begins(class_Y, is_kept_Y, offsets_D))
         spelled = content if self.spellings is None else content.translate(self.spellings)
         kept = np.frombuffer(spelled, np.uint8)[is_kept_Y]
-        ends = np.append(np.cumsum(is_kept_Y, dtype=np.int32)[starts_W] - 1, len(kept)).astype(np.int32)
+        ends = np.append(_kept_before(is_kept_Y, starts_W), np.int32(len(kept)))
         words_W = pa.StringArray.from_buffers(len(starts_W), pa.py_buffer(ends), pa.py_buffer(kept))
         encoded = words_W.dictionary_encode()
         return CutTexts(
@@ -74,6 +77,22 @@ def _begins(
     first_bytes = offsets_D[:-1][np.diff(offsets_D) > 0]
     begins_Y[first_bytes] = is_kept_Y[first_bytes]
     return begins_Y
+
+
+def _kept_before(is_kept_Y: NDArray[np.bool_], starts_W: NDArray[np.int64]) -> NDArray[np.int32]:
+    """How many bytes are kept before each of these, which is kept itself.
+
+    Eight bytes are summed as one number, which a product makes their running sums, one in each byte: a sum over all
+    bytes takes four times as long.
+    """
+    flags = np.zeros(-(-len(is_kept_Y) // _EIGHT) * _EIGHT, np.uint8)
+    flags[: len(is_kept_Y)] = is_kept_Y
+    running = flags.view("<u8") * _ONES
+    whole = (running >> _LAST_BYTE).astype(np.int32)
+    before = np.cumsum(whole, dtype=np.int32) - whole
+    within = running.astype("<u8", copy=False).view(np.uint8)
+    kept: NDArray[np.int32] = before[starts_W // _EIGHT] + within[starts_W] - 1
+    return kept
 
 
 def text_bytes(texts_D: Any) -> tuple[NDArray[np.int64], bytes]:

@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
 from clozeline.byte_words import ByteClasses, CutTexts
-from clozeline.spans import span_positions
 from clozeline.tokens.word_encoding import Encoded, encode_each, encode_joined
 from clozeline.word_hashes import word_hashes
 
@@ -38,7 +37,7 @@ _MOST_WORD_BYTES = 2**22
 
 
 class WordCache:
-    """The words seen so far, and their ids back to back in one array."""
+    """The words seen so far, and a list of ids for each."""
 
     def __init__(self, tokenizer: Tokenizer, cut: Cut, encode: Encode) -> None:
         self._tokenizer = tokenizer
@@ -64,19 +63,15 @@ class WordCache:
         if len(self) > _MOST_WORDS or self._words.nbytes > _MOST_WORD_BYTES:
             self._forget()
         ordinal_W = self._ordinals(cut.distinct_U)[cut.index_W]
-        length_W = self._lengths[ordinal_W]
-        ends_W = np.append(0, np.cumsum(length_W))
+        # A list for each word: Arrow copies the ids of one after the other, NumPy would need the place of each id.
+        ids_W = self._ids.take(pa.array(ordinal_W))
+        ends_W = ids_W.offsets.to_numpy()
         first_word_D = np.append(0, np.cumsum(cut.num_words_D))
-        return Encoded(
-            tokens_N=self._tokens[span_positions(self._starts[ordinal_W], length_W)],
-            lengths_D=np.diff(ends_W[first_word_D]),
-        )
+        return Encoded(tokens_N=ids_W.values.to_numpy(), lengths_D=np.diff(ends_W[first_word_D]))
 
     def _forget(self) -> None:
         self._words = pa.array([], pa.string())
-        self._tokens = np.zeros(0, np.uint32)
-        self._starts = np.zeros(0, np.int64)
-        self._lengths = np.zeros(0, np.int64)
+        self._ids = pa.array([], pa.large_list(pa.uint32()))
         self._hash_K = np.zeros(0, np.uint64)
         self._ordinal_K = np.zeros(0, np.int64)
 
@@ -96,12 +91,11 @@ class WordCache:
 
     def _learn(self, words: Any, hashes: npt.NDArray[np.uint64]) -> None:
         encoded = self._encode(self._tokenizer, words.to_pylist())
-        starts = len(self._tokens) + np.cumsum(encoded.lengths_D) - encoded.lengths_D
+        ends_U = np.append(0, np.cumsum(encoded.lengths_D))
         self._remember(hashes)
         self._words = pa.concat_arrays([self._words, words])
-        self._tokens = np.concatenate([self._tokens, encoded.tokens_N])
-        self._starts = np.concatenate([self._starts, starts])
-        self._lengths = np.concatenate([self._lengths, encoded.lengths_D])
+        ids_U = pa.LargeListArray.from_arrays(pa.array(ends_U), pa.array(encoded.tokens_N))
+        self._ids = pa.concat_arrays([self._ids, ids_U])
 
     def _remember(self, hashes: npt.NDArray[np.uint64]) -> None:
         """Where the words that come next lie; of words with one hash the first, the others are learned anew."""
