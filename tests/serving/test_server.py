@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from clozeline.registry.versions import Registry
+from clozeline.workspace import Workspace
+from tests.own_registry import ENCODER, write_registry
 from tests.tiny_packages import write_encoder
 
 HEAVY = ["torch", "transformers", "optimum", "prefect", "dvc", "mlflow", "onnx", "pandas", "datasets", "sklearn"]
@@ -81,6 +85,38 @@ def test_it_serves_all_of_dist_until_it_is_told_to_stop_and_exits_0(serve: Serve
     assert "LOADED []" in stdout
     host, port = url.removeprefix("http://").split(":")
     socket.create_server((host, int(port))).close()
+
+
+@pytest.fixture
+def serve_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """The champions of a project's own registry, in `tmp_path`, with a look at their aliases 20 times a second."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    write_registry(tmp_path)
+    server = Serve(tmp_path, "--port", "0", "--threads", "1", "--watch", "0.05")
+    yield server
+    server.process.kill()
+    server.process.communicate()
+
+
+def test_champions_of_the_projects_own_registry_are_served_and_followed_without_mlflow(
+    serve_registry: Serve, tmp_path: Path
+) -> None:
+    with httpx.Client(base_url=serve_registry.url(), trust_env=False) as client:
+        [model] = client.get("/models").json()["models"]
+        assert (model["name"], model["version"]) == (ENCODER, "2")
+        Registry.open(Workspace(tmp_path).defaults()["MLFLOW_TRACKING_URI"]).roll_back(ENCODER)
+        _wait_for_version(client, "1")
+    serve_registry.process.send_signal(signal.SIGTERM)
+    code, stdout, _ = serve_registry.end()
+    assert code == 0
+    assert "LOADED []" in stdout
+
+
+def _wait_for_version(client: httpx.Client, version: str) -> None:
+    until = time.monotonic() + 60
+    while client.post("/embed", json={"inputs": "a"}).headers["x-model-version"] != version:
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("num_cores", sorted({1, len(os.sched_getaffinity(0))}))

@@ -10,7 +10,8 @@ from clozeline.errors import ArtifactError
 from clozeline.inference.manifest import read_manifest
 from clozeline.registry import fetch
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
-from clozeline.tracking.database import EXPERIMENT, experiment_id, prepare
+from clozeline.tracking.addresses import EXPERIMENT
+from clozeline.tracking.database import experiment_id, prepare
 from clozeline.workspace import Workspace
 
 NAME = "clozeline-encoder"

@@ -46,17 +46,29 @@ def resolve(uri: str) -> Path:
 
 def fetch(uri: str, workspace: Workspace | None = None) -> FetchedPackage:
     """As `resolve`, with the version that the alias stands for; raises the same."""
+    from clozeline.registry import own_database
+
+    workspace = workspace or Workspace(Path.cwd())
+    found = own_database.package(tracking_uri(workspace), uri)
+    if found is not None:
+        return found
     from clozeline.registry.packages import fetch_package
 
-    return fetch_package(uri, workspace or Workspace(Path.cwd()))
+    return fetch_package(uri, workspace)
 
 
 def live_version(uri: str, workspace: Workspace | None = None) -> str:
     """The version that `models:/NAME@ALIAS` stands for now, nothing fetched; raises as `resolve`."""
+    from clozeline.registry import own_database
+
+    address = tracking_uri(workspace or Workspace(Path.cwd()))
+    found = own_database.live(address, uri)
+    if found is not None:
+        return found.version
     from clozeline.registry.packages import find_version
     from clozeline.registry.versions import Registry
 
-    return find_version(Registry.open(tracking_uri(workspace or Workspace(Path.cwd()))), uri).version
+    return find_version(Registry.open(address), uri).version
 
 
 def champions(workspace: Workspace | None = None) -> list[str]:
@@ -68,8 +80,12 @@ def champions(workspace: Workspace | None = None) -> list[str]:
     workspace = workspace or Workspace(Path.cwd())
     if not (os.environ.get("MLFLOW_TRACKING_URI") or (workspace.mlflow / "mlflow.db").exists()):
         return []
-    from clozeline.registry.versions import Registry
+    from clozeline.registry import own_database
 
-    names = Registry.open(tracking_uri(workspace)).names_with(CHAMPION)
+    names = own_database.names_with(tracking_uri(workspace), CHAMPION)
+    if names is None:
+        from clozeline.registry.versions import Registry
+
+        names = Registry.open(tracking_uri(workspace)).names_with(CHAMPION)
     encoder_first = sorted(names, key=lambda name: (name != model_name("encoder"), name))
     return [f"models:/{name}@{CHAMPION}" for name in encoder_first]

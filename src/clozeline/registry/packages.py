@@ -3,9 +3,6 @@
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Final
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
@@ -15,10 +12,9 @@ from clozeline.errors import ArtifactError, ParamsError
 from clozeline.inference.manifest import FILES
 from clozeline.registry import FetchedPackage
 from clozeline.registry.client import told
+from clozeline.registry.own_database import MODEL_URI, local_path, package_in
 from clozeline.registry.versions import Registered, Registry
 from clozeline.workspace import Workspace, tracking_uri
-
-_URI: Final = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
 
 
 def find_version(registry: Registry, uri: str) -> Registered:
@@ -29,7 +25,7 @@ def find_version(registry: Registry, uri: str) -> Registered:
         ArtifactError: there is no such model, version, or alias.
         TransientError: the registry does not answer.
     """
-    named = _URI.fullmatch(uri)
+    named = MODEL_URI.fullmatch(uri)
     if named is None:
         raise ParamsError(
             "this is no registered model",
@@ -65,8 +61,7 @@ def fetch_package(uri: str, workspace: Workspace) -> FetchedPackage:
         source = MlflowClient(address, registry_uri=address).get_model_version_download_uri(
             version.name, version.version
         )
-    address_of_files = urlsplit(source)
-    model = Path(url2pathname(address_of_files.path)) if address_of_files.scheme in {"", "file"} else None
+    model = local_path(source)
     copy = workspace.work / "registry" / f"{version.name}-{version.version}-{version.package_sha256[:12]}"
     if model is None and not copy.exists():
         with replacing_folder(copy) as folder, told(f"files of {version}", address):
@@ -87,12 +82,12 @@ def _forget(copies: Path, fetched: Registered, named: Collection[str]) -> None:
 
 
 def _package_in(model: Path, version: Registered) -> Path:
-    manifest = next(model.glob(f"**/{FILES.manifest}"), None)
-    if manifest is None:
+    folder = package_in(model)
+    if folder is None:
         raise ArtifactError(
             f"the files of {version} are gone",
             given=f"no {FILES.manifest} under {model}",
             expected="the package that was registered",
             do="restore that folder, or release the model again under a new version",
         )
-    return manifest.parent
+    return folder

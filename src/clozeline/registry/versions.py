@@ -1,6 +1,5 @@
 """Versions of the registered models and the aliases that say which one is live."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Self
 
@@ -12,12 +11,11 @@ from clozeline.errors import ArtifactError
 from clozeline.inference.manifest import Precision
 from clozeline.registry import CANDIDATE, CHAMPION, MODEL_PREFIX, PREVIOUS
 from clozeline.registry.client import is_absent, told
+from clozeline.registry.own_database import SERVED, SERVED_AS
 from clozeline.tracking.database import prepare
 
 PACKAGE_SHA256: Final = "clozeline.package_sha256"
 ROLLED_BACK: Final = "clozeline.rolled_back"
-SERVED: Final = "clozeline.served"
-_SERVED: Final[Mapping[str, Precision]] = {"int8": "int8", "fp32": "fp32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,5 +186,5 @@ def _registered(version: ModelVersion) -> Registered:
         run_id=version.run_id or "",
         package_sha256=version.tags.get(PACKAGE_SHA256, ""),
         was_rolled_back=version.tags.get(ROLLED_BACK) == "true",
-        served=_SERVED.get(version.tags.get(SERVED, "")),
+        served=SERVED_AS.get(version.tags.get(SERVED, "")),
     )

@@ -10,9 +10,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from clozeline.errors import TransientError
+from clozeline.tracking.addresses import EXPERIMENT, SQLITE, files_beside, moved_from
 
-_SQLITE: Final = "sqlite:///"
-EXPERIMENT: Final = "clozeline"
 # Where MLflow writes down where files lie, each as an absolute address.
 _ADDRESSES: Final = {
     "experiments": ("artifact_location",),
@@ -30,8 +29,8 @@ def prepare(tracking_uri: str) -> MlflowClient:
     write new ones, where they were. A server's database is its administrator's.
     """
     client = MlflowClient(tracking_uri, registry_uri=tracking_uri)
-    if tracking_uri.startswith(_SQLITE):
-        file = Path(tracking_uri.removeprefix(_SQLITE))
+    if tracking_uri.startswith(SQLITE):
+        file = Path(tracking_uri.removeprefix(SQLITE))
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -51,8 +50,8 @@ def experiment_id(client: MlflowClient, tracking_uri: str) -> str:
         if known:
             return str(known.experiment_id)
         location = None
-        if tracking_uri.startswith(_SQLITE):
-            location = _files_beside(Path(tracking_uri.removeprefix(_SQLITE))).as_uri()
+        if tracking_uri.startswith(SQLITE):
+            location = files_beside(Path(tracking_uri.removeprefix(SQLITE))).as_uri()
         return client.create_experiment(EXPERIMENT, artifact_location=location)
     except MlflowException as error:
         raise TransientError(
@@ -74,20 +73,12 @@ def _upgrade(client: MlflowClient, tracking_uri: str) -> None:
         commands.main(["upgrade", tracking_uri], standalone_mode=False)
 
 
-def _files_beside(database: Path) -> Path:
-    return (database.parent / "artifacts").resolve()
-
-
 def _follow_files(database: Path) -> None:
     """Replace the address of the folder that files were in when the experiment was made, wherever it is the start."""
-    folder = _files_beside(database)
     with contextlib.closing(sqlite3.connect(database, timeout=60)) as connection:
-        query = "SELECT artifact_location FROM experiments WHERE name = ?"
-        known = connection.execute(query, [EXPERIMENT]).fetchone()
-        # Another kind of address was given by a person, who keeps the files elsewhere.
-        if not known or not known[0].startswith("file://") or known[0] == folder.as_uri() or not folder.is_dir():
+        old, new = moved_from(connection, database), files_beside(database).as_uri()
+        if old is None:
             return
-        old, new = known[0], folder.as_uri()
         with connection:
             for table, columns in _ADDRESSES.items():
                 for column in columns:

@@ -12,7 +12,8 @@ from mlflow.exceptions import MlflowException
 
 from clozeline.errors import TransientError
 from clozeline.lineage.lock import Lock
-from clozeline.tracking.database import EXPERIMENT, prepare
+from clozeline.tracking.addresses import EXPERIMENT
+from clozeline.tracking.database import prepare
 from clozeline.tracking.sender import SERVER_FAULTS
 
 _MOST: Final = 1000  # MLflow's page

@@ -1,0 +1,126 @@
+"""The registry of a project's own SQLite database, read as its tables: MLflow takes two seconds to be imported.
+
+A server asks which version is live, and where it lies; it changes nothing. It learns that here wherever the answer is
+plain: in a database of the schema known here, of files that are on this machine. All else is left to MLflow.
+"""
+
+import contextlib
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final, TypeVar
+from urllib.parse import quote, urlsplit
+from urllib.request import url2pathname
+
+from clozeline.inference.manifest import FILES, Precision
+from clozeline.registry import MODEL_PREFIX, FetchedPackage
+from clozeline.tracking.addresses import SQLITE, moved_from
+
+Answer = TypeVar("Answer")
+
+SCHEMA: Final = "dc11669786a5"
+"""MLflow's name of the schema that is read here."""
+MODEL_URI: Final = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
+SERVED: Final = "clozeline.served"
+SERVED_AS: Final[Mapping[str, Precision]] = {"int8": "int8", "fp32": "fp32"}
+_SECONDS_LOCKED = 10
+
+_NAMES = "SELECT name FROM registered_model_aliases WHERE workspace = 'default' AND alias = :alias"
+_NUMBER = """
+    SELECT version FROM registered_model_aliases WHERE workspace = 'default' AND name = :name AND alias = :alias
+"""
+_PLACE = """
+    SELECT coalesce(storage_location, source) FROM model_versions
+    WHERE workspace = 'default' AND name = :name AND version = :version AND current_stage != 'Deleted_Internal'
+"""
+_TAG = """
+    SELECT value FROM model_version_tags
+    WHERE workspace = 'default' AND name = :name AND version = :version AND key = :key
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The version that a URI stands for."""
+
+    name: str
+    version: str
+    address: str
+    """Of its files."""
+    served: Precision | None
+
+
+def names_with(tracking_uri: str, alias: str) -> list[str] | None:
+    """Our models that have a version called `alias`; None: MLflow must be asked."""
+
+    def names(connection: sqlite3.Connection) -> list[str]:
+        found = [str(name) for (name,) in connection.execute(_NAMES, {"alias": alias})]
+        return [name for name in found if name.startswith(MODEL_PREFIX)]
+
+    return _asked(tracking_uri, names)
+
+
+def live(tracking_uri: str, uri: str) -> Live | None:
+    """The version that `uri` stands for; None: MLflow must be asked, which also says what is wrong."""
+    named = MODEL_URI.fullmatch(uri)
+    return _asked(tracking_uri, partial(_live, named.groupdict())) if named else None
+
+
+def _live(named: Mapping[str, str | None], connection: sqlite3.Connection) -> Live | None:
+    version = named["version"] or _value(connection, _NUMBER, named)
+    if version is None:
+        return None
+    given = {"name": named["name"], "version": int(version), "key": SERVED}
+    address = _value(connection, _PLACE, given)
+    if address is None:
+        return None
+    return Live(str(named["name"]), version, address, SERVED_AS.get(_value(connection, _TAG, given) or ""))
+
+
+def package(tracking_uri: str, uri: str) -> FetchedPackage | None:
+    """The package behind `uri`, where it lies; None: it is not on this machine, or MLflow must be asked."""
+    found = live(tracking_uri, uri)
+    model = local_path(found.address) if found else None
+    folder = package_in(model) if model else None
+    if found is None or folder is None:
+        return None
+    return FetchedPackage(folder=folder, name=found.name, version=found.version, served=found.served)
+
+
+def local_path(address: str) -> Path | None:
+    """The folder of a `file:` address, or of a path; None: it is not on this machine."""
+    parts = urlsplit(address)
+    return Path(url2pathname(parts.path)) if parts.scheme in {"", "file"} else None
+
+
+def package_in(model: Path) -> Path | None:
+    """The package among the files of an MLflow model."""
+    manifest = next(model.glob(f"**/{FILES.manifest}"), None)
+    return manifest.parent if manifest else None
+
+
+def _asked(tracking_uri: str, question: Callable[[sqlite3.Connection], Answer | None]) -> Answer | None:
+    """None too where the database cannot be read, or is not as it is known here: MLflow tells, or mends, that."""
+    file = Path(tracking_uri.removeprefix(SQLITE))
+    if not tracking_uri.startswith(SQLITE) or not file.is_file() or _has_workspaces():
+        return None
+    address = f"file:{quote(str(file.resolve()))}?mode=ro"
+    try:
+        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=_SECONDS_LOCKED)) as connection:
+            is_known = _value(connection, "SELECT version_num FROM alembic_version", {}) == SCHEMA
+            return question(connection) if is_known and moved_from(connection, file) is None else None
+    except sqlite3.Error:
+        return None
+
+
+def _has_workspaces() -> bool:
+    return any(name in os.environ for name in ("MLFLOW_WORKSPACE", "MLFLOW_ENABLE_WORKSPACES"))
+
+
+def _value(connection: sqlite3.Connection, query: str, given: Mapping[str, object]) -> str | None:
+    found = connection.execute(query, given).fetchone()
+    return None if found is None or found[0] is None else str(found[0])

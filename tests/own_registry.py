@@ -1,0 +1,26 @@
+"""A project's own registry, as releases leave it, written in a second."""
+
+from pathlib import Path
+
+from clozeline.registry.versions import Registry
+from clozeline.tracking.database import experiment_id, prepare
+from clozeline.workspace import Workspace
+from tests.tiny_packages import write_encoder
+
+ENCODER = "clozeline-encoder"
+
+
+def write_registry(root: Path) -> None:
+    """Two versions of an encoder, the second live and told to answer in INT8; and a model that is not ours."""
+    address = Workspace(root).defaults()["MLFLOW_TRACKING_URI"]
+    client = prepare(address)
+    run = client.create_run(experiment_id(client, address)).info.run_id
+    registry = Registry.open(address)
+    for number, precision in ((1, "fp32"), (2, "int8")):
+        folder = root / "work" / "mlflow" / "artifacts" / f"m-{number}"
+        write_encoder(folder / "artifacts" / "package")
+        sha256 = f"{number}" * 64
+        version = registry.register(ENCODER, source=folder.as_uri(), run_id=run, package_sha256=sha256, description="")
+        registry.promote(registry.serve(version, precision))
+    other = registry.register("theirs", source="s3://there/m", run_id=run, package_sha256="", description="")
+    registry.promote(other)

@@ -1,0 +1,150 @@
+"""Claim: what is read in the database's own tables is what MLflow says, and where it is not plain MLflow is asked."""
+
+import contextlib
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from clozeline import registry
+from clozeline.errors import ArtifactError
+from clozeline.registry import own_database
+from clozeline.registry.own_database import SCHEMA
+from clozeline.registry.packages import fetch_package, find_version
+from clozeline.registry.versions import Registry
+from clozeline.workspace import Workspace
+from tests.own_registry import ENCODER, write_registry
+
+CHAMPION = f"models:/{ENCODER}@champion"
+URIS = [CHAMPION, f"models:/{ENCODER}@previous", f"models:/{ENCODER}/1", f"models:/{ENCODER}/2"]
+WITHOUT_MLFLOW = """
+import json, sys
+from pathlib import Path
+from clozeline import registry
+from clozeline.workspace import Workspace
+here = Workspace(Path.cwd())
+told = [registry.champions(here), registry.fetch("{uri}", here).version, registry.live_version("{uri}", here)]
+print(json.dumps([*told, "mlflow" in sys.modules]))
+"""
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("project")
+    write_registry(root)
+    return root
+
+
+@pytest.fixture
+def workspace(template: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return Workspace(template)
+
+
+def address_of(workspace: Workspace) -> str:
+    return workspace.defaults()["MLFLOW_TRACKING_URI"]
+
+
+def execute(workspace: Workspace, statement: str) -> None:
+    with contextlib.closing(sqlite3.connect(workspace.mlflow / "mlflow.db")) as connection, connection:
+        connection.execute(statement)
+
+
+@pytest.fixture
+def copied(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    """The project at another place: its database still says where the files were."""
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    shutil.copytree(template, tmp_path / "copy")
+    return Workspace(tmp_path / "copy")
+
+
+@pytest.mark.parametrize("uri", URIS)
+def test_a_version_is_the_one_that_mlflow_names(workspace: Workspace, uri: str) -> None:
+    found = own_database.live(address_of(workspace), uri)
+    told = find_version(Registry.open(address_of(workspace)), uri)
+    assert found is not None
+    assert (found.name, found.version, found.served) == (told.name, told.version, told.served)
+    assert own_database.package(address_of(workspace), uri) == fetch_package(uri, workspace)
+
+
+def test_models_with_an_alias_are_those_that_mlflow_names_and_only_ours(workspace: Workspace) -> None:
+    for alias in ("champion", "previous", "candidate"):
+        told = Registry.open(address_of(workspace)).names_with(alias)
+        assert own_database.names_with(address_of(workspace), alias) == told
+    assert own_database.names_with(address_of(workspace), "champion") == [ENCODER]
+
+
+def test_the_schema_that_is_read_is_that_of_the_mlflow_that_is_installed(workspace: Workspace) -> None:
+    with contextlib.closing(sqlite3.connect(workspace.mlflow / "mlflow.db")) as connection:
+        assert connection.execute("SELECT version_num FROM alembic_version").fetchall() == [(SCHEMA,)]
+
+
+def test_an_alias_is_followed_when_it_moves(template: Path, copied: Workspace) -> None:
+    opened = Registry.open(address_of(copied))  # which tells the copied database where its files are
+    assert registry.live_version(CHAMPION, copied) == "2"
+    opened.roll_back(ENCODER)
+    assert registry.live_version(CHAMPION, copied) == "1"
+    assert registry.fetch(CHAMPION, copied).folder.is_relative_to(copied.mlflow)
+
+
+def test_who_asks_for_a_champion_of_the_project_does_not_import_mlflow(workspace: Workspace) -> None:
+    command = [sys.executable, "-c", WITHOUT_MLFLOW.format(uri=CHAMPION)]
+    ran = subprocess.run(command, cwd=workspace.root, stdout=subprocess.PIPE, text=True, check=True)
+    assert json.loads(ran.stdout) == [[CHAMPION], "2", "2", False]
+
+
+@pytest.mark.parametrize(
+    "uri", [f"models:/{ENCODER}@nobody", f"models:/{ENCODER}/7", "models:/clozeline-none@champion"]
+)
+def test_what_there_is_not_is_left_to_mlflow_which_says_it(workspace: Workspace, uri: str) -> None:
+    assert own_database.live(address_of(workspace), uri) is None
+    with pytest.raises(ArtifactError, match="the registry has no"):
+        registry.fetch(uri, workspace)
+
+
+def test_a_version_that_was_deleted_is_not_served(copied: Workspace) -> None:
+    Registry.open(address_of(copied))
+    execute(copied, "UPDATE model_versions SET current_stage = 'Deleted_Internal' WHERE version = 2")
+    assert own_database.live(address_of(copied), CHAMPION) is None
+    assert own_database.live(address_of(copied), f"models:/{ENCODER}/1") is not None
+
+
+def test_files_that_are_elsewhere_are_left_to_mlflow(copied: Workspace) -> None:
+    Registry.open(address_of(copied))
+    execute(copied, "UPDATE model_versions SET storage_location = 's3://bucket/m' WHERE version = 2")
+    assert own_database.package(address_of(copied), CHAMPION) is None
+    assert own_database.live(address_of(copied), CHAMPION) is not None
+
+
+def test_a_database_that_was_moved_is_left_to_mlflow_until_it_is_told(copied: Workspace) -> None:
+    assert own_database.live(address_of(copied), CHAMPION) is None
+    assert registry.fetch(CHAMPION, copied).folder.is_relative_to(copied.mlflow)
+    assert own_database.live(address_of(copied), CHAMPION) is not None
+
+
+def test_a_database_of_another_schema_is_left_to_mlflow(copied: Workspace) -> None:
+    Registry.open(address_of(copied))
+    execute(copied, "UPDATE alembic_version SET version_num = 'ffffffffffff'")
+    assert own_database.live(address_of(copied), CHAMPION) is None
+    assert own_database.names_with(address_of(copied), "champion") is None
+
+
+@pytest.mark.parametrize("content", [b"", b"this is no database" * 100])
+def test_a_file_that_is_no_database_yet_is_left_to_mlflow(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "mlflow.db").write_bytes(content)
+    assert own_database.live(f"sqlite:///{tmp_path / 'mlflow.db'}", CHAMPION) is None
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:5000", "postgresql://host/mlflow", "sqlite:////nowhere/m.db"])
+def test_other_registries_are_left_to_mlflow(address: str) -> None:
+    assert own_database.live(address, CHAMPION) is None
+    assert own_database.names_with(address, "champion") is None
+
+
+def test_with_workspaces_mlflow_is_asked(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_WORKSPACE", "team")
+    assert own_database.live(address_of(workspace), CHAMPION) is None
