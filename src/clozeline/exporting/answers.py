@@ -109,6 +109,13 @@ def hide(text: TokenizedText, model: Encoder) -> Hidden:
     return Hidden(replace(text, ids_L=ids_L), text.ids_L[places])
 
 
+def as_asked(model: OpenModel, texts: Sequence[str]) -> Sequence[TokenizedText]:
+    """`texts` as a model of this task is asked about them: with tokens hidden, if that is what it fills."""
+    if isinstance(model, Encoder):
+        return [hide(text, model).text for text in model.tokenize(texts, truncate=True)]
+    return model.usual(texts).texts
+
+
 def halves(texts: Sequence[TokenizedText], special_ids: Sequence[int]) -> list[TokenizedText]:
     """The first and the second half of each text of two tokens or more, in turns: a first half is to find its own
     second half among all. Special tokens are in both.

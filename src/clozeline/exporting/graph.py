@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx
-from onnx import GraphProto, ModelProto
+from onnx import GraphProto, ModelProto, NodeProto, helper
 from onnx.external_data_helper import (
     convert_model_to_external_data,
     load_external_data_for_model,
@@ -95,18 +95,25 @@ def op_counts(model: ModelProto) -> Counter[str]:
     return Counter(node.op_type for graph in _graphs(model.graph) for node in graph.node)
 
 
-def names_read(graph: GraphProto) -> set[str]:
-    """Every tensor that a node reads (subgraphs included) or that the graph gives out."""
-    read = {name for inner in _graphs(graph) for node in inner.node for name in node.input}
-    return read | {output.name for inner in _graphs(graph) for output in inner.output}
+def num_readers(graph: GraphProto) -> Counter[str]:
+    """By tensor: how often a node reads it (subgraphs included) or the graph gives it out."""
+    read = Counter(name for inner in _graphs(graph) for node in inner.node for name in node.input)
+    return read + Counter(output.name for inner in _graphs(graph) for output in inner.output)
+
+
+def over_last_axis(operator: str, name: str, output: str, last_axis: str, opset: int) -> NodeProto:
+    """A reduction of the tensor `name`, which keeps its axes; `last_axis` names a constant [-1]."""
+    if opset < 18:
+        return helper.make_node(operator, [name], [output], axes=[-1])
+    return helper.make_node(operator, [name, last_axis], [output])
 
 
 def drop_unread(graph: GraphProto) -> None:
     """Remove nodes, then initializers, that nothing reads."""
     nodes = list(graph.node)
     while True:
-        read = names_read(graph)
-        live = [node for node in nodes if read & set(node.output)]
+        read = num_readers(graph)
+        live = [node for node in nodes if read.keys() & set(node.output)]
         if len(live) == len(nodes):
             break
         nodes = live

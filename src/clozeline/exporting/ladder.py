@@ -1,8 +1,12 @@
-"""INT8 schemes in the order that they are tried, until one shows what is asked of it; none: fp32 answers."""
+"""INT8 schemes in the order that they are tried, until one shows what is asked of it; none: fp32 answers.
+
+The one that passes computes the scales of activations at run time. It is then tried with fixed ones where tokens are
+alike, which is faster; they stay if nothing is lost by them.
+"""
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,20 +15,30 @@ from onnx import ModelProto
 from clozeline.exporting.graph import remove_graph, write_graph
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.quantization import Quantized, Scheme, products_by_constants, quantize
+from clozeline.exporting.ranges import Range, measured_ranges
 from clozeline.exporting.sensitivity import worst_first
 from clozeline.inference.evidence import QuantizationScheme, Rung
 from clozeline.inference.manifest import FILES, Manifest
 from clozeline.params import ExportParams, RungParams
 
 _LOG = logging.getLogger(__name__)
+_SENSITIVITY_TEXTS = 16
+"""Each is read by a graph for each product."""
+
+
+@dataclass(frozen=True)
+class Passed:
+    rung: Rung
+    quantized: Quantized
+    """What it made of the graph."""
 
 
 @dataclass(frozen=True)
 class Climbed:
     rungs: tuple[Rung, ...]
-    """Each that was tried; the last one passed, if one did."""
-    quantized: Quantized | None
-    """What that one made of the graph; it is in the file. None: there is no such file."""
+    """Each that was tried, in that order."""
+    served: Passed | None
+    """The one whose graph is in the file. None: there is no such file."""
 
 
 class Ladder:
@@ -42,7 +56,7 @@ class Ladder:
             head: MatMuls that stay in fp32 in any scheme.
             params: the section `export` of params.yaml.
         """
-        self._graph, self._folder, self._manifest, self._params = graph, folder, manifest, params
+        self._graph, self._path, self._manifest, self._params = graph, folder / FILES.int8, manifest, params
         self._head = tuple(head)
         self._names = [name for name in products_by_constants(graph) if name not in head]
         self._worst: list[str] = []
@@ -52,35 +66,70 @@ class Ladder:
 
         Args:
             proof: what each is held to.
-            calibration: texts that the worst products are found on, if a rung asks for them; not those of `proof`.
+            calibration: texts that ranges of activations are measured on, and the worst products, if a rung asks for
+                them; not those of `proof`.
         """
-        path = self._folder / FILES.int8
         rungs: list[Rung] = []
         for params in self._params.ladder:
-            quantized = self._quantized(params, calibration)
-            scheme = self._described(params, quantized)
-            if scheme in [rung.scheme for rung in rungs]:
+            quantized = self._dynamic(params, calibration)
+            if self._described(params, quantized) in [rung.scheme for rung in rungs]:
                 continue  # Of a few products, two shares can be the same number.
-            write_graph(quantized.model, path)
-            rungs.append(proof.rung(path, scheme))
-            _LOG.info("INT8 scheme %d: %s", len(rungs), told(rungs[-1]))
+            rungs.append(self._shown(proof, params, quantized))
             if rungs[-1].is_passed:
-                return Climbed(tuple(rungs), quantized)
-        remove_graph(path)
+                dynamic = Passed(rungs[-1], quantized)
+                tried = list(self._with_fixed_scales(proof, params, dynamic, calibration))
+                return Climbed((*rungs, *(it.rung for it in tried)), self._kept(dynamic, tried))
+        remove_graph(self._path)
         return Climbed(tuple(rungs), None)
 
-    def _quantized(self, params: RungParams, calibration: Sequence[str]) -> Quantized:
-        scheme = Scheme(
+    def _with_fixed_scales(
+        self, proof: Proof, params: RungParams, dynamic: Passed, calibration: Sequence[str]
+    ) -> Iterator[Passed]:
+        """Until one passes: it is the last."""
+        ranges = self._ranges(calibration) if self._params.static_ratios else {}
+        tried = [dynamic.quantized.static]
+        for ratio in self._params.static_ratios:
+            alike = {name: reach for name, reach in ranges.items() if reach.ratio <= ratio}
+            quantized = quantize(self._graph, self._scheme(params), exact=dynamic.quantized.exact, ranges=alike)
+            if quantized.static in tried:
+                continue
+            tried.append(quantized.static)
+            rung = self._shown(proof, params, quantized, reference=dynamic.rung)
+            yield Passed(rung, quantized)
+            if rung.is_passed:
+                return
+
+    def _kept(self, dynamic: Passed, tried: Sequence[Passed]) -> Passed:
+        if tried and tried[-1].rung.is_passed:
+            return tried[-1]
+        write_graph(dynamic.quantized.model, self._path)
+        return dynamic
+
+    def _shown(self, proof: Proof, params: RungParams, quantized: Quantized, reference: Rung | None = None) -> Rung:
+        write_graph(quantized.model, self._path)
+        rung = proof.rung(self._path, self._described(params, quantized), reference)
+        _LOG.info("INT8 scheme: %s", told(rung))
+        return rung
+
+    def _ranges(self, calibration: Sequence[str]) -> dict[str, Range]:
+        names = dict.fromkeys(node.input[0] for node in self._graph.graph.node if node.name in self._names)
+        return measured_ranges(self._graph, list(names), self._path, self._manifest, calibration)
+
+    def _dynamic(self, params: RungParams, calibration: Sequence[str]) -> Quantized:
+        num_exact = math.ceil(params.exact_share * len(self._names))
+        if num_exact and not self._worst:
+            few = calibration[:_SENSITIVITY_TEXTS]
+            scheme = self._scheme(params)
+            self._worst = worst_first(self._graph, self._path, self._manifest, scheme, self._head, few)
+        return quantize(self._graph, self._scheme(params), exact=(*self._head, *self._worst[:num_exact]))
+
+    def _scheme(self, params: RungParams) -> Scheme:
+        return Scheme(
             per_token=self._params.per_token,
             per_channel=self._params.per_channel,
             weights=params.weights,
             embeddings=params.quantize_embeddings,
         )
-        num_exact = math.ceil(params.exact_share * len(self._names))
-        if num_exact and not self._worst:
-            path = self._folder / FILES.int8
-            self._worst = worst_first(self._graph, path, self._manifest, scheme, self._head, calibration)
-        return quantize(self._graph, scheme, exact=(*self._head, *self._worst[:num_exact]))
 
     def _described(self, params: RungParams, quantized: Quantized) -> QuantizationScheme:
         signed, unsigned = ("int8 per {}, symmetric", "uint8 per {}, around 128")
@@ -94,6 +143,9 @@ class Ladder:
                 "quantized_matmuls": quantized.num_matmuls,
                 "quantized_embeddings": quantized.num_embeddings,
                 "exact_matmuls": quantized.exact,
+                "quantized_activations": quantized.num_activations,
+                "static_activations": tuple(quantized.static),
+                "static_ratio": round(max((reach.ratio for reach in quantized.static.values()), default=0.0), 2),
             }
         )
 
@@ -103,7 +155,8 @@ def told(rung: Rung) -> str:
     verdict = "passes" if rung.is_passed else "fails: " + "; ".join(str(c) for c in rung.checks if not c.is_passed)
     return (
         f"{rung.scheme.weights}{' of 7 bits' if rung.scheme.reduce_range else ''}, embeddings {rung.scheme.embeddings},"
-        f" {len(rung.scheme.exact_matmuls)} products in fp32: {rung.size_bytes / 1e6:,.2f} MB,"
+        f" {len(rung.scheme.exact_matmuls)} products in fp32, {len(rung.scheme.static_activations)} of"
+        f" {rung.scheme.quantized_activations} activations with a fixed scale: {rung.size_bytes / 1e6:,.2f} MB,"
         f" agrees in {rung.agreement.value:.2%} of {rung.agreement.num_items:,} answers,"
         f" {rung.metric_ratio.value:.2%} of fp32's {rung.metric}; {verdict}"
     )

@@ -61,8 +61,14 @@ class Proof:
         self._exam = exam_of(model, sample)
         self._fp32 = self._exam.answers(model, model.batches(self._exam.texts))
 
-    def rung(self, graph: Path, scheme: QuantizationScheme) -> Rung:
-        """What the INT8 graph in the file `graph`, beside tokenizer.json, shows."""
+    def rung(self, graph: Path, scheme: QuantizationScheme, reference: Rung | None = None) -> Rung:
+        """What the INT8 graph in the file `graph`, beside tokenizer.json, shows.
+
+        Args:
+            graph: the file.
+            scheme: how it was made.
+            reference: a rung that it is to be `no_worse_than`.
+        """
         model = open_graph(graph, self._manifest)
         beside = self._beside(model)
         flips_A, batch_cosines = self._by_neighbours(model)
@@ -82,7 +88,8 @@ class Proof:
             saturation=self._saturation(model, graph),
             checks=(),
         )
-        return rung.model_copy(update={"checks": checks(rung, self._gates)})
+        gates = no_worse_than(reference, self._gates) if reference else self._gates
+        return rung.model_copy(update={"checks": checks(rung, gates)})
 
     def half(self, graph: Path, largest_value: float) -> HalfPrecision:
         """What the graph in float16 in the file `graph` shows; `largest_value` as of `largest`."""
@@ -139,6 +146,16 @@ class Proof:
         wide = open_graph(graph, self._manifest, wide_sums=True)
         pairs = zip(logits(model, texts), logits(wide, texts), strict=True)
         return max(float(np.abs(ours - right).max(initial=0.0)) for ours, right in pairs)
+
+
+def no_worse_than(rung: Rung, gates: ExportGates) -> ExportGates:
+    """`gates`, raised to the low ends of the intervals of `rung`: what other texts could have shown of it."""
+    raised = {
+        "min_agreement": max(gates.min_agreement, rung.agreement.low),
+        # Who is as right as fp32 has lost nothing.
+        "min_metric_ratio": max(gates.min_metric_ratio, min(rung.metric_ratio.low, 1.0)),
+    }
+    return gates.model_copy(update=raised)
 
 
 def checks(rung: Rung, gates: ExportGates) -> tuple[Check, ...]:

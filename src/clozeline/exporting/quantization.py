@@ -1,10 +1,10 @@
-"""INT8 with scales computed at run time: 8-bit activations, 7- or 8-bit weights, integer products.
+"""INT8: 8-bit activations by scales that are computed at run time or fixed, 7- or 8-bit weights, integer products.
 
 What differs from onnxruntime's `quantize_dynamic`, and why (measured on the default encoder and on all-MiniLM-L6-v2):
 
 - An activation has a scale for each token. With one for the whole batch, a text's neighbours and its padding show in
   its answer (cosine of the same text alone and in a batch: down to 0.990; now 1), and one outlying token costs all
-  others their precision. With VNNI it takes a tenth more time.
+  others their precision. With VNNI it takes a tenth more time. Where tokens are alike, one fixed scale can do for all.
 - The embedding that is also the vocabulary head stays one tensor, in the layout it is stored in; the graph transposes
   it. (onnxruntime transposes it in place and breaks the embedding, onnxruntime #25890.) It keeps all 8 bits: the
   product by it is unsigned × unsigned, which nowhere saturates and is slower only where rows are many.
@@ -13,22 +13,24 @@ What differs from onnxruntime's `quantize_dynamic`, and why (measured on the def
 K inputs and N outputs of a linear layer.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from clozeline.exporting.activations import FULL_LIMIT, ZERO_POINT, Integers, Making, per_batch, per_token, static
+from clozeline.exporting.biases import biases
 from clozeline.exporting.graph import drop_unread, op_counts
+from clozeline.exporting.ranges import Range
 
 MICROSOFT = "com.microsoft"
 PRODUCT = "MatMulIntegerToFloat"
 """Of onnxruntime's own domain: a product of integers, made floats by the weight's scales before it is written."""
-FULL_LIMIT = 127
 REDUCED_LIMIT = 64
-_ZERO_POINT = 128
 
 Weights = Literal["int7", "uint8", "int8"]
 """How a weight is stored for products of integers.
@@ -37,6 +39,7 @@ Weights = Literal["int7", "uint8", "int8"]
 - `uint8`: unsigned around 128, all 8 bits: fits everywhere, by kernels that are slower without VNNI.
 - `int8`: signed, all 8 bits: sums saturate on processors without VNNI, and answers are then wrong.
 """
+_NO_RANGES: Mapping[str, Range] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -57,16 +60,23 @@ class Quantized:
     num_embeddings: int
     exact: tuple[str, ...]
     """Names of the MatMuls that were to stay."""
+    num_activations: int
+    """Tensors that products of integers read; one that several read is one."""
+    static: Mapping[str, Range]
+    """By name of each of them whose scale is fixed: its range."""
 
 
-def quantize(model: ModelProto, scheme: Scheme, *, exact: Collection[str] = ()) -> Quantized:
+def quantize(
+    model: ModelProto, scheme: Scheme, *, exact: Collection[str] = (), ranges: Mapping[str, Range] = _NO_RANGES
+) -> Quantized:
     """A copy of `model` with every MatMul by a constant matrix in INT8, and its embedding tables if asked.
 
     Products of two activations (attention), Gemm (a classifier's last layer), and the nodes named in `exact` stay.
+    Activations that `ranges` has a range of get a fixed scale by it, whatever `scheme` says of scales.
     """
     copy = ModelProto()
     copy.CopyFrom(model)
-    rewriting = _Rewriting(copy, scheme, exact)
+    rewriting = _Rewriting(copy, scheme, exact, ranges)
     nodes = [new for node in copy.graph.node for new in rewriting.rewritten(node)]
     copy.graph.ClearField("node")
     copy.graph.node.extend(nodes)
@@ -76,28 +86,24 @@ def quantize(model: ModelProto, scheme: Scheme, *, exact: Collection[str] = ()) 
     assert counts["MatMulInteger"] + counts[PRODUCT] == rewriting.num_matmuls
     if counts[PRODUCT]:
         copy.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
-    return Quantized(copy, rewriting.num_matmuls, rewriting.num_embeddings, tuple(exact))
-
-
-@dataclass(frozen=True)
-class _Integers:
-    """Names of the tensors that stand for a tensor of floats: (integers - zero point) × scale."""
-
-    values: str
-    scale: str
-    zero_point: str | None = None
-
-
-_Making = Generator[NodeProto, None, _Integers]
+    return Quantized(
+        copy,
+        rewriting.num_matmuls,
+        rewriting.num_embeddings,
+        tuple(exact),
+        len(rewriting.activations),
+        {name: ranges[name] for name in rewriting.activations if name in ranges},
+    )
 
 
 class _Rewriting:
     """What has been made so far, so that a weight or an activation read twice is quantized once."""
 
-    def __init__(self, model: ModelProto, scheme: Scheme, exact: Collection[str]) -> None:
+    def __init__(self, model: ModelProto, scheme: Scheme, exact: Collection[str], ranges: Mapping[str, Range]) -> None:
         self._scheme = scheme
         self._opset = model.opset_import[0].version
-        self._exact = exact
+        self._exact, self._ranges = exact, ranges
+        self._biases = biases(model.graph)
         self._matrices = {
             tensor.name: tensor
             for tensor in model.graph.initializer
@@ -109,8 +115,11 @@ class _Rewriting:
             if node.op_type == "Transpose" and node.input[0] in self._matrices
         }
         self._tables = {node.input[0] for node in model.graph.node if self._is_lookup(node)}
-        self._made: dict[str, _Integers] = {}
+        self._made: dict[str, Integers] = {}
+        self._folded: set[str] = set()
         self.constants: dict[str, TensorProto] = {}
+        self.activations: list[str] = []
+        """In the order of the graph."""
         self.num_matmuls = 0
         self.num_embeddings = 0
 
@@ -127,7 +136,7 @@ class _Rewriting:
         elif self._scheme.embeddings and self._is_lookup(node):
             self.num_embeddings += 1
             yield from self._lookup(node)
-        else:
+        elif not self._folded.intersection(node.output):
             yield node
 
     def is_product_by_constant(self, node: NodeProto) -> bool:
@@ -137,15 +146,42 @@ class _Rewriting:
         return node.op_type == "Gather" and node.input[0] in self._matrices and _axis(node) == 0
 
     def _product(self, node: NodeProto) -> Iterator[NodeProto]:
-        left = yield from self._once(node.input[0], self._per_token if self._scheme.per_token else self._per_batch)
+        left = yield from self._once(node.input[0], self._activation)
         if node.input[1] in self._matrices:
             right = self._weight(node.input[1], outputs_axis=1)
         else:
             right = yield from self._once(self._transposed[node.input[1]], self._transposed_weight)
-        make = self._product_of_tokens if self._scheme.per_token else self._product_of_batch
-        yield from make(left, right, node.output[0])
+        if node.input[0] in self._ranges:
+            yield self._product_of_static(left, right, node)
+        else:
+            make = self._product_of_tokens if self._scheme.per_token else self._product_of_batch
+            yield from make(left, right, node.output[0])
 
-    def _product_of_batch(self, left: _Integers, right: _Integers, output: str) -> Iterator[NodeProto]:
+    def _activation(self, name: str) -> Making:
+        self.activations.append(name)
+        if name in self._ranges:
+            return static(name, self._ranges[name], self._constant)
+        if self._scheme.per_token:
+            return per_token(name, self._opset, self._constant)
+        return per_batch(name)
+
+    def _product_of_static(self, left: Integers, right: Integers, node: NodeProto) -> NodeProto:
+        """The operator does it all, the bias after it too: onnxruntime adds none to it by itself."""
+        assert left.zero_point is not None
+        inputs = [left.values, right.values, left.scale, right.scale, left.zero_point, right.zero_point or ""]
+        bias, output = self._biases.get(node.output[0]), node.output[0]
+        if bias and bias.size == self._num_outputs(node.input[1]):
+            self._folded.add(bias.output)
+            inputs, output = [*inputs, bias.vector], bias.output
+        return helper.make_node(PRODUCT, inputs, [output], domain=MICROSOFT)
+
+    def _num_outputs(self, name: str) -> int:
+        """N of a matrix."""
+        if name in self._matrices:
+            return int(self._matrices[name].dims[1])
+        return int(self._matrices[self._transposed[name]].dims[0])
+
+    def _product_of_batch(self, left: Integers, right: Integers, output: str) -> Iterator[NodeProto]:
         """Five nodes that onnxruntime makes one of, a bias after them too."""
         factors = [left.values, right.values, left.zero_point, *([right.zero_point] if right.zero_point else [])]
         product = f"{output}/product"
@@ -154,7 +190,7 @@ class _Rewriting:
         yield helper.make_node("Mul", [left.scale, right.scale], [f"{product}_scaled"])
         yield helper.make_node("Mul", [f"{product}_scaled", product], [output])
 
-    def _product_of_tokens(self, left: _Integers, right: _Integers, output: str) -> Iterator[NodeProto]:
+    def _product_of_tokens(self, left: Integers, right: Integers, output: str) -> Iterator[NodeProto]:
         """The tokens' scales come after the operator, which knows one for the batch only: 1."""
         one = self._constant("quantization/one", np.array(1, dtype=np.float32))
         inputs = [left.values, right.values, one, right.scale, left.zero_point]
@@ -175,33 +211,33 @@ class _Rewriting:
         yield helper.make_node("Unsqueeze", [f"{row}_scale", last_axis], [f"{row}_scales"])
         yield helper.make_node("Mul", [row, f"{row}_scales"], list(node.output))
 
-    def _weight(self, name: str, outputs_axis: int) -> _Integers:
+    def _weight(self, name: str, outputs_axis: int) -> Integers:
         axis = outputs_axis if self._scheme.per_channel else None
         if self._scheme.weights != "uint8":
             return self._stored_integers(name, axis, REDUCED_LIMIT if self._scheme.weights == "int7" else FULL_LIMIT)
-        zero_point = self._constant("quantization/zero_point", np.array(_ZERO_POINT, dtype=np.uint8))
-        stored = self._stored_integers(name, axis, FULL_LIMIT, shift=_ZERO_POINT)
-        return _Integers(stored.values, stored.scale, zero_point)
+        zero_point = self._constant("quantization/zero_point", np.array(ZERO_POINT, dtype=np.uint8))
+        stored = self._stored_integers(name, axis, FULL_LIMIT, shift=ZERO_POINT)
+        return Integers(stored.values, stored.scale, zero_point)
 
-    def _transposed_weight(self, name: str) -> _Making:
+    def _transposed_weight(self, name: str) -> Making:
         """A matrix that is stored as [N, K], to be multiplied as [K, N]."""
         if name in self._tables:
             return (yield from self._vocabulary(name))
         stored = self._weight(name, outputs_axis=0)
         yield helper.make_node("Transpose", [stored.values], [f"{stored.values}/transposed"], perm=[1, 0])
-        return _Integers(f"{stored.values}/transposed", stored.scale, stored.zero_point)
+        return Integers(f"{stored.values}/transposed", stored.scale, stored.zero_point)
 
-    def _vocabulary(self, name: str) -> _Making:
+    def _vocabulary(self, name: str) -> Making:
         """The embedding table as a factor: signed 8 bits as unsigned ones, transposed; all folded at loading."""
         table = self._stored_integers(name, 0, FULL_LIMIT)
-        zero_point = self._constant("quantization/zero_point", np.array(_ZERO_POINT, dtype=np.uint8))
-        shift = self._constant("quantization/shift", np.array(_ZERO_POINT, dtype=np.int32))
+        zero_point = self._constant("quantization/zero_point", np.array(ZERO_POINT, dtype=np.uint8))
+        shift = self._constant("quantization/shift", np.array(ZERO_POINT, dtype=np.int32))
         step = f"{table.values}/factor"
         yield helper.make_node("Cast", [table.values], [f"{step}_wide"], to=TensorProto.INT32)
         yield helper.make_node("Add", [f"{step}_wide", shift], [f"{step}_shifted"])
         yield helper.make_node("Cast", [f"{step}_shifted"], [f"{step}_unsigned"], to=TensorProto.UINT8)
         yield helper.make_node("Transpose", [f"{step}_unsigned"], [step], perm=[1, 0])
-        return _Integers(step, table.scale, zero_point)
+        return Integers(step, table.scale, zero_point)
 
     def _exact_product_by_table(self, node: NodeProto) -> Iterator[NodeProto]:
         """By the rows that lookups read: the table is in the file once, its floats are made when it is opened."""
@@ -214,51 +250,13 @@ class _Rewriting:
         yield helper.make_node("Transpose", [f"{step}_rows"], [step], perm=[1, 0])
         yield helper.make_node("MatMul", [node.input[0], step], list(node.output), name=node.name)
 
-    def _per_batch(self, name: str) -> _Making:
-        quantized = _Integers(f"{name}/quantized", f"{name}/scale", f"{name}/zero_point")
-        outputs = [quantized.values, quantized.scale, f"{name}/zero_point"]
-        yield helper.make_node("DynamicQuantizeLinear", [name], outputs)
-        return quantized
-
-    def _per_token(self, name: str) -> _Making:
-        """Each token by its own largest value: -127..127, shifted to be unsigned.
-
-        `QuantizeLinear` has a scale for each row, but of a matrix only: the tokens of all texts are its rows meanwhile.
-        """
-        zero_point = self._constant("quantization/zero_point", np.array(_ZERO_POINT, dtype=np.uint8))
-        step = self._constant("quantization/step", np.array(1 / FULL_LIMIT, dtype=np.float32))
-        first, last = (self._constant(f"quantization/{n}", np.array([n], dtype=np.int64)) for n in (0, 1))
-        last_axis = self._constant("quantization/last_axis", np.array([-1], dtype=np.int64))
-        yield helper.make_node("Abs", [name], [f"{name}/size"])
-        yield self._largest_of_last_axis(f"{name}/size", f"{name}/reduced", last_axis)
-        # Of no rows (no mask in a batch) onnxruntime 1.31 reduces nothing, and the axis would keep its size.
-        yield helper.make_node("Slice", [f"{name}/reduced", first, last, last_axis], [f"{name}/largest"])
-        # A token of zeros has the scale 0, which makes zeros again of whatever 0 / 0 is rounded to.
-        yield helper.make_node("Mul", [f"{name}/largest", step], [f"{name}/scale"])
-        yield helper.make_node("Reshape", [f"{name}/scale", last_axis], [f"{name}/scale_of_row"])
-        yield helper.make_node("Shape", [f"{name}/scale_of_row"], [f"{name}/num_rows"])
-        filled = numpy_helper.from_array(np.array([_ZERO_POINT], dtype=np.uint8))
-        yield helper.make_node("ConstantOfShape", [f"{name}/num_rows"], [f"{name}/zero_of_row"], value=filled)
-        yield helper.make_node("Flatten", [name], [f"{name}/rows"], axis=-1)
-        row = [f"{name}/rows", f"{name}/scale_of_row", f"{name}/zero_of_row"]
-        yield helper.make_node("QuantizeLinear", row, [f"{name}/quantized_rows"], axis=0)
-        yield helper.make_node("Shape", [name], [f"{name}/shape"])
-        shaped = [f"{name}/quantized_rows", f"{name}/shape"]
-        yield helper.make_node("Reshape", shaped, [f"{name}/quantized"], allowzero=1)
-        return _Integers(f"{name}/quantized", f"{name}/scale", zero_point)
-
-    def _largest_of_last_axis(self, name: str, largest: str, last_axis: str) -> NodeProto:
-        if self._opset < 18:
-            return helper.make_node("ReduceMax", [name], [largest], axes=[-1])
-        return helper.make_node("ReduceMax", [name, last_axis], [largest])
-
-    def _once(self, name: str, make: Callable[[str], _Making]) -> _Making:
+    def _once(self, name: str, make: Callable[[str], Making]) -> Making:
         if name not in self._made:
             self._made[name] = yield from make(name)
         return self._made[name]
 
-    def _stored_integers(self, name: str, axis: int | None, limit: int, shift: int = 0) -> _Integers:
-        quantized = _Integers(f"{name}/{limit + shift}/{axis}", f"{name}/{limit + shift}/{axis}/scale")
+    def _stored_integers(self, name: str, axis: int | None, limit: int, shift: int = 0) -> Integers:
+        quantized = Integers(f"{name}/{limit + shift}/{axis}", f"{name}/{limit + shift}/{axis}/scale")
         if quantized.values not in self.constants:
             integers, scale = symmetric(numpy_helper.to_array(self._matrices[name]), axis, limit)
             self._constant(
@@ -275,7 +273,8 @@ class _Rewriting:
 
 def products_by_constants(model: ModelProto) -> list[str]:
     """Names of the MatMuls that `quantize` would put into INT8."""
-    rewriting = _Rewriting(model, Scheme(per_token=True, per_channel=True, weights="int7", embeddings=True), ())
+    scheme = Scheme(per_token=True, per_channel=True, weights="int7", embeddings=True)
+    rewriting = _Rewriting(model, scheme, (), _NO_RANGES)
     return [node.name for node in model.graph.node if rewriting.is_product_by_constant(node)]
 
 

@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto
 
-from clozeline.exporting.answers import hide, logits
+from clozeline.exporting.answers import as_asked, logits
 from clozeline.exporting.graph import write_graph
 from clozeline.exporting.quantization import Scheme, products_by_constants, quantize
-from clozeline.inference.encoder import Encoder
 from clozeline.inference.manifest import FILES, Manifest
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import open_graph
@@ -41,8 +40,7 @@ def worst_first(
         texts: what is asked; other texts than those that decide.
     """
     fp32 = open_graph(path.with_name(FILES.fp32), manifest)
-    read = fp32.tokenize(texts, truncate=True)
-    asked = [hide(text, fp32).text for text in read] if isinstance(fp32, Encoder) else fp32.usual(texts).texts
+    asked = as_asked(fp32, texts)
     exact = list(logits(fp32, asked))
     names = [name for name in products_by_constants(graph) if name not in head]
     errors = {}

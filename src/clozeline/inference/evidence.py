@@ -26,6 +26,7 @@ class QuantizationScheme(Record):
     """How `model.int8.onnx` differs from `model.onnx`."""
 
     activations: Literal["uint8 per token, dynamic", "uint8 per batch, dynamic"]
+    """Those that are not in `static_activations`."""
     weights: Literal[
         "int8 per column, symmetric",
         "int8 per matrix, symmetric",
@@ -40,6 +41,12 @@ class QuantizationScheme(Record):
     quantized_embeddings: int
     exact_matmuls: tuple[str, ...]
     """Products by a constant that stay in float32, by name; as do products of two activations."""
+    quantized_activations: int | None = None
+    """Tensors that the quantized products read; None in packages from before scales could be fixed."""
+    static_activations: tuple[str, ...] = ()
+    """Those of them, by name, whose scale is fixed: the range of the tokens of some texts, as uint8."""
+    static_ratio: float = 0.0
+    """Their largest: how much coarser steps are that are fixed than those of the typical token's own scale."""
 
 
 class Measured(Record):

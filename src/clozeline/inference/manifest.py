@@ -94,7 +94,7 @@ class Manifest(Record):
     quantization: QuantizationScheme | None
     """Of `model.int8.onnx`; None if there is no such file, because no scheme passed."""
     ladder: tuple[Rung, ...] = ()
-    """The schemes that were tried, in their order; the last is the one that passed, if one did."""
+    """The schemes that were tried, in their order; the one of `quantization` is served."""
     half: HalfPrecision | None = None
     """Of the graph in float16; None: none was asked for. It is in the package if it passed."""
     opset: int

@@ -84,6 +84,9 @@ class ExportMetrics(BaseModel):
     embedding_cosine_min: float | None = None
     quantized_matmuls: int | None = None
     quantized_embeddings: int | None = None
+    quantized_activations: int | None = None
+    """Tensors that the quantized products read; how many of them have a fixed scale."""
+    static_activations: int | None = None
     float_matmuls: int | None = None
     """Left in fp32: products of two activations, the small layers of the head, and what the scheme leaves out."""
     ladder: tuple[Rung, ...]
@@ -95,8 +98,8 @@ class ExportMetrics(BaseModel):
 def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path, metrics: Path) -> None:
     """Export the trained model in the folder `model` to the package folder `out`.
 
-    The first INT8 scheme of the ladder that passes its gates is served; if none does, fp32 is, and there is no INT8
-    graph in the package.
+    The first INT8 scheme of the ladder that passes its gates is served, with fixed scales where nothing is lost by
+    them; if none does, fp32 is, and there is no INT8 graph in the package.
 
     Args:
         params: the section `export` of params.yaml.
@@ -132,7 +135,7 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
         manifest = _manifest(folder, draft, climbed, half)
         (folder / FILES.manifest).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
         record = _record(folder, sample, difference, climbed, manifest)
-        if climbed.quantized is None:
+        if climbed.served is None:
             _LOG.warning("%s: no INT8 scheme of `export.ladder` passed `export.gates`: fp32 is served", out)
         _LOG.info("%s answers %s", out, measure(folder, repeats=5))
     with atomic.replacing_file(metrics) as file:
@@ -212,8 +215,8 @@ def _manifest(folder: Path, draft: Manifest, climbed: Climbed, half: HalfPrecisi
     names = sorted(file.name for file in folder.iterdir())
     return draft.model_copy(
         update={
-            "served": "int8" if climbed.quantized else "fp32",
-            "quantization": climbed.rungs[-1].scheme if climbed.quantized else None,
+            "served": "int8" if climbed.served else "fp32",
+            "quantization": climbed.served.rung.scheme if climbed.served else None,
             "ladder": climbed.rungs,
             "half": half,
             "files": {name: record_of(folder / name) for name in names},
@@ -231,9 +234,9 @@ def _record(folder: Path, sample: Sample, difference: float, climbed: Climbed, m
         ladder=climbed.rungs,
         half=manifest.half,
     )
-    if climbed.quantized is None:
+    if climbed.served is None:
         return record
-    passed = climbed.rungs[-1]
+    passed, quantized = climbed.served.rung, climbed.served.quantized
     is_encoder = passed.metric == "masked-LM accuracy"
     return record.model_copy(
         update={
@@ -245,8 +248,10 @@ def _record(folder: Path, sample: Sample, difference: float, climbed: Climbed, m
             "int8_top1": passed.int8_metric if is_encoder else None,
             "embedding_cosine_mean": passed.embedding_cosine_mean,
             "embedding_cosine_min": passed.embedding_cosine_min,
-            "quantized_matmuls": climbed.quantized.num_matmuls,
-            "quantized_embeddings": climbed.quantized.num_embeddings,
-            "float_matmuls": op_counts(climbed.quantized.model)["MatMul"],
+            "quantized_matmuls": quantized.num_matmuls,
+            "quantized_embeddings": quantized.num_embeddings,
+            "quantized_activations": quantized.num_activations,
+            "static_activations": len(quantized.static),
+            "float_matmuls": op_counts(quantized.model)["MatMul"],
         }
     )

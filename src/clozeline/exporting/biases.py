@@ -1,0 +1,41 @@
+"""Vectors that are added to what a product gives, and to nothing else: a product of integers can add them itself."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from onnx import GraphProto, NodeProto, TensorProto
+
+from clozeline.exporting.graph import num_readers
+
+
+@dataclass(frozen=True)
+class Bias:
+    vector: str
+    """Name of the constant,"""
+    size: int
+    """how many numbers it has,"""
+    output: str
+    """and the name of the sum."""
+
+
+def biases(graph: GraphProto) -> dict[str, Bias]:
+    """By the name of the tensor that is read by nothing but the Add of a constant vector."""
+    readers = num_readers(graph)
+    sizes = {
+        tensor.name: tensor.dims[0]
+        for tensor in graph.initializer
+        if tensor.data_type == TensorProto.FLOAT and len(tensor.dims) == 1
+    }
+    return {
+        name: Bias(vector, sizes[vector], node.output[0])
+        for node in graph.node
+        if node.op_type == "Add"
+        for name, vector in _either_way(node)
+        if vector in sizes and name not in sizes and readers[name] == 1
+    }
+
+
+def _either_way(add: NodeProto) -> Iterator[tuple[str, str]]:
+    first, second = add.input
+    yield first, second
+    yield second, first
