@@ -1,4 +1,6 @@
-"""A model with outlier channels loses its INT8 answers in one product: the ladder finds it, or lets fp32 answer."""
+"""A model with outlier channels loses its INT8 answers in one product: the ladder finds it, or lets fp32 answer. One
+whose tokens are alike is served with fixed scales, if it loses nothing by them.
+"""
 
 import json
 import logging
@@ -11,8 +13,8 @@ import torch
 from transformers import ModernBertForMaskedLM
 
 from clozeline.errors import ArtifactError
-from clozeline.exporting import proof
-from clozeline.exporting.graph import read_graph, write_graph
+from clozeline.exporting import proof, ranges
+from clozeline.exporting.graph import op_counts, read_graph, write_graph
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.quantization import Scheme, quantize
 from clozeline.exporting.sample import Sample
@@ -51,7 +53,7 @@ def outlier_encoder(small_encoder: Path, save_trained: Callable[[Any], Path]) ->
 
 @pytest.fixture(scope="module")
 def climbed(outlier_encoder: Path, export_model: ExportModel) -> Path:
-    return export_model(outlier_encoder, ladder=LADDER, gates=GATES)
+    return export_model(outlier_encoder, ladder=LADDER, gates=GATES, static_ratios=())
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +122,94 @@ def test_a_package_without_int8_answers_in_fp32_and_refuses_int8_with_the_reason
     latency = measure(refused, batch_texts=2, repeats=1)
     assert latency.int8_speedup is None
     assert "INT8" not in str(latency)
+
+
+RATIOS = (8.0, 2.0)
+OPEN = ExportGates(min_agreement=0.5, min_metric_ratio=0, max_batch_flips=0.005, min_batch_cosine=0.999)
+
+
+@pytest.fixture(scope="module")
+def outspoken_encoder(outlier_encoder: Path, save_trained: Callable[[Any], Path]) -> Path:
+    """Without the outlier channels: its tokens are alike in every layer."""
+    model = ModernBertForMaskedLM.from_pretrained(outlier_encoder)
+    mlp = model.model.layers[1].mlp
+    with torch.no_grad():
+        gate = slice(mlp.Wi.out_features // 2, mlp.Wi.out_features // 2 + OUTLIER_CHANNELS)
+        mlp.Wi.weight[gate] /= OUTLIER_SIZE
+        mlp.Wo.weight[:, :OUTLIER_CHANNELS] *= OUTLIER_SIZE
+    return save_trained(model)
+
+
+@pytest.fixture(scope="module")
+def at_run_time(outspoken_encoder: Path, export_model: ExportModel) -> Path:
+    return export_model(outspoken_encoder, gates=OPEN, static_ratios=())
+
+
+@pytest.fixture(scope="module")
+def fixed(outspoken_encoder: Path, export_model: ExportModel) -> Path:
+    return export_model(outspoken_encoder, gates=OPEN, static_ratios=RATIOS)
+
+
+def test_where_tokens_are_alike_the_scheme_that_passed_is_served_with_fixed_scales(
+    fixed: Path, at_run_time: Path
+) -> None:
+    manifest = read_manifest(fixed)
+    dynamic, *_, static = manifest.ladder
+    assert dynamic.is_passed
+    assert dynamic.scheme.static_activations == ()
+    assert manifest.quantization == static.scheme
+    assert 0 < static.scheme.static_ratio <= max(RATIOS)
+    assert 0 < len(static.scheme.static_activations) <= static.scheme.quantized_activations == 9
+    assert static.embedding_cosine_mean is not None
+    assert static.embedding_cosine_mean > 0.98
+    assert static.batch_flips.value == 0
+    reductions = [op_counts(read_graph(package / FILES.int8))["ReduceMax"] for package in (at_run_time, fixed)]
+    assert reductions[0] - reductions[1] == len(static.scheme.static_activations)
+    metrics = json.loads((fixed.parent / "metrics.json").read_text(encoding="utf-8"))
+    assert metrics["static_activations"] == len(static.scheme.static_activations)
+    assert metrics["int8_agreement"] == static.agreement.value
+
+
+def test_fixed_scales_may_not_show_less_than_the_intervals_of_those_at_run_time(fixed: Path) -> None:
+    dynamic, *_, static = read_manifest(fixed).ladder
+    limits = {check.name: check.limit for check in static.checks}
+    assert limits["agreement"] == dynamic.agreement.low > OPEN.min_agreement
+    assert limits["metric_ratio"] == min(dynamic.metric_ratio.low, 1)
+    assert {check.name: check.limit for check in dynamic.checks}["agreement"] == OPEN.min_agreement
+
+
+def test_a_second_export_measures_the_same_ranges(
+    fixed: Path, outspoken_encoder: Path, export_model: ExportModel
+) -> None:
+    again = export_model(outspoken_encoder, gates=OPEN, static_ratios=RATIOS)
+    assert (again / FILES.int8).read_bytes() == (fixed / FILES.int8).read_bytes()
+
+
+def test_fixed_scales_that_lose_something_are_shown_and_not_served(
+    outspoken_encoder: Path, at_run_time: Path, export_model: ExportModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranges are far too narrow here: most of what a token has is cut off."""
+    with monkeypatch.context() as narrowed:
+        narrowed.setattr(ranges, "_HEADROOM", 0.1)
+        package = export_model(outspoken_encoder, gates=OPEN, static_ratios=RATIOS)
+    manifest = read_manifest(package)
+    dynamic, *refused = manifest.ladder
+    assert len(refused) == 2
+    assert not any(rung.is_passed for rung in refused)
+    assert (manifest.served, manifest.quantization) == ("int8", dynamic.scheme)
+    assert (package / FILES.int8).read_bytes() == (at_run_time / FILES.int8).read_bytes()
+    verify(package, manifest)
+    metrics = json.loads((package.parent / "metrics.json").read_text(encoding="utf-8"))
+    assert metrics["int8_agreement"] == dynamic.agreement.value
+    assert metrics["static_activations"] == 0
+
+
+def test_where_no_token_is_like_another_nothing_else_is_tried(
+    outspoken_encoder: Path, at_run_time: Path, export_model: ExportModel
+) -> None:
+    package = export_model(outspoken_encoder, gates=OPEN, static_ratios=(0.01,))
+    assert len(read_manifest(package).ladder) == 1
+    assert (package / FILES.int8).read_bytes() == (at_run_time / FILES.int8).read_bytes()
 
 
 def test_the_worst_product_is_found_by_what_it_alone_does_to_the_logits(climbed: Path, tmp_path: Path) -> None:

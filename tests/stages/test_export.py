@@ -186,7 +186,8 @@ def test_a_graph_too_large_for_one_file_is_a_whole_package_too(
 
 def test_knobs_reach_the_graph(small_encoder: Path, export_model: ExportModel) -> None:
     rung = RungParams(weights="int7", exact_share=0.0, quantize_embeddings=False)
-    package = export_model(small_encoder, opset=18, ladder=(rung,), gates=OPEN, per_channel=False, per_token=False)
+    knobs = {"opset": 18, "ladder": (rung,), "per_channel": False, "per_token": False, "static_ratios": ()}
+    package = export_model(small_encoder, gates=OPEN, **knobs)
     manifest = read_manifest(package)
     assert manifest.quantization is not None
     assert manifest.quantization.embeddings == "float32"

@@ -1,0 +1,96 @@
+"""How far activations reach is measured token by token, on texts as a model is asked about them.
+
+T tokens, V vocabulary, H hidden.
+"""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from clozeline.exporting.ranges import Range, measured_ranges, range_of
+from clozeline.inference.manifest import FILES, read_manifest
+from clozeline.inference.package import load
+from tests.tiny_packages import write_encoder, write_tagger
+
+TEXTS = ["open the list", "return of the file", "list the files"]
+OUTLIER = "return"
+
+
+def reach_of(folder: Path, name: str, change: Callable[[onnx.ModelProto], None] = lambda graph: None) -> Range:
+    graph = onnx.load(folder / FILES.fp32)
+    change(graph)
+    return measured_ranges(graph, [name], folder / FILES.int8, read_manifest(folder), TEXTS)[name]
+
+
+@pytest.fixture
+def tagger(tmp_path: Path) -> Path:
+    """Its one product reads the rows of a table of random numbers: tokens are alike."""
+    write_tagger(tmp_path / "tagger")
+    return tmp_path / "tagger"
+
+
+def plant_outlier(folder: Path) -> Callable[[onnx.ModelProto], None]:
+    """The row of one word, 200 times as large."""
+    (row,) = load(folder, precision="fp32").tokenize([OUTLIER])[0].ids_L[1:-1]
+
+    def change(graph: onnx.ModelProto) -> None:
+        table = next(tensor for tensor in graph.graph.initializer if tensor.name == "embeddings")
+        rows_VH = numpy_helper.to_array(table).copy()
+        rows_VH[row] *= 200
+        table.CopyFrom(numpy_helper.from_array(rows_VH, "embeddings"))
+
+    return change
+
+
+def test_the_range_holds_every_token_and_a_little_more(tagger: Path) -> None:
+    table = next(t for t in onnx.load(tagger / FILES.fp32).graph.initializer if t.name == "embeddings")
+    ids_T = np.concatenate([text.ids_L for text in load(tagger, precision="fp32").tokenize(TEXTS)])
+    rows_TH = numpy_helper.to_array(table)[ids_T]
+    reach = reach_of(tagger, "embedded_BLH")
+    assert 1.05 <= reach.high / rows_TH.max() <= 1.12
+    assert 1.05 <= reach.low / rows_TH.min() <= 1.12
+
+
+def test_a_token_unlike_the_others_shows_in_the_ratio(tagger: Path) -> None:
+    assert reach_of(tagger, "embedded_BLH").ratio < 2.5
+    assert reach_of(tagger, "embedded_BLH", plant_outlier(tagger)).ratio > 50
+
+
+def test_a_head_that_reads_masks_alone_is_asked_for_some(tmp_path: Path) -> None:
+    """Of texts without a mask it would have seen nothing."""
+    write_encoder(tmp_path / "encoder")
+    assert 0 < reach_of(tmp_path / "encoder", "hidden_MH").ratio < 10
+
+
+def values(*numbers: float) -> np.ndarray:
+    return np.array(numbers, dtype=np.float32)
+
+
+def test_the_ratio_is_that_of_fixed_steps_and_of_the_typical_tokens_own() -> None:
+    """A token's own scale has 0 in its middle: values of one sign leave half of it unused, and none of a fixed one."""
+    assert range_of(values(-1, -1, -1), values(1, 1, 1)).ratio == 1
+    assert range_of(values(0, 0, 0), values(1, 1, 1)).ratio == 0.5
+    assert range_of(values(-1, -1, -1), values(1, 1, 9)).ratio == 5
+
+
+def test_zero_is_in_every_range() -> None:
+    reach = range_of(values(2, 3), values(4, 5))
+    assert reach.low == 0
+    assert range_of(values(-5, -3), values(-4, -2)).high == 0
+
+
+def test_the_last_bits_of_a_float_change_no_range() -> None:
+    """Processors differ in them."""
+    seen = np.random.default_rng(0).normal(size=1000).astype(np.float32)
+    one, other = (range_of(seen * factor, seen * factor) for factor in (1.0, 1.0 + 1e-6))
+    assert (one.low, one.high) == (other.low, other.high)
+
+
+@pytest.mark.parametrize("seen", [values(), values(0, 0)])
+def test_what_nothing_is_known_of_is_unlike_anything(seen: np.ndarray) -> None:
+    assert range_of(seen, seen) == Range(0, 0, math.inf)
