@@ -38,8 +38,9 @@ def served_families() -> list[str]:
 def serving_cost(params: ModelParams, vocab_size: int, export: ExportParams) -> dict[str, GraphCost]:
     """By precision: the encoder that `params` describe, exported as the stage exports it, with weights as they begin.
 
-    INT8 is of the ladder's first scheme; whether a trained model passes its gates with it, only that model's export
-    can tell. Weights do not change what a graph costs.
+    INT8 is of the ladder's first scheme, with all scales of activations at run time; whether a trained model passes its
+    gates with it, and where its tokens are alike enough for fixed scales, only that model's export can tell. Weights do
+    not change what a graph costs otherwise.
 
     Raises:
         ParamsError: the family is not known.

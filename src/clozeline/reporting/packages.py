@@ -93,7 +93,7 @@ def _ladder(run: Run, package: str) -> Markup | None:
             megabytes(rung.size_bytes),
             f"{share(rung.agreement.value)} ({share(rung.agreement.low)} – {share(rung.agreement.high)})",
             f"{rung.metric}: {share(rung.fp32_metric)} → {share(rung.int8_metric)}",
-            _verdict(rung),
+            _verdict(rung, is_served=rung.is_passed and rung.scheme == manifest.quantization),
         )
         for place, rung in enumerate(manifest.ladder, start=1)
     ]
@@ -104,14 +104,20 @@ def _ladder(run: Run, package: str) -> Markup | None:
 
 def _scheme(scheme: QuantizationScheme) -> str:
     words = [f"{name} {getattr(scheme, name)}" for name in ("weights", "activations", "embeddings")]
-    return "; ".join([*words, *(["7 of 8 bits"] if scheme.reduce_range else [])])
+    num_static = len(scheme.static_activations)
+    more = {
+        f"{num_static} of {scheme.quantized_activations} activations with a fixed scale (ratios up to"
+        f" {scheme.static_ratio:g})": num_static,
+        "7 of 8 bits": scheme.reduce_range,
+    }
+    return "; ".join([*words, *(told for told, is_so in more.items() if is_so)])
 
 
-def _verdict(rung: Rung) -> Markup:
+def _verdict(rung: Rung, *, is_served: bool) -> Markup:
     failed = [str(check) for check in rung.checks if not check.is_passed]
     if failed:
         return element("span", f"✗ {'; '.join(failed)}", class_="bad")
-    return element("span", f"✓ {len(rung.checks)} passed", class_="good")
+    return element("span", f"✓ {len(rung.checks)} passed{', served' if is_served else ''}", class_="good")
 
 
 def _manifest(run: Run, package: str) -> Markup:

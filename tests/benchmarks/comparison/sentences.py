@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,12 @@ use beside the project: in the lock, they would change the built-in corpus, whic
 _INSTALLED = KEPT / "sentences" / "installed"
 PRESETS = {"avx2": "model_quint8_avx2.onnx", "avx512_vnni": "model_qint8_avx512_vnni.onnx"}
 """What sentence-transformers offers for INT8 on x86: the first saturates nowhere, the second is its fastest."""
+_UNJUDGED = {
+    "num_agreement_texts": 16,
+    "static_ratios": [],
+    "gates": {"min_agreement": 0.0, "min_metric_ratio": 0.0, "max_batch_flips": 1.0, "min_batch_cosine": 0.0},
+}
+"""Of a model whose head was drawn at random: what INT8 loses cannot be told from its words."""
 
 Embeddings = npt.NDArray[np.float32]
 Embed = Callable[[Sequence[str]], Embeddings]
@@ -64,9 +70,9 @@ def sentence_models() -> SentenceModels:
     models = SentenceModels(ours / "embedding", ours / "filling", folder / "theirs", folder / "model")
     if not models.masked.is_dir():
         _draw_vocabulary_head(weights(), models.masked)
-    for trained, package in ((weights(), models.ours), (models.masked, models.filling)):
+    for trained, package, changes in ((weights(), models.ours, {}), (models.masked, models.filling, _UNJUDGED)):
         if not (package / "manifest.json").is_file():
-            _export_ours(trained, package)
+            _export_ours(trained, package, changes)
     if not all((models.theirs / "onnx" / file).is_file() for file in PRESETS.values()):
         _export_theirs(weights(), models.theirs)
     return models
@@ -191,15 +197,12 @@ def _draw_vocabulary_head(trained: Path, out: Path) -> None:
     beside.rename(out)
 
 
-def _export_ours(trained: Path, out: Path) -> None:
-    """By the stage export."""
+def _export_ours(trained: Path, out: Path, changes: Mapping[str, Any]) -> None:
+    """By the stage export, with its own ladder and gates unless `changes` have others."""
     texts = prepared(news()).clean / "validation.parquet"
-    # What INT8 loses shows in the cosine; a head that was drawn at random tells nothing.
-    open_gates = {"min_agreement": 0.0, "min_metric_ratio": 0.0, "max_batch_flips": 1.0, "min_batch_cosine": 0.0}
-    changes = {"export": {"num_agreement_texts": 16, "gates": open_gates}}
     out.parent.mkdir(parents=True, exist_ok=True)
     paths = {"model": trained, "texts": texts, "lock": PROJECT / "requirements.lock", "out": out}
-    run_stage("export", out.parent, changes, **paths, metrics=out.with_suffix(".json"))
+    run_stage("export", out.parent, {"export": changes}, **paths, metrics=out.with_suffix(".json"))
 
 
 def _export_theirs(trained: Path, out: Path) -> None:

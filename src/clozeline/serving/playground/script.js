@@ -215,7 +215,10 @@ function lineage(models) {
       "Version": model.version,
       "Graph": `sha256 ${model.sha256}`,
       "Precision": model.quantization && model.precision === "int8"
-        ? `int8: weights ${model.quantization.weights}; activations ${model.quantization.activations}` : model.precision,
+        ? `int8: weights ${model.quantization.weights}; activations ${model.quantization.activations}`
+          + (model.quantization.static_activations.length
+            ? `, ${model.quantization.static_activations.length} of them with a fixed scale` : "")
+        : model.precision,
       "Family": `${model.family}, ${model.hidden_size} hidden, ${model.vocab_size} words, ${model.max_length} tokens at most`,
       "Exported with": Object.entries(model.versions).map((pair) => pair.join(" ")).join(", "),
       "Locked by": `sha256 ${model.lock_sha256}`,
