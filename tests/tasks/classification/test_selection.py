@@ -35,6 +35,7 @@ def part_of_each(selection: Selection) -> dict[str, str]:
 
 def assert_adds_up(selection: Selection) -> None:
     count = asdict(selection.count)
+    del count["of_classes_without_training_text"]  # these are used
     assert count.pop("num_read") == sum(count.values())
     assert selection.count.num_used == len(selection.train) + len(selection.validation) + len(selection.test)
 
@@ -98,7 +99,7 @@ def test_large_classes_are_cut_to_the_limit_and_not_by_their_order() -> None:
     assert_adds_up(selection)
 
 
-def test_a_class_that_could_not_be_learned_is_not_asked_for() -> None:
+def test_a_text_of_a_class_that_could_not_be_learned_judges_all_the_same() -> None:
     everywhere = records(a=60, b=60)
     lonely = next(
         text
@@ -107,8 +108,31 @@ def test_a_class_that_could_not_be_learned_is_not_asked_for() -> None:
     )
     selection = select([*everywhere, labelled(lonely, "z")], params())
     assert selection.labels == ("a", "b")
-    assert selection.count.of_classes_without_training_text == 1
+    assert [example.text for example in selection.test if example.labels == ("z",)] == [lonely]
+    assert selection.count.of_classes_without_training_text == selection.num_not_trained(selection.test) == 1
     assert_adds_up(selection)
+
+
+def test_of_a_multi_label_task_a_label_that_could_not_be_learned_stays_on_its_texts() -> None:
+    splits = SplitsParams(train="t", validation="v", test="s")
+    odd = [Labelled((f"{part} {n}",), ("a", "z"), part) for part in ("validation", "test") for n in range(3)]
+    several = params(multi_label=True, max_per_class=None, splits=splits)
+    selection = select(given_parts() + odd, several)
+    assert selection.labels == ("a", "b")
+    for part in (selection.validation, selection.test):
+        assert len([example for example in part if example.labels == ("a", "z")]) == 3
+        assert selection.num_not_trained(part) == 3
+    assert selection.count.of_classes_without_training_text == 6
+    assert_adds_up(selection)
+
+
+@pytest.mark.parametrize("multi_label", [False, True])
+def test_a_part_of_which_no_label_could_be_learned_is_refused(multi_label: bool) -> None:
+    splits = SplitsParams(train="t", validation="v", test="s")
+    strange = [Labelled(record.texts, ("z",), "test") if record.given == "test" else record for record in given_parts()]
+    with pytest.raises(DataError, match="too few labelled texts") as caught:
+        select(strange, params(splits=splits, multi_label=multi_label, max_per_class=None))
+    assert "200 for train, 50 for validation, 0 for test, with labels of training" in str(caught.value.given)
 
 
 @pytest.mark.parametrize("given", [[], records(a=100), records(a=1, b=1)], ids=["nothing", "one class", "two texts"])
@@ -193,6 +217,4 @@ def test_texts_that_do_not_fit_are_left_out_and_counted() -> None:
 def test_labels_that_are_on_no_training_text_are_named(caplog: pytest.LogCaptureFixture) -> None:
     odd = [labelled("odd", "strange", "test"), labelled("odder", "stranger", "validation")]
     select(given_parts() + odd, params(splits=SplitsParams(train="t", validation="v", test="s")))
-    assert (
-        "2 labels of texts that judge are on no training text, and cannot be learned: strange, stranger" in caplog.text
-    )
+    assert "2 labels of texts that judge are on no training text, and count as missed: strange, stranger" in caplog.text

@@ -85,6 +85,11 @@ class LabelledParams(FinetuneParams):
         "max_per_class",
     )
 
+    @property
+    def named_labels(self) -> frozenset[str]:
+        """Those that can be answered whether or not a training text has them."""
+        return frozenset()
+
 
 class ClassificationParams(LabelledParams):
     """One label, or any number of them, for each text or each pair of texts."""

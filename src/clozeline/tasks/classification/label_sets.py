@@ -43,6 +43,11 @@ def score_sets(actual_TC: LabelSets, predicted_TC: LabelSets, labels: Sequence[s
     )
 
 
+def whole(predicted_TC: LabelSets, actual_TC: LabelSets) -> LabelSets:
+    """`predicted_TC` with a column for each label of `actual_TC`: those behind are given to no text."""
+    return np.pad(predicted_TC, ((0, 0), (0, actual_TC.shape[1] - predicted_TC.shape[1])))
+
+
 def micro_f1(actual_TC: LabelSets, predicted_TC: LabelSets) -> float:
     """Of all labels of all texts together."""
     whole = actual_TC.sum() + predicted_TC.sum()

@@ -15,7 +15,7 @@ from torch.nn import functional
 from clozeline.model import classifier
 from clozeline.model.encoded import TargetedBatch
 from clozeline.tasks.classification.baselines import Shares, tfidf_label_shares
-from clozeline.tasks.classification.label_sets import FIGURES, LabelSets, best_threshold, score_sets
+from clozeline.tasks.classification.label_sets import FIGURES, LabelSets, best_threshold, score_sets, whole
 from clozeline.tasks.classification.on_texts import ClassifierOnTexts, Problem
 from clozeline.tasks.classification.parts import ClassifiedRows
 from clozeline.tasks.intervals import bootstrap_interval
@@ -52,11 +52,11 @@ class MultiLabel(ClassifierOnTexts):
     def test(self) -> TaskReport:
         actual_TC = self._actual(self.test_part)
         threshold = self._threshold(self._shares(self.validation))
-        predicted_TC = self._shares(self.test_part) > threshold
-        counting_TC, frequent_TC = self._counting(), self._most_frequent(len(actual_TC))
-        ours, counting = (
-            score_sets(actual_TC, predicted_TC, self.labels),
-            score_sets(actual_TC, counting_TC, self.labels),
+        answers = (self._shares(self.test_part) > threshold, self._counting(), self._most_frequent())
+        predicted_TC, counting_TC, frequent_TC = (whole(given_TC, actual_TC) for given_TC in answers)
+        ours, counting, frequent = (
+            score_sets(actual_TC, given_TC, self.test_part.labels)
+            for given_TC in (predicted_TC, counting_TC, frequent_TC)
         )
         figures = {
             "micro_f1": ours.micro_f1,
@@ -64,7 +64,7 @@ class MultiLabel(ClassifierOnTexts):
             "exact_match": ours.exact_match,
             "baseline_tfidf_micro_f1": counting.micro_f1,
             "baseline_tfidf_macro_f1": counting.macro_f1,
-            "majority_micro_f1": score_sets(actual_TC, frequent_TC, self.labels).micro_f1,
+            "majority_micro_f1": frequent.micro_f1,
             "decision_threshold": threshold,
             "labels_per_text": float(actual_TC.sum(axis=1).mean()),
             **self.counts(),
@@ -93,25 +93,24 @@ class MultiLabel(ClassifierOnTexts):
         return 1 / (1 + np.exp(-self.logits(part).astype(np.float64)))
 
     def _figure(self, actual_TC: LabelSets, predicted_TC: LabelSets) -> float:
-        return FIGURES[self.metric](actual_TC, predicted_TC)
+        return FIGURES[self.metric](actual_TC, whole(predicted_TC, actual_TC))
 
     def _threshold(self, validation_TC: Shares) -> float:
-        return best_threshold(self._actual(self.validation), validation_TC, FIGURES[self.metric])
+        return best_threshold(self._actual(self.validation), validation_TC, self._figure)
 
     def _counting(self) -> LabelSets:
         actual_TC = self._actual(self.validation)
-        figure = FIGURES[self.metric]
         validation_TC, test_TC = tfidf_label_shares(
             self.train.texts,
             self.train.targets_T,
-            lambda share_TC: figure(actual_TC, share_TC > best_threshold(actual_TC, share_TC, figure)),
+            lambda share_TC: self._figure(actual_TC, share_TC > self._threshold(share_TC)),
             (self.validation.texts, self.test_part.texts),
         )
         return test_TC > self._threshold(validation_TC)
 
-    def _most_frequent(self, num_texts: int) -> LabelSets:
+    def _most_frequent(self) -> LabelSets:
         is_most_C = np.arange(len(self.labels)) == self._actual(self.train).sum(axis=0).argmax()
-        return np.tile(is_most_C, (num_texts, 1))
+        return np.tile(is_most_C, (len(self.test_part), 1))
 
     def _headline(
         self, actual_TC: LabelSets, predicted_TC: LabelSets, counting_TC: LabelSets, frequent_TC: LabelSets
@@ -133,7 +132,7 @@ class MultiLabel(ClassifierOnTexts):
     def _pairs(self, actual_TC: LabelSets, predicted_TC: LabelSets) -> Iterator[tuple[str, str]]:
         """Every label that a text has or was given, beside itself or beside none."""
         for place, label in zip(*np.nonzero(actual_TC | predicted_TC), strict=True):
-            name = self.labels[label]
+            name = self.test_part.labels[label]
             yield name if actual_TC[place, label] else NO_LABEL, name if predicted_TC[place, label] else NO_LABEL
 
     def _examples(self, actual_TC: LabelSets, predicted_TC: LabelSets) -> list[ShownItem]:
@@ -147,7 +146,8 @@ class MultiLabel(ClassifierOnTexts):
 
     def _named(self, is_given_TC: LabelSets) -> Sequence[str]:
         """All labels of each text in one."""
-        names = ([self.labels[place] for place in np.flatnonzero(is_given_C)] for is_given_C in is_given_TC)
+        labels = self.test_part.labels
+        names = ([labels[place] for place in np.flatnonzero(is_given_C)] for is_given_C in is_given_TC)
         return [", ".join(of_text) or NO_LABEL for of_text in names]
 
 

@@ -3,8 +3,9 @@
 Shapes: T texts, B rows of a batch, C classes.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -15,9 +16,10 @@ from clozeline.held_out import HeldOut, write_held_out
 from clozeline.model import classifier, heads
 from clozeline.model.encoded import TargetedBatch
 from clozeline.params import LabelledParams
+from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.classification.parts import ClassifiedRows, read_selection
 from clozeline.tasks.opening import answers, check_fit, measuring_batches, num_batches, warn_of_unknown_tokens
-from clozeline.tasks.rows import TextRows, training_batches
+from clozeline.tasks.rows import Ids, TextRows, lengths_of, training_batches
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.task import TaskInputs
 from clozeline.tokens.tokenizer import OpenTokenizer
@@ -43,7 +45,7 @@ class ClassifierOnTexts:
         assert isinstance(params, LabelledParams)
         self.inputs, self.params = inputs, params
         opened = OpenTokenizer.open(inputs.encoder)
-        self.selection = read_selection(inputs, params, opened)
+        self.selection = read_selection(inputs, params, partial(self.lengths, opened=opened))
         self.labels = self.selection.labels
         self.model = self.built(inputs)
         check_fit(self.model, opened, inputs)
@@ -55,6 +57,10 @@ class ClassifierOnTexts:
         self.trained_on: Sequence[TextRows] = (self.train.rows,)
         warn_of_unknown_tokens(opened, *self.trained_on)
         self.batches_per_epoch = num_batches(len(self.train), inputs)
+
+    def lengths(self, texts: Texts, labels: Collection[str], opened: OpenTokenizer) -> Ids:
+        """`length_T`: tokens of each text as the model is to read it, to tell `labels` apart."""
+        return lengths_of(texts.first, opened, texts.second)
 
     def built(self, inputs: TaskInputs) -> heads.TaskModel:
         """The model that answers; as `heads.build`."""
@@ -87,6 +93,10 @@ class ClassifierOnTexts:
             logits_TC[rows_B] = logits_BC.float().cpu().numpy()
         return logits_TC
 
+    def num_truncated(self, part: ClassifiedRows) -> int:
+        """How many texts of a part are not read to their end."""
+        return part.rows.num_truncated
+
     def counts(self) -> dict[str, int]:
         """Figures of the data, the same for one label and several."""
         identities = (example.identity for example in self.selection.test)
@@ -95,8 +105,9 @@ class ClassifierOnTexts:
             "num_train": len(self.train),
             "num_validation": len(self.validation),
             "num_test": len(self.test_part),
-            "num_truncated_train": self.train.rows.num_truncated,
-            "num_truncated_test": self.test_part.rows.num_truncated,
+            "num_truncated_train": self.num_truncated(self.train),
+            "num_truncated_test": self.num_truncated(self.test_part),
+            "num_test_of_classes_without_training_text": self.selection.num_not_trained(self.selection.test),
             # Up to case and white space: test texts that the encoder was pre-trained on.
             "num_test_seen_in_pretraining": count_seen(identities, self.inputs.pretraining_text),
         }

@@ -3,7 +3,7 @@
 Shapes: T texts, C classes, B rows of a batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.classification.label_files import readers
 from clozeline.tasks.classification.labelled import Labelled, fields_of
 from clozeline.tasks.classification.selection import Example, Selection, select
-from clozeline.tasks.rows import Ids, TextRows, lengths_of
+from clozeline.tasks.rows import Ids, TextRows
 from clozeline.tasks.sources import records_of
 from clozeline.tasks.task import TaskInputs
 from clozeline.tokens.tokenizer import OpenTokenizer
@@ -33,6 +33,8 @@ class ClassifiedRows:
 
     texts: Texts
     rows: TextRows
+    labels: tuple[str, ...]
+    """What targets are places in: those that can be answered, then others that texts of this part have."""
     targets_T: Targets
     with_types: bool
 
@@ -42,7 +44,9 @@ class ClassifiedRows:
     ) -> Self:
         texts = texts_of(examples, params)
         rows = TextRows.encode(texts.first, opened, params.max_length, seconds=texts.second)
-        return cls(texts, rows, _targets(examples, labels, params.multi_label), with_types=False)
+        others = {label for example in examples for label in example.labels}.difference(labels)
+        every = (*labels, *sorted(others))
+        return cls(texts, rows, every, _targets(examples, every, params.multi_label), with_types=False)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -54,7 +58,11 @@ class ClassifiedRows:
         return TargetedBatch(self.encoded(rows_B), torch.from_numpy(self.targets_T[rows_B]))
 
 
-def read_selection(inputs: TaskInputs, params: LabelledParams, opened: OpenTokenizer) -> Selection:
+Lengths = Callable[[Texts, Collection[str]], Ids]
+"""Tokens of each of these texts as the model is to read it, to tell these labels apart."""
+
+
+def read_selection(inputs: TaskInputs, params: LabelledParams, lengths: Lengths) -> Selection:
     """Read the records and choose among them.
 
     Raises:
@@ -64,8 +72,8 @@ def read_selection(inputs: TaskInputs, params: LabelledParams, opened: OpenToken
     labelled = (Labelled.of(record, part, params) for part, record in records)
 
     def fits(examples: Sequence[Example]) -> list[bool]:
-        texts = texts_of(examples, params)
-        length_T = lengths_of(texts.first, opened, texts.second)
+        trained = {label for example in examples if example.part == "train" for label in example.labels}
+        length_T = lengths(texts_of(examples, params), trained | params.named_labels)
         if params.too_long == "error" and (length_T > params.max_length).any():
             raise _too_long(examples, length_T, params)
         return [bool(fit) for fit in length_T <= params.max_length]
@@ -92,7 +100,7 @@ def _too_long(examples: Sequence[Example], length_T: Ids, params: LabelledParams
     longest = int(length_T.argmax())
     return DataError(
         f"{int((length_T > params.max_length).sum())} of {len(examples)} texts are too long for this task",
-        given=f"{length_T[longest]} tokens in: {examples[longest].text[:80]}…",
+        given=f"{length_T[longest]} tokens, with all that stands around it, in: {examples[longest].text[:80]}…",
         expected=f"at most {params.max_length} (`max_length` of this task; `too_long: error`)",
         do="raise `max_length`, shorten the texts, or set `too_long: truncate` or `drop`",
     )

@@ -39,7 +39,9 @@ class Example:
 
 @dataclass
 class SelectionCount(RecordCount):
-    """What became of the records."""
+    """What became of the records: read = used + every reason but the last one, which leaves none out."""
+
+    NO_REASONS = (*RecordCount.NO_REASONS, "of_classes_without_training_text")
 
     without_text: int = 0
     without_label: int = 0
@@ -54,17 +56,30 @@ class SelectionCount(RecordCount):
     too_long: int = 0
     """Left out because `too_long: drop` wants it."""
     of_classes_without_training_text: int = 0
+    """Among those used, in parts that judge: texts with a label that cannot be learned, and so is missed."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The parts of a task; `labels` is sorted, and a class is known by its place there."""
+    """The parts of a task."""
 
     labels: tuple[str, ...]
+    """Those that can be answered, sorted; a class is known by its place there. Texts that judge may have others."""
     train: list[Example]
     validation: list[Example]
     test: list[Example]
+    trained_labels: frozenset[str]
+    """Those of the training texts."""
     count: SelectionCount = field(default_factory=SelectionCount)
+
+    @property
+    def every_label(self) -> frozenset[str]:
+        """Those of all texts."""
+        return frozenset(label for example in (*self.train, *self.validation, *self.test) for label in example.labels)
+
+    def num_not_trained(self, part: Sequence[Example]) -> int:
+        """How many of these have a label that is on no training text."""
+        return sum(not self.trained_labels.issuperset(example.labels) for example in part)
 
 
 Fits = Callable[[Sequence[Example]], Sequence[bool]]
@@ -72,7 +87,8 @@ Fits = Callable[[Sequence[Example]], Sequence[bool]]
 
 
 def select(records: Iterable[Labelled], params: LabelledParams, fits: Fits | None = None) -> Selection:
-    """Choose and split. Of a multi-label task a label that is left out leaves its texts in, without it.
+    """Choose and split. Of a multi-label task a label of a rarer class leaves its texts in, without it. A label that is
+    only on texts that judge stays on them: what cannot be answered is missed.
 
     Raises:
         DataError: fewer than two classes are left, or a part is empty.
@@ -87,15 +103,15 @@ def select(records: Iterable[Labelled], params: LabelledParams, fits: Fits | Non
     parts: dict[Part, list[Example]] = {"train": [], "validation": [], "test": []}
     for example in examples:
         parts[example.part].append(example)
-    labels = {label for example in parts["train"] for label in example.labels}
-    _name_unseen(parts, labels)
-    for part, content in parts.items():
-        parts[part] = _with_labels_of(labels, content, params.multi_label)
-        count.of_classes_without_training_text += len(content) - len(parts[part])
+    trained = frozenset(label for example in parts["train"] for label in example.labels)
     count.num_used = sum(map(len, parts.values()))
     count.tell()
-    _check_enough(parts, labels, count)
-    return Selection(tuple(sorted(labels)), parts["train"], parts["validation"], parts["test"], count)
+    _check_enough(parts, trained, count)
+    labels = trained | params.named_labels
+    _name_unseen(parts, labels)
+    selection = Selection(tuple(sorted(labels)), **parts, trained_labels=trained, count=count)
+    count.of_classes_without_training_text = sum(map(selection.num_not_trained, parts.values()))
+    return selection
 
 
 def _distinct(records: Iterable[Labelled], params: LabelledParams, count: SelectionCount) -> list[Example]:
@@ -159,12 +175,12 @@ def _capped(examples: list[Example], max_per_class: int | None, count: Selection
     return kept
 
 
-def _name_unseen(parts: Mapping[Part, list[Example]], labels: set[str]) -> None:
+def _name_unseen(parts: Mapping[Part, list[Example]], labels: frozenset[str]) -> None:
     judged = Counter(label for part in ("validation", "test") for example in parts[part] for label in example.labels)
     unseen = sorted(set(judged) - labels)
     if unseen:
         _LOG.warning(
-            "%d labels of texts that judge are on no training text, and cannot be learned: %s%s (%d texts)",
+            "%d labels of texts that judge are on no training text, and count as missed: %s%s (%d texts)",
             len(unseen),
             ", ".join(unseen[:_MOST_NAMED]),
             ", …" if len(unseen) > _MOST_NAMED else "",
@@ -172,14 +188,18 @@ def _name_unseen(parts: Mapping[Part, list[Example]], labels: set[str]) -> None:
         )
 
 
-def _check_enough(parts: Mapping[Part, list[Example]], labels: set[str], count: SelectionCount) -> None:
-    empty = [part for part, content in parts.items() if not content]
-    if len(labels) >= 2 and not empty:
+def _check_enough(parts: Mapping[Part, list[Example]], trained: frozenset[str], count: SelectionCount) -> None:
+    """A part all of whose labels are others than those of training is as good as empty."""
+    learnable = {
+        part: [example for example in content if not example.labels or trained.intersection(example.labels)]
+        for part, content in parts.items()
+    }
+    if len(trained) >= 2 and all(learnable.values()):
         return
     raise DataError(
         "there are too few labelled texts for this task",
         given=f"{count.num_read} records, of which {count.num_used} could be used: "
-        f"{num_of_each(parts)}; classes: {len(labels)}",
-        expected="two classes or more, and texts for each part",
+        f"{num_of_each(learnable)}, with labels of training; classes: {len(trained)}",
+        expected="two classes or more, and texts of them for each part",
         do="add labelled texts, or check `label_field`, `validation_fraction` and `test_fraction` of this task",
     )

@@ -34,6 +34,8 @@ class SingleLabel(ClassifierOnTexts):
         self.metric = self.params.metric or "accuracy"
         positive = self.params.positive_label
         self._f1_of_positive = None if positive is None else f1_of(self._class_of(positive))
+        of_positive = self._f1_of_positive if self.metric == "f1" else None
+        self._metric = of_positive or FIGURES[self.metric]
         self._weight_C = _weights(self.train.targets_T) if self.params.class_weights == "balanced" else None
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
@@ -43,14 +45,16 @@ class SingleLabel(ClassifierOnTexts):
 
     def validation_score(self) -> float:
         """The headline figure."""
-        return self._figure(self.validation.targets_T, self._answers(self.validation))
+        part = self.validation
+        return self._metric(part.targets_T, self._answers(part), len(part.labels))
 
     def test(self) -> TaskReport:
+        labels = self.test_part.labels
         actual_T, predicted_T = self.test_part.targets_T, self._answers(self.test_part)
         train, validation = (LabelledTexts(part.texts, part.targets_T) for part in (self.train, self.validation))
         counting_T = tfidf_logistic_regression(train, validation, self.test_part.texts)
         largest_T = largest_class(train.class_T, len(actual_T))
-        ours, counting = score(actual_T, predicted_T, self.labels), score(actual_T, counting_T, self.labels)
+        ours, counting = score(actual_T, predicted_T, labels), score(actual_T, counting_T, labels)
         figures = {
             "accuracy": ours.accuracy,
             "accuracy_low": ours.accuracy_low,
@@ -64,9 +68,7 @@ class SingleLabel(ClassifierOnTexts):
             **self.counts(),
             "records": asdict(self.selection.count),
         }
-        answers = [
-            (self.labels[a], self.labels[p]) for a, p in zip(actual_T.tolist(), predicted_T.tolist(), strict=True)
-        ]
+        answers = [(labels[a], labels[p]) for a, p in zip(actual_T.tolist(), predicted_T.tolist(), strict=True)]
         return TaskReport(
             headline=self._headline(actual_T, predicted_T, counting_T, largest_T),
             figures=figures,
@@ -84,9 +86,7 @@ class SingleLabel(ClassifierOnTexts):
         return class_T
 
     def _figure(self, actual_T: Classes, predicted_T: Classes) -> float:
-        figure = self._f1_of_positive if self.metric == "f1" else FIGURES[self.metric]
-        assert figure is not None
-        return figure(actual_T, predicted_T, len(self.labels))
+        return self._metric(actual_T, predicted_T, len(self.test_part.labels))
 
     def _class_of(self, positive_label: str) -> int:
         if positive_label not in self.labels:
@@ -105,11 +105,12 @@ class SingleLabel(ClassifierOnTexts):
         if self._f1_of_positive is None:
             return {}
         said = {"f1": predicted_T, "baseline_tfidf_f1": counting_T, "majority_f1": largest_T}
-        return {name: self._f1_of_positive(actual_T, said_T, len(self.labels)) for name, said_T in said.items()}
+        num_classes = len(self.test_part.labels)
+        return {name: self._f1_of_positive(actual_T, said_T, num_classes) for name, said_T in said.items()}
 
     def _headline(self, actual_T: Classes, predicted_T: Classes, counting_T: Classes, largest_T: Classes) -> Headline:
         if self.metric == "accuracy":
-            ours = score(actual_T, predicted_T, self.labels)
+            ours = score(actual_T, predicted_T, self.test_part.labels)
             low, high = ours.accuracy_low, ours.accuracy_high
         else:
             low, high = bootstrap_interval(
