@@ -1,6 +1,7 @@
 """Claim: without training, a text gets the label whose words the model fills into the prompt."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,11 +10,12 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from clozeline.errors import ArtifactError, ParamsError
+from clozeline.errors import ArtifactError, DataError, ParamsError
 from clozeline.params import ZeroShotParams, read_params
 from clozeline.params.finetuning.layers import whole_task
 from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.zero_shot.cloze import Cloze
+from tests.clean_text import write_clean_text
 from tests.fine_tuning import fine_tune, metrics_of
 
 DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
@@ -35,6 +37,7 @@ def data(tmp_path: Path) -> Path:
         for label, (word, *_) in WORDS.items()
     ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data.parquet")
+    write_clean_text(tmp_path / "seen.parquet", ["nothing"])
     return tmp_path / "data.parquet"
 
 
@@ -64,6 +67,60 @@ def test_the_prompt_is_whole_behind_a_text_that_is_too_long(small_encoder: Path,
     assert (len(rows.ids_T[0]), rows.num_truncated) == (24, 1)
     tail = rows.ids_T[1][3:].tolist()
     assert rows.ids_T[0][-len(tail) :].tolist() == tail
+
+
+def too_long_by_hand(texts: Iterable[str], encoder: Path, prompt: str = PROMPT) -> int:
+    """Texts of more than 24 tokens with the prompt behind them, by stock transformers."""
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    return sum(len(tokenizer(f"{text} {prompt}".strip()).input_ids) > 24 for text in texts)
+
+
+def test_texts_that_fit_alone_and_not_with_the_prompt_are_cut_left_out_or_refused_as_is_wished(
+    small_encoder: Path, data: Path
+) -> None:
+    def task(**changes: object) -> Cloze:
+        return Cloze(TaskInputs(params(**changes), 1, small_encoder, data, data.with_name("seen.parquet")))
+
+    every = pq.read_table(data).column("text").to_pylist()
+    num_too_long = too_long_by_hand(every, small_encoder)
+    assert num_too_long > too_long_by_hand(every, small_encoder, prompt="") + 5
+    cut = task()
+    for part in (cut.train, cut.test_part):
+        assert cut.num_truncated(part) == too_long_by_hand(part.texts.first, small_encoder) > 1
+        assert cut.num_truncated(part) == cut.rows(part.texts.first).num_truncated
+    assert cut.counts()["num_truncated_train"] == cut.num_truncated(cut.train)
+    assert cut.counts()["num_truncated_test"] == cut.num_truncated(cut.test_part)
+    dropped = task(too_long="drop")
+    assert dropped.selection.count.too_long == num_too_long
+    assert dropped.counts()["num_truncated_train"] == dropped.counts()["num_truncated_test"] == 0
+    with pytest.raises(DataError, match=f"{num_too_long} of 80 texts are too long"):
+        task(too_long="error")
+    with pytest.raises(ParamsError, match="leaves no room"):
+        task(too_long="drop", prompt="the text " * 20 + "[MASK]")
+
+
+def test_labels_that_have_words_can_be_answered_without_a_training_text(
+    small_encoder: Path, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    rows = pq.read_table(data).to_pylist()
+    odd = [{"text": f"{label} {n}", "label": label} for label in ("odd", "wordless") for n in range(6)]
+    for part, records in {"train": rows[:60], "test": [*rows[60:], *odd]}.items():
+        pq.write_table(pa.Table.from_pylist(records), folder / f"{part}.parquet")
+    words = WORDS | {"odd": ["t"], "misspelt": ["g"]}
+    changes = {"label_words": words, "splits": {"train": "train.parquet", "test": "test.parquet"}}
+    task = Cloze(TaskInputs(params(**changes), 1, small_encoder, folder, data.with_name("seen.parquet")))
+    assert task.labels == ("files", "misspelt", "models", "odd")
+    assert "`label_words` has labels that no text of the task has" in caplog.text
+    assert "wrong: misspelt. Are they" in caplog.text
+    assert "count as missed: wordless (6 texts)" in caplog.text
+    assert task.counts()["num_test_of_classes_without_training_text"] == 12
+    answers = task._answers(task.test_part)
+    by_label = [task.test_part.labels[place] for place in task.test_part.targets_T]
+    assert by_label.count("odd") == by_label.count("wordless") == 6
+    assert max(answers) < 4
+    assert task.logits(task.test_part).shape[1] == 4
 
 
 def test_the_stage_judges_it_and_trains_nothing(small_encoder: Path, data: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from clozeline.errors import ArtifactError, ParamsError
+from clozeline.errors import ArtifactError, DataError, ParamsError
 from clozeline.params import ClassificationParams, ZeroShotParams, read_params
 from clozeline.params.finetuning.layers import whole_task
 from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.zero_shot.entailment import Entailment
 from clozeline.tasks.zero_shot.task import prepare_zero_shot
+from tests.clean_text import write_clean_text
 from tests.fine_tuning import fine_tune, metrics_of
 from tests.tiny_models import small_modernbert
 
@@ -54,6 +55,7 @@ def data(tmp_path: Path) -> Path:
         for label, words in TOPICS.items()
     ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "data.parquet")
+    write_clean_text(tmp_path / "seen.parquet", ["nothing"])
     return tmp_path / "data.parquet"
 
 
@@ -152,6 +154,38 @@ def test_a_model_that_says_nothing_of_entailment_is_refused(
         with pytest.raises(ArtifactError, match="does not say whether one text follows") as caught:
             Entailment(TaskInputs(params(wrong), 1, judge, data, data))
         assert labels in str(caught.value)
+
+
+def test_texts_that_do_not_fit_with_the_longest_prompt_are_cut_left_out_or_refused_as_is_wished(
+    judge: Path, data: Path, tmp_path: Path
+) -> None:
+    phrases = {"files": ["rows", "the end of the file"], "models": ["the model"]}
+    rows = [row | {"text": f"{row['text']} " * (n % 4 + 1)} for n, row in enumerate(pq.read_table(data).to_pylist())]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "longer.parquet")
+
+    def task(**changes: object) -> Entailment:
+        given = params(judge, **{"label_words": phrases, **changes})
+        return Entailment(TaskInputs(given, 1, judge, tmp_path / "longer.parquet", data.with_name("seen.parquet")))
+
+    def too_long_by_hand(texts: Iterable[str], *words: str) -> int:
+        tokenizer = AutoTokenizer.from_pretrained(judge)
+        prompts = [PROMPT.replace("[MASK]", word) for word in words]
+        return sum(any(len(tokenizer(text, prompt).input_ids) > 40 for prompt in prompts) for text in texts)
+
+    every, words = [row["text"] for row in rows], [word for words in phrases.values() for word in words]
+    num_too_long = too_long_by_hand(every, *words)
+    assert num_too_long > too_long_by_hand(every, "rows") > 5
+    cut = task()
+    for part in (cut.train, cut.test_part):
+        assert cut.num_truncated(part) == too_long_by_hand(part.texts.first, *words) > 1
+    assert cut.counts()["num_truncated_test"] == cut.num_truncated(cut.test_part)
+    dropped = task(too_long="drop")
+    assert dropped.selection.count.too_long == num_too_long
+    assert dropped.counts()["num_truncated_train"] == dropped.counts()["num_truncated_test"] == 0
+    with pytest.raises(DataError, match=f"{num_too_long} of 80 texts are too long"):
+        task(too_long="error")
+    with pytest.raises(ParamsError, match="leaves no room"):
+        task(too_long="drop", prompt="the " * 20 + "[MASK]")
 
 
 def test_a_prompt_stays_whole_beside_a_long_text_and_one_too_long_is_refused(judge: Path, data: Path) -> None:

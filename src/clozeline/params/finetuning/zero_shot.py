@@ -38,6 +38,7 @@ class ZeroShotParams(LabelledParams):
         ("multi_label", lambda several: not several, "`multi_label: false`: one word is filled in"),
         ("second_field", lambda second: second is None, "`second_field: null`: one text, and the prompt behind it"),
         ("num_seeds", lambda num: num == 1, "`num_seeds: 1`: nothing is drawn"),
+        ("class_weights", lambda weights: weights == "none", "`class_weights: none`: nothing is trained"),
         ("lora", lambda lora: lora is None, "`lora: null`: nothing is trained"),
     )
     measured_by: ClassVar[tuple[str, ...]] = (
@@ -46,3 +47,7 @@ class ZeroShotParams(LabelledParams):
         "label_words",
         "calibrated",
     )
+
+    @property
+    def named_labels(self) -> frozenset[str]:
+        return frozenset(self.label_words or ())

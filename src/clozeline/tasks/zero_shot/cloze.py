@@ -3,17 +3,18 @@
 Shapes: T texts, B rows of a batch, C classes, V vocabulary, W words of a label.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 import numpy as np
 
 from clozeline.model import cloze, heads
+from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.opening import answers
-from clozeline.tasks.rows import TextRows, sorted_batches
+from clozeline.tasks.rows import Ids, TextRows, sorted_batches
 from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.zero_shot.by_prompt import ByPrompt, Scores
-from clozeline.tasks.zero_shot.prompts import prompted, word_ids
+from clozeline.tasks.zero_shot.prompts import prompted, prompted_lengths, word_ids
 from clozeline.tokens.tokenizer import OpenTokenizer
 
 
@@ -28,8 +29,7 @@ class Cloze(ByPrompt):
             ParamsError: a label has no words of one token, or the prompt is too long.
         """
         super().__init__(inputs)
-        self._opened = OpenTokenizer.open(inputs.encoder)
-        self._word_ids = word_ids(self.labels, self.zero.label_words, self._opened)
+        self._word_ids = word_ids(self.labels, self.zero.label_words, self.opened)
 
     def built(self, inputs: TaskInputs) -> heads.TaskModel:
         return cloze.build(inputs.encoder)
@@ -37,7 +37,7 @@ class Cloze(ByPrompt):
     def scores(self, texts: Sequence[str]) -> Scores:
         rows = self.rows(texts)
         score_TC = np.zeros((len(rows), len(self.labels)), dtype=np.float32)
-        filled = partial(cloze.log_probabilities, mask_id=self._opened.special_ids.mask)
+        filled = partial(cloze.log_probabilities, mask_id=self.opened.special_ids.mask)
         # No larger batches than in training: of each row there is a figure for every word of the vocabulary.
         batches = sorted_batches(rows.length_T, self.params.batch_size)
         for rows_B, log_BV in answers(self.model, batches, rows.encoded, filled):
@@ -47,4 +47,7 @@ class Cloze(ByPrompt):
 
     def rows(self, texts: Sequence[str]) -> TextRows:
         """Texts with the prompt behind them."""
-        return prompted(texts, self.zero.prompt, self._opened, self.zero.max_length)
+        return prompted(texts, self.zero.prompt, self.opened, self.zero.max_length)
+
+    def lengths(self, texts: Texts, labels: Collection[str], opened: OpenTokenizer) -> Ids:
+        return prompted_lengths(texts.first, self.zero.prompt, opened, self.zero.max_length)

@@ -6,7 +6,7 @@ Shapes: T texts, B rows of a batch, C classes.
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +17,9 @@ from clozeline.errors import ParamsError
 from clozeline.model import entailer, heads
 from clozeline.params import ZeroShotParams
 from clozeline.params.finetuning.zero_shot import BLANK
+from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.opening import answers, measuring_batches
-from clozeline.tasks.rows import TextRows, lengths_of
+from clozeline.tasks.rows import Ids, TextRows, lengths_of
 from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.zero_shot.by_prompt import ByPrompt, Scores
 from clozeline.tokens.tokenizer import OpenTokenizer, save_existing
@@ -41,10 +42,9 @@ class Entailment(ByPrompt):
         weakref.finalize(self, shutil.rmtree, folder)
         _gather(entailer.place_of(params.entailment.model, params.entailment.revision), folder)
         super().__init__(replace(inputs, encoder=folder))
-        self._opened = OpenTokenizer.open(folder)
         self._with_types = heads.tells_pairs_apart(self.model)
         self._filled = [self._prompts_of(label) for label in self.labels]
-        self._check_length()
+        self._longest_prompt(self.labels, self.opened)  # raises before anything is judged
 
     def built(self, inputs: TaskInputs) -> heads.TaskModel:
         return entailer.build(inputs.encoder)
@@ -56,10 +56,13 @@ class Entailment(ByPrompt):
                 score_TC[:, label] += self._follows(texts, prompt) / len(prompts)
         return score_TC
 
+    def lengths(self, texts: Texts, labels: Collection[str], opened: OpenTokenizer) -> Ids:
+        return lengths_of(texts.first, opened, [self._longest_prompt(labels, opened)] * len(texts))
+
     def _follows(self, texts: Sequence[str], prompt: str) -> Scores:
         """`logit_T`."""
         seconds = [prompt] * len(texts)
-        rows = TextRows.encode(texts, self._opened, self.zero.max_length, seconds=seconds)
+        rows = TextRows.encode(texts, self.opened, self.zero.max_length, seconds=seconds)
         encoded = partial(rows.encoded, with_types=self._with_types)
         logit_T = np.zeros(len(texts), dtype=np.float32)
         batches = measuring_batches(rows.length_T, self.inputs)
@@ -78,17 +81,23 @@ class Entailment(ByPrompt):
             )
         return [self.zero.prompt.replace(BLANK, word) for word in words]
 
-    def _check_length(self) -> None:
-        """Of a pair that is too long the longer text is cut: a prompt of at most half the length stays whole."""
-        prompts = [prompt for prompts in self._filled for prompt in prompts]
-        longest = int(lengths_of(prompts, self._opened).max())
-        if 2 * longest > self.zero.max_length:
-            raise ParamsError(
-                "params.yaml: `prompt` of the task leaves no room for a text",
-                given=f"{longest} tokens",
-                expected=f"at most half of {self.zero.max_length} (`max_length`)",
-                do="shorten it or the `label_words`, or raise `max_length`",
-            )
+    def _longest_prompt(self, labels: Collection[str], opened: OpenTokenizer) -> str:
+        """Of a pair that is too long the longer text is cut: a prompt of at most half the length stays whole.
+
+        Raises:
+            ParamsError: it is longer.
+        """
+        prompts = ["", *(prompt for label in labels for prompt in self._prompts_of(label))]
+        length_P = lengths_of(prompts, opened)
+        longest = int(length_P.argmax())
+        if 2 * length_P[longest] <= self.zero.max_length:
+            return prompts[longest]
+        raise ParamsError(
+            "params.yaml: `prompt` of the task leaves no room for a text",
+            given=f"{length_P[longest]} tokens",
+            expected=f"at most half of {self.zero.max_length} (`max_length`)",
+            do="shorten it or the `label_words`, or raise `max_length`",
+        )
 
 
 def _gather(place: Path, folder: Path) -> None:

@@ -19,21 +19,20 @@ def prompted(texts: Sequence[str], prompt: str, opened: OpenTokenizer, max_lengt
     Raises:
         ParamsError: the prompt leaves no room for a text.
     """
-    ids = opened.special_ids
-    before, _, after = prompt.partition(BLANK)
-    tail = [*_tokens(before, opened), ids.mask, *_tokens(after, opened), ids.sep]
+    ids, tail = opened.special_ids, _tail(prompt, opened, max_length)
     room = max_length - len(tail) - 1
-    if room < 1:
-        raise ParamsError(
-            "params.yaml: `prompt` of the task leaves no room for a text",
-            given=f"{len(tail)} tokens",
-            expected=f"fewer than {max_length - 1} (`max_length`)",
-            do="shorten it, or raise `max_length`",
-        )
     opened.tokenizer.no_truncation()
     encodings = opened.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
     ids_T = tuple(np.array([ids.cls, *encoding.ids[:room], *tail], dtype=np.int64) for encoding in encodings)
     return TextRows(ids_T, ids.pad, sum(len(encoding.ids) > room for encoding in encodings))
+
+
+def prompted_lengths(texts: Sequence[str], prompt: str, opened: OpenTokenizer, max_length: int) -> Ids:
+    """`length_T`: tokens of each whole text with the prompt behind it, special ones too; raises as `prompted`."""
+    tail = _tail(prompt, opened, max_length)
+    opened.tokenizer.no_truncation()
+    encodings = opened.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
+    return 1 + np.array([len(encoding.ids) for encoding in encodings], dtype=np.int64) + len(tail)
 
 
 def word_ids(
@@ -59,6 +58,20 @@ def word_ids(
             )
         found.append(np.array([ids[0] for ids in tokens], dtype=np.int64))
     return found
+
+
+def _tail(prompt: str, opened: OpenTokenizer, max_length: int) -> list[int]:
+    """All that follows a text."""
+    before, _, after = prompt.partition(BLANK)
+    tail = [*_tokens(before, opened), opened.special_ids.mask, *_tokens(after, opened), opened.special_ids.sep]
+    if len(tail) + 1 < max_length:
+        return tail
+    raise ParamsError(
+        "params.yaml: `prompt` of the task leaves no room for a text",
+        given=f"{len(tail)} tokens",
+        expected=f"fewer than {max_length - 1} (`max_length`)",
+        do="shorten it, or raise `max_length`",
+    )
 
 
 def _tokens(text: str, opened: OpenTokenizer) -> list[int]:
