@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.params import read_params
-from clozeline.params.finetuning import SECTIONS
+from clozeline.params.finetuning import SECTIONS, FinetuneParams
 from clozeline.params.finetuning.presets import PRESETS
 from tests.edited_params import Editor, message, with_task
 
@@ -82,6 +82,31 @@ def test_a_dataset_of_ones_own_has_no_commit_of_the_preset_s(tmp_path: Path) -> 
         for more in ((), ("hub: {dataset: my/copy}",), ("hub: {dataset: my/copy, revision: abc}",))
     )
     assert (known, own, both) == (PRESETS["sst2"].hub["revision"], None, "abc")
+
+
+@pytest.mark.parametrize("line", ["epochs: 9", "frozen_layers: 2", "optimizer: {learning_rate: 1.0e-5}", "patience: 2"])
+def test_what_does_nothing_in_a_kind_is_not_said_of_its_tasks(tmp_path: Path, line: str) -> None:
+    key = line.partition(":")[0]
+    told = message(with_task(tmp_path, "kind: zero_shot", "data: x.csv", line))
+    assert f"`finetune.more.{key}` cannot be used" in told
+    assert "in a task of kind `zero_shot` it does nothing" in told
+    assert key in vars(read_params(with_task(tmp_path, "kind: classification", "data: x.csv", line)).finetune["more"])
+
+
+def test_nor_in_the_defaults_of_the_kind_and_those_of_all_kinds_may_have_it(tmp_path: Path) -> None:
+    path = with_task(tmp_path, "kind: zero_shot", "data: x.csv")
+    usual = path.read_text(encoding="utf-8")
+    path.write_text(usual.replace("\n  zero_shot:\n", "\n  zero_shot:\n    epochs: 9\n"), encoding="utf-8")
+    assert "`finetune_defaults.zero_shot.epochs` cannot be used" in message(path)
+    path.write_text(usual.replace("\n    epochs: 3\n", "\n    epochs: 9\n"), encoding="utf-8")
+    assert read_params(path).finetune["more"].epochs == 9
+
+
+@pytest.mark.parametrize("kind", SECTIONS)
+def test_knobs_that_do_nothing_are_those_of_all_kinds_and_decide_nothing(kind: str) -> None:
+    idle = set(SECTIONS[kind].idle)
+    assert idle <= set(FinetuneParams.model_fields)
+    assert not idle & set(SECTIONS[kind].measured_by)
 
 
 def test_a_preset_that_there_is_not_is_refused(tmp_path: Path) -> None:

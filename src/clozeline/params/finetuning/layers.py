@@ -20,12 +20,24 @@ def whole_task(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any]) 
     """`task` with all that it leaves unsaid.
 
     Raises:
-        ValueError: it names a preset that there is not, or one of another kind.
+        ValueError: it names a preset that there is not, or one of another kind; it sets what does nothing in its kind.
     """
     whole: dict[str, Any] = {}
     for layer in (*_layers_under(name, task, defaults), task):
         whole = laid_over(whole, layer)
+    _check_idle(name, whole, defaults)
     return whole
+
+
+def _check_idle(name: str, whole: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """What all kinds share may be set to anything: that is not said of this kind."""
+    section, shared = SECTIONS.get(str(whole.get("kind"))), defaults.get(SHARED)
+    if section is None or not isinstance(shared, Mapping):
+        return
+    for key in section.idle:
+        if whole.get(key) != shared.get(key):
+            expected = f"no such key: in a task of kind `{whole['kind']}` it does nothing"
+            raise ValueError(expected, {f"finetune.{name}.{key}": whole[key]})
 
 
 def _layers_under(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -87,6 +87,8 @@ class FinetuneParams(Section):
             "`micro_batch_tokens` is not below `max_length`: a row must fit",
         ),
     )
+    idle: ClassVar[tuple[str, ...]] = ()
+    """Knobs that a kind has from all kinds, and that do nothing in it."""
     measured_by: ClassVar[tuple[str, ...]] = (
         "kind",
         "preset",

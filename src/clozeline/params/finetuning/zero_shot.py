@@ -41,6 +41,17 @@ class ZeroShotParams(LabelledParams):
         ("class_weights", lambda weights: weights == "none", "`class_weights: none`: nothing is trained"),
         ("lora", lambda lora: lora is None, "`lora: null`: nothing is trained"),
     )
+    idle: ClassVar[tuple[str, ...]] = (
+        "micro_batch_tokens",
+        "epochs",
+        "looks_per_epoch",
+        "patience",
+        "optimizer",
+        "warmup_fraction",
+        "layer_decay",
+        "frozen_layers",
+        "checkpoint_every_steps",
+    )
     measured_by: ClassVar[tuple[str, ...]] = (
         *LabelledParams.measured_by,
         "prompt",
