@@ -117,7 +117,7 @@ def test_each_kind_of_task_has_its_figures_beside_its_own_baselines(ran: Ran) ->
     others = {"baseline_nearest_sentence_f1": 0.2, "answers": {"num_misplaced": 4, "empty": 0}}
     write_json(ran.root / "metrics/finetune/library.json", {"headline": headline, **figures, **others})
     told = text_of(chapter(build(ran.run).html, "tasks"))
-    assert "figure fine-tuned nearest sentence by TF-IDF no answer to anything 95 % interval" in told
+    assert "figure fine-tuned encoder nearest sentence by TF-IDF no answer to anything 95 % interval" in told
     assert "F1 70.0 % 20.0 % 50.0 % 65.0 % – 75.0 % exact match 60.0 % test 3,000" in told
     assert "Of the answers: misplaced 4." in told
 
@@ -152,6 +152,16 @@ def test_records_that_were_left_out_are_told_with_the_place_of_the_first(ran: Ra
     told = chapter(build(ran.run).html, "tasks")
     assert escape(f"without score 2 (first: labels/sts {HARM}.tsv, line 61), twice 1.") in told
     assert "first places" not in told
+
+
+def test_what_was_not_trained_is_not_told_as_fine_tuned(ran: Ran) -> None:
+    kept = METRICS["metrics/finetune/library.json"]
+    assert "fine-tuned encoder" in text_of(chapter(build(ran.run).html, "tasks"))
+    headline = kept["headline"] | {"method": "encoder as it is, by a prompt"}
+    write_json(ran.root / "metrics/finetune/library.json", {**kept, "headline": headline})
+    html = chapter(build(ran.run).html, "tasks")
+    assert html.count("encoder as it is, by a prompt") >= 2
+    assert "fine-tuned encoder" not in html
 
 
 def test_a_correlation_is_not_told_in_per_cent(ran: Ran) -> None:

@@ -77,6 +77,8 @@ class HeadlineMetrics(_Metrics):
     baseline_value: float
     trivial: str
     trivial_value: float
+    method: str = "fine-tuned encoder"
+    """Files of before there was another do not say it."""
 
     @property
     def is_share(self) -> bool:

@@ -42,7 +42,10 @@ SECTIONS = (
         examples.parts,
     ),
     Section(
-        "tasks", "Tasks", "What the encoder was fine-tuned for, on test sets that nothing was chosen by.", tasks.parts
+        "tasks",
+        "Tasks",
+        "What the encoder does, fine-tuned or by a prompt alone, on test sets that nothing was chosen by.",
+        tasks.parts,
     ),
     Section("packages", "INT8 packages", "What is served: plain ONNX, fp32 and quantized to INT8.", packages.parts),
     Section("training", "Training", "How the pre-training went.", curves.parts),

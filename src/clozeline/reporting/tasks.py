@@ -1,4 +1,4 @@
-"""What the encoder was fine-tuned for: each task's figures beside its baselines, its classes, and its mistakes."""
+"""What the encoder does, fine-tuned or not: each task's figures beside its baselines, its classes, and its mistakes."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ def _headline(run: Run, task: str) -> Markup:
     told = f"{as_told(given.value)} ({as_told(given.low)} – {as_told(given.high)})"
     others = ((given.baseline, given.baseline_value), (given.trivial, given.trivial_value))
     rows = [
-        Bar("fine-tuned encoder", given.value, told, given.low, given.high),
+        Bar(given.method, given.value, told, given.low, given.high),
         *(Bar(name, value, as_told(value)) for name, value in others),
     ]
     title = f"{task}: {in_words(given.metric)} on the test set"
@@ -103,7 +103,7 @@ def _figures(run: Run, task: str) -> Markup:
     groups = {name: value for name, value in figures.items() if isinstance(value, dict) and name not in _TOLD_APART}
     return joined(
         [
-            comparison(f"{task}: figures on the test set", "fine-tuned", figures, _OTHERS),
+            comparison(f"{task}: figures on the test set", headline(run, task).method, figures, _OTHERS),
             _over_seeds(headline(run, task), figures.get("over_seeds")),
             described(others),
             *(_counts(name, numbers(counts), figures.get("first_places", {})) for name, counts in groups.items()),

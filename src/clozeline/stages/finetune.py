@@ -167,7 +167,8 @@ class _Watch(Callback):
 
     def look(self, look: Look) -> None:
         self._bar.advance(look.step - self._bar.done)
-        _LOG.info("epoch %g: validation score %.4f", look.epoch, look.validation_score)
+        after = f"epoch {look.epoch:g}" if look.step else "untrained"
+        _LOG.info("%s: validation score %.4f", after, look.validation_score)
         self._tell({"validation_score": look.validation_score}, look.step)
 
     def _tell(self, figures: Mapping[str, float], step: int) -> None:

@@ -2,17 +2,14 @@
 
 import logging
 from dataclasses import asdict, dataclass
-from typing import ClassVar
 
 _LOG = logging.getLogger(__name__)
+_NO_REASONS = ("num_read", "num_used")
 
 
 @dataclass
 class Counted:
     """A kind of task adds a field for each reason. `first_places` is no field: a metric file has the counts alone."""
-
-    NO_REASONS: ClassVar[tuple[str, ...]] = ("num_read", "num_used")
-    """Fields that count what was not left out."""
 
     def __post_init__(self) -> None:
         self.first_places: dict[str, str] = {}
@@ -27,7 +24,7 @@ class Counted:
     @property
     def told_reasons(self) -> str:
         """Those that there are, with their numbers and first places; empty if there are none."""
-        counts = {name: num for name, num in asdict(self).items() if num and name not in self.NO_REASONS}
+        counts = {name: num for name, num in asdict(self).items() if num and name not in _NO_REASONS}
         return ", ".join(f"{_in_words(name)} {num:,}{self._place_of(name)}" for name, num in counts.items())
 
     def _place_of(self, reason: str) -> str:

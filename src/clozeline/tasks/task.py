@@ -41,6 +41,8 @@ class Headline:
     trivial: str
     """What needs no method at all."""
     trivial_value: float
+    method: str = "fine-tuned encoder"
+    """What `value` is of."""
 
 
 @dataclass(frozen=True)

@@ -85,9 +85,7 @@ def test_they_are_counted_and_judge_in_the_validation_part_too(case: Case, small
     figures = odd.test().figures
     assert figures["num_validation"] == 30 + NUM_ODD
     assert figures["num_test_of_classes_without_training_text"] == NUM_ODD
-    records = figures["records"]
-    assert isinstance(records, dict)
-    assert records["of_classes_without_training_text"] == 2 * NUM_ODD
+    assert figures["num_validation_of_classes_without_training_text"] == NUM_ODD
     assert usual.test().figures["num_test_of_classes_without_training_text"] == 0
 
 

@@ -107,6 +107,9 @@ class ClassifierOnTexts:
             "num_test": len(self.test_part),
             "num_truncated_train": self.num_truncated(self.train),
             "num_truncated_test": self.num_truncated(self.test_part),
+            "num_validation_of_classes_without_training_text": self.selection.num_not_trained(
+                self.selection.validation
+            ),
             "num_test_of_classes_without_training_text": self.selection.num_not_trained(self.selection.test),
             # Up to case and white space: test texts that the encoder was pre-trained on.
             "num_test_seen_in_pretraining": count_seen(identities, self.inputs.pretraining_text),

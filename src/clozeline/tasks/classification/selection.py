@@ -39,9 +39,7 @@ class Example:
 
 @dataclass
 class SelectionCount(RecordCount):
-    """What became of the records: read = used + every reason but the last one, which leaves none out."""
-
-    NO_REASONS = (*RecordCount.NO_REASONS, "of_classes_without_training_text")
+    """What became of the records."""
 
     without_text: int = 0
     without_label: int = 0
@@ -55,8 +53,6 @@ class SelectionCount(RecordCount):
     above_max_per_class: int = 0
     too_long: int = 0
     """Left out because `too_long: drop` wants it."""
-    of_classes_without_training_text: int = 0
-    """Among those used, in parts that judge: texts with a label that cannot be learned, and so is missed."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +105,7 @@ def select(records: Iterable[Labelled], params: LabelledParams, fits: Fits | Non
     _check_enough(parts, trained, count)
     labels = trained | params.named_labels
     _name_unseen(parts, labels)
-    selection = Selection(tuple(sorted(labels)), **parts, trained_labels=trained, count=count)
-    count.of_classes_without_training_text = sum(map(selection.num_not_trained, parts.values()))
-    return selection
+    return Selection(tuple(sorted(labels)), **parts, trained_labels=trained, count=count)
 
 
 def _distinct(records: Iterable[Labelled], params: LabelledParams, count: SelectionCount) -> list[Example]:

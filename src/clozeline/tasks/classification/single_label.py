@@ -28,6 +28,7 @@ class SingleLabel(ClassifierOnTexts):
     """Softmax over the classes; the most probable one is the answer."""
 
     problem: Problem = "single_label_classification"
+    method: str = Headline.method
 
     def __init__(self, inputs: TaskInputs) -> None:
         super().__init__(inputs)
@@ -45,8 +46,7 @@ class SingleLabel(ClassifierOnTexts):
 
     def validation_score(self) -> float:
         """The headline figure."""
-        part = self.validation
-        return self._metric(part.targets_T, self._answers(part), len(part.labels))
+        return self._figure(self.validation.targets_T, self._answers(self.validation))
 
     def test(self) -> TaskReport:
         labels = self.test_part.labels
@@ -86,7 +86,8 @@ class SingleLabel(ClassifierOnTexts):
         return class_T
 
     def _figure(self, actual_T: Classes, predicted_T: Classes) -> float:
-        return self._metric(actual_T, predicted_T, len(self.test_part.labels))
+        num_classes = max(len(part.labels) for part in (self.validation, self.test_part))
+        return self._metric(actual_T, predicted_T, num_classes)
 
     def _class_of(self, positive_label: str) -> int:
         if positive_label not in self.labels:
@@ -125,6 +126,7 @@ class SingleLabel(ClassifierOnTexts):
             baseline_value=self._figure(actual_T, counting_T),
             trivial="largest class",
             trivial_value=self._figure(actual_T, largest_T),
+            method=self.method,
         )
 
     def _examples(self, answers: Sequence[tuple[str, str]]) -> list[ShownItem]:

@@ -21,6 +21,8 @@ from clozeline.tokens.tokenizer import OpenTokenizer
 class Cloze(ByPrompt):
     """The mean log-probability of a label's words in the blank."""
 
+    method = "encoder as it is, by a prompt"
+
     def __init__(self, inputs: TaskInputs) -> None:
         """As `ByPrompt`, and:
 

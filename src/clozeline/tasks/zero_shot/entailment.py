@@ -28,6 +28,8 @@ from clozeline.tokens.tokenizer import OpenTokenizer, save_existing
 class Entailment(ByPrompt):
     """The mean logit of entailment of a label's words, by a model that knows texts of pairs."""
 
+    method = "model of entailment as it is"
+
     def __init__(self, inputs: TaskInputs) -> None:
         """As `ByPrompt`, of the model that `entailment` names, and:
 
