@@ -218,6 +218,44 @@ def test_what_counting_words_does_not_tell_is_learned(small_encoder: Path, tmp_p
     assert headline["value"] > headline["baseline_value"] + 0.2 > headline["trivial_value"] + 0.2
 
 
+def sets_behind_is(num_texts: int) -> list[dict[str, Any]]:
+    """The labels are the words behind each `is`; the same words stand anywhere else."""
+    draw, words = random.Random(5), ["tensor", "file", "error"]
+    records = []
+    for _ in range(num_texts):
+        labels = draw.sample(words, draw.choice([0, 1, 1, 2]))
+        said = [word for label in labels for word in (*draw.choices(words, k=draw.randint(0, 2)), "is", label)]
+        text = " ".join([*said, *draw.choices(words, k=draw.randint(1, 3))])
+        records.append({"text": text, "label": sorted(labels)})
+    return records
+
+
+def test_label_sets_that_counting_words_does_not_tell_are_learned(small_encoder: Path, tmp_path: Path) -> None:
+    headline = run(sets_behind_is(900), tmp_path, small_encoder, multi_label=True, epochs=8)["headline"]
+    assert (headline["metric"], headline["baseline"]) == ("micro_f1", "TF-IDF + logistic regression")
+    assert headline["value"] > headline["baseline_value"] + 0.1 > headline["trivial_value"] + 0.1
+
+
+def asked_of_a_text(num_pairs: int) -> list[dict[str, str]]:
+    """The second text asks for the word before `is` in the first, or for that behind it: neither text alone tells."""
+    draw, words, questions = random.Random(6), ["tensor", "file", "error"], ("the text", "a sentence")
+    records = []
+    for _ in range(num_pairs):
+        sides, asked = draw.choices(words, k=2), draw.randint(0, 1)
+        others = [draw.choices(words, k=draw.randint(0, 2)) for _ in range(2)]
+        text = " ".join([*others[0], sides[0], "is", sides[1], *others[1]])
+        records.append({"text": text, "second": questions[asked], "label": sides[asked]})
+    return records
+
+
+@pytest.mark.slow
+def test_what_counting_the_words_of_a_pair_does_not_tell_is_learned(small_encoder: Path, tmp_path: Path) -> None:
+    learning = {"epochs": 14, "optimizer": {"learning_rate": 0.005}}
+    headline = run(asked_of_a_text(1500), tmp_path, small_encoder, second_field="second", **learning)["headline"]
+    assert (headline["metric"], headline["baseline"]) == ("accuracy", "TF-IDF + logistic regression")
+    assert headline["value"] > headline["baseline_value"] + 0.2 > headline["trivial_value"] + 0.2
+
+
 @torch.no_grad()
 def test_balanced_weights_let_every_class_count_alike(prepare: Prepare) -> None:
     records = [{"text": f"the model {n}", "label": "often" if n % 5 else "rarely"} for n in range(200)]

@@ -4,6 +4,7 @@ import json
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 from transformers import AutoModelForTokenClassification, AutoTokenizer
@@ -11,6 +12,7 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer
 from clozeline.held_out import read_held_out
 from clozeline.params import TaggingParams, read_params
 from clozeline.params.finetuning.layers import whole_task
+from tests.every_kind import CASES, prepare, record, write_records
 from tests.fine_tuning import contents, fine_tune, metrics_of
 
 PROJECT = Path(__file__).parents[3]
@@ -86,6 +88,28 @@ def test_the_same_bytes_come_out_twice(run: Finetune) -> None:
     words = {"tensor", "model", "file", "error", "shape", "text", "hash"}
     assert {word.split()[-1] for word in found} == words
     assert {len(word.split()) for word in found} == {1, 3}
+
+
+def salted(numbers: range, kind: str) -> list[dict[str, object]]:
+    """Records of which each `salt` is an entity: each word's usual tag finds all of the kind that training has."""
+    records = [record(number, {}) for number in numbers]
+    tags = [[f"B-{kind}" if word == "salt" else "O" for word in str(it["text"]).split()] for it in records]
+    return [it | {"ner_tags": of_words} for it, of_words in zip(records, tags, strict=True)]
+
+
+def test_entities_of_a_type_that_training_lacks_are_missed_by_the_model_and_its_baseline(
+    small_encoder: Path, tmp_path: Path
+) -> None:
+    odd = salted(range(300, 310), "odd")
+    write_records(tmp_path / "train.jsonl", salted(range(80), "thing"))
+    write_records(tmp_path / "test.jsonl", [*salted(range(200, 230), "thing"), *odd])
+    splits = {"train": "train.jsonl", "test": "test.jsonl"}
+    report = prepare("tagging", CASES["tagging"][0], small_encoder, tmp_path, splits=splits).test()
+    num_odd = sum(str(it["text"]).split().count("salt") for it in odd)
+    assert report.figures["num_entities_of_unknown_types"] == num_odd > 5
+    assert report.per_class["odd"] == {"precision": 0, "recall": 0, "f1": 0, "num_entities": num_odd}
+    share = 1 - num_odd / cast(int, report.figures["num_entities"])
+    assert report.headline.baseline_value == pytest.approx(share), "as many are said to be things as are entities"
 
 
 def test_rows_shorter_than_sentences_lose_no_word(run: Finetune) -> None:

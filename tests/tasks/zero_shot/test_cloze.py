@@ -1,6 +1,7 @@
 """Claim: without training, a text gets the label whose words the model fills into the prompt."""
 
 import json
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,7 +17,8 @@ from clozeline.params.finetuning.layers import whole_task
 from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.zero_shot.cloze import Cloze
 from tests.clean_text import write_clean_text
-from tests.fine_tuning import fine_tune, metrics_of
+from tests.fine_tuning import contents, fine_tune, metrics_of
+from tests.tasks.zero_shot.topics import ABOUT, SPLITS, write_few_labelled
 
 DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
 PROMPT = "the text is [MASK] here"
@@ -123,16 +125,46 @@ def test_labels_that_have_words_can_be_answered_without_a_training_text(
     assert task.logits(task.test_part).shape[1] == 4
 
 
-def test_the_stage_judges_it_and_trains_nothing(small_encoder: Path, data: Path, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_an_encoder_that_knows_words_is_better_than_counting_those_of_few_labelled_texts(
+    topical_encoder: Path, tmp_path: Path
+) -> None:
+    write_few_labelled(tmp_path)
+    given = params(prompt=f"{ABOUT} [MASK]", label_words=None, calibrated=False, max_length=32, splits=SPLITS)
+    headline = metrics_of(fine_tune(given, tmp_path / "out", encoder=topical_encoder, data=tmp_path))["headline"]
+    assert (headline["metric"], headline["baseline"]) == ("accuracy", "TF-IDF + logistic regression")
+    assert headline["value"] > headline["baseline_value"] + 0.2 > headline["trivial_value"] + 0.2
+
+
+def test_the_stage_judges_it_and_trains_nothing(
+    small_encoder: Path, data: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
     out = fine_tune(params(), tmp_path / "out", encoder=small_encoder, data=data)
     told = metrics_of(out)
     assert told["best_epoch"] == 0
     assert told["headline"]["baseline"] == "TF-IDF + logistic regression"
+    assert told["headline"]["method"] == "encoder as it is, by a prompt"
+    assert "untrained: validation score" in caplog.text
+    assert "epoch" not in caplog.text
     assert told["records"]["num_used"] == 80
     before, after = (
         AutoModelForMaskedLM.from_pretrained(folder).state_dict() for folder in (small_encoder, out / "model")
     )
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_knobs_of_training_change_nothing(small_encoder: Path, data: Path, tmp_path: Path) -> None:
+    usual = params()
+    optimizer = usual.optimizer.model_copy(update={"learning_rate": 0.5})
+    others = {"epochs": 7, "looks_per_epoch": 3, "patience": 1, "optimizer": optimizer, "warmup_fraction": 0.9}
+    others |= {"layer_decay": 0.5, "frozen_layers": 1, "checkpoint_every_steps": 2, "micro_batch_tokens": 64}
+    assert set(others) == set(usual.idle)
+    once, twice = (
+        contents(fine_tune(given, tmp_path / name, encoder=small_encoder, data=data))
+        for name, given in (("usual", usual), ("others", usual.model_copy(update=others)))
+    )
+    assert once == twice
 
 
 @pytest.mark.parametrize("words", [{"files": ["f"]}, {"files": ["filesystem"], "models": ["m"]}, None])

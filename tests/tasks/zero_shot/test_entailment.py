@@ -1,6 +1,7 @@
 """Claim: a model of entailment gives a text the label whose filled prompt follows from it, as transformers does."""
 
 import json
+import random
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -20,7 +21,9 @@ from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.zero_shot.entailment import Entailment
 from clozeline.tasks.zero_shot.task import prepare_zero_shot
 from tests.clean_text import write_clean_text
+from tests.every_kind import write_records
 from tests.fine_tuning import fine_tune, metrics_of
+from tests.tasks.zero_shot.topics import ABOUT, SPLITS, other_topic, topical, write_few_labelled
 from tests.tiny_models import small_modernbert
 
 DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
@@ -120,9 +123,38 @@ def test_a_classifier_of_pairs_that_was_trained_here_is_judged_by_the_stage(
     told = metrics_of(out)
     assert (told["best_epoch"], told["headline"]["metric"]) == (0, "accuracy")
     assert told["headline"]["baseline"] == "TF-IDF + logistic regression"
+    assert told["headline"]["method"] == "model of entailment as it is"
     saved = AutoModelForSequenceClassification.from_pretrained(out / "model")
     assert set(saved.config.label2id) == {"entailment", "contradiction"}
     AutoTokenizer.from_pretrained(out / "model")
+
+
+@pytest.mark.slow
+def test_a_model_that_learned_entailment_is_better_than_counting_words_of_few_labelled_texts(
+    topical_encoder: Path, tmp_path: Path
+) -> None:
+    write_few_labelled(tmp_path)
+    draw = random.Random(1)
+    pairs = [
+        {"text": it["text"], "second": f"{ABOUT} {topic}", "label": relation}
+        for it in topical(400, seed=101)
+        for topic, relation in ((it["label"], "entailment"), (other_topic(it["label"], draw), "contradiction"))
+    ]
+    write_records(tmp_path / "pairs.jsonl", pairs)
+    task = {"kind": "classification", "data": "x", "second_field": "second", "max_length": 32, "batch_size": 16}
+    learning = {"epochs": 6, "test_fraction": 0.1, "num_threads": 1, "optimizer": {"learning_rate": 0.003}}
+    trained = fine_tune(
+        ClassificationParams.model_validate(whole_task("t", {**task, **learning}, DEFAULTS)),
+        tmp_path / "nli",
+        encoder=topical_encoder,
+        data=tmp_path / "pairs.jsonl",
+    )
+    given = params(
+        trained / "model", prompt=f"{ABOUT} [MASK]", label_words=None, calibrated=False, max_length=32, splits=SPLITS
+    )
+    headline = metrics_of(fine_tune(given, tmp_path / "out", encoder=topical_encoder, data=tmp_path))["headline"]
+    assert (headline["metric"], headline["baseline"]) == ("accuracy", "TF-IDF + logistic regression")
+    assert headline["value"] > headline["baseline_value"] + 0.2 > headline["trivial_value"] + 0.2
 
 
 def test_a_model_is_had_from_the_hub_by_its_name(

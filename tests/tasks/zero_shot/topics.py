@@ -1,0 +1,37 @@
+"""Texts whose topic a few of their words tell, of many words that each topic has."""
+
+import random
+from pathlib import Path
+
+from tests.every_kind import write_records
+
+TOPICS = {
+    "cooking": "salt oven butter flour pan dough sugar spoon pepper broth yeast cream",
+    "sailing": "mast keel tide rudder anchor deck sail harbour rope hull wind crew",
+    "gardens": "soil seed root weed spade hedge lawn rose bulb fence pond moss",
+}
+FILLER = ["the", "a", "of", "and", "with", "then", "under", "over"]
+ABOUT = "this text is about"
+SPLITS = {"train": "train.jsonl", "validation": "validation.jsonl", "test": "test.jsonl"}
+
+
+def topical(num_texts: int, seed: int) -> list[dict[str, str]]:
+    """Texts of three words of their topic, of twelve that it has, and of four others."""
+    draw = random.Random(seed)
+    records = []
+    for number in range(num_texts):
+        topic = sorted(TOPICS)[number % len(TOPICS)]
+        words = [*draw.sample(TOPICS[topic].split(), 3), *draw.choices(FILLER, k=4)]
+        draw.shuffle(words)
+        records.append({"text": " ".join(words), "label": topic})
+    return records
+
+
+def other_topic(topic: str, draw: random.Random) -> str:
+    return draw.choice([other for other in sorted(TOPICS) if other != topic])
+
+
+def write_few_labelled(folder: Path) -> None:
+    """Fill it with `SPLITS`: nine texts to train on, which have few of the words, and many that judge."""
+    for seed, (part, num_texts) in enumerate({"train": 9, "validation": 6, "test": 150}.items()):
+        write_records(folder / SPLITS[part], topical(num_texts, seed))
