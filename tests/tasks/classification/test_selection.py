@@ -128,9 +128,9 @@ def test_of_a_multi_label_task_a_label_that_could_not_be_learned_stays_on_its_te
 def test_a_part_of_which_no_label_could_be_learned_is_refused(multi_label: bool) -> None:
     splits = SplitsParams(train="t", validation="v", test="s")
     strange = [Labelled(record.texts, ("z",), "test") if record.given == "test" else record for record in given_parts()]
-    with pytest.raises(DataError, match="too few labelled texts") as caught:
+    with pytest.raises(DataError, match="no text of the test part has a label that can be answered") as caught:
         select(strange, params(splits=splits, multi_label=multi_label, max_per_class=None))
-    assert "200 for train, 50 for validation, 0 for test, with labels of training" in str(caught.value.given)
+    assert (caught.value.given, caught.value.expected) == ("labels there: z", "some of these: a, b")
 
 
 @pytest.mark.parametrize("given", [[], records(a=100), records(a=1, b=1)], ids=["nothing", "one class", "two texts"])

@@ -2,7 +2,7 @@
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from clozeline.errors import DataError
@@ -87,7 +87,7 @@ def select(records: Iterable[Labelled], params: LabelledParams, fits: Fits | Non
     only on texts that judge stays on them: what cannot be answered is missed.
 
     Raises:
-        DataError: fewer than two classes are left, or a part is empty.
+        DataError: fewer than two classes are left, or a part is empty, or has no label that can be answered.
     """
     count = SelectionCount()
     examples = _of_frequent_classes(_distinct(records, params, count), params, count)
@@ -102,8 +102,9 @@ def select(records: Iterable[Labelled], params: LabelledParams, fits: Fits | Non
     trained = frozenset(label for example in parts["train"] for label in example.labels)
     count.num_used = sum(map(len, parts.values()))
     count.tell()
-    _check_enough(parts, trained, count)
     labels = trained | params.named_labels
+    _check_enough(parts, trained, count)
+    _check_answerable(parts, labels)
     _name_unseen(parts, labels)
     return Selection(tuple(sorted(labels)), **parts, trained_labels=trained, count=count)
 
@@ -174,26 +175,36 @@ def _name_unseen(parts: Mapping[Part, list[Example]], labels: frozenset[str]) ->
     unseen = sorted(set(judged) - labels)
     if unseen:
         _LOG.warning(
-            "%d labels of texts that judge are on no training text, and count as missed: %s%s (%d texts)",
+            "%d labels of texts that judge are on no training text, and count as missed: %s (%d texts)",
             len(unseen),
-            ", ".join(unseen[:_MOST_NAMED]),
-            ", …" if len(unseen) > _MOST_NAMED else "",
+            _some(unseen),
             sum(judged[label] for label in unseen),
         )
 
 
 def _check_enough(parts: Mapping[Part, list[Example]], trained: frozenset[str], count: SelectionCount) -> None:
-    """A part all of whose labels are others than those of training is as good as empty."""
-    learnable = {
-        part: [example for example in content if not example.labels or trained.intersection(example.labels)]
-        for part, content in parts.items()
-    }
-    if len(trained) >= 2 and all(learnable.values()):
+    if len(trained) >= 2 and all(parts.values()):
         return
     raise DataError(
         "there are too few labelled texts for this task",
         given=f"{count.num_read} records, of which {count.num_used} could be used: "
-        f"{num_of_each(learnable)}, with labels of training; classes: {len(trained)}",
+        f"{num_of_each(parts)}; classes of training: {len(trained)}",
         expected="two classes or more, and texts of them for each part",
         do="add labelled texts, or check `label_field`, `validation_fraction` and `test_fraction` of this task",
     )
+
+
+def _check_answerable(parts: Mapping[Part, list[Example]], labels: frozenset[str]) -> None:
+    """A part all of whose labels are others than those that can be answered tells nothing."""
+    for part, content in parts.items():
+        if all(example.labels and labels.isdisjoint(example.labels) for example in content):
+            raise DataError(
+                f"no text of the {part} part has a label that can be answered",
+                given=f"labels there: {_some({label for example in content for label in example.labels})}",
+                expected=f"some of these: {_some(labels)}",
+                do="spell labels alike in every part, or name other files in `splits` of this task",
+            )
+
+
+def _some(labels: Collection[str]) -> str:
+    return ", ".join(sorted(labels)[:_MOST_NAMED]) + ", …" * (len(labels) > _MOST_NAMED)
