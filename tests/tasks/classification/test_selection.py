@@ -212,7 +212,21 @@ def test_texts_that_do_not_fit_are_left_out_and_counted() -> None:
     assert_adds_up(selection)
 
 
-def test_labels_that_are_on_no_training_text_are_named(caplog: pytest.LogCaptureFixture) -> None:
-    odd = [labelled("odd", "strange", "test"), labelled("odder", "stranger", "validation")]
+@pytest.mark.parametrize(
+    ("odd", "told"),
+    [
+        (
+            [labelled("odd", "strange", "test")],
+            "1 label of texts that judge is on no training text, and counts as missed: strange (1 text)",
+        ),
+        (
+            [labelled("odd", "strange", "test"), labelled("odder", "stranger", "validation")],
+            "2 labels of texts that judge are on no training text, and count as missed: strange, stranger (2 texts)",
+        ),
+    ],
+)
+def test_labels_that_are_on_no_training_text_are_named(
+    caplog: pytest.LogCaptureFixture, odd: list[Labelled], told: str
+) -> None:
     select(given_parts() + odd, params(splits=SplitsParams(train="t", validation="v", test="s")))
-    assert "2 labels of texts that judge are on no training text, and count as missed: strange, stranger" in caplog.text
+    assert told in caplog.text

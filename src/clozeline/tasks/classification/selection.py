@@ -174,11 +174,14 @@ def _name_unseen(parts: Mapping[Part, list[Example]], labels: frozenset[str]) ->
     judged = Counter(label for part in ("validation", "test") for example in parts[part] for label in example.labels)
     unseen = sorted(set(judged) - labels)
     if unseen:
+        num_texts = sum(judged[label] for label in unseen)
         _LOG.warning(
-            "%d labels of texts that judge are on no training text, and count as missed: %s (%d texts)",
-            len(unseen),
+            "%s as missed: %s (%s)",
+            "1 label of texts that judge is on no training text, and counts"
+            if len(unseen) == 1
+            else f"{len(unseen)} labels of texts that judge are on no training text, and count",
             _some(unseen),
-            sum(judged[label] for label in unseen),
+            "1 text" if num_texts == 1 else f"{num_texts} texts",
         )
 
 
