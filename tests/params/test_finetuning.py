@@ -84,12 +84,15 @@ def test_a_dataset_of_ones_own_has_no_commit_of_the_preset_s(tmp_path: Path) -> 
     assert (known, own, both) == (PRESETS["sst2"].hub["revision"], None, "abc")
 
 
-@pytest.mark.parametrize("line", ["epochs: 9", "frozen_layers: 2", "optimizer: {learning_rate: 1.0e-5}", "patience: 2"])
+@pytest.mark.parametrize(
+    "line", ["epochs: 9", "epochs: 3", "frozen_layers: 2", "optimizer: {learning_rate: 1.0e-5}", "patience: null"]
+)
 def test_what_does_nothing_in_a_kind_is_not_said_of_its_tasks(tmp_path: Path, line: str) -> None:
     key = line.partition(":")[0]
     told = message(with_task(tmp_path, "kind: zero_shot", "data: x.csv", line))
     assert f"`finetune.more.{key}` cannot be used" in told
     assert "in a task of kind `zero_shot` it does nothing" in told
+    assert "do:       take it out of" in told
     assert key in vars(read_params(with_task(tmp_path, "kind: classification", "data: x.csv", line)).finetune["more"])
 
 

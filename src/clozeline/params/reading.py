@@ -14,7 +14,7 @@ from clozeline.params.finetuning import SECTIONS, FinetuneParams
 from clozeline.params.finetuning.layers import where_laid
 from clozeline.params.project import Params
 from clozeline.params.recipes import where_written
-from clozeline.params.section import UnknownKeyError, section_in
+from clozeline.params.section import IdleKeyError, UnknownKeyError, section_in
 
 _EXPECTED: Final = {
     "missing": "a value for this key",
@@ -103,7 +103,7 @@ def _first_fault(path: Path, tree: Any, error: ValidationError) -> ParamsError:
         f"{path}: {' and '.join(names)} cannot be used{' together' if len(names) > 1 else ''}{more}",
         given="nothing" if fault["type"] in _NOTHING else ", ".join(f"{k}: {_short(v)}" for k, v in given.items()),
         expected=expected,
-        do=f"set {' or '.join(names)} in {path}",
+        do=f"take it out of {path}" if isinstance(cause, IdleKeyError) else f"set {' or '.join(names)} in {path}",
     )
 
 

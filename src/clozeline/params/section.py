@@ -28,6 +28,13 @@ class UnknownKeyError(ValueError):
         self.known = known
 
 
+class IdleKeyError(ValueError):
+    """A key that may stand there, and does nothing."""
+
+    def __init__(self, place: str, value: object, expected: str) -> None:
+        super().__init__(expected, {place: value})
+
+
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
     rules: ClassVar[tuple[Rule, ...]] = ()

@@ -9,7 +9,7 @@ from clozeline.params.finetuning.kinds import SECTIONS
 from clozeline.params.finetuning.presets import PRESETS
 from clozeline.params.finetuning.shared import FinetuneParams
 from clozeline.params.recipes import check_keys, laid_over
-from clozeline.params.section import UnknownKeyError
+from clozeline.params.section import IdleKeyError, UnknownKeyError
 
 SHARED = "shared"
 _SAID_BY_THE_TASK = frozenset({"kind", "data"})
@@ -20,24 +20,26 @@ def whole_task(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any]) 
     """`task` with all that it leaves unsaid.
 
     Raises:
-        ValueError: it names a preset that there is not, or one of another kind; it sets what does nothing in its kind.
+        ValueError: it names a preset that there is not, or one of another kind.
+        IdleKeyError: it, or the defaults of its kind, set what does nothing in its kind.
     """
+    _check_idle(name, task, defaults)
     whole: dict[str, Any] = {}
     for layer in (*_layers_under(name, task, defaults), task):
         whole = laid_over(whole, layer)
-    _check_idle(name, whole, defaults)
     return whole
 
 
-def _check_idle(name: str, whole: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+def _check_idle(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
     """What all kinds share may be set to anything: that is not said of this kind."""
-    section, shared = SECTIONS.get(str(whole.get("kind"))), defaults.get(SHARED)
-    if section is None or not isinstance(shared, Mapping):
+    kind = str(task.get("kind"))
+    if kind not in SECTIONS:
         return
-    for key in section.idle:
-        if whole.get(key) != shared.get(key):
-            expected = f"no such key: in a task of kind `{whole['kind']}` it does nothing"
-            raise ValueError(expected, {f"finetune.{name}.{key}": whole[key]})
+    for place, said in ((f"finetune.{name}", task), (f"finetune_defaults.{kind}", defaults.get(kind))):
+        for key in SECTIONS[kind].idle:
+            if isinstance(said, Mapping) and key in said:
+                expected = f"no such key: in a task of kind `{kind}` it does nothing"
+                raise IdleKeyError(f"{place}.{key}", said[key], expected)
 
 
 def _layers_under(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[Mapping[str, Any]]:
