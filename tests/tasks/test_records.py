@@ -8,7 +8,7 @@ import pytest
 
 from clozeline.errors import DataError
 from clozeline.records.streams import lines_of
-from clozeline.tasks.records import Record, read_records
+from clozeline.tasks.records import TABLES, Record, read_records
 
 
 class Labelled(NamedTuple):
@@ -50,7 +50,7 @@ DIRT = {
     "a label in a list": ("data.jsonl", b'{"body": "a", "topic": ["x"]}\n', "line 1: field `topic`", "list: ['x']"),
     "a text that is none": ("data.jsonl", b'{"body": 3, "topic": "x"}\n', "line 1: field `body`", "int: 3"),
     "a field by another name": ("data.csv", b"boddy,topic\na,x\n", "no field `body`", "fields: boddy, topic"),
-    "an empty file": ("data.csv", b"", "line 1: there is no field `body`", "fields: none"),
+    "an empty file": ("data.csv", b"", "is empty", "0 bytes"),
 }
 
 
@@ -64,6 +64,24 @@ def test_dirt_is_named_with_file_line_and_what_was_given(tmp_path: Path, name: s
     assert str(tmp_path / file) in caught.value.problem
     assert problem in caught.value.problem
     assert given in str(caught.value.given)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n \r\n", b"\xef\xbb\xbf\n", gzip.compress(b"")])
+@pytest.mark.parametrize("suffix", [*TABLES, ".words"])
+def test_an_empty_file_of_any_format_is_called_empty(tmp_path: Path, suffix: str, content: bytes) -> None:
+    path = tmp_path / f"data{suffix}"
+    path.write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        list(read_records(path, {"text_field": "body"}, {".words": lambda path, fields: iter(())}))
+    assert caught.value.problem == f"{path} is empty"
+    assert caught.value.expected == "records with `body`"
+    assert "`data` or `splits`" in caught.value.do
+
+
+def test_white_space_before_the_records_is_no_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "data.csv"
+    path.write_bytes(b"\n" * (1 << 19) + b"body,topic\na,x\n")
+    assert read(path) == [Labelled("a", "x")]
 
 
 def test_the_nearest_field_is_proposed(tmp_path: Path) -> None:

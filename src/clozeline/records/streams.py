@@ -1,6 +1,7 @@
 """Files as lines of text: decompressed by content, UTF-8 or a clear refusal, and nothing held but a line."""
 
 import bz2
+import codecs
 import gzip
 import io
 import zlib
@@ -70,6 +71,19 @@ def _damage_named(path: Path, file: BinaryIO) -> Iterator[None]:
             expected="a complete gzip, bz2 or zstd file",
             do="copy or download the file again",
         ) from error
+
+
+def is_empty(path: Path) -> bool:
+    """Nothing is in it but white space, whether it is compressed or not.
+
+    Raises:
+        DataError: its compressed data are damaged.
+    """
+    with decompressed(path, Meter()) as stream:
+        while content := stream.read(_BLOCK_BYTES):
+            if content.removeprefix(codecs.BOM_UTF8).strip():
+                return False
+    return True
 
 
 def read_lines(path: Path, meter: Meter, left_out_by: str | None = None) -> Generator[str, None, None]:

@@ -11,6 +11,7 @@ from clozeline.errors import DataError
 from clozeline.records.fields import Fields
 from clozeline.records.formats import FORMATS, FormatReader, format_of
 from clozeline.records.meter import Meter
+from clozeline.records.streams import is_empty
 
 _MOST_NAMED = 5
 
@@ -78,7 +79,8 @@ def read_records(path: Path, fields: Fields, readers: Mapping[str, Reader] | Non
         readers: formats of a kind of task, by the file's suffix, or `FOLDER`; beside or in place of `TABLES`.
 
     Raises:
-        DataError: the file is missing, of an unknown kind or damaged, or a record has other fields; with its line.
+        DataError: the file is missing, empty, damaged or of an unknown kind, or a record (its line is told) has other
+            fields.
     """
     known = {**TABLES, **(readers or {})}
     if not path.exists():
@@ -98,6 +100,8 @@ def read_records(path: Path, fields: Fields, readers: Mapping[str, Reader] | Non
             expected=f"one of: {', '.join(known)}",
             do="name the file for what it holds, or convert it",
         )
+    if path.is_file() and is_empty(path):
+        raise _no_records(path, fields)
     yield from reader(path, fields)
 
 
@@ -109,6 +113,17 @@ TABLES: Mapping[str, Reader] = MappingProxyType(
     {suffix: partial(_read_table, rows=rows) for suffix, rows in FORMATS.items()}
 )
 """Formats of one record after the other, by the file's suffix."""
+
+
+def _no_records(path: Path, fields: Fields) -> DataError:
+    """The readers of formats would each say it in words of their own: no header, no JSON, too few records."""
+    size_bytes = path.stat().st_size
+    return DataError(
+        f"{path} is empty",
+        given=f"{size_bytes:,} bytes, and no text in them" if size_bytes else "0 bytes",
+        expected=f"records with {', '.join(f'`{name}`' for name in fields.values())}",
+        do="copy or write the file again, or correct `data` or `splits` of this task in params.yaml",
+    )
 
 
 def _unknown_folder(path: Path) -> DataError:
