@@ -105,6 +105,16 @@ def test_nor_in_the_defaults_of_the_kind_and_those_of_all_kinds_may_have_it(tmp_
     assert read_params(path).finetune["more"].epochs == 9
 
 
+@pytest.mark.parametrize("label", ["1", "true", "0.5"])
+def test_a_label_that_yaml_takes_for_a_number_is_to_be_written_in_quotes(tmp_path: Path, label: str) -> None:
+    lines = ("kind: classification", "data: x.csv")
+    told = message(with_task(tmp_path, *lines, f"positive_label: {label}"))
+    assert f"given:    finetune.more.positive_label: {label}\n" in told
+    assert told.endswith(f"params.yaml: '{label}'")
+    quoted = read_params(with_task(tmp_path, *lines, f"positive_label: '{label}'"))
+    assert quoted.finetune["more"].positive_label == label
+
+
 @pytest.mark.parametrize("kind", SECTIONS)
 def test_knobs_that_do_nothing_are_those_of_all_kinds_and_decide_nothing(kind: str) -> None:
     idle = set(SECTIONS[kind].idle)

@@ -103,8 +103,17 @@ def _first_fault(path: Path, tree: Any, error: ValidationError) -> ParamsError:
         f"{path}: {' and '.join(names)} cannot be used{' together' if len(names) > 1 else ''}{more}",
         given="nothing" if fault["type"] in _NOTHING else ", ".join(f"{k}: {_short(v)}" for k, v in given.items()),
         expected=expected,
-        do=f"take it out of {path}" if isinstance(cause, IdleKeyError) else f"set {' or '.join(names)} in {path}",
+        do=_what_to_do(path, fault, " or ".join(names)),
     )
+
+
+def _what_to_do(path: Path, fault: Any, names: str) -> str:
+    if isinstance(fault.get("ctx", {}).get("error"), IdleKeyError):
+        return f"take it out of {path}"
+    given = fault["input"]
+    if fault["type"] == "string_type" and isinstance(given, int | float):  # a label that is a number, or true
+        return f"write it in quotes in {path}: '{_short(given)}'"
+    return f"set {names} in {path}"
 
 
 def _unknown_key(path: Path, unknown: UnknownKeyError, more: str) -> ParamsError:
