@@ -66,7 +66,11 @@ def test_dirt_is_named_with_file_line_and_what_was_given(tmp_path: Path, name: s
     assert given in str(caught.value.given)
 
 
-@pytest.mark.parametrize("content", [b"", b"\n \r\n", b"\xef\xbb\xbf\n", gzip.compress(b"")])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\n \r\n", b"\xef\xbb\xbf\n", gzip.compress(b"")],
+    ids=["0 bytes", "white space", "a byte order mark", "compressed"],
+)
 @pytest.mark.parametrize("suffix", [*TABLES, ".words"])
 def test_an_empty_file_of_any_format_is_called_empty(tmp_path: Path, suffix: str, content: bytes) -> None:
     path = tmp_path / f"data{suffix}"
