@@ -129,9 +129,36 @@ def test_a_preset_that_there_is_not_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_section_inside_a_task_is_checked_too(tmp_path: Path) -> None:
-    told = message(with_task(tmp_path, "kind: classification", "data: x", "hub: {dataset: a, revison: b}"))
+    lines = ("kind: classification", "data: requirements.lock", "hub: {dataset: a, revison: b}")
+    told = message(with_task(tmp_path, *lines))
     assert "unknown key `finetune.more.hub.revison`" in told
     assert "rename it to `revision`" in told
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "given"), [("preset", "sst2", "'sst2'"), ("hub", "{dataset: some/set}", "{…}")]
+)
+def test_a_file_of_ones_own_beside_a_dataset_of_the_hub_is_refused(
+    tmp_path: Path, knob: str, value: str, given: str
+) -> None:
+    lines = ("kind: classification", f"{knob}: {value}")
+    told = message(with_task(tmp_path, *lines, "data: labels/mine.csv"))
+    assert f"`finetune.more.data` and `finetune.more.{knob}` cannot be used together" in told
+    assert f"given:    finetune.more.data: 'labels/mine.csv', finetune.more.{knob}: {given}\n" in told
+    assert "`data: requirements.lock`" in told
+    assert read_params(with_task(tmp_path, *lines, "data: requirements.lock")).finetune["more"].hub is not None
+
+
+def test_a_preset_may_lend_its_knobs_to_a_file_of_ones_own(tmp_path: Path) -> None:
+    lines = ("kind: classification", "data: labels/mine.csv", "preset: sst2", "hub: null", "splits: null")
+    task = read_params(with_task(tmp_path, *lines)).finetune["more"]
+    assert (task.hub, task.splits, task.text_field) == (None, None, "sentence")
+
+
+@pytest.mark.parametrize("data", ["labels/copy", "labels/copy/train.parquet", "labels"])
+def test_a_dataset_in_a_local_folder_may_be_what_is_watched(tmp_path: Path, data: str) -> None:
+    lines = ("kind: classification", f"data: {data}", "hub: {dataset: labels/copy}")
+    assert read_params(with_task(tmp_path, *lines)).finetune["more"].data == data
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def prepare(small_encoder: Path, tmp_path: Path) -> Callable[[str], Task]:
         kind = PRESETS[preset].kind
         task = {
             "kind": kind,
-            "data": "x",
+            "data": "requirements.lock",
             "preset": preset,
             "hub": {"dataset": str(tmp_path / "hub")},
             "num_threads": 1,

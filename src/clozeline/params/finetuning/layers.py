@@ -1,6 +1,7 @@
 """What a task is made of: shared defaults, under those of its kind, under its preset, under what it says itself."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -14,19 +15,22 @@ from clozeline.params.section import IdleKeyError, UnknownKeyError
 SHARED = "shared"
 _SAID_BY_THE_TASK = frozenset({"kind", "data"})
 """DVC reads them where the task is, before anything is laid over anything."""
+_LOCK = "requirements.lock"
+"""What DVC watches of a task whose records are on the hub: the version of what reads them."""
 
 
 def whole_task(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """`task` with all that it leaves unsaid.
 
     Raises:
-        ValueError: it names a preset that there is not, or one of another kind.
+        ValueError: it names a preset that there is not, or one of another kind; its records are in two places.
         IdleKeyError: it, or the defaults of its kind, set what does nothing in its kind.
     """
     _check_idle(name, task, defaults)
     whole: dict[str, Any] = {}
     for layer in (*_layers_under(name, task, defaults), task):
         whole = laid_over(whole, layer)
+    _check_one_source(name, task, whole)
     return whole
 
 
@@ -40,6 +44,24 @@ def _check_idle(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any])
             if isinstance(said, Mapping) and key in said:
                 expected = f"no such key: in a task of kind `{kind}` it does nothing"
                 raise IdleKeyError(f"{place}.{key}", said[key], expected)
+
+
+def _check_one_source(name: str, task: Mapping[str, Any], whole: Mapping[str, Any]) -> None:
+    """Records of the hub are read in place of `data`: a file of the user's own would stay unread, and unmissed."""
+    hub, data = whole.get("hub"), task.get("data")
+    dataset = hub.get("dataset") if isinstance(hub, Mapping) else None
+    if not isinstance(dataset, str) or not isinstance(data, str):
+        return
+    if Path(data) == Path(_LOCK) or _overlap(data, dataset):
+        return
+    knob = "preset" if task.get("preset") is not None and "hub" not in task else "hub"
+    expected = f"`data: {_LOCK}` where `{knob}` says that the records are on the hub; a file there beside `hub: null`"
+    raise ValueError(expected, {f"finetune.{name}.data": data, f"finetune.{name}.{knob}": whole[knob]})
+
+
+def _overlap(data: str, dataset: str) -> bool:
+    """A dataset in a local folder, which DVC watches, or a part of it."""
+    return Path(data).is_relative_to(dataset) or Path(dataset).is_relative_to(data)
 
 
 def _layers_under(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any]) -> list[Mapping[str, Any]]:
