@@ -116,7 +116,7 @@ def test_labels_that_have_words_can_be_answered_without_a_training_text(
     assert task.labels == ("files", "misspelt", "models", "odd")
     assert "`label_words` has labels that no text of the task has" in caplog.text
     assert "wrong: misspelt. Are they" in caplog.text
-    assert "count as missed: wordless (6 texts)" in caplog.text
+    assert "counts as missed: wordless (6 texts)" in caplog.text
     assert task.counts()["num_test_of_classes_without_training_text"] == 12
     answers = task._answers(task.test_part)
     by_label = [task.test_part.labels[place] for place in task.test_part.targets_T]
