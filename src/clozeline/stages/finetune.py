@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
@@ -74,7 +75,7 @@ def run(
     with replacing_file(metrics) as file:
         told = _figures(kept, values) | _contamination(kept.report, pretraining_text, task)
         told |= {} if commit is None else {"hub_commit": commit}
-        file.write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(told, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     with replacing_folder(examples) as folder:
         items = json.dumps([asdict(item) for item in kept.report.examples], indent=2, ensure_ascii=False)
         (folder / "examples.json").write_text(items + "\n", encoding="utf-8")
@@ -136,10 +137,11 @@ def _tell_what_is_kept(name: str, looks: Sequence[Look]) -> None:
 
 
 def _figures(kept: Finished, values: Sequence[float]) -> dict[str, object]:
-    epoch = kept.best.epoch
+    epoch, score = kept.best.epoch, kept.best.validation_score
     chosen = {
         "best_epoch": int(epoch) if epoch.is_integer() else epoch,
-        "validation_score": kept.best.validation_score,
+        # JSON has no word for what is not a number, such as the correlation of cosines that are all the same.
+        "validation_score": score if math.isfinite(score) else None,
     }
     spread = {} if len(values) == 1 else {"over_seeds": asdict(OverSeeds.of(kept.seed, values))}
     return {**chosen, **spread, **kept.report.metrics}

@@ -13,6 +13,7 @@ from clozeline.params.finetuning.layers import whole_task
 from clozeline.tasks.records import Record
 from clozeline.tasks.similarity.pairs import Pairs, select
 from clozeline.tasks.similarity.tables import readers
+from clozeline.tasks.sources import Part
 
 DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
 FIELDS = {"first_field": "sentence1", "second_field": "sentence2", "score_field": "score"}
@@ -105,6 +106,24 @@ def test_pairs_beyond_the_most_that_are_trained_on_are_counted_and_judge_as_befo
 def test_too_few_pairs_are_refused_with_their_counts() -> None:
     with pytest.raises(DataError, match="1 records, of which 1 could be used"):
         chosen(pairs(1))
+
+
+PARTS: tuple[Part, ...] = ("train", "validation", "test")
+SPLITS = {"train": "a", "validation": "b", "test": "c"}
+
+
+@pytest.mark.parametrize("alike", PARTS)
+def test_a_part_whose_scores_are_all_the_same_is_refused_by_name(alike: Part) -> None:
+    records: list[tuple[Part, Record]] = [
+        (part, Record({"sentence1": f"{part} {n}", "sentence2": "x", "score": 4 if part == alike else n}, "line"))
+        for part in PARTS
+        for n in range(3)
+    ]
+    with pytest.raises(DataError, match=f"all scored pairs for {alike} have the same score") as caught:
+        select(records, params(score_field="score", splits=SPLITS))
+    assert caught.value.given == f"3 pairs for {alike}, each with the score 4"
+    assert "two different scores" in caught.value.expected
+    assert "add pairs with other scores" in caught.value.do
 
 
 def test_columns_without_a_header_are_read_as_they_are_named(tmp_path: Path) -> None:

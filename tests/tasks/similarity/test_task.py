@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,8 @@ from transformers import AutoModel, AutoTokenizer
 from clozeline.params import SimilarityParams, read_params
 from clozeline.params.finetuning.layers import whole_task
 from clozeline.tasks.similarity.belonging import BelongingPairs
+from clozeline.tasks.similarity.pairs import Pair
+from clozeline.tasks.similarity.scored import ScoredPairs, Values
 from clozeline.tasks.task import TaskInputs
 from tests.fine_tuning import contents, fine_tune, metrics_of
 
@@ -90,6 +92,20 @@ def test_cosines_follow_scores_where_no_word_is_in_common(run: Finetune) -> None
     assert headline["value"] > 0.4 > headline["baseline_value"] + 0.2
     assert headline["trivial_value"] == 0
     assert headline["low"] < headline["value"] < headline["high"]
+
+
+def test_a_validation_score_that_is_not_a_number_is_null_in_the_metrics(
+    run: Finetune, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def always_alike(_task: ScoredPairs, pairs: Sequence[Pair]) -> tuple[Values, int]:
+        return np.ones(len(pairs)), 0
+
+    monkeypatch.setattr(ScoredPairs, "_cosines", always_alike)
+    out = run("out", paired(200), score_field="score", highest_score=3.0, epochs=1)
+    metrics = metrics_of(out)
+    assert metrics["validation_score"] is None
+    assert metrics["headline"]["value"] == 0
+    assert "NaN" not in (out / "metrics.json").read_text()
 
 
 def test_the_same_bytes_come_out_twice_and_stock_transformers_reads_them(run: Finetune, tmp_path: Path) -> None:

@@ -62,7 +62,8 @@ def select(records: Iterable[tuple[Part, Record]], params: SimilarityParams) -> 
     that text sends them, and a first text is in one part alone: what is looked for in a part is only there.
 
     Raises:
-        DataError: a score is none or beyond the scale, or there is too little to train on or to judge by.
+        DataError: a score is none or beyond the scale, there is too little to train on or to judge by, or all scores of
+            a part are the same.
     """
     count = PairCount()
     copies: dict[tuple[str, str], list[Pair]] = {}
@@ -79,6 +80,8 @@ def select(records: Iterable[tuple[Part, Record]], params: SimilarityParams) -> 
     count.num_used = sum(map(len, parts.values()))
     count.tell()
     _check_enough(parts, count)
+    if params.score_field:
+        _check_told_apart(parts, params.score_field, params)
     return Pairs(parts["train"], parts["validation"], parts["test"], count)
 
 
@@ -181,3 +184,19 @@ def _check_enough(parts: Mapping[Part, list[Pair]], count: PairCount) -> None:
         expected="two pairs or more for each part",
         do="add pairs, check the fields and fractions of this task in params.yaml, or take it out of `finetune`",
     )
+
+
+def _check_told_apart(parts: Mapping[Part, list[Pair]], score_field: str, params: SimilarityParams) -> None:
+    """Nothing is learned from scores that are all the same, and no figure follows them."""
+    for part, pairs in parts.items():
+        scores = {pair.score for pair in pairs}
+        if len(scores) > 1:
+            continue
+        share = scores.pop() or 0.0
+        score = params.lowest_score + share * (params.highest_score - params.lowest_score)
+        raise DataError(
+            f"all scored pairs for {part} have the same score",
+            given=f"{len(pairs)} pairs for {part}, each with the score {score:g}",
+            expected="two different scores or more in each part",
+            do=f"add pairs with other scores, or check `score_field` ({score_field}) and `splits` of this task",
+        )
