@@ -13,7 +13,8 @@ class Counted:
 
     def __post_init__(self) -> None:
         self.first_places: dict[str, str] = {}
-        """Reason → where the first that it was counted for stands; of reasons that are no fault of a record, none."""
+        """Reason → where the first that it was counted for stands; of limits (`max_…`), which no record is at
+        fault for, none."""
 
     def add(self, reason: str, *places: str) -> None:
         """Count what stands at each of `places` for the field `reason`."""

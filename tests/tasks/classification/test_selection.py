@@ -1,6 +1,6 @@
 """Claim: parts are disjoint and stay put, nothing is lost uncounted, and every class can be learned."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -205,9 +205,11 @@ def test_pairs_are_told_apart_by_both_texts() -> None:
     assert_adds_up(selection)
 
 
-def test_texts_that_do_not_fit_are_left_out_and_counted() -> None:
-    selection = select(records(a=50, b=50), params(), lambda found: [not e.text.endswith("7") for e in found])
+def test_texts_that_do_not_fit_are_left_out_and_counted_and_the_first_has_its_place() -> None:
+    given = [replace(record, place=f"line {number}") for number, record in enumerate(records(a=50, b=50), start=1)]
+    selection = select(given, params(), lambda found: [not e.text.endswith("7") for e in found])
     assert selection.count.too_long == 10
+    assert selection.count.first_places == {"too_long": "line 8"}
     assert not any(text.endswith("7") for text in part_of_each(selection))
     assert_adds_up(selection)
 

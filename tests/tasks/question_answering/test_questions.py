@@ -1,6 +1,6 @@
 """Claim: what is judged is asked about text that was not trained on, and answers are where the context has them."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +44,14 @@ def test_a_context_that_judges_is_not_trained_on() -> None:
     found = chosen(record("train", "What did Cleo do?", "CLEO  slept.", ("slept", 6)))
     assert found.count.in_several_parts == 1
     assert {it.context for it in found.train} == {"Ada came."}
+
+
+def test_the_first_question_that_is_there_twice_or_in_several_parts_has_its_place() -> None:
+    again = [FEW[0], FEW[0], record("train", "What?", "Bob went."), record("train", "What?", "CLEO  slept.")]
+    placed = [(part, replace(it, place=f"line {number}")) for number, (part, it) in enumerate([*FEW, *again], start=1)]
+    found = select(placed, GIVEN)
+    assert (found.count.duplicates, found.count.in_several_parts) == (2, 2)
+    assert found.count.first_places == {"duplicates": "line 4", "in_several_parts": "line 6"}
 
 
 def test_without_given_parts_all_questions_of_a_context_go_together() -> None:

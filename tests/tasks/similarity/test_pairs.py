@@ -108,6 +108,25 @@ def test_too_few_pairs_are_refused_with_their_counts() -> None:
         chosen(pairs(1))
 
 
+def test_the_first_pair_that_is_there_twice_or_in_several_parts_has_its_place() -> None:
+    rows: list[tuple[Part, str, str]] = [(part, f"{part} {n}", f"of {part} {n}") for part in PARTS for n in range(3)]
+    leaks: list[tuple[Part, str, str]] = [
+        ("train", "other", "of test 1"),  # Its second text judges,
+        ("train", "test 2", "another"),  # ... of this one the first,
+        ("train", "test 0", "of test 0"),  # ... of this one both.
+        ("test", "test 0", "of test 0"),
+    ]
+    records = [
+        (part, Record({"sentence1": first, "sentence2": second}, f"line {number}"))
+        for number, (part, first, second) in enumerate([*rows, *leaks], start=1)
+    ]
+    given, (*left, twice) = records[: len(rows)], records[len(rows) :]
+    for leak in left:
+        found = select([*given, leak, leak], params(splits=SPLITS))
+        assert found.count.first_places["in_several_parts"] == leak[1].place
+    assert select([*given, twice], params(splits=SPLITS)).count.first_places == {"twice": "line 13"}
+
+
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 SPLITS = {"train": "a", "validation": "b", "test": "c"}
 

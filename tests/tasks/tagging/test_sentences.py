@@ -57,6 +57,11 @@ def test_a_sentence_of_the_test_part_is_not_trained_on() -> None:
     assert [sentence.words for sentence in found.train] == [("in", "Paris")]
 
 
+def test_the_first_sentence_that_is_in_several_parts_has_its_place() -> None:
+    leaks: list[Given] = [("train", words, "O O") for words in ("TO rome", "BY ada", "By Ada")]
+    assert chosen(*FEW, *leaks).count.first_places == {"in_several_parts": "line 3"}
+
+
 def test_copies_within_a_part_stay() -> None:
     assert len(chosen(*FEW, FEW[0]).train) == 2
 

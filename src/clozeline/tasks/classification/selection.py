@@ -93,11 +93,11 @@ def select(records: Iterable[Labelled], params: LabelledParams, fits: Fits | Non
     examples = _of_frequent_classes(_distinct(records, params, count), params, count)
     examples = _capped(examples, params.max_per_class, count)
     if fits is not None:
-        short = [example for example, fit in zip(examples, fits(examples), strict=True) if fit]
-        count.too_long += len(examples) - len(short)
-        examples = short
+        fit = dict(zip(examples, fits(examples), strict=True))
+        count.add("too_long", *(example.place for example in examples if not fit[example]))
+        examples = [example for example in examples if fit[example]]
     parts: dict[Part, list[Example]] = {"train": [], "validation": [], "test": []}
-    for example in examples:
+    for example in sorted(examples, key=_identity_of):
         parts[example.part].append(example)
     trained = frozenset(label for example in parts["train"] for label in example.labels)
     count.num_used = sum(map(len, parts.values()))
@@ -110,7 +110,7 @@ def select(records: Iterable[Labelled], params: LabelledParams, fits: Fits | Non
 
 
 def _distinct(records: Iterable[Labelled], params: LabelledParams, count: SelectionCount) -> list[Example]:
-    """Each text once, in the order of identities; none of those that are labelled in two ways."""
+    """Each text once, in the order of the records; none of those that are labelled in two ways."""
     found: dict[str, list[Example]] = {}
     for record in records:
         count.num_read += 1
@@ -136,7 +136,7 @@ def _distinct(records: Iterable[Labelled], params: LabelledParams, count: Select
         else:
             count.add("duplicates", *(copy.place for copy in copies[1:]))
             examples.append(min(copies, key=lambda copy: (copy.text, copy.second)))
-    return sorted(examples, key=lambda example: example.identity)
+    return examples
 
 
 def _of_frequent_classes(examples: list[Example], params: LabelledParams, count: SelectionCount) -> list[Example]:
@@ -161,13 +161,17 @@ def _capped(examples: list[Example], max_per_class: int | None, count: Selection
     if max_per_class is None:
         return examples
     sizes: Counter[str] = Counter()
-    kept = []
-    for example in examples:
+    lowest: set[str] = set()
+    for example in sorted(examples, key=_identity_of):
         sizes[example.label] += 1
         if sizes[example.label] <= max_per_class:
-            kept.append(example)
-    count.above_max_per_class += len(examples) - len(kept)
-    return kept
+            lowest.add(example.identity)
+    count.above_max_per_class += len(examples) - len(lowest)
+    return [example for example in examples if example.identity in lowest]
+
+
+def _identity_of(example: Example) -> str:
+    return example.identity
 
 
 def _name_unseen(parts: Mapping[Part, list[Example]], labels: frozenset[str]) -> None:

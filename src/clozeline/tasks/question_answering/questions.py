@@ -40,6 +40,8 @@ class Question:
     answers: tuple[Answer, ...]
     context_identity: str
     part: Part
+    place: str = field(default="", compare=False)
+    """Where its record stands."""
 
     @property
     def is_answerable(self) -> bool:
@@ -96,19 +98,29 @@ def select(records: Iterable[tuple[Part, Record]], params: QuestionAnsweringPara
         if found is not None:
             of_context.setdefault(found.context_identity, []).append(found)
     parts: dict[Part, list[Question]] = {"train": [], "validation": [], "test": []}
-    for identity in sorted(of_context):
-        part = strictest(question.part for question in of_context[identity])
-        kept = [question for question in of_context[identity] if question.part == part]
-        count.in_several_parts += len(of_context[identity]) - len(kept)
-        distinct = sorted(set(kept), key=lambda it: (it.question, it.context, it.texts))
-        count.duplicates += len(kept) - len(distinct)
-        parts[part].extend(distinct)
+    for questions in of_context.values():
+        part = strictest(question.part for question in questions)
+        count.add("in_several_parts", *(question.place for question in questions if question.part != part))
+        parts[part].extend(_distinct([question for question in questions if question.part == part], count))
+    for content in parts.values():  # What comes out does not depend on the order of the records.
+        content.sort(key=lambda it: (it.context_identity, it.question, it.context, it.texts))
     count.num_used = sum(map(len, parts.values()))
     count.tell()
     if told := answer_count.told_reasons:
         _LOG.info("answers that stand elsewhere than their offset says: %s", told)
     _check_enough(parts, count)
     return Questions(parts["train"], parts["validation"], parts["test"], count, answer_count)
+
+
+def _distinct(questions: Iterable[Question], count: QuestionCount) -> list[Question]:
+    """Each once: the first of its copies."""
+    distinct: dict[Question, None] = {}
+    for question in questions:
+        if question in distinct:
+            count.add("duplicates", question.place)
+        else:
+            distinct[question] = None
+    return list(distinct)
 
 
 def _question(
@@ -127,7 +139,7 @@ def _question(
         count.add("without_findable_answer", record.place)
         return None
     identity = identity_of(context)
-    return Question(question, context, found, identity, part_of(identity, given, params))
+    return Question(question, context, found, identity, part_of(identity, given, params), record.place)
 
 
 def _spelled(record: Record, field: str) -> list[tuple[str, int]]:

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from clozeline.errors import DataError
 from clozeline.params import SimilarityParams
@@ -28,6 +28,8 @@ class Pair:
     first_identity: str
     second_identity: str
     part: Part
+    place: str = field(default="", compare=False)
+    """Where its record stands."""
 
 
 @dataclass
@@ -72,9 +74,10 @@ def select(records: Iterable[tuple[Part, Record]], params: SimilarityParams) -> 
         pair = _pair(record, given, params, count)
         if pair is not None:
             copies.setdefault((pair.first_identity, pair.second_identity), []).append(pair)
-    # Sorted: what comes out does not depend on the order of the records.
-    merged = [_merged(copies[key], count) for key in sorted(copies)]
+    merged = [_merged(of_key, count) for of_key in copies.values()]
     kept = merged if params.score_field else _apart(merged, count)
+    # What comes out does not depend on the order of the records.
+    kept = sorted(kept, key=lambda pair: (pair.first_identity, pair.second_identity))
     parts: dict[Part, list[Pair]] = {part: [pair for pair in kept if pair.part == part] for part in STRICTEST_FIRST}
     parts["train"] = _chosen(parts["train"], params.max_train, count)
     count.num_used = sum(map(len, parts.values()))
@@ -97,7 +100,7 @@ def _pair(record: Record, given: Part, params: SimilarityParams, count: PairCoun
             return None
     first, second = identity_of(texts[0]), identity_of(texts[1])
     identity = identity_of(*sorted((first, second))) if params.score_field else second
-    return Pair(*texts, score, first, second, part_of(identity, given, params))
+    return Pair(*texts, score, first, second, part_of(identity, given, params), record.place)
 
 
 def _both(record: Record, params: SimilarityParams, count: PairCount) -> tuple[str, str] | None:
@@ -148,12 +151,12 @@ def _scaled(record: Record, score_field: str, params: SimilarityParams) -> float
 def _merged(copies: list[Pair], count: PairCount) -> Pair:
     part = strictest(copy.part for copy in copies)
     kept = [copy for copy in copies if copy.part == part]
-    count.in_several_parts += len(copies) - len(kept)
-    count.twice += len(kept) - 1
+    count.add("in_several_parts", *(copy.place for copy in copies if copy.part != part))
+    count.add("twice", *(copy.place for copy in kept[1:]))
     chosen = min(kept, key=lambda copy: (copy.first, copy.second))
     scores = sorted(copy.score for copy in kept if copy.score is not None)
     score = statistics.fmean(scores) if scores else None
-    return Pair(chosen.first, chosen.second, score, chosen.first_identity, chosen.second_identity, part)
+    return replace(chosen, score=score)
 
 
 def _apart(pairs: list[Pair], count: PairCount) -> list[Pair]:
@@ -162,9 +165,9 @@ def _apart(pairs: list[Pair], count: PairCount) -> list[Pair]:
         parts: dict[str, set[Part]] = {}
         for pair in pairs:
             parts.setdefault(getattr(pair, identity_name), set()).add(pair.part)
-        kept = [pair for pair in pairs if pair.part == strictest(parts[getattr(pair, identity_name)])]
-        count.in_several_parts += len(pairs) - len(kept)
-        pairs = kept
+        stays = [pair.part == strictest(parts[getattr(pair, identity_name)]) for pair in pairs]
+        count.add("in_several_parts", *(pair.place for pair, stay in zip(pairs, stays, strict=True) if not stay))
+        pairs = [pair for pair, stay in zip(pairs, stays, strict=True) if stay]
     return pairs
 
 

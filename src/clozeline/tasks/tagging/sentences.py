@@ -25,6 +25,8 @@ class Sentence:
     tags: tuple[str, ...]
     identity: str
     part: Part
+    place: str = field(default="", compare=False)
+    """Where its record stands."""
 
 
 @dataclass
@@ -62,16 +64,17 @@ def select(records: Iterable[tuple[Part, Record]], params: TaggingParams) -> Sen
         words, tags = _words_and_tags(record, params)
         if words:
             identity = identity_of(" ".join(words))
-            sentence = Sentence(words, tags, identity, part_of(identity, given, params))
+            sentence = Sentence(words, tags, identity, part_of(identity, given, params), record.place)
             copies.setdefault(identity, []).append(sentence)
         else:
             count.add("without_words", record.place)
     parts: dict[Part, list[Sentence]] = {"train": [], "validation": [], "test": []}
-    for identity in sorted(copies):
-        part = strictest(copy.part for copy in copies[identity])
-        kept = [copy for copy in copies[identity] if copy.part == part]
-        count.in_several_parts += len(copies[identity]) - len(kept)
-        parts[part].extend(sorted(kept, key=lambda copy: (copy.words, copy.tags)))
+    for of_identity in copies.values():
+        part = strictest(copy.part for copy in of_identity)
+        count.add("in_several_parts", *(copy.place for copy in of_identity if copy.part != part))
+        parts[part].extend(copy for copy in of_identity if copy.part == part)
+    for content in parts.values():  # What comes out does not depend on the order of the records.
+        content.sort(key=lambda copy: (copy.identity, copy.words, copy.tags))
     count.num_used = sum(map(len, parts.values()))
     types = {type_of(tag) for sentence in parts["train"] for tag in sentence.tags} - {OUTSIDE}
     count.tell()
