@@ -4,7 +4,7 @@ An item goes where its own hash sends it: it stays there when others come or go,
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -48,6 +48,16 @@ def strictest(parts: Iterable[Part]) -> Part:
 def num_of_each(parts: Mapping[Part, Iterable[object]]) -> str:
     """For messages: `3 for train, 0 for validation, 1 for test`."""
     return ", ".join(f"{len(list(items))} for {part}" for part, items in parts.items())
+
+
+def remedy(usual: str, parts: Mapping[Part, Collection[object]], num_in_several: int) -> str:
+    """What to do where a part is too small: `usual`, but where items for it were given for a stricter part too."""
+    if not num_in_several or all(parts[part] for part in ("train", "validation")):
+        return usual
+    return (
+        f"{num_in_several:,} of the records stand in the test or validation part too, and are used there alone: check"
+        f" whether `splits` names one file twice; or {usual}"
+    )
 
 
 def _draw(identity: str) -> float:

@@ -177,6 +177,16 @@ def test_a_text_of_the_test_part_is_not_trained_on_and_not_chosen_by() -> None:
     assert_adds_up(selection)
 
 
+def test_a_file_that_is_named_for_training_and_test_is_told_as_such() -> None:
+    texts = records(a=30, b=30)
+    with pytest.raises(DataError, match="too few labelled texts") as caught:
+        select(
+            [*texts, *(replace(text, given="test") for text in texts)], params(splits=SplitsParams(train="t", test="t"))
+        )
+    assert "60 of the records stand in the test or validation part too" in caught.value.do
+    assert "`splits` names one file twice" in caught.value.do
+
+
 def sets(*label_sets: str) -> list[Labelled]:
     """Forty texts of each set of one-letter labels."""
     return [Labelled((f"{names} {number}",), tuple(names)) for names in label_sets for number in range(40)]

@@ -145,6 +145,14 @@ def test_a_part_whose_scores_are_all_the_same_is_refused_by_name(alike: Part) ->
     assert "add pairs with other scores" in caught.value.do
 
 
+@pytest.mark.parametrize("score_field", [None, "score"])
+def test_a_file_that_is_named_for_training_and_test_is_told_as_such(score_field: str | None) -> None:
+    given: tuple[Part, Part] = ("train", "test")
+    records = [(part, Record(row, "line")) for part in given for row in pairs(5)]
+    with pytest.raises(DataError, match=r"5 of the records stand in the test .* `splits` names one file twice"):
+        select(records, params(score_field=score_field, splits={"train": "a", "test": "a"}))
+
+
 def test_columns_without_a_header_are_read_as_they_are_named(tmp_path: Path) -> None:
     path = tmp_path / "sts.tsv"
     path.write_text('4.5\tA "lone quote\tB\tsource\r\n\t\t\n\tC\tD\n')

@@ -94,5 +94,13 @@ def test_words_and_tags_that_do_not_fit_are_named(words: str, tags: str, expecte
 
 
 def test_a_part_without_sentences_is_told() -> None:
-    with pytest.raises(DataError, match="too few tagged sentences"):
+    with pytest.raises(DataError, match="too few tagged sentences") as caught:
         chosen(*FEW[:2])
+    assert caught.value.do.startswith("add sentences")
+
+
+def test_a_file_that_is_named_for_training_and_test_is_told_as_such() -> None:
+    twice: list[Given] = [(part, f"in Paris {n}", "O B-LOC O") for part in ("train", "test") for n in range(3)]
+    with pytest.raises(DataError, match="`splits` names one file twice") as caught:
+        chosen(*twice, params=params(splits={"train": "a", "test": "a"}))
+    assert caught.value.do.startswith("3 of the records stand in the test or validation part too")

@@ -10,7 +10,7 @@ from clozeline.params import LabelledParams
 from clozeline.tasks.classification.labelled import Labelled
 from clozeline.tasks.record_count import RecordCount
 from clozeline.tasks.sources import Part
-from clozeline.tasks.splitting import num_of_each, part_of, strictest
+from clozeline.tasks.splitting import num_of_each, part_of, remedy, strictest
 from clozeline.text.identity import identity_of
 
 _LOG = logging.getLogger(__name__)
@@ -197,7 +197,11 @@ def _check_enough(parts: Mapping[Part, list[Example]], trained: frozenset[str], 
         given=f"{count.num_read} records, of which {count.num_used} could be used: "
         f"{num_of_each(parts)}; classes of training: {len(trained)}",
         expected="two classes or more, and texts of them for each part",
-        do="add labelled texts, or check `label_field`, `validation_fraction` and `test_fraction` of this task",
+        do=remedy(
+            "add labelled texts, or check `label_field`, `validation_fraction` and `test_fraction` of this task",
+            parts,
+            count.in_several_parts,
+        ),
     )
 
 

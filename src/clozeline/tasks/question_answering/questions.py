@@ -13,7 +13,7 @@ from clozeline.params import QuestionAnsweringParams
 from clozeline.tasks.record_count import Counted, RecordCount
 from clozeline.tasks.records import Record
 from clozeline.tasks.sources import Part
-from clozeline.tasks.splitting import num_of_each, part_of, strictest
+from clozeline.tasks.splitting import num_of_each, part_of, remedy, strictest
 from clozeline.text.identity import identity_of
 
 _LOG = logging.getLogger(__name__)
@@ -174,5 +174,9 @@ def _check_enough(parts: Mapping[Part, list[Question]], count: QuestionCount) ->
         "there are too few questions for this task",
         given=f"{count.num_read} records, of which {count.num_used} could be used: {num_of_each(parts)}",
         expected="questions about several contexts for each part, and answers among those for training",
-        do="add questions, or check the fields, `validation_fraction` and `test_fraction` of this task",
+        do=remedy(
+            "add questions, or check the fields, `validation_fraction` and `test_fraction` of this task",
+            parts,
+            count.in_several_parts,
+        ),
     )

@@ -9,7 +9,7 @@ from clozeline.params import SimilarityParams
 from clozeline.tasks.record_count import RecordCount
 from clozeline.tasks.records import Record
 from clozeline.tasks.sources import Part
-from clozeline.tasks.splitting import STRICTEST_FIRST, num_of_each, part_of, strictest
+from clozeline.tasks.splitting import STRICTEST_FIRST, num_of_each, part_of, remedy, strictest
 from clozeline.text.identity import identity_of
 from clozeline.text.summaries import parted, without_name
 
@@ -185,7 +185,11 @@ def _check_enough(parts: Mapping[Part, list[Pair]], count: PairCount) -> None:
         "there are too few pairs for this task",
         given=f"{count.num_read} records, of which {count.num_used} could be used: {num_of_each(parts)}",
         expected="two pairs or more for each part",
-        do="add pairs, check the fields and fractions of this task in params.yaml, or take it out of `finetune`",
+        do=remedy(
+            "add pairs, check the fields and fractions of this task in params.yaml, or take it out of `finetune`",
+            parts,
+            count.in_several_parts,
+        ),
     )
 
 

@@ -10,7 +10,7 @@ from clozeline.params import TaggingParams
 from clozeline.tasks.record_count import RecordCount
 from clozeline.tasks.records import Record
 from clozeline.tasks.sources import Part
-from clozeline.tasks.splitting import num_of_each, part_of, strictest
+from clozeline.tasks.splitting import num_of_each, part_of, remedy, strictest
 from clozeline.tasks.tagging.schemes import OUTSIDE, to_iob2, type_of
 from clozeline.text.identity import identity_of
 
@@ -122,5 +122,9 @@ def _check_enough(parts: Mapping[Part, list[Sentence]], types: set[str], count: 
         given=f"{count.num_read} records, of which {count.num_used} could be used: "
         f"{num_of_each(parts)}; entity types in training: {len(types)}",
         expected="sentences for each part, and entities in those for training",
-        do="add sentences, or check the fields or columns, `validation_fraction` and `test_fraction` of this task",
+        do=remedy(
+            "add sentences, or check the fields or columns, `validation_fraction` and `test_fraction` of this task",
+            parts,
+            count.in_several_parts,
+        ),
     )
