@@ -40,6 +40,17 @@ def pytest_configure() -> None:
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 
+@pytest.fixture
+def offline_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The hub's library is told not to ask it. It keeps a session for the next test, which may be of another mind."""
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    huggingface_hub.utils.reset_sessions()
+    yield
+    huggingface_hub.utils.reset_sessions()
+
+
 def num_cores() -> int:
     return len(os.sched_getaffinity(0))
 

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import huggingface_hub.constants
 import pytest
 import torch
 import transformers.utils.hub
@@ -177,8 +176,7 @@ def test_rows_longer_than_the_checkpoint_reads_are_refused(family, save, start) 
         start(folder, max_length=65)
 
 
-def test_a_name_that_cannot_be_had_is_refused_with_how_to_download_it(start, monkeypatch, tmp_path) -> None:
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+def test_a_name_that_cannot_be_had_is_refused_with_how_to_download_it(start, monkeypatch, offline_hub) -> None:
     monkeypatch.setattr(transformers.utils.hub, "_is_offline_mode", True)
     with pytest.raises(ArtifactError, match="hf download nobody/no-such-model --local-dir FOLDER"):
         start("nobody/no-such-model")

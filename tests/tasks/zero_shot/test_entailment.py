@@ -157,6 +157,7 @@ def test_a_model_that_learned_entailment_is_better_than_counting_words_of_few_la
     assert headline["value"] > headline["baseline_value"] + 0.2 > headline["trivial_value"] + 0.2
 
 
+@pytest.mark.usefixtures("offline_hub")
 def test_a_model_is_had_from_the_hub_by_its_name(
     judge: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -166,7 +167,6 @@ def test_a_model_is_had_from_the_hub_by_its_name(
     (tmp_path / "hub" / "models--some--nli" / "refs").mkdir()
     (tmp_path / "hub" / "models--some--nli" / "refs" / "main").write_text("c0ffee")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     by_folder, by_name = (
         Entailment(TaskInputs(params(name), 1, judge, data, data)).scores(["the file"]) for name in (judge, "some/nli")
     )
