@@ -23,14 +23,21 @@ def with_little_and_with_enough(train: Callable[[], list[float]]) -> None:
     What `train` needs beside the memory of a batch has to be there already: imports, threads.
     """
     told: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("clozeline").addHandler(handler)
+    logging.getLogger("clozeline").addHandler(_Noting(told))
     with _at_most_more(MORE_BYTES):
         little = train()
     told_with_little = list(told)
     enough = train()
     json.dump({"little": little, "enough": enough, "told": told_with_little, "told in all": told}, sys.stdout)
+
+
+class _Noting(logging.Handler):
+    def __init__(self, told: list[str]) -> None:
+        super().__init__()
+        self._told = told
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._told.append(record.getMessage())
 
 
 @contextlib.contextmanager
