@@ -203,15 +203,15 @@ class TextTokenizer:
         return encodings
 
     def _too_long(self, encodings: Sequence[Encoding]) -> Iterator[tuple[int, Encoding]]:
-        return ((n, encoding) for n, encoding in enumerate(encodings) if len(encoding.ids) > self._max_length)
+        return ((n, encoding) for n, encoding in enumerate(encodings) if len(encoding) > self._max_length)
 
     def _tokenized(self, encoding: Encoding) -> TokenizedText:
-        ids_L = np.array(encoding.ids, dtype=np.int64)
-        offsets = encoding.offsets if self._mask_id is not None and (ids_L == self._mask_id).any() else []
-        spans = tuple(span for span, token_id in zip(offsets, ids_L, strict=False) if token_id == self._mask_id)
+        ids: list[int] = encoding.ids
+        offsets = encoding.offsets if self._mask_id in ids else []
+        spans = tuple(span for span, token_id in zip(offsets, ids, strict=False) if token_id == self._mask_id)
         tells = self._types_tell_pairs and encoding.n_sequences > 1
         types_L = np.array(encoding.type_ids, dtype=np.int64) if tells else None
-        return TokenizedText(ids_L, spans, types_L)
+        return TokenizedText(np.array(ids, dtype=np.int64), spans, types_L)
 
 
 def _pieces(text: str, encoding: Encoding) -> Iterator[Piece]:

@@ -8,10 +8,12 @@ from importlib.resources import files
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.responses import HTMLResponse, Response
+from starlette.types import ASGIApp
 
 from clozeline.serving import playground, routes, span_routes, status_routes, zero_shot
 from clozeline.serving.access import OPEN_PATHS, Access, ApiKeys
 from clozeline.serving.body_limit import BodyBounds, BodyLimit
+from clozeline.serving.direct import Direct
 from clozeline.serving.faults import Faults
 from clozeline.serving.handlers import add_handlers
 from clozeline.serving.openapi import DESCRIPTION, ask_for_keys
@@ -85,9 +87,16 @@ def create_app(service: Service, keys: ApiKeys | None = None, bounds: BodyBounds
     for router in ROUTERS:
         app.include_router(router)
     _add_pages(app)
+    # Within what turns errors into answers: what a route raises is told as it always is.
+    app.router.middleware_stack = direct(app.router.middleware_stack, service)
     if keys and keys.digests:
         ask_for_keys(app.openapi(), OPEN_PATHS)
     return app
+
+
+def direct(app: ASGIApp, service: Service) -> Direct:
+    """The short way to the routes of `app`."""
+    return Direct(app, [route for router in ROUTERS for route in router.routes], service.cache)
 
 
 def _add_pages(app: FastAPI) -> None:

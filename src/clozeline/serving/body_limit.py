@@ -59,7 +59,7 @@ class BodyLimit:
                 self._metrics.rejected(_REASONS[error.status])
                 await refusal(error, scope["path"])(scope, receive, send)
                 return
-            await self._app(scope, _replaying(b"".join(body.parts), receive), send)
+            await self._app(scope, replaying(b"".join(body.parts), receive), send)
         finally:
             self._held_bytes -= body.held_bytes
 
@@ -101,7 +101,8 @@ def _asks_first(scope: Scope) -> int:
     return int(declared) if b"expect" in headers and declared.isdigit() else 0
 
 
-def _replaying(content: bytes, receive: Receive) -> Receive:
+def replaying(content: bytes, receive: Receive) -> Receive:
+    """`receive`, and before it a whole body: one that has been read is read again."""
     replayed = False
 
     async def replay() -> Message:
