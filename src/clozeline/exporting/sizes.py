@@ -16,14 +16,14 @@ from clozeline.exporting.graph import drop_unread
 
 _LARGEST_SIZE = 64
 """Numbers of a constant that can be a shape: what is larger is a weight."""
-_Axes = tuple[int | str | None, ...]
+Axes = tuple[int | str | None, ...]
 """Of a tensor: each a number, a name that stands for one and the same number in the whole graph, or not known."""
 
 
 def settle_sizes(model: ModelProto) -> None:
     """Change `model`, which computes the same as before."""
     graph = model.graph
-    known = _Known(_axes(model), _constants(graph), {node.output[0]: node for node in graph.node})
+    known = _Known(inferred_axes(model), _constants(graph), {node.output[0]: node for node in graph.node})
     once: dict[int | str, str] = {}
     for node in list(graph.node):
         sizes = known.sizes(node)
@@ -38,7 +38,7 @@ def settle_sizes(model: ModelProto) -> None:
 
 @dataclass(frozen=True)
 class _Known:
-    axes: Mapping[str, _Axes]
+    axes: Mapping[str, Axes]
     constants: Mapping[str, list[int]]
     made_by: Mapping[str, NodeProto]
 
@@ -54,14 +54,14 @@ class _Known:
         found = [size for size in chosen if size is not None]
         return found if found and len(found) == len(chosen) else None
 
-    def _shape(self, name: str) -> _Axes | None:
+    def _shape(self, name: str) -> Axes | None:
         node = self.made_by.get(name)
         if node is None or node.op_type != "Shape" or node.attribute:
             return None
         return self.axes.get(node.input[0])
 
 
-def _sliced(shape: _Axes, numbers: list[int]) -> _Axes:
+def _sliced(shape: Axes, numbers: list[int]) -> Axes:
     """`numbers`: first, last, and then an axis, which can be none but the only one, and a step."""
     return shape[numbers[0] : numbers[1] : numbers[3] if len(numbers) > 3 else 1]
 
@@ -71,8 +71,8 @@ def _replace(node: NodeProto, value: np.ndarray[tuple[int, ...], np.dtype[np.int
     node.CopyFrom(helper.make_node("Constant", [], list(node.output), name=node.name, value=constant))
 
 
-def _axes(model: ModelProto) -> dict[str, _Axes]:
-    """What shape inference knows."""
+def inferred_axes(model: ModelProto) -> dict[str, Axes]:
+    """What shape inference knows of each tensor but the weights."""
     inferred = onnx.shape_inference.infer_shapes(outline(model), data_prop=True).graph
     values = [*inferred.value_info, *inferred.input]
     return {value.name: tuple(_size(axis) for axis in value.type.tensor_type.shape.dim) for value in values}
@@ -99,10 +99,10 @@ def _size(axis: "onnx.TensorShapeProto.Dimension") -> int | str | None:
 
 def _constants(graph: GraphProto) -> dict[str, list[int]]:
     """Small constants of integers, by the name of the tensor."""
-    return {name: np.atleast_1d(value).tolist() for name, value in _tensors(graph) if value.dtype == np.int64}
+    return {name: np.atleast_1d(value).tolist() for name, value in small_tensors(graph) if value.dtype == np.int64}
 
 
-def _tensors(graph: GraphProto) -> "Iterator[tuple[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]]":
+def small_tensors(graph: GraphProto) -> "Iterator[tuple[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]]":
     for tensor in graph.initializer:
         if np.prod(tensor.dims) <= _LARGEST_SIZE:
             yield tensor.name, numpy_helper.to_array(tensor)

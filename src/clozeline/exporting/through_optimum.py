@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from onnx import ModelProto
+from onnx import ModelProto, helper, version_converter
 from optimum.exporters.onnx import export
 from optimum.exporters.tasks import TasksManager
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 from clozeline.exporting.at_masks import add_default, answering_at_masks
 from clozeline.exporting.graph import absorb_graph, write_graph
 from clozeline.exporting.likeliest import add_likeliest
+from clozeline.exporting.sizes import outline
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.manifest import LastLayer, Task
 from clozeline.model.last_layer import FirstPosition, can_choose, last_layer_at, reads_first_position
@@ -121,6 +122,10 @@ _EXPORTED: Mapping[Task, Callable[[TrainedModel, Any], tuple[nn.Module, Any]]] =
 """The module whose graph is written, and the class of its export configuration."""
 
 
+_HIGHEST = 20
+"""Opset that the exporter of torch 2.13 under optimum writes."""
+
+
 def _export(model: nn.Module, config: Any, opset: int, path: Path) -> list[str]:
     logging.getLogger("optimum").setLevel(logging.WARNING)
     with warnings.catch_warnings():
@@ -129,5 +134,21 @@ def _export(model: nn.Module, config: Any, opset: int, path: Path) -> list[str]:
         # Branches on shapes are traced once; the parity check runs other shapes than the trace.
         warnings.filterwarnings("ignore", category=TracerWarning)
         # Folding would store the transposed vocabulary head beside the embedding it is tied to.
-        inputs, _ = export(model, config, path, opset=opset, do_constant_folding=False)
+        inputs, _ = export(model, config, path, opset=min(opset, _HIGHEST), do_constant_folding=False)
+    if opset > _HIGHEST:
+        write_graph(_converted(absorb_graph(path), opset), path)
     return cast(list[str], inputs)
+
+
+def _converted(model: ModelProto, opset: int) -> ModelProto:
+    """The same in a higher opset; what the exporter wrote is named alike in both."""
+    # Weights are too many to pass them through the converter, which does not look at them.
+    converted = version_converter.convert_version(outline(model), opset)
+    assert [tensor.name for tensor in converted.graph.initializer] == [t.name for t in model.graph.initializer]
+    converted.graph.ClearField("initializer")
+    converted.graph.initializer.extend(model.graph.initializer)
+    converted.graph.ClearField(
+        "value_info"
+    )  # shapes, which the exporter leaves out: they change when sizes are settled
+    converted.ir_version = helper.find_min_ir_version_for(converted.opset_import)
+    return converted

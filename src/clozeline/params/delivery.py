@@ -28,8 +28,8 @@ class ExportGates(Section):
 
 class ExportParams(Section):
     models: dict[str, str]
-    opset: Annotated[int, Field(ge=14, le=20)]
-    """20 is the highest that the exporter of torch 2.13 under optimum writes."""
+    opset: Annotated[int, Field(ge=14, le=23)]
+    """From 23 on, attention is one operator (`exporting/attention.py`)."""
     max_parity_difference: Positive
     per_token: bool
     per_channel: bool

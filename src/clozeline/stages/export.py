@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from clozeline import atomic
 from clozeline.errors import GateError
+from clozeline.exporting.attention import fuse_attention
 from clozeline.exporting.graph import absorb_graph, declare, op_counts, remove_graph, size_of, write_graph
 from clozeline.exporting.in_half import in_half, watched
 from clozeline.exporting.ladder import Climbed, Ladder
@@ -155,9 +156,10 @@ def _proven_parity(trained: TrainedModel, graph: Path, inputs: tuple[str, ...], 
 
 
 def _settled(trained: TrainedModel, path: Path) -> ModelProto:
-    """The graph as the exporter wrote it, with what is known of its sizes; it is in the file."""
+    """The graph as the exporter wrote it, with what is known of its sizes, and its attention; it is in the file."""
     graph = absorb_graph(path)
     settle_sizes(graph)
+    fuse_attention(graph)
     declare(graph, outputs_of(trained))
     write_graph(graph, path)
     return graph
