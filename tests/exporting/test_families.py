@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from clozeline.errors import ArtifactError
+from clozeline.exporting.attention import ATTENTION, fuse_attention
 from clozeline.exporting.graph import op_counts, read_graph, write_graph
 from clozeline.exporting.in_half import in_half
 from clozeline.exporting.parity import largest_difference
@@ -32,6 +33,7 @@ from clozeline.params import read_params
 
 PROJECT = Path(__file__).parents[2]
 
+OPSET = read_params(PROJECT / "params.yaml").export.opset
 IDS = TokenIds(vocab_size=90, pad_id=0, cls_id=2, sep_id=3)
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
 EXPORTED = [name for name, row in FAMILIES.items() if row.exports]
@@ -43,6 +45,8 @@ CHANGES: dict[str, dict[str, object]] = {
 """What only shows in models larger than these."""
 READ_FIRST = {"bert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta"}
 """Their classifiers' heads look at the first position, and their last layers can be computed there alone."""
+UNLIKE_OTHERS = {"deberta-v2", "deberta-v3"}
+"""Their attention is no operator: scores are a sum of three products."""
 HEADS = [
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
@@ -81,9 +85,10 @@ class Exported:
 def exported(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Exported:
     """Once for all that is asked of one model."""
     path = tmp_path_factory.mktemp("exported") / "model.onnx"
-    inputs = export_onnx(trained, 17, path)
+    inputs = export_onnx(trained, OPSET, path)
     graph = read_graph(path)
     settle_sizes(graph)
+    fuse_attention(graph)
     write_graph(graph, path)
     return Exported(path, graph, tuple(inputs))
 
@@ -93,6 +98,16 @@ def exported(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) ->
 def test_the_graph_computes_what_the_model_computes(trained: TrainedModel, exported: Exported) -> None:
     """Of batches of 1, 3 and 17 texts of 2, 7 and as many tokens as it reads, all but one of them padded."""
     assert largest_difference(trained, exported.path, exported.inputs, batch_sizes=(1, 3, 17)) < 1e-5
+
+
+@pytest.mark.parametrize("head", HEADS, scope="module")
+@pytest.mark.parametrize("family", EXPORTED, scope="module")
+def test_attention_is_one_operator_in_each_layer(family: str, exported: Exported) -> None:
+    counts = op_counts(exported.graph)
+    assert counts[ATTENTION] == (0 if family in UNLIKE_OTHERS else SHAPE["num_hidden_layers"])
+    softmaxes = [node.name for node in exported.graph.graph.node if node.op_type == "Softmax"]
+    of_attention = [name for name in softmaxes if not name.startswith("top/")]
+    assert len(of_attention) == SHAPE["num_hidden_layers"] - counts[ATTENTION]
 
 
 @pytest.mark.parametrize("head", [AutoModelForSequenceClassification], scope="module")
@@ -177,7 +192,7 @@ def test_a_family_is_refused_only_as_long_as_it_cannot_be_exported(
     monkeypatch.setattr("clozeline.exporting.trained.NOT_EXPORTED", {})
     trained = open_trained(save_trained(AutoModelForMaskedLM.from_config(small(family))))
     with pytest.raises(ValueError, match="global_attention_mask"):
-        export_onnx(trained, 17, tmp_path / "model.onnx")
+        export_onnx(trained, OPSET, tmp_path / "model.onnx")
 
 
 def _matrices(model: ModelProto) -> list[TensorProto]:

@@ -7,7 +7,7 @@ memory, and scores are scaled and masked as they are made. The same answers to r
 from collections.abc import Iterator
 
 import numpy as np
-from onnx import ModelProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
 
 from clozeline.exporting.attention_blocks import Block, blocks
 from clozeline.exporting.graph import drop_unread
@@ -15,6 +15,7 @@ from clozeline.exporting.graph import drop_unread
 ATTENTION = "Attention"
 OPSET = 23
 """The first that has the operator."""
+_MASKED = 1
 _ONE = "attention/one"
 _MASK, _LENGTH, _SHAPE = "{}/mask_of_queries", "{}/length", "{}/shape"
 
@@ -38,6 +39,14 @@ def fuse_attention(model: ModelProto) -> None:
     model.graph.node.extend(nodes)
     model.graph.initializer.append(numpy_helper.from_array(np.array([1], dtype=np.int64), _ONE))
     drop_unread(model.graph)
+
+
+def show_scores(graph: GraphProto, name: str) -> None:
+    """Let each node of attention give its masked scores [B, A, Q, K] too, under `name` formatted with the node's."""
+    for node in graph.node:
+        if node.op_type == ATTENTION:
+            node.output.extend(["", "", name.format(node.name)])  # the two between are of decoders
+            node.attribute.append(helper.make_attribute("qk_matmul_output_mode", _MASKED))
 
 
 def _fused(block: Block) -> NodeProto:

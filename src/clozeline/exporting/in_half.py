@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from clozeline.exporting.attention import show_scores
 from clozeline.exporting.graph import drop_unread
 from clozeline.exporting.sizes import outline
 
@@ -35,6 +36,7 @@ def watched(model: ModelProto) -> ModelProto:
     absolute value of all that `in_half` narrows, with scores that a mask has lowered by 32,752 among it.
     """
     made = _narrowed(model, TensorProto.FLOAT)
+    show_scores(made.graph, _NARROW)
     ending = _NARROW.format("")
     names = [name for node in made.graph.node for name in node.output if name.endswith(ending)]
     for name in names:
