@@ -1,7 +1,9 @@
 """Attention as one operator, `Attention` of opset 23, in the place of the dozen nodes that an exporter writes.
 
 The operator reads queries, keys and values as the products by their weights leave them: nothing is transposed in
-memory, and scores are scaled and masked as they are made. The same answers to rounding.
+memory, and scores are scaled and masked as they are made. The same answers to rounding; but a query that may read no
+key, which only padding is, gets zeros, where it got the mean of all values. There has to be a query: the last layer,
+wherever it is computed, is computed at the first position of each text.
 """
 
 from collections.abc import Iterator
@@ -15,7 +17,8 @@ from clozeline.exporting.graph import drop_unread
 ATTENTION = "Attention"
 OPSET = 23
 """The first that has the operator."""
-_MASKED = 1
+_MASKED = 2
+"""Which scores are shown: those that softmax is taken of."""
 _ONE = "attention/one"
 _MASK, _LENGTH, _SHAPE = "{}/mask_of_queries", "{}/length", "{}/shape"
 
