@@ -29,7 +29,7 @@ def trained(small_encoder: Path) -> TrainedModel:
 @pytest.fixture(scope="module")
 def graph(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("at_masks") / "model.onnx"
-    assert tuple(export_onnx(trained, 17, path)) == INPUTS
+    assert tuple(export_onnx(trained, 23, path)) == INPUTS
     return path
 
 

@@ -18,12 +18,11 @@ from transformers import (
 )
 
 from clozeline.errors import ArtifactError
-from clozeline.exporting.attention import ATTENTION, fuse_attention
+from clozeline.exporting.attention import ATTENTION
 from clozeline.exporting.graph import op_counts, read_graph, write_graph
 from clozeline.exporting.in_half import in_half
 from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.quantization import Scheme, quantize
-from clozeline.exporting.sizes import settle_sizes
 from clozeline.exporting.through_optimum import export_onnx, head_products, last_layer_of
 from clozeline.exporting.trained import NOT_EXPORTED, TrainedModel, open_trained
 from clozeline.inference.session import GraphSession
@@ -86,11 +85,7 @@ def exported(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) ->
     """Once for all that is asked of one model."""
     path = tmp_path_factory.mktemp("exported") / "model.onnx"
     inputs = export_onnx(trained, OPSET, path)
-    graph = read_graph(path)
-    settle_sizes(graph)
-    fuse_attention(graph)
-    write_graph(graph, path)
-    return Exported(path, graph, tuple(inputs))
+    return Exported(path, read_graph(path), tuple(inputs))
 
 
 @pytest.mark.parametrize("head", HEADS, scope="module")

@@ -20,7 +20,7 @@ def trained(small_encoder: Path) -> TrainedModel:
 
 @pytest.fixture
 def graph(trained: TrainedModel, tmp_path: Path) -> Path:
-    export_onnx(trained, 17, tmp_path / "model.onnx")
+    export_onnx(trained, 23, tmp_path / "model.onnx")
     return tmp_path / "model.onnx"
 
 
@@ -63,7 +63,7 @@ def test_an_embedding_that_averages_padding_is_seen(
         return mean_of_tokens(hidden_BLH, torch.ones_like(attention_mask_BL))
 
     monkeypatch.setattr("clozeline.exporting.at_masks.mean_of_tokens", mean_of_all)
-    export_onnx(trained, 17, tmp_path / "model.onnx")
+    export_onnx(trained, 23, tmp_path / "model.onnx")
     assert difference(trained, tmp_path / "model.onnx") > 1e-3
 
 

@@ -138,13 +138,7 @@ def _together(known: "_Known", apart: Block, heads_axis: int) -> Block | None:
 
 
 _OF_NUMBERS: Mapping[str, Callable[..., float]] = MappingProxyType(
-    {
-        "Sqrt": sqrt,
-        "Div": operator.truediv,
-        "Mul": operator.mul,
-        "Cast": float,
-        "Identity": float,
-    }
+    {"Sqrt": sqrt, "Div": operator.truediv, "Mul": operator.mul, "Cast": float, "Identity": float}
 )
 """What exporters write of a scale: 1 / √D, and its root for each of the factors."""
 _AT_EACH_POSITION = frozenset({"Add", "Mul", "MatMul", "Transpose", "Reshape", "Split", "Squeeze"})
@@ -226,7 +220,7 @@ class _Known:
         return None if None in numbers else _OF_NUMBERS[node.op_type](*numbers)
 
     def swapped(self, name: str) -> str:
-        """Name of the tensor [B, X, A, D] of which [B, A, X, D] was made; of another one its own."""
+        """Name of the tensor [B, X, A, D] of which [B, A, X, D] was made; empty: of none."""
         node = self.node(name, "Transpose")
         return node.input[0] if node is not None and _order(node) == _SWAPPED else ""
 
@@ -269,7 +263,10 @@ class _Known:
     def origin(self, name: str) -> str:
         """Name of the tensor whose positions this one's are."""
         while (node := self.made_by.get(name)) is not None and node.op_type in _AT_EACH_POSITION:
-            name = next(given for given in node.input if given not in self.fixed)
+            moving = [given for given in node.input if given not in self.fixed]
+            if not moving:
+                break
+            name = moving[0]
         return name
 
 

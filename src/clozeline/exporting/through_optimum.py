@@ -19,9 +19,10 @@ from torch.jit._trace import TracerWarning
 from transformers import PreTrainedModel
 
 from clozeline.exporting.at_masks import add_default, answering_at_masks
+from clozeline.exporting.attention import fuse_attention
 from clozeline.exporting.graph import absorb_graph, write_graph
 from clozeline.exporting.likeliest import add_likeliest
-from clozeline.exporting.sizes import outline
+from clozeline.exporting.sizes import outline, settle_sizes
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.manifest import LastLayer, Task
 from clozeline.model.last_layer import FirstPosition, can_choose, last_layer_at, reads_first_position
@@ -51,7 +52,8 @@ def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
     A masked language model is written as `at_masks.AnswersAtMasks`, with the likeliest tokens of each mask beside
     (`likeliest`); an encoder without a head as `Embeds`; others as they are: a classifier gives `logits` [B, C], a
     tagger `logits` [B, L, C], question answering `start_logits` and `end_logits` [B, L]. Where the last layer is
-    computed says `last_layer_of`.
+    computed says `last_layer_of`. Sizes are settled (`sizes`), and attention is one operator where `opset` has it
+    (`attention`).
     """
     constructor = TasksManager.get_exporter_config_constructor(
         # What a family takes is the same for every task, but optimum does not list every task of every family.
@@ -65,12 +67,14 @@ def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
     config = config_class(trained.model.config, task="feature-extraction")
     is_pruned = last_layer_of(trained) == "first position"
     with last_layer_at(trained.model, FirstPosition()) if is_pruned else nullcontext():
-        inputs = _export(module, config, opset, path)
+        inputs = _export(module, config, min(opset, _HIGHEST), path)
+    graph = _converted(absorb_graph(path), opset)
     if trained.task == "fill-mask":
-        graph = absorb_graph(path)
         add_default(graph)
         add_likeliest(graph, trained.model.config.vocab_size)
-        write_graph(graph, path)
+    settle_sizes(graph)
+    fuse_attention(graph)
+    write_graph(graph, path)
     return inputs
 
 
@@ -134,14 +138,14 @@ def _export(model: nn.Module, config: Any, opset: int, path: Path) -> list[str]:
         # Branches on shapes are traced once; the parity check runs other shapes than the trace.
         warnings.filterwarnings("ignore", category=TracerWarning)
         # Folding would store the transposed vocabulary head beside the embedding it is tied to.
-        inputs, _ = export(model, config, path, opset=min(opset, _HIGHEST), do_constant_folding=False)
-    if opset > _HIGHEST:
-        write_graph(_converted(absorb_graph(path), opset), path)
+        inputs, _ = export(model, config, path, opset=opset, do_constant_folding=False)
     return cast(list[str], inputs)
 
 
 def _converted(model: ModelProto, opset: int) -> ModelProto:
-    """The same in a higher opset; what the exporter wrote is named alike in both."""
+    """The same in `opset`, if that is higher than its own."""
+    if opset <= model.opset_import[0].version:
+        return model
     # Weights are too many to pass them through the converter, which does not look at them.
     converted = version_converter.convert_version(outline(model), opset)
     assert [tensor.name for tensor in converted.graph.initializer] == [t.name for t in model.graph.initializer]

@@ -9,11 +9,9 @@ from onnx import ModelProto
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from clozeline.exporting.attention import fuse_attention
 from clozeline.exporting.graph import absorb_graph, remove_graph, size_of, write_graph
 from clozeline.exporting.half import with_half_weights
 from clozeline.exporting.quantization import Scheme, quantize
-from clozeline.exporting.sizes import settle_sizes
 from clozeline.exporting.through_optimum import export_onnx, head_products
 from clozeline.exporting.trained import open_trained
 from clozeline.inference.footprint import Feed, Footprint, footprint
@@ -87,8 +85,6 @@ def _exported(params: ModelParams, vocab_size: int, opset: int, folder: Path) ->
     path = folder / "fp32.onnx"
     inputs = export_onnx(trained, opset, path)
     graph = absorb_graph(path)
-    settle_sizes(graph)
-    fuse_attention(graph)
     feed = Feed(tuple(inputs), vocab_size, trained.tokenizer.mask_token_id, ("logits", "sentence_embedding"))
     return graph, feed, head_products(trained, graph)
 

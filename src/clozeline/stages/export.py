@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict
 
 from clozeline import atomic
 from clozeline.errors import GateError
-from clozeline.exporting.attention import fuse_attention
 from clozeline.exporting.graph import absorb_graph, declare, op_counts, remove_graph, size_of, write_graph
 from clozeline.exporting.in_half import in_half, watched
 from clozeline.exporting.ladder import Climbed, Ladder
@@ -20,7 +19,6 @@ from clozeline.exporting.outputs import outputs_of
 from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.sample import Sample, read_sample
-from clozeline.exporting.sizes import settle_sizes
 from clozeline.exporting.through_optimum import export_onnx, head_products, last_layer_of
 from clozeline.exporting.trained import TrainedModel, open_trained
 from clozeline.held_out import read_held_out
@@ -124,7 +122,7 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
     sample = replace(sample, held_out=read_held_out(model)[:num_texts])
     with atomic.replacing_folder(out) as folder:
         inputs = export_onnx(trained, params.opset, folder / FILES.fp32)
-        graph = _settled(trained, folder / FILES.fp32)
+        graph = _declared(trained, folder / FILES.fp32)
         difference = _proven_parity(trained, folder / FILES.fp32, tuple(inputs), params.max_parity_difference)
         shutil.copyfile(model / FILES.tokenizer, folder / FILES.tokenizer)
         draft = _draft(trained, inputs, params, lock)
@@ -155,11 +153,9 @@ def _proven_parity(trained: TrainedModel, graph: Path, inputs: tuple[str, ...], 
     return difference
 
 
-def _settled(trained: TrainedModel, path: Path) -> ModelProto:
-    """The graph as the exporter wrote it, with what is known of its sizes, and its attention; it is in the file."""
+def _declared(trained: TrainedModel, path: Path) -> ModelProto:
+    """The graph, with its outputs as the manifest has them; it is in the file."""
     graph = absorb_graph(path)
-    settle_sizes(graph)
-    fuse_attention(graph)
     declare(graph, outputs_of(trained))
     write_graph(graph, path)
     return graph
