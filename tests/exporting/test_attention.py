@@ -180,6 +180,14 @@ def test_a_block_is_one_node_that_reads_the_products_as_they_are() -> None:
     assert not {"Transpose", "Reshape", "Softmax", "Gather", "Sqrt"} & counts.keys()
 
 
+def test_a_size_that_is_asked_of_what_is_gone_is_asked_of_what_is_there() -> None:
+    """Sizes are settled before: another layer may read it."""
+    read = [node("Cast", "queries_asked", "number", to=TensorProto.FLOAT), node("Div", "of_all number", "y")]
+    model = fused(graph(*BLOCK[: -len(together())], *together("of_all"), *read))
+    assert len(attentions(model)) == 1
+    assert "Softmax" not in op_counts(model)
+
+
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_scale_is_the_product_of_all_that_scores_are_multiplied_by(scale: str) -> None:
     nodes, expected = SCALES[scale]
@@ -188,35 +196,41 @@ def test_the_scale_is_the_product_of_all_that_scores_are_multiplied_by(scale: st
     assert attributes(one)["scale"] == pytest.approx(expected)
 
 
+def test_a_mask_is_added_to_scores_or_scores_to_it() -> None:
+    masked = [node("Add", "mask scores", "masked"), MASKED[1]]
+    (one,) = attentions(fused(graph(*PADDING, *PROJECTED, *PARTED, *SCALED, *masked, *VALUES, *together())))
+    assert len(one.input) == 4
+
+
 def test_a_block_without_a_mask_has_none() -> None:
     nodes = [node("Softmax", "scores", "Softmax_1", axis=-1), *VALUES, *together()]
     (one,) = attentions(fused(graph(*PROJECTED, *PARTED, *SCALED, *nodes)))
     assert list(one.input) == ["q", "k", "v"]
 
 
+WAVED = [
+    *(*apart("q"), *apart("k"), *apart("v")),
+    node("Mul", "q_heads wave", "q_waved"),
+    node("Mul", "k_heads wave", "k_waved"),
+    node("Transpose", "k_waved", "k_turned", perm=[0, 1, 3, 2]),
+    node("MatMul", "q_waved k_turned", "scores"),
+]
+
+
 def test_what_lies_between_heads_and_products_stays_there() -> None:
     """As rotary positions do; keys are transposed after it."""
-    turned = [
-        node("Mul", "q_heads wave", "q_waved"),
-        node("MatMul", "q_waved k_turned", "scores"),
-    ]
-    keys = [
-        *apart("k"),
-        node("Mul", "k_heads wave", "k_waved"),
-        node("Transpose", "k_waved", "k_turned", perm=[0, 1, 3, 2]),
-    ]
-    model = fused(graph(*PADDING, *PROJECTED, *apart("q"), *keys, *apart("v"), *turned, *MASKED, *VALUES, *together()))
+    model = fused(graph(*PADDING, *PROJECTED, *WAVED, *MASKED, *VALUES, *together()))
     (one,) = attentions(model)
     assert list(one.input[:3]) == ["q_waved", "k_waved", "v_heads"]
     assert list(one.output) == ["context"]
     assert not {"q_num_heads", "kv_num_heads"} & attributes(one).keys()
 
 
-def layer_of_some(num_queries: int) -> list[NodeProto]:
+def layer_of_some(num_queries: int, factors: Sequence[NodeProto]) -> list[NodeProto]:
     """After `y_all`, hidden states of all: a layer whose queries are those of the first positions alone."""
     first = [node("Slice", f"y_all n0 n{num_queries} n1", "x_first"), *product("q", "x_first")]
     keys = [*product("k", "y_all"), *product("v", "y_all")]
-    return [*first, *keys, *PARTED, *SCALED, *MASKED, *VALUES, *together()]
+    return [*first, *keys, *factors, *MASKED, *VALUES, *together()]
 
 
 def second(nodes: Sequence[NodeProto]) -> list[NodeProto]:
@@ -236,8 +250,9 @@ FIRST_LAYER = (*PROJECTED, *PARTED, *SCALED, *MASKED, *VALUES, *together("y_all"
 
 
 @pytest.mark.parametrize("num_queries", [1, 2])
-def test_a_last_layer_of_fewer_queries_has_a_mask_of_its_own(num_queries: int) -> None:
-    model = fused(graph(*PADDING, *FIRST_LAYER, *second(layer_of_some(num_queries))))
+@pytest.mark.parametrize("factors", [(*PARTED, *SCALED), WAVED], ids=["together", "apart"])
+def test_a_last_layer_of_fewer_queries_has_a_mask_of_its_own(factors: Sequence[NodeProto], num_queries: int) -> None:
+    model = fused(graph(*PADDING, *FIRST_LAYER, *second(layer_of_some(num_queries, factors))))
     assert len(attentions(model)) == 2
     assert op_counts(model)["Expand"] == 2
     assert len({one.input[3] for one in attentions(model)}) == 2
@@ -295,14 +310,12 @@ UNLIKE: Mapping[str, Sequence[NodeProto]] = {
         *(*PROJECTED, *(IN_PIECES.get(one.output[0], one) for one in PARTED), *SCALED),
         *(node("Softmax", "scores", "Softmax_1", axis=-1), *VALUES, *together()[:1]),
         *(*asked("x", "first", "texts"), node("Concat", f"texts n-1 n{HIDDEN}", "joined_sizes", axis=0)),
-        node("Reshape", "swapped joined_sizes", "y"),
+        *together()[-2:],
     ),
     "heads that come out in their own order": (
         *(*PADDING, *PROJECTED, *PARTED, *SCALED, *MASKED, *VALUES),
-        node("Transpose", "context", "swapped", perm=[0, 2, 3, 1]),
-        *asked("x", "first", "texts"),
-        node("Concat", f"texts n-1 n{HIDDEN}", "joined_sizes", axis=0),
-        node("Reshape", "swapped joined_sizes", "y"),
+        *(node("Transpose", "context", "swapped", perm=[0, 2, 3, 1]), *asked("x", "first", "texts")),
+        *(node("Concat", f"texts n-1 n{HIDDEN}", "joined_sizes", axis=0), *together()[-2:]),
     ),
 }
 

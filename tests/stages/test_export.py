@@ -11,6 +11,7 @@ import torch
 from transformers import BertConfig, BertForMaskedLM
 
 from clozeline.errors import ArtifactError, GateError
+from clozeline.exporting.attention import ATTENTION
 from clozeline.exporting.graph import op_counts
 from clozeline.exporting.quantization import PRODUCT
 from clozeline.inference.manifest import FILES, HALF_GRAPH, read_manifest, record_of, verify
@@ -134,6 +135,14 @@ def test_every_weight_product_is_in_8_bits_and_no_other(encoder_package: Path) -
     assert metrics_of(encoder_package)["quantized_embeddings"] == 1
 
 
+def test_attention_is_one_operator_of_the_opset_that_params_name(encoder_package: Path, params: ExportParams) -> None:
+    assert read_manifest(encoder_package).opset == params.opset
+    for name in (FILES.fp32, FILES.int8):
+        graph = onnx.load(encoder_package / name)
+        assert {opset.domain: opset.version for opset in graph.opset_import}[""] == params.opset
+        assert op_counts(graph)[ATTENTION] == 2
+
+
 def test_a_second_export_gives_the_same_bytes(
     encoder_package: Path, small_encoder: Path, export_model: ExportModel
 ) -> None:
@@ -194,7 +203,8 @@ def test_knobs_reach_the_graph(small_encoder: Path, export_model: ExportModel) -
     assert manifest.quantization.weights == "int8 per matrix, symmetric"
     assert manifest.quantization.activations == "uint8 per batch, dynamic"
     graph = onnx.load(package / FILES.int8)
-    assert {opset.version for opset in graph.opset_import} == {18}
+    assert {opset.version for opset in graph.opset_import} == {manifest.opset} == {18}
+    assert op_counts(graph)["Softmax"] > op_counts(graph)[ATTENTION] == 0
     assert op_counts(graph)["DynamicQuantizeLinear"] > 0
 
 

@@ -87,7 +87,9 @@ class ExportMetrics(BaseModel):
     """Tensors that the quantized products read; how many of them have a fixed scale."""
     static_activations: int | None = None
     float_matmuls: int | None = None
-    """Left in fp32: products of two activations, the small layers of the head, and what the scheme leaves out."""
+    """Left in fp32: the small layers of the head, what the scheme leaves out, and products of two activations, but for
+    those of attention that is one operator.
+    """
     ladder: tuple[Rung, ...]
     """Every scheme that was tried, with its figures; those above are of the one that is served."""
     half: HalfPrecision | None = None
