@@ -312,6 +312,14 @@ UNLIKE: Mapping[str, Sequence[NodeProto]] = {
         *(*asked("x", "first", "texts"), node("Concat", f"texts n-1 n{HIDDEN}", "joined_sizes", axis=0)),
         *together()[-2:],
     ),
+    "one head of values for all": (
+        *(*PADDING, *PROJECTED, *WAVED, *MASKED, node("Slice", "v_heads n0 n1 n1", "v_head")),
+        *(node("MatMul", "Softmax_1 v_head", "context"), *together()),
+    ),
+    "heads that are read apart too": (
+        *(*BLOCK[: -len(together())], *together("of_all")),
+        *(node("ReduceMax", "swapped", "largest", keepdims=0), node("Add", "of_all largest", "y")),
+    ),
     "heads that come out in their own order": (
         *(*PADDING, *PROJECTED, *PARTED, *SCALED, *MASKED, *VALUES),
         *(node("Transpose", "context", "swapped", perm=[0, 2, 3, 1]), *asked("x", "first", "texts")),

@@ -37,7 +37,7 @@ def node(op_type: str, inputs: Sequence[str], output: str, **attributes: object)
 LOOKUP = node("Gather", ["table", "ids"], "x")
 
 
-def graph(*nodes: NodeProto) -> onnx.ModelProto:
+def graph(*nodes: NodeProto, opset: int = 17) -> onnx.ModelProto:
     """From `ids` [B, L] to `y`."""
     read = {name for one in nodes for name in one.input}
     made = helper.make_graph(
@@ -47,7 +47,7 @@ def graph(*nodes: NodeProto) -> onnx.ModelProto:
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", "any", HIDDEN])],
         [numpy_helper.from_array(value, name) for name, value in CONSTANTS.items() if name in read],
     )
-    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    model = helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     onnx.checker.check_model(model, full_check=True)
     return model
 
@@ -142,3 +142,16 @@ def test_the_largest_value_is_that_of_all_that_is_narrowed(factor: str) -> None:
     largest = np.abs(TABLE_VH[IDS]).max() * max(1, CONSTANTS[factor])
     assert run(watched(model), IDS, LARGEST) == pytest.approx(largest, rel=1e-5)
     np.testing.assert_array_equal(run(watched(model), IDS), run(model, IDS))
+
+
+def test_scores_inside_the_operator_of_attention_are_among_what_is_narrowed() -> None:
+    model = graph(
+        LOOKUP,
+        node("Mul", ["x", "hundred"], "large"),
+        helper.make_node("Attention", ["large"] * 3, ["y"], name="attention", q_num_heads=1, kv_num_heads=1, scale=1.0),
+        opset=23,
+    )
+    assert types_of(in_half(model))["Attention"] == {TensorProto.FLOAT16}
+    large_BLH = 100 * TABLE_VH[IDS]
+    scores_BLL = large_BLH @ large_BLH.transpose(0, 2, 1)
+    assert run(watched(model), IDS, LARGEST) == pytest.approx(np.abs(scores_BLL).max(), rel=1e-5)
