@@ -151,8 +151,7 @@ def _converted(model: ModelProto, opset: int) -> ModelProto:
     assert [tensor.name for tensor in converted.graph.initializer] == [t.name for t in model.graph.initializer]
     converted.graph.ClearField("initializer")
     converted.graph.initializer.extend(model.graph.initializer)
-    converted.graph.ClearField(
-        "value_info"
-    )  # shapes, which the exporter leaves out: they change when sizes are settled
+    # Shapes, which the exporter leaves out: they would be others once sizes are settled.
+    converted.graph.ClearField("value_info")
     converted.ir_version = helper.find_min_ir_version_for(converted.opset_import)
     return converted
