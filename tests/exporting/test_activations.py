@@ -25,9 +25,10 @@ from tests.exporting.test_quantization import (
     linear,
     tied,
 )
+from tests.exporting.test_ranges import seen_in
 
 BIAS_N = np.arange(16, dtype=np.float32)
-REACH = range_of(ACTIVATION_TK.min(axis=1), ACTIVATION_TK.max(axis=1))
+REACH = range_of(seen_in(ACTIVATION_TK))
 RANGES = {"x": REACH}
 BIASED = [helper.make_node("MatMul", ["x", "W"], ["p"]), helper.make_node("Add", ["bias", "p"], ["y"])]
 
@@ -105,7 +106,7 @@ def test_activations_without_a_range_keep_a_scale_for_each_token() -> None:
 
 
 def test_the_vocabulary_reads_a_fixed_scale_too() -> None:
-    reach = range_of(TABLE_VH.min(axis=1), TABLE_VH.max(axis=1))
+    reach = range_of(seen_in(TABLE_VH))
     quantized = quantize(tied(), DEFAULT, ranges={"h": reach}).model
     ids = np.array([3, 0, 39])
     exact = TABLE_VH[ids] @ TABLE_VH.T

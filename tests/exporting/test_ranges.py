@@ -1,10 +1,11 @@
 """How far activations reach is measured token by token, on texts as a model is asked about them.
 
-T tokens, V vocabulary, H hidden.
+T tokens, K values of each, V vocabulary, H hidden.
 """
 
 import math
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from clozeline.exporting.ranges import Range, measured_ranges, range_of
+from clozeline.exporting.ranges import Range, Seen, measured, range_of
 from clozeline.inference.manifest import FILES, read_manifest
 from clozeline.inference.package import load
 from tests.tiny_packages import write_encoder, write_tagger
@@ -21,10 +22,25 @@ TEXTS = ["open the list", "return of the file", "list the files"]
 OUTLIER = "return"
 
 
-def reach_of(folder: Path, name: str, change: Callable[[onnx.ModelProto], None] = lambda graph: None) -> Range:
+def seen_in(values_TK: np.ndarray) -> Seen:
+    """What there is to see of these tokens."""
+    return Seen(
+        values_TK.min(axis=1),
+        values_TK.max(axis=1),
+        values_TK.min(axis=0, initial=0.0),
+        values_TK.max(axis=0, initial=0.0),
+        np.square(values_TK).sum(axis=0) / max(len(values_TK), 1),
+    )
+
+
+def seen_of(folder: Path, name: str, change: Callable[[onnx.ModelProto], None] = lambda graph: None) -> Seen:
     graph = onnx.load(folder / FILES.fp32)
     change(graph)
-    return measured_ranges(graph, [name], folder / FILES.int8, read_manifest(folder), TEXTS)[name]
+    return measured(graph, [name], folder / FILES.int8, read_manifest(folder), TEXTS)[name]
+
+
+def reach_of(folder: Path, name: str, change: Callable[[onnx.ModelProto], None] = lambda graph: None) -> Range:
+    return range_of(seen_of(folder, name, change))
 
 
 @pytest.fixture
@@ -47,10 +63,22 @@ def plant_outlier(folder: Path) -> Callable[[onnx.ModelProto], None]:
     return change
 
 
-def test_the_range_holds_every_token_and_a_little_more(tagger: Path) -> None:
+def rows_of(tagger: Path) -> np.ndarray:
+    """What its product reads [T, H]."""
     table = next(t for t in onnx.load(tagger / FILES.fp32).graph.initializer if t.name == "embeddings")
     ids_T = np.concatenate([text.ids_L for text in load(tagger, precision="fp32").tokenize(TEXTS)])
-    rows_TH = numpy_helper.to_array(table)[ids_T]
+    rows_TH: np.ndarray = numpy_helper.to_array(table)[ids_T]
+    return rows_TH
+
+
+def test_tokens_and_channels_are_seen_over_all_texts(tagger: Path) -> None:
+    seen, expected = seen_of(tagger, "embedded_BLH"), seen_in(rows_of(tagger))
+    for figure in fields(Seen):
+        np.testing.assert_allclose(getattr(seen, figure.name), getattr(expected, figure.name), rtol=1e-5)
+
+
+def test_the_range_holds_every_token_and_a_little_more(tagger: Path) -> None:
+    rows_TH = rows_of(tagger)
     reach = reach_of(tagger, "embedded_BLH")
     assert 1.05 <= reach.high / rows_TH.max() <= 1.12
     assert 1.05 <= reach.low / rows_TH.min() <= 1.12
@@ -67,30 +95,30 @@ def test_a_head_that_reads_masks_alone_is_asked_for_some(tmp_path: Path) -> None
     assert 0 < reach_of(tmp_path / "encoder", "hidden_MH").ratio < 10
 
 
-def values(*numbers: float) -> np.ndarray:
-    return np.array(numbers, dtype=np.float32)
+def tokens(*values: tuple[float, float]) -> Seen:
+    return seen_in(np.array(values, dtype=np.float32).reshape(-1, 2))
 
 
 def test_the_ratio_is_that_of_fixed_steps_and_of_the_typical_tokens_own() -> None:
     """A token's own scale has 0 in its middle: values of one sign leave half of it unused, and none of a fixed one."""
-    assert range_of(values(-1, -1, -1), values(1, 1, 1)).ratio == 1
-    assert range_of(values(0, 0, 0), values(1, 1, 1)).ratio == 0.5
-    assert range_of(values(-1, -1, -1), values(1, 1, 9)).ratio == 5
+    assert range_of(tokens((-1, 1), (-1, 1), (-1, 1))).ratio == 1
+    assert range_of(tokens((0, 1), (0, 1), (0, 1))).ratio == 0.5
+    assert range_of(tokens((-1, 1), (-1, 1), (-1, 9))).ratio == 5
 
 
 def test_zero_is_in_every_range() -> None:
-    reach = range_of(values(2, 3), values(4, 5))
+    reach = range_of(tokens((2, 4), (3, 5)))
     assert reach.low == 0
-    assert range_of(values(-5, -3), values(-4, -2)).high == 0
+    assert range_of(tokens((-5, -4), (-3, -2))).high == 0
 
 
 def test_the_last_bits_of_a_float_change_no_range() -> None:
     """Processors differ in them."""
-    seen = np.random.default_rng(0).normal(size=1000).astype(np.float32)
-    one, other = (range_of(seen * factor, seen * factor) for factor in (1.0, 1.0 + 1e-6))
+    values_TK = np.random.default_rng(0).normal(size=(100, 10)).astype(np.float32)
+    one, other = (range_of(seen_in(values_TK * factor)) for factor in (1.0, 1.0 + 1e-6))
     assert (one.low, one.high) == (other.low, other.high)
 
 
-@pytest.mark.parametrize("seen", [values(), values(0, 0)])
-def test_what_nothing_is_known_of_is_unlike_anything(seen: np.ndarray) -> None:
-    assert range_of(seen, seen) == Range(0, 0, math.inf)
+@pytest.mark.parametrize("seen", [tokens(), tokens((0, 0))])
+def test_what_nothing_is_known_of_is_unlike_anything(seen: Seen) -> None:
+    assert range_of(seen) == Range(0, 0, math.inf)

@@ -1,12 +1,12 @@
 """INT8 schemes in the order that they are tried, until one shows what is asked of it; none: fp32 answers.
 
 The one that passes computes the scales of activations at run time. It is then tried with fixed ones where tokens are
-alike, which is faster; they stay if nothing is lost by them.
+alike, or can be made so, which is faster; they stay if nothing is lost by them.
 """
 
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +15,9 @@ from onnx import ModelProto
 from clozeline.exporting.graph import remove_graph, write_graph
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.quantization import Quantized, Scheme, products_by_constants, quantize
-from clozeline.exporting.ranges import Range, measured_ranges
+from clozeline.exporting.ranges import Seen, measured, range_of
 from clozeline.exporting.sensitivity import worst_first
+from clozeline.exporting.smoothing import SMOOTHED, matrices, smoothable, smoothed, smoothed_at_no_cost, smoothing_of
 from clozeline.inference.evidence import QuantizationScheme, Rung
 from clozeline.inference.manifest import FILES, Manifest
 from clozeline.params import ExportParams, RungParams
@@ -86,11 +87,10 @@ class Ladder:
         self, proof: Proof, params: RungParams, dynamic: Passed, calibration: Sequence[str]
     ) -> Iterator[Passed]:
         """Until one passes: it is the last."""
-        ranges = self._ranges(calibration) if self._params.static_ratios else {}
+        seen = self._seen(calibration) if self._params.static_ratios else {}
         tried = [dynamic.quantized.static]
         for ratio in self._params.static_ratios:
-            alike = {name: reach for name, reach in ranges.items() if reach.ratio <= ratio}
-            quantized = quantize(self._graph, self._scheme(params), exact=dynamic.quantized.exact, ranges=alike)
+            quantized = self._fixed(params, dynamic.quantized.exact, seen, ratio)
             if quantized.static in tried:
                 continue
             tried.append(quantized.static)
@@ -111,9 +111,26 @@ class Ladder:
         _LOG.info("INT8 scheme: %s", told(rung))
         return rung
 
-    def _ranges(self, calibration: Sequence[str]) -> dict[str, Range]:
+    def _fixed(self, params: RungParams, exact: Sequence[str], seen: Mapping[str, Seen], limit: float) -> Quantized:
+        """With fixed scales for the activations whose ratio is `limit` or less, as they are or else smoothed; and
+        smoothed in any case where that costs nothing.
+        """
+        scheme, products = self._scheme(params), [name for name in self._names if name not in exact]
+        ranges = {name: reach for name, it in seen.items() if (reach := range_of(it)).ratio <= limit}
+        as_they_are = ranges.keys() - smoothed_at_no_cost(self._graph.graph, products)
+        smoothings = {
+            name: smoothing_of(seen[name], matrices(self._graph.graph, weights), scheme)
+            for name, weights in smoothable(self._graph.graph, products).items()
+            if name not in as_they_are
+        }
+        enough = {name: it for name, it in smoothings.items() if it.reach.ratio <= limit and it.factor_K.max() > 1}
+        graph = smoothed(self._graph, {name: it.factor_K for name, it in enough.items()}, products)
+        ranges |= {SMOOTHED.format(name): it.reach for name, it in enough.items()}
+        return quantize(graph, scheme, exact=exact, ranges=ranges)
+
+    def _seen(self, calibration: Sequence[str]) -> dict[str, Seen]:
         names = dict.fromkeys(node.input[0] for node in self._graph.graph.node if node.name in self._names)
-        return measured_ranges(self._graph, list(names), self._path, self._manifest, calibration)
+        return measured(self._graph, list(names), self._path, self._manifest, calibration)
 
     def _dynamic(self, params: RungParams, calibration: Sequence[str]) -> Quantized:
         num_exact = math.ceil(params.exact_share * len(self._names))
@@ -145,6 +162,7 @@ class Ladder:
                 "exact_matmuls": quantized.exact,
                 "quantized_activations": quantized.num_activations,
                 "static_activations": tuple(quantized.static),
+                "smoothed_activations": tuple(name for name, reach in quantized.static.items() if reach.is_smoothed),
                 "static_ratio": round(max((reach.ratio for reach in quantized.static.values()), default=0.0), 2),
             }
         )
@@ -156,7 +174,8 @@ def told(rung: Rung) -> str:
     return (
         f"{rung.scheme.weights}{' of 7 bits' if rung.scheme.reduce_range else ''}, embeddings {rung.scheme.embeddings},"
         f" {len(rung.scheme.exact_matmuls)} products in fp32, {len(rung.scheme.static_activations)} of"
-        f" {rung.scheme.quantized_activations} activations with a fixed scale: {rung.size_bytes / 1e6:,.2f} MB,"
+        f" {rung.scheme.quantized_activations} activations with a fixed scale"
+        f" ({len(rung.scheme.smoothed_activations)} smoothed): {rung.size_bytes / 1e6:,.2f} MB,"
         f" agrees in {rung.agreement.value:.2%} of {rung.agreement.num_items:,} answers,"
         f" {rung.metric_ratio.value:.2%} of fp32's {rung.metric}; {verdict}"
     )

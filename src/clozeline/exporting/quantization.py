@@ -52,6 +52,11 @@ class Scheme:
     embeddings: bool
     """Lookups read 8-bit rows."""
 
+    @property
+    def weight_limit(self) -> int:
+        """Largest integer of a weight, from its zero point."""
+        return REDUCED_LIMIT if self.weights == "int7" else FULL_LIMIT
+
 
 @dataclass(frozen=True)
 class Quantized:
@@ -214,7 +219,7 @@ class _Rewriting:
     def _weight(self, name: str, outputs_axis: int) -> Integers:
         axis = outputs_axis if self._scheme.per_channel else None
         if self._scheme.weights != "uint8":
-            return self._stored_integers(name, axis, REDUCED_LIMIT if self._scheme.weights == "int7" else FULL_LIMIT)
+            return self._stored_integers(name, axis, self._scheme.weight_limit)
         zero_point = self._constant("quantization/zero_point", np.array(ZERO_POINT, dtype=np.uint8))
         stored = self._stored_integers(name, axis, FULL_LIMIT, shift=ZERO_POINT)
         return Integers(stored.values, stored.scale, zero_point)

@@ -45,6 +45,8 @@ class QuantizationScheme(Record):
     """Tensors that the quantized products read; None in packages from before scales could be fixed."""
     static_activations: tuple[str, ...] = ()
     """Those of them, by name, whose scale is fixed: the range of the tokens of some texts, as uint8."""
+    smoothed_activations: tuple[str, ...] = ()
+    """Those of these whose furthest channels are divided first, and their rows of the weights multiplied."""
     static_ratio: float = 0.0
     """Their largest: how much coarser steps are that are fixed than those of the typical token's own scale."""
 

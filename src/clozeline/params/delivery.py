@@ -36,8 +36,9 @@ class ExportParams(Section):
     ladder: tuple[RungParams, ...]
     """Tried in this order; the first that passes `gates` is served."""
     static_ratios: tuple[Positive, ...]
-    """Tried in this order on the scheme that passed: activations whose ratio (`exporting/ranges.py`) is no larger get a
-    fixed scale, if that passes too and loses nothing. Empty: all scales are computed at run time."""
+    """Tried in this order on the scheme that passed: activations whose ratio (`exporting/ranges.py`) is no larger, as
+    they are or smoothed, get a fixed scale, if that passes too and loses nothing. Empty: all scales are computed at run
+    time."""
     half: bool
     """Whether there is a graph in float16 too."""
     gates: ExportGates

@@ -104,10 +104,11 @@ def _ladder(run: Run, package: str) -> Markup | None:
 
 def _scheme(scheme: QuantizationScheme) -> str:
     words = [f"{name} {getattr(scheme, name)}" for name in ("weights", "activations", "embeddings")]
-    num_static = len(scheme.static_activations)
+    num_static, num_smoothed = len(scheme.static_activations), len(scheme.smoothed_activations)
+    smoothed = f", {num_smoothed} smoothed" if num_smoothed else ""
     more = {
         f"{num_static} of {scheme.quantized_activations} activations with a fixed scale (ratios up to"
-        f" {scheme.static_ratio:g})": num_static,
+        f" {scheme.static_ratio:g}{smoothed})": num_static,
         "7 of 8 bits": scheme.reduce_range,
     }
     return "; ".join([*words, *(told for told, is_so in more.items() if is_so)])

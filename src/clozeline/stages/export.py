@@ -86,6 +86,8 @@ class ExportMetrics(BaseModel):
     quantized_activations: int | None = None
     """Tensors that the quantized products read; how many of them have a fixed scale."""
     static_activations: int | None = None
+    smoothed_activations: int | None = None
+    """Those of these that are smoothed first."""
     float_matmuls: int | None = None
     """Left in fp32: the small layers of the head, what the scheme leaves out, and products of two activations, but for
     those of attention that is one operator.
@@ -252,6 +254,7 @@ def _record(folder: Path, sample: Sample, difference: float, climbed: Climbed, m
             "quantized_embeddings": quantized.num_embeddings,
             "quantized_activations": quantized.num_activations,
             "static_activations": len(quantized.static),
+            "smoothed_activations": len(passed.scheme.smoothed_activations),
             "float_matmuls": op_counts(quantized.model)["MatMul"],
         }
     )

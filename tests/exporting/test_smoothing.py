@@ -1,0 +1,221 @@
+"""Outlying channels: divided before one fixed scale reads them, and nothing of the answer is lost by it.
+
+K inputs and N outputs of a linear layer, T tokens.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from clozeline.exporting.graph import op_counts
+from clozeline.exporting.quantization import Scheme, quantize
+from clozeline.exporting.ranges import Range, range_of
+from clozeline.exporting.smoothing import (
+    SMOOTHED,
+    Smoothing,
+    matrices,
+    smoothable,
+    smoothed,
+    smoothed_at_no_cost,
+    smoothing_of,
+)
+from tests.exporting.test_quantization import DEFAULT, UNSIGNED, answer, graph_of
+from tests.exporting.test_ranges import seen_in
+
+OUTLIERS = [3, 17]
+RANDOM = np.random.default_rng(0)
+ALIKE_TK = RANDOM.normal(size=(400, 24)).astype(np.float32)
+OUTLYING_TK = ALIKE_TK.copy()
+OUTLYING_TK[:, OUTLIERS] *= 40
+OUTLYING_TK[8:, OUTLIERS] /= 20
+"""In few tokens far beyond the other channels, in most of them a little."""
+WEIGHT_KN = RANDOM.normal(size=(24, 16)).astype(np.float32)
+PRODUCT = helper.make_node("MatMul", ["x", "W"], ["y"], name="product")
+
+
+def linear() -> onnx.ModelProto:
+    return graph_of([PRODUCT], {"x": OUTLYING_TK}, W=WEIGHT_KN)
+
+
+def stored_transposed() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Transpose", ["V"], ["W"], perm=[1, 0]),
+        PRODUCT,
+    ]
+    return graph_of(nodes, {"x": OUTLYING_TK}, V=WEIGHT_KN.T.copy())
+
+
+def normalized(*more: onnx.NodeProto, has_bias: bool) -> onnx.ModelProto:
+    vectors = {"scale": np.arange(1, 25, dtype=np.float32), "bias": np.ones(24, dtype=np.float32)}
+    given = ["h", "scale", *(["bias"] if has_bias else [])]
+    nodes = [helper.make_node("LayerNormalization", given, ["x"], axis=-1), PRODUCT, *more]
+    return graph_of(nodes, {"h": OUTLYING_TK}, W=WEIGHT_KN, **{name: vectors[name] for name in given[1:]})
+
+
+def smoothing(
+    values_TK: np.ndarray, *weights_KN: np.ndarray, scheme: Scheme = DEFAULT, others_KN: np.ndarray = WEIGHT_KN
+) -> Smoothing:
+    return smoothing_of(seen_in(values_TK), [others_KN, *weights_KN], scheme)
+
+
+def error_of(factor_K: np.ndarray, scheme: Scheme, weight_KN: np.ndarray = WEIGHT_KN) -> float:
+    """Mean square of what INT8 by one fixed scale adds to the products."""
+    graph = graph_of([PRODUCT], {"x": OUTLYING_TK}, W=weight_KN)
+    eased = smoothed(graph, {"x": factor_K}, ["product"])
+    ranges = {SMOOTHED.format("x"): range_of(seen_in((OUTLYING_TK / factor_K).astype(np.float32)))}
+    given = answer(quantize(eased, scheme, ranges=ranges).model, {"x": OUTLYING_TK})
+    return float(np.square(given - OUTLYING_TK @ weight_KN).mean())
+
+
+@pytest.mark.parametrize("graph", [linear(), stored_transposed()])
+def test_the_product_is_the_same_to_the_bit(graph: onnx.ModelProto) -> None:
+    factor_K = smoothing(OUTLYING_TK).factor_K
+    given = answer(smoothed(graph, {"x": factor_K}, ["product"]), {"x": OUTLYING_TK})
+    np.testing.assert_array_equal(given, answer(graph, {"x": OUTLYING_TK}))
+
+
+def test_outlying_channels_are_divided_by_powers_of_two_and_the_others_are_not() -> None:
+    factor_K = smoothing(OUTLYING_TK).factor_K
+    assert set(np.flatnonzero(factor_K > 1)) == set(OUTLIERS)
+    np.testing.assert_array_equal(np.log2(factor_K), np.round(np.log2(factor_K)))
+
+
+@pytest.mark.parametrize("scheme", [DEFAULT, UNSIGNED, replace(DEFAULT, per_channel=False)])
+def test_a_fixed_scale_leaves_less_error_smoothed(scheme: Scheme) -> None:
+    chosen = smoothing(OUTLYING_TK, scheme=scheme)
+    as_it_is = error_of(np.ones(24), scheme)
+    assert error_of(chosen.factor_K, scheme) < 0.5 * as_it_is
+
+
+@pytest.mark.parametrize("scheme", [DEFAULT, UNSIGNED, replace(DEFAULT, per_channel=False)])
+def test_the_factors_are_those_that_leave_the_least_error(scheme: Scheme) -> None:
+    """Of the outlying channels, by each power of two; measured in the integers of both."""
+    chosen = smoothing(OUTLYING_TK, scheme=scheme).factor_K
+    outlying_K = np.isin(np.arange(24), OUTLIERS)
+    others = [error_of(np.where(outlying_K, 2.0**power, 1.0), scheme) for power in range(8)]
+    assert error_of(chosen, scheme) <= 1.05 * min(others)
+    assert others[0] > 1.5 * min(others) < others[-1] / 1.5
+
+
+def test_the_ratio_is_that_of_what_is_left() -> None:
+    plain, eased = range_of(seen_in(OUTLYING_TK)), smoothing(OUTLYING_TK)
+    assert eased.reach.is_smoothed
+    assert eased.reach.ratio < 0.5 * plain.ratio
+    width = (eased.reach.high - eased.reach.low) / (plain.high - plain.low)
+    coarser = np.sqrt(np.average(eased.factor_K**2, weights=np.square(WEIGHT_KN).sum(axis=1)))
+    assert eased.reach.ratio == pytest.approx(plain.ratio * width * coarser, rel=0.07)
+    left_TK = OUTLYING_TK / eased.factor_K
+    assert left_TK.min() >= eased.reach.low
+    assert left_TK.max() <= eased.reach.high
+
+
+def test_channels_that_are_alike_stay_as_they_are() -> None:
+    kept = smoothing(ALIKE_TK)
+    assert kept.factor_K.max() <= 2
+    even = smoothing(np.sign(ALIKE_TK))
+    assert (even.factor_K == 1).all()
+    assert replace(even.reach, is_smoothed=False) == range_of(seen_in(np.sign(ALIKE_TK)))
+
+
+def test_a_channel_whose_weights_leave_no_room_is_not_divided() -> None:
+    heavy_KN = WEIGHT_KN.copy()
+    heavy_KN[OUTLIERS] *= 1000
+    assert (smoothing(OUTLYING_TK, others_KN=heavy_KN).factor_K[OUTLIERS] == 1).all()
+    assert (smoothing(OUTLYING_TK, heavy_KN).factor_K[OUTLIERS] == 1).all(), "the second product's is heavy"
+
+
+def test_with_one_scale_for_a_matrix_there_is_room_below_its_largest_weight() -> None:
+    """With one for each column, it is in one of them."""
+    heavy_KN = WEIGHT_KN.copy()
+    heavy_KN[OUTLIERS] *= 10
+    heavy_KN[0, 0] = 8 * np.abs(heavy_KN[OUTLIERS]).max()
+    per_column_K, per_matrix_K = (
+        smoothing(OUTLYING_TK, others_KN=heavy_KN, scheme=replace(DEFAULT, per_channel=each)).factor_K
+        for each in (True, False)
+    )
+    assert (per_matrix_K[OUTLIERS] > per_column_K[OUTLIERS]).all()
+
+
+@pytest.mark.parametrize("weight_KN", [WEIGHT_KN, np.zeros_like(WEIGHT_KN)])
+@pytest.mark.parametrize("values_TK", [np.zeros((3, 24)), np.zeros((0, 24))])
+def test_what_nothing_is_known_of_is_not_smoothed(values_TK: np.ndarray, weight_KN: np.ndarray) -> None:
+    kept = smoothing(values_TK.astype(np.float32), others_KN=weight_KN)
+    assert (kept.factor_K == 1).all()
+    assert kept.reach == Range(0, 0, np.inf, is_smoothed=True)
+
+
+def test_weights_of_nothing_but_zeros_are_no_division_by_zero() -> None:
+    assert np.isfinite(smoothing(OUTLYING_TK, others_KN=np.zeros_like(WEIGHT_KN)).reach.ratio)
+
+
+def test_products_of_one_activation_read_what_was_smoothed_once() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "W"], ["a"], name="first"),
+        helper.make_node("MatMul", ["x", "U"], ["b"], name="second"),
+        helper.make_node("MatMul", ["x", "V"], ["c"], name="exact"),
+        helper.make_node("Sum", ["a", "b", "c"], ["y"]),
+    ]
+    weights = {"W": WEIGHT_KN, "U": -2 * WEIGHT_KN, "V": WEIGHT_KN + 1}
+    graph, products = graph_of(nodes, {"x": OUTLYING_TK}, **weights), ["first", "second"]
+    (found,) = smoothable(graph.graph, products).values()
+    np.testing.assert_array_equal(matrices(graph.graph, found), [weights["W"], weights["U"]])
+    eased = smoothed(graph, {"x": smoothing(OUTLYING_TK, weights["U"]).factor_K}, products)
+    assert op_counts(eased) == {"MatMul": 3, "Sum": 1, "Mul": 1}
+    read = {node.name: node.input[0] for node in eased.graph.node if node.op_type == "MatMul"}
+    assert read == {"first": "x/smoothed", "second": "x/smoothed", "exact": "x"}
+    np.testing.assert_array_equal(answer(eased, {"x": OUTLYING_TK}), answer(graph, {"x": OUTLYING_TK}))
+
+
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_a_normalization_that_products_alone_read_smooths_by_its_own_vectors(has_bias: bool) -> None:
+    graph = normalized(has_bias=has_bias)
+    assert smoothed_at_no_cost(graph.graph, ["product"]) == {"x"}
+    eased = smoothed(graph, {"x": smoothing(OUTLYING_TK).factor_K}, ["product"])
+    assert op_counts(eased) == {"LayerNormalization": 1, "MatMul": 1, "Mul": 1 + has_bias}
+    constants = {tensor.name for tensor in eased.graph.initializer}
+    assert all(set(node.input) <= constants for node in eased.graph.node if node.op_type == "Mul")
+    np.testing.assert_array_equal(answer(eased, {"h": OUTLYING_TK}), answer(graph, {"h": OUTLYING_TK}))
+
+
+def test_a_normalization_that_is_read_as_it_is_stays() -> None:
+    graph = normalized(has_bias=True)
+    graph.graph.node[-1].output[0] = "p"
+    graph.graph.node.append(helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0))
+    graph.graph.node.append(helper.make_node("Add", ["p", "largest"], ["y"]))
+    assert not smoothed_at_no_cost(graph.graph, ["product"])
+    eased = smoothed(graph, {"x": smoothing(OUTLYING_TK).factor_K}, ["product"])
+    (multiplied,) = (node for node in eased.graph.node if node.op_type == "Mul")
+    assert (multiplied.input[0], multiplied.output[0]) == ("x", "x/smoothed")
+    np.testing.assert_array_equal(answer(eased, {"h": OUTLYING_TK}), answer(graph, {"h": OUTLYING_TK}))
+
+
+def test_a_weight_with_other_readers_is_left_alone() -> None:
+    """It would be in the file twice: of layers that are one, and of a vocabulary that is the embedding table."""
+    twice = [
+        helper.make_node("MatMul", ["x", "S"], ["h"], name="first"),
+        helper.make_node("MatMul", ["h", "S"], ["y"], name="second"),
+    ]
+    square = {"S": np.eye(24, dtype=np.float32)}
+    assert smoothable(graph_of(twice, {"x": OUTLYING_TK}, **square).graph, ["first", "second"]) == {}
+    transposed = [helper.make_node("Transpose", ["S"], ["T"], perm=[1, 0]), *twice]
+    for node in transposed[1:]:
+        node.input[1] = "T"
+    assert smoothable(graph_of(transposed, {"x": OUTLYING_TK}, **square).graph, ["first", "second"]) == {}
+    tied = [
+        helper.make_node("Gather", ["E", "ids"], ["h"]),
+        helper.make_node("Transpose", ["E"], ["E_t"], perm=[1, 0]),
+        helper.make_node("MatMul", ["h", "E_t"], ["y"], name="vocabulary"),
+    ]
+    assert smoothable(graph_of(tied, {"ids": np.arange(5)}, E=WEIGHT_KN).graph, ["vocabulary"]) == {}
+
+
+def test_the_given_graph_is_not_changed() -> None:
+    graph = normalized(has_bias=True)
+    before = graph.SerializeToString(deterministic=True)
+    eased = smoothed(graph, {"x": np.full(24, 2.0)}, ["product"])
+    assert graph.SerializeToString(deterministic=True) == before
+    weight = next(tensor for tensor in eased.graph.initializer if tensor.name == "W")
+    np.testing.assert_array_equal(numpy_helper.to_array(weight), 2 * WEIGHT_KN)
