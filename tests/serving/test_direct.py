@@ -23,6 +23,8 @@ FAULTY = {
     "null": b"null",
     "another key": b'{"input": "a text"}',
     "a number for a text": b'{"inputs": 7}',
+    "what Python cannot write": b'{"inputs": ' + b"[" * 1000 + b"]" * 1000 + b"}",
+    "a key of a million characters": b'{"' + b"k" * 1_000_000 + b'": 1, "inputs": "a text"}',
     "a model that is not there": b'{"inputs": "a text", "model": "nobody"}',
     "a text that is too long": b'{"inputs": "' + b"text " * 400 + b'"}',
 }
@@ -82,6 +84,12 @@ def test_a_fault_is_told_the_same_both_ways(client: httpx.Client, long: httpx.Cl
     answers = [each.post("/embed", content=body, headers=PLAIN) for each in (client, long)]
     assert told(answers[0]) == told(answers[1])
     assert answers[0].status_code in {400, 404, 422}
+    assert len(answers[0].content) < 2000
+
+
+def test_of_two_content_types_the_first_counts(client: httpx.Client) -> None:
+    types = [("content-type", "text/plain"), ("content-type", "application/json")]
+    assert client.post("/embed", content=b'{"inputs": "a text"}', headers=types).status_code == 415
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ from clozeline.serving.body_limit import replaying
 
 _TAKEN = {"request", "body", "timeout_milliseconds"}
 """What a function takes that can be called from here; the last has a default."""
-_JSON = (b"content-type", b"application/json")
+_TYPE = b"content-type"
+_JSON = (_TYPE, b"application/json")
 _TIMEOUT = b"x-timeout-ms"
 
 
@@ -79,11 +80,11 @@ def _known(route: BaseRoute) -> _Known | None:
 
 
 def _is_plain(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """JSON, and no wish for another time than the server's own."""
+    """JSON and nothing else, and no wish for another time than the server's own."""
     is_json = False
     for header in headers:
         if header == _JSON:
             is_json = True
-        elif header[0] == _TIMEOUT:
+        elif header[0] in (_TYPE, _TIMEOUT):
             return False
     return is_json

@@ -57,5 +57,13 @@ def problem(
 
 
 def shortened(value: object, limit: int = 160) -> str:
-    text = value if isinstance(value, str) else repr(value)
+    text = value if isinstance(value, str) else written(value)
     return text if len(text) <= limit else text[:limit] + "…"
+
+
+def written(value: object) -> str:
+    """`value` as Python writes it; JSON may be nested deeper than Python goes."""
+    try:
+        return repr(value)
+    except RecursionError:
+        return f"a {type(value).__name__} that is nested too deep to be shown"

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from clozeline.errors import ClozelineError, DataError
 from clozeline.inference.errors import NoMaskError, TargetError, TextError, TextTooLongError
 from clozeline.serving.dialects import refusal
-from clozeline.serving.errors import ApiError, problem, shortened
+from clozeline.serving.errors import ApiError, problem, shortened, written
 from clozeline.serving.refusals import internal_error
 from clozeline.serving.schemas import TAGS
 
@@ -59,11 +59,11 @@ async def _invalid(request: Request, error: Exception) -> Response:
     more = f" (1 of {len(faults)} faults)" if len(faults) > 1 else ""
     if fault["type"] == "unknown_key":
         context = fault["ctx"]
-        param = f"{param}.{context['key']}" if param else context["key"]
+        param = shortened(f"{param}.{context['key']}" if param else context["key"])
         told = problem(
             422,
             "unknown_key",
-            f"`{shortened(param)}` is not a key of this request{more}",
+            f"`{param}` is not a key of this request{more}",
             param=param,
             given=context["key"],
             expected=fault["msg"],
@@ -75,7 +75,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
         "invalid_request",
         f"`{param or 'the body'}` cannot be used{more}",
         param=param,
-        given="nothing" if fault["type"] == "missing" else repr(fault["input"]),
+        given="nothing" if fault["type"] == "missing" else written(fault["input"]),
         expected=_expected(fault),
         do="mend it; /docs has an example for each route",
     )

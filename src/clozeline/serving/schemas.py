@@ -90,6 +90,10 @@ TimeoutMilliseconds = Annotated[
 ]
 
 
+_COMPARED_CHARACTERS = 100
+"""Of a key that is not known: to compare a very long one would hold up other requests."""
+
+
 class RequestBody(BaseModel):
     """Nothing is guessed: a key that is not known, or a number in quotes, is refused."""
 
@@ -102,7 +106,7 @@ class RequestBody(BaseModel):
         unknown = [key for key in given if key not in known] if isinstance(given, dict) else []
         if not unknown:
             return given
-        near = difflib.get_close_matches(unknown[0], known, n=1)
+        near = difflib.get_close_matches(unknown[0][:_COMPARED_CHARACTERS], known, n=1)
         raise PydanticCustomError(
             "unknown_key",
             "one of: {known}",
