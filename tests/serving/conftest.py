@@ -86,6 +86,11 @@ def run_app(app: ASGIApp) -> Iterator[httpx.Client]:
         thread.join()
 
 
+def connection(client: httpx.Client) -> socket.socket:
+    """One of its own to the server of `client`, which is closed at the end of its `with`."""
+    return socket.create_connection((client.base_url.host, client.base_url.port or 0), timeout=20)
+
+
 def wait_until(condition: Callable[[], bool], timeout_seconds: float = 20) -> None:
     deadline = time.monotonic() + timeout_seconds
     while not condition():

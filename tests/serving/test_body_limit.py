@@ -13,7 +13,7 @@ from clozeline.serving.app import create_app
 from clozeline.serving.body_limit import BodyBounds
 from clozeline.serving.catalogue import Catalogue
 from clozeline.serving.service import Capacity, Service
-from tests.serving.conftest import wait_until
+from tests.serving.conftest import connection, wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 Opened = Callable[[BodyBounds], httpx.Client]
@@ -34,10 +34,10 @@ def opened(serving: Server, catalogue: Catalogue) -> Iterator[Opened]:
 
 def begun(client: httpx.Client) -> socket.socket:
     """A connection that has sent half of the body it says it has."""
-    connection = socket.create_connection((client.base_url.host, client.base_url.port or 0), timeout=20)
+    opened = connection(client)
     head = f"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {2 * HALF}\r\n\r\n"
-    connection.sendall(head.encode() + b'{"inputs": "a"'.ljust(HALF))
-    return connection
+    opened.sendall(head.encode() + b'{"inputs": "a"'.ljust(HALF))
+    return opened
 
 
 def rejected(client: httpx.Client, reason: str) -> bool:

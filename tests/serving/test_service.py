@@ -15,11 +15,12 @@ from starlette.types import ASGIApp
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.question import Rows
 from clozeline.inference.tokenization import TokenizedText
+from clozeline.serving import waiting
 from clozeline.serving.app import create_app
 from clozeline.serving.catalogue import Catalogue
 from clozeline.serving.scheduling.admission import Admission
 from clozeline.serving.service import Capacity, Service
-from tests.serving.conftest import wait_until
+from tests.serving.conftest import connection, wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 
@@ -118,6 +119,58 @@ def test_the_work_of_a_client_that_left_is_dropped(
         held.set()
         assert running.result().status_code == 200
         assert 'clozeline_rejections_total{reason="dropped"} 1.0' in client.get("/metrics").text
+
+
+@pytest.mark.parametrize("pause_seconds", [0, 0.05], ids=["both at once", "the second while the first is waited for"])
+def test_the_work_of_a_client_that_left_is_dropped_also_if_it_sent_another_request_meanwhile(
+    serving: Server, catalogue: Catalogue, held: threading.Event, caplog: pytest.LogCaptureFixture, pause_seconds: float
+) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
+        running = clients.submit(client.post, "/embed", json={"inputs": "a"})
+        wait_until(lambda: service.workers.num_running == 1)
+        with connection(client) as leaving:
+            leaving.sendall(EMBED)
+            time.sleep(pause_seconds)
+            leaving.sendall(EMBED)
+            wait_until(lambda: service.scheduler.waiting_tokens == 3)
+            time.sleep(0.06)
+        wait_until(lambda: service.scheduler.waiting_tokens == 0)
+        held.set()
+        assert running.result().status_code == 200
+        counts = client.get("/metrics").text
+    assert 'clozeline_rejections_total{reason="dropped"} 1.0' in counts
+    assert 'clozeline_requests_total{route="/embed",status="499"} 1.0' in counts
+    assert 'clozeline_requests_total{route="/embed",status="200"} 1.0' in counts
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("num_requests", [1, 2])
+def test_an_answer_that_nobody_was_there_to_hear_is_no_200(
+    serving: Server,
+    catalogue: Catalogue,
+    held: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    num_requests: int,
+) -> None:
+    monkeypatch.setattr(waiting, "_WATCH_AFTER_SECONDS", 30)  # its client leaves before it is watched
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service)) as client:
+        with connection(client) as leaving:
+            leaving.sendall(num_requests * EMBED)
+            wait_until(lambda: service.workers.num_running == 1)
+        assert client.get("/health/live").status_code == 200  # the loop has been round since
+        held.set()
+        wait_until(lambda: 'requests_total{route="/embed"' in client.get("/metrics").text)
+        assert 'requests_total{route="/embed",status="499"} 1.0' in client.get("/metrics").text
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+EMBED = b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n"
+EMBED += b'{"inputs": "a"}'
 
 
 def test_a_fault_of_the_graph_fails_its_requests_and_no_other(

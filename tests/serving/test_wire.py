@@ -2,8 +2,8 @@
 
 import json
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import httpx
 import pytest
@@ -14,14 +14,9 @@ from clozeline.serving.access import SECURITY_HEADERS
 from clozeline.serving.app import create_app
 from clozeline.serving.catalogue import Catalogue
 from clozeline.serving.service import Capacity, Service
+from tests.serving.conftest import connection
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
-
-
-@contextmanager
-def connection(client: httpx.Client) -> Iterator[socket.socket]:
-    with socket.create_connection((client.base_url.host, client.base_url.port or 0), timeout=20) as open_socket:
-        yield open_socket
 
 
 def rest(connection: socket.socket) -> bytes:

@@ -1,5 +1,6 @@
 """One line and one count for each request; nothing in them that a client wrote: no text, no query, no unknown path."""
 
+import asyncio
 import logging
 import time
 
@@ -10,6 +11,9 @@ from clozeline.serving.service import Service
 
 _LOG = logging.getLogger(__name__)
 _QUIET = HEALTH_PATHS | {"/metrics"}
+_CLIENT_LEFT = 499
+LISTENER = "clozeline.listener"
+"""Key of a scope under which wire.py gives the transport that the answer will take."""
 
 
 class RequestLog:
@@ -28,7 +32,8 @@ class RequestLog:
 
         async def noting(message: Message) -> None:
             nonlocal status
-            status = message.get("status", status)
+            if message["type"] == "http.response.start":
+                status = told_status(scope, message)
             await send(message)
 
         try:
@@ -45,6 +50,13 @@ def told_route(scope: Scope) -> str:
     """The route that answered, as the application wrote it."""
     path: str = getattr(scope.get("route"), "path", "(no route)")
     return path
+
+
+def told_status(scope: Scope, start: Message) -> int:
+    """The status of the answer that begins with `start`; 499 where nobody is there to hear it."""
+    listener: asyncio.BaseTransport | None = scope.get(LISTENER)
+    status: int = start["status"]
+    return _CLIENT_LEFT if listener and listener.is_closing() else status
 
 
 def told_method(scope: Scope) -> str:

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.serving.catalogue import Identity
 from clozeline.serving.collector import CollectorExporter
-from clozeline.serving.request_log import told_method, told_route
+from clozeline.serving.request_log import told_method, told_route, told_status
 from clozeline.serving.tracing import Moments
 
 
@@ -72,7 +72,7 @@ class Spans:
 
             async def noting(message: Message) -> None:
                 if message["type"] == "http.response.start":
-                    status: int = message["status"]
+                    status = told_status(scope, message)
                     span.set_attribute("http.response.status_code", status)
                     if status >= 500:
                         span.set_status(StatusCode.ERROR)

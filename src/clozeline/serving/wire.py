@@ -1,14 +1,17 @@
 """HTTP as it comes over the wire: uvicorn's, with bounds for heads, and no answer that is not JSON."""
 
 import asyncio
+from collections import deque
 from typing import cast
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from starlette.types import Scope
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from clozeline.serving.access import SECURITY_HEADERS
 from clozeline.serving.dialects import refusal
 from clozeline.serving.errors import ApiError
 from clozeline.serving.refusals import head_too_large, not_http
+from clozeline.serving.request_log import LISTENER
 
 MAX_HEAD_BYTES = 64 * 2**10
 """Request line and headers, beside what came with their first bytes. The parser itself would keep any number."""
@@ -17,18 +20,29 @@ HEAD_SECONDS = 20.0
 
 
 class JsonHttpProtocol(HttpToolsProtocol):
-    """A connection that ends when a head is no HTTP, is too large, or does not come to its end."""
+    """A connection that ends when a head is no HTTP, is too large, or does not come to its end.
+
+    Of a client that leaves, every request hears that is not answered. uvicorn tells the last one alone, and the one
+    that runs is another where a client sent the next before it had its answer.
+    """
 
     _reads_head = False
     _head_bytes = 0
     _head_timer: asyncio.TimerHandle | None = None
+    _unanswered: deque[RequestResponseCycle]
+    """In the order in which they came and are answered, which may begin with some that are by now."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._unanswered = deque()
         super().connection_made(cast("asyncio.Transport", transport))  # asyncio says less than uvicorn knows
         self._watch_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unwatch_head()
+        for cycle in self._unanswered:
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -52,6 +66,13 @@ class JsonHttpProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._reads_head = False
         super().on_headers_complete()
+        cast("Scope", self.scope)[LISTENER] = self.transport
+        while self._unanswered and self._unanswered[0].response_complete:
+            self._unanswered.popleft()
+        self._unanswered.append(self.cycle)
+        if len(self.pipeline) == 1:
+            # With one request in wait it is still read on: else nobody would hear that the client leaves.
+            self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(not_http())
