@@ -199,8 +199,9 @@ def test_a_path_that_is_not_there_is_told_and_the_nearest_offered(client: httpx.
     ("method", "path", "allowed"),
     [
         ("GET", "/embed", "POST"),
-        ("DELETE", "/models", "GET"),
-        ("OPTIONS", "/health", "GET"),
+        ("DELETE", "/models", "GET, HEAD"),
+        ("OPTIONS", "/health", "GET, HEAD"),
+        ("POST", "/openapi.json", "GET, HEAD"),
         ("PUT", "/classify", "POST"),
     ],
 )

@@ -16,6 +16,7 @@ from clozeline.serving.body_limit import BodyBounds, BodyLimit
 from clozeline.serving.direct import Direct
 from clozeline.serving.faults import Faults
 from clozeline.serving.handlers import add_handlers
+from clozeline.serving.head_requests import HeadRequests
 from clozeline.serving.openapi import DESCRIPTION, ask_for_keys
 from clozeline.serving.protocols import (
     embeddings_inference,
@@ -88,7 +89,7 @@ def create_app(service: Service, keys: ApiKeys | None = None, bounds: BodyBounds
         app.include_router(router)
     _add_pages(app)
     # Within what turns errors into answers: what a route raises is told as it always is.
-    app.router.middleware_stack = direct(app.router.middleware_stack, service)
+    app.router.middleware_stack = direct(HeadRequests(app.router.middleware_stack), service)
     if keys and keys.digests:
         ask_for_keys(app.openapi(), OPEN_PATHS)
     return app

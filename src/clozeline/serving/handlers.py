@@ -15,6 +15,7 @@ from clozeline.errors import ClozelineError, DataError
 from clozeline.inference.errors import NoMaskError, TargetError, TextError, TextTooLongError
 from clozeline.serving.dialects import refusal
 from clozeline.serving.errors import ApiError, problem, shortened, written
+from clozeline.serving.head_requests import answered_methods
 from clozeline.serving.refusals import internal_error
 from clozeline.serving.schemas import TAGS
 
@@ -123,14 +124,15 @@ def _no_route(request: Request, error: HTTPException) -> ApiError:
 
 
 def _wrong_method(request: Request, error: HTTPException) -> ApiError:
-    allowed = (error.headers or {}).get("Allow", "GET")
+    methods = answered_methods((error.headers or {}).get("Allow", "GET"))
+    allowed = ", ".join(methods)
     return problem(
         405,
         "wrong_method",
         "this path does not answer this method",
         given=f"{request.method} {request.url.path}",
         expected=allowed,
-        do=f"send {allowed} instead",
+        do=f"send {' or '.join(methods)} instead",
         headers={"allow": allowed},
     )
 
