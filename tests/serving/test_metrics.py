@@ -9,9 +9,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp
 
+from clozeline.serving.access import ApiKeys
 from clozeline.serving.app import create_app
 from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.limits import MAX_BODY_BYTES
 from clozeline.serving.service import Capacity, Service
+from tests.serving.conftest import connection, wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 
@@ -96,3 +99,39 @@ def test_what_no_route_answers_is_counted_without_the_words_of_the_client(
         text = client.get("/metrics").text
     assert 'clozeline_requests_total{route="(no route)",status="404"} 1.0' in text
     assert "secret-path" not in text
+
+
+@pytest.mark.parametrize(
+    ("path", "route"),
+    [
+        ("/embed", "/embed"),
+        ("/v2/models/secret-model/infer", "/v2/models/{model}/infer"),
+        ("/", "/"),
+        ("/openapi.json", "/openapi.json"),
+        ("/secret-path", "(no route)"),
+    ],
+)
+def test_what_is_refused_before_its_route_is_looked_for_is_counted_under_it(
+    fresh: AbstractContextManager[httpx.Client], path: str, route: str
+) -> None:
+    with fresh as client:
+        assert client.post(path, content=b" " * (MAX_BODY_BYTES + 1)).status_code == 413
+        with connection(client) as leaving:
+            leaving.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 15\r\n\r\n{{".encode())
+        left = f'clozeline_requests_total{{route="{route}",status="0"}} 1.0'
+        wait_until(lambda: left in client.get("/metrics").text)
+        text = client.get("/metrics").text
+    assert f'clozeline_requests_total{{route="{route}",status="413"}} 1.0' in text
+    assert "secret" not in text
+
+
+def test_who_has_no_key_is_counted_under_the_route_that_was_asked_for(serving: Server, catalogue: Catalogue) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service, ApiKeys.of(["a-key-of-some-length"]))) as client:
+        for method, path in (("POST", "/embed"), ("GET", "/v1/models/secret"), ("GET", "/secret")):
+            assert client.request(method, path).status_code == 401
+        text = client.get("/metrics", headers={"x-api-key": "a-key-of-some-length"}).text
+    for route in ("/embed", "/v1/models/{model}", "(no route)"):
+        assert f'clozeline_requests_total{{route="{route}",status="401"}} 1.0' in text
+    assert "secret" not in text

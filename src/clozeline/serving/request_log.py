@@ -4,6 +4,8 @@ import asyncio
 import logging
 import time
 
+from fastapi.routing import iter_route_contexts
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.serving import HEALTH_PATHS
@@ -39,6 +41,8 @@ class RequestLog:
         try:
             await self._app(scope, receive, noting)
         finally:
+            if "route" not in scope:
+                scope["route"] = _route_at(scope)
             path = told_route(scope)
             level = logging.DEBUG if path in _QUIET else logging.INFO
             seconds = time.perf_counter() - started
@@ -47,9 +51,15 @@ class RequestLog:
 
 
 def told_route(scope: Scope) -> str:
-    """The route that answered, as the application wrote it."""
+    """The route that was asked for, as the application wrote it."""
     path: str = getattr(scope.get("route"), "path", "(no route)")
     return path
+
+
+def _route_at(scope: Scope) -> BaseRoute | None:
+    """The route at the path of a request that was refused before anybody looked for one."""
+    routes = (context.original_route for context in iter_route_contexts(scope["app"].routes))
+    return next((route for route in routes if route.matches(scope)[0] is not Match.NONE), None)
 
 
 def told_status(scope: Scope, start: Message) -> int:
