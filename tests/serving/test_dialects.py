@@ -25,6 +25,7 @@ KEYS = {
     "/pipeline/fill-mask": {"error", "error_type"},
     "/embed": HOUSE,
 }
+JSON = "application/json"
 UNUSABLE = {"/v1/embeddings": 400, "/v2/models/encoder/infer": 400, "/invocations": 400}
 
 
@@ -38,10 +39,12 @@ def assert_says(answer: httpx.Response, path: str, status: int) -> None:
 
 @pytest.mark.parametrize("path", KEYS)
 def test_a_fault_of_the_body_is_told_in_the_words_of_the_protocol(client: httpx.Client, path: str) -> None:
-    headers = {"content-type": "application/json"}
+    headers = {"content-type": JSON}
     assert_says(client.post(path, content=b"{", headers=headers), path, 400)
     assert_says(client.post(path, json={"nothing": 1}), path, UNUSABLE.get(path, 422))
     assert_says(client.post(path, content=b" " * (MAX_BODY_BYTES + 1), headers=headers), path, 413)
+    assert_says(client.post(path, content=b"{}", headers=headers | {"content-encoding": "gzip"}), path, 415)
+    assert_says(client.post(path, content=b"{}", headers={"content-type": f"{JSON}; charset=utf-16"}), path, 415)
     assert_says(client.put(path), path, 405)
 
 

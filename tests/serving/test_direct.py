@@ -15,6 +15,7 @@ from tests.serving.test_openapi import ASKED, EXAMPLES, asked
 
 Serving = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 PLAIN = {"content-type": "application/json"}
+UNREAD = ({"content-type": "text/plain"}, PLAIN | {"content-encoding": "gzip"})
 OF_THE_MOMENT = {"date", "x-tokenization-time", "x-queue-time", "x-inference-time", "x-total-time"}
 FAULTY = {
     "no JSON": b'{"inputs": ',
@@ -96,12 +97,24 @@ def test_of_two_content_types_the_first_counts(client: httpx.Client) -> None:
     ("headers", "status"),
     [
         ({"content-type": "application/json; charset=utf-8"}, 200),
+        ({"content-type": "application/json; charset=utf-16"}, 415),
         ({"content-type": "text/plain"}, 415),
         ({}, 415),
         (PLAIN | {"x-timeout-ms": "5000"}, 200),
         (PLAIN | {"x-timeout-ms": "soon"}, 422),
+        (PLAIN | {"content-encoding": "identity"}, 200),
+        (PLAIN | {"content-encoding": "gzip"}, 415),
     ],
-    ids=["another name of JSON", "text", "no type", "a timeout", "no timeout"],
+    ids=[
+        "another name of JSON",
+        "other letters",
+        "text",
+        "no type",
+        "a timeout",
+        "no timeout",
+        "as it is",
+        "compressed",
+    ],
 )
 def test_what_is_not_plain_goes_the_long_way(
     client: httpx.Client, short: httpx.Client, headers: dict[str, str], status: int
@@ -116,8 +129,11 @@ def test_answers_that_are_kept_are_looked_for_on_the_long_way(catalogue: Catalog
     assert not direct(nothing, service).paths
     with serving(create_app(service)) as client:
         answers = [client.post("/embed", json={"inputs": "a text"}) for _ in range(2)]
+        content = answers[0].request.content
+        unread = [client.post("/embed", content=content, headers=headers).status_code for headers in UNREAD]
     assert [answer.headers.get("x-cache") for answer in answers] == [None, "hit"]
     assert answers[0].content == answers[1].content
+    assert unread == [415, 415]  # whatever is kept for these very bytes
 
 
 def test_a_request_is_counted_under_its_route(client: httpx.Client) -> None:

@@ -1,5 +1,6 @@
 """Whatever is wrong with a request, the answer is a 4xx in the one envelope, and says what to do."""
 
+import gzip
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -54,10 +55,45 @@ def test_another_content_type_is_named(client: httpx.Client, content_type: str) 
     assert_envelope(answer, 415, "not_json")
 
 
-def test_json_by_any_of_its_names_is_read(client: httpx.Client) -> None:
-    for content_type in ("application/json; charset=utf-8", "Application/JSON", "application/vnd.api+json"):
-        answer = client.post("/embed", content=b'{"inputs": "a"}', headers={"content-type": content_type})
-        assert answer.status_code == 200
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "Application/JSON",
+        "application/vnd.api+json",
+        "application/json; charset=utf-8",
+        'application/json; charset="UTF-8"',
+        "application/json;CHARSET=utf8",
+        "application/json; version=1",
+    ],
+)
+def test_json_by_any_of_its_names_is_read(client: httpx.Client, content_type: str) -> None:
+    answer = client.post("/embed", content=b'{"inputs": "a"}', headers={"content-type": content_type})
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("charset", ["iso-8859-1", '"utf-16"', "Windows-1252", "é", ""])
+def test_letters_that_are_not_utf_8_are_named(client: httpx.Client, charset: str) -> None:
+    content_type = f"application/json; charset={charset}"
+    answer = client.post("/embed", content=b'{"inputs": "a"}', headers={b"content-type": content_type.encode()})
+    error = assert_envelope(answer, 415, "not_utf8")
+    assert charset.isascii() is (content_type in error["given"])
+    assert "charset=utf-8" in error["expected"]
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "x-unheard", "GZIP", "identity, gzip"])
+def test_a_body_that_is_compressed_is_told_so(client: httpx.Client, encoding: str) -> None:
+    content = gzip.compress(b'{"inputs": "a"}')
+    answer = client.post("/embed", content=content, headers=JSON | {"content-encoding": encoding})
+    error = assert_envelope(answer, 415, "compressed_body")
+    assert error["given"] == f"content-encoding: {encoding}"
+    assert "no content-encoding" in error["expected"]
+    assert answer.headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize("encoding", ["identity", "Identity", ""])
+def test_a_body_that_is_said_not_to_be_compressed_is_read(client: httpx.Client, encoding: str) -> None:
+    headers = JSON | {"content-encoding": encoding}
+    assert client.post("/embed", content=b'{"inputs": "a"}', headers=headers).status_code == 200
 
 
 @pytest.mark.parametrize(

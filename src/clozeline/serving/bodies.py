@@ -1,4 +1,4 @@
-"""Routes that read JSON and nothing else: content type and syntax are checked before the fields are."""
+"""Routes that read JSON and nothing else: content type, encoding and syntax are checked before the fields are."""
 
 import re
 from collections.abc import Callable, Coroutine
@@ -9,16 +9,19 @@ from typing import Any
 import orjson
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from starlette.datastructures import Headers
 
 from clozeline.serving.answer_cache import AnswerCache
 from clozeline.serving.errors import problem
 from clozeline.serving.service import service_of
 
 _JSON_TYPE = re.compile(r"application/(.+\+)?json")
+_UTF_8 = ("utf-8", "utf8")
+_AS_IT_IS = ("identity", "")
 
 
 class JsonRoute(APIRoute):
-    """Answers 415 to another content type and 400 to what is not JSON (UTF-8, no lone surrogates, no NaN)."""
+    """Answers 415 to another content type or encoding, 400 to what is not JSON (UTF-8, no lone surrogates, no NaN)."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -27,6 +30,8 @@ class JsonRoute(APIRoute):
         async def handle_json(request: Request) -> Response:
             if not reads_body:
                 return await handle(request)
+            _check_content_type(request.headers.get("content-type"))
+            check_encoding(request.headers)
             cache = service_of(request).cache
             if not cache.is_on:
                 return await handle(await _parsed(request))
@@ -64,7 +69,6 @@ class JsonRequest(Request):
 
 
 async def _parsed(request: Request) -> Request:
-    _check_content_type(request.headers.get("content-type"))
     parsed = JsonRequest(request.scope, request.receive)
     parsed.raw = await request.body()
     parsed.content = parse_json(parsed.raw)
@@ -86,10 +90,33 @@ def parse_json(raw: bytes) -> Any:
         ) from error
 
 
+def check_encoding(headers: Headers) -> None:
+    """Raises ApiError: 415, the body is compressed, or its letters are said to be others than UTF-8."""
+    codings = ", ".join(headers.getlist("content-encoding"))
+    if any(coding.strip().lower() not in _AS_IT_IS for coding in codings.split(",")):
+        raise problem(
+            415,
+            "compressed_body",
+            "the body is compressed, and only plain bodies are read here",
+            given=f"content-encoding: {codings}",
+            expected="JSON as it is, with no content-encoding",
+            do="send it uncompressed; of a large one, the texts in several requests",
+            headers={"accept-encoding": "identity"},
+        )
+    content_type = headers.get("content-type", "")
+    if str(_parsed_type(content_type).get_param("charset", "utf-8")).lower() not in _UTF_8:
+        raise problem(
+            415,
+            "not_utf8",
+            "the body is said to be in letters that are not read here",
+            given=f"content-type: {content_type}",
+            expected="JSON in UTF-8, with charset=utf-8 or no charset",
+            do="encode the body as UTF-8 and correct the header",
+        )
+
+
 def _check_content_type(given: str | None) -> None:
-    parsed = Message()
-    parsed["content-type"] = given or ""
-    if given is None or not _JSON_TYPE.fullmatch(parsed.get_content_type()):
+    if given is None or not _JSON_TYPE.fullmatch(_parsed_type(given).get_content_type()):
         raise problem(
             415,
             "not_json",
@@ -98,3 +125,9 @@ def _check_content_type(given: str | None) -> None:
             expected="content-type: application/json",
             do="add the header (curl: -H 'content-type: application/json')",
         )
+
+
+def _parsed_type(content_type: str) -> Message:
+    parsed = Message()
+    parsed["content-type"] = content_type
+    return parsed

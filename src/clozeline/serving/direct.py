@@ -25,7 +25,8 @@ _TAKEN = {"request", "body", "timeout_milliseconds"}
 """What a function takes that can be called from here; the last has a default."""
 _TYPE = b"content-type"
 _JSON = (_TYPE, b"application/json")
-_TIMEOUT = b"x-timeout-ms"
+_TO_BE_READ = (_TYPE, b"x-timeout-ms", b"content-encoding")
+"""Headers that say more than that the body is JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +81,11 @@ def _known(route: BaseRoute) -> _Known | None:
 
 
 def _is_plain(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """JSON and nothing else, and no wish for another time than the server's own."""
+    """JSON as it is and nothing else, and no wish for another time than the server's own."""
     is_json = False
     for header in headers:
         if header == _JSON:
             is_json = True
-        elif header[0] in (_TYPE, _TIMEOUT):
+        elif header[0] in _TO_BE_READ:
             return False
     return is_json

@@ -108,7 +108,7 @@ def refusals(dialect: Dialect) -> Responses:
         404: "No such model, or no such label",
         408: "The body did not come to its end",
         413: "The body is too large",
-        415: "The content type is not JSON",
+        415: "The content type is not JSON in UTF-8, or the body is compressed",
         429: "Too much work waits; Retry-After says when to come back",
         503: _LATER,
         504: "The deadline of the request passed",

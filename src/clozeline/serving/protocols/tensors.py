@@ -18,7 +18,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field
 
-from clozeline.serving.bodies import JsonRequest, parse_json
+from clozeline.serving.bodies import JsonRequest, check_encoding, parse_json
 from clozeline.serving.errors import ApiError, problem
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.schemas import RequestBody
@@ -74,6 +74,7 @@ class TensorRoute(APIRoute):
 
 
 async def _parsed(request: Request) -> Request:
+    check_encoding(request.headers)
     raw = await request.body()
     length = request.headers.get(HEADER_LENGTH, str(len(raw)))
     if not length.isdecimal() or int(length) > len(raw):
