@@ -1,5 +1,6 @@
 """What comes over a connection and is no request: told in JSON, held in bounds, and hung up on."""
 
+import gc
 import json
 import socket
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from contextlib import AbstractContextManager
 import httpx
 import pytest
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from clozeline.serving import wire
 from clozeline.serving.access import SECURITY_HEADERS
@@ -62,6 +64,17 @@ def test_a_long_body_is_no_long_head_and_one_request_may_follow_the_other(client
     with connection(client) as opened:
         opened.sendall(2 * (head.encode() + body) + last)
         assert rest(opened).count(b"HTTP/1.1 200 ") == 3
+
+
+def test_a_connection_keeps_nothing_of_what_it_has_answered(client: httpx.Client) -> None:
+    asked = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+    with connection(client) as opened:
+        for _ in range(50):
+            opened.sendall(asked)
+            assert opened.recv(65_536).startswith(b"HTTP/1.1 200 ")
+        gc.collect()
+        kept = [one for one in gc.get_objects() if isinstance(one, RequestResponseCycle)]
+    assert len(kept) < 40  # the last of each connection
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nhost:"])

@@ -13,16 +13,9 @@ class HeadRequests:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "HEAD":
-            await self._app(scope, receive, send)
-            return
-        # A copy: the server, the log and the counts are to know what was asked.
-        asked = {**scope, "method": "GET"}
-        try:
-            await self._app(asked, receive, send)
-        finally:
-            if "route" in asked:
-                scope["route"] = asked["route"]
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # a copy: the server, the log and the counts are to know what was asked
+        await self._app(scope, receive, send)
 
 
 def answered_methods(methods: str) -> list[str]:

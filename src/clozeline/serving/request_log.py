@@ -57,7 +57,7 @@ def told_route(scope: Scope) -> str:
 
 
 def _route_at(scope: Scope) -> BaseRoute | None:
-    """The route at the path of a request that was refused before anybody looked for one."""
+    """The route at the path of a request that was refused before anybody looked for one, or that is a HEAD."""
     routes = (context.original_route for context in iter_route_contexts(scope["app"].routes))
     return next((route for route in routes if route.matches(scope)[0] is not Match.NONE), None)
 
