@@ -9,7 +9,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from clozeline.errors import DataError
 from clozeline.inference.classifier import Classifier
+from clozeline.inference.errors import NotAPairError
 from clozeline.inference.package import load
+from tests.tiny_packages import write_ranker
 
 TEXTS = ["returns a tensor", "small models answer quickly on ordinary processors", "the file is empty"]
 
@@ -47,3 +49,13 @@ def test_no_more_labels_than_there_are(classifier: Classifier) -> None:
 def test_zero_labels_cannot_be_asked_for(classifier: Classifier) -> None:
     with pytest.raises(DataError, match="top_k"):
         classifier.classify(TEXTS, top_k=0)
+
+
+def test_a_text_alone_is_none_for_a_model_of_pairs(tmp_path: Path) -> None:
+    write_ranker(tmp_path / "ranker")
+    ranker = load(tmp_path / "ranker")
+    assert isinstance(ranker, Classifier)
+    with pytest.raises(NotAPairError, match="text 1 stands alone") as caught:
+        ranker.classify([("open", "the file"), "the list"])
+    assert caught.value.number == 1
+    assert caught.value.given == "'the list'"

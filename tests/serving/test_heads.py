@@ -7,7 +7,10 @@ import numpy as np
 import pytest
 
 from clozeline.inference.entities import Aggregation
+from clozeline.serving.app import create_app
 from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.service import Capacity, Service
+from tests.serving.conftest import run_app
 from tests.tiny_packages import TAGS, TOPICS
 
 TEXT = "open the lists of a file"
@@ -65,6 +68,34 @@ def test_pairs_are_asked_of_the_model_that_reads_pairs(client: httpx.Client, cat
 def test_what_is_no_pair_is_named(client: httpx.Client, body: object, status: int, param: str) -> None:
     refused = client.post("/classify", json=body)
     assert (refused.status_code, refused.json()["error"]["param"]) == (status, param)
+
+
+@pytest.mark.parametrize(
+    ("route", "asked", "param", "how"),
+    [
+        ("/classify", {"inputs": TEXT, "model": "ranker"}, "inputs[0]", '"text_pair"'),
+        ("/classify", {"inputs": ["a", TEXT], "model": "ranker"}, "inputs[0]", '"text_pair"'),
+        ("/pipeline/text-classification", {"inputs": TEXT, "model": "ranker"}, None, '"text_pair"'),
+        ("/predict", {"inputs": [["open", "the file"], [TEXT]]}, None, "to /predict"),
+    ],
+)
+def test_a_text_alone_is_refused_by_a_model_of_pairs(
+    client: httpx.Client, route: str, asked: object, param: str | None, how: str
+) -> None:
+    refused = client.post(route, json=asked)
+    told = refused.json()["error"]
+    assert refused.status_code == 422
+    assert param is None or (told["code"], told["param"]) == ("not_a_pair", param)
+    assert "stands alone, and the model reads two texts together" in str(told)
+    assert how in str(told)
+
+
+@pytest.mark.parametrize("route", ["/classify", "/predict"])
+def test_a_text_alone_is_refused_where_all_models_are_of_pairs(catalogue: Catalogue, route: str) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(Catalogue([catalogue.named("ranker")]))
+    with run_app(create_app(service)) as client:
+        assert client.post(route, json={"inputs": TEXT}).status_code == 422
 
 
 def test_the_card_says_how_labels_are_given(client: httpx.Client) -> None:

@@ -6,6 +6,7 @@ C classes.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from clozeline.inference.errors import NotAPairError
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import AnyQuestion, Question, Rows
 from clozeline.inference.scores import ScoreFunction, check_top_k, scored
@@ -47,6 +48,7 @@ class Classifier(OpenModel):
 
         Raises:
             TextTooLongError: a text is longer than `manifest.max_length` tokens and `truncate` is not set.
+            NotAPairError: a text stands alone, and the model was trained on pairs.
             DataError: `top_k` is below 1.
         """
         return self.answers(self.classifying(texts, top_k=top_k, truncate=truncate))
@@ -63,6 +65,8 @@ class Classifier(OpenModel):
         trained with); raises the same.
         """
         check_top_k(top_k)
+        if self.manifest.reads_pairs:
+            _check_pairs(texts)
         to_scores = function or self.manifest.label_scores
 
         def read(position: int, logits_C: Rows) -> list[LabelScore]:
@@ -74,3 +78,17 @@ class Classifier(OpenModel):
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         given = [(text, text) for text in texts] if self.manifest.reads_pairs else texts
         return self.classifying(given, truncate=True)
+
+
+def _check_pairs(given: Sequence[Given]) -> None:
+    """To a text alone the model would give labels as sure as any, and they would mean nothing."""
+    for number, one in enumerate(given):
+        if isinstance(one, str):
+            raise NotAPairError(
+                "stands alone, and the model reads two texts together",
+                number=number,
+                given=repr(one[:60]),
+                expected="a pair of texts, for the model was trained on pairs",
+                do='give its second text with it: {"text": "…", "text_pair": "…"}, to /predict ["…", "…"], '
+                'in Python ("…", "…")',
+            )

@@ -4,6 +4,7 @@ DataError
 ├── TextError             one of the texts given; `number` says which
 │   ├── TextTooLongError
 │   ├── NoMaskError
+│   ├── NotAPairError
 │   └── NotUnicodeError
 └── TargetError           a target is not one token of the vocabulary
 ArtifactError
@@ -28,6 +29,10 @@ class TextTooLongError(TextError):
 
 class NoMaskError(TextError):
     """The text has no mask, or the mask was cut off."""
+
+
+class NotAPairError(TextError):
+    """The text stands alone, and the model reads two together."""
 
 
 class NotUnicodeError(TextError):
