@@ -28,16 +28,24 @@ Documents = Sequence[np.ndarray]
 TokensMaker = Callable[[Documents, Documents], Path]
 
 
-def pytest_configure() -> None:
-    """Let the processes that tests start hear Ctrl-C and SIGHUP: a shell that runs us in the background, or `nohup`,
-    has switched them off. Beside other workers, each has its share of the cores, with what its tests start.
+def pytest_addoption() -> None:
+    """Beside other workers, each has its share of the cores, with what its tests start.
+
+    No option comes of it: pytest calls this hook as soon as it has read this file, and `pytest_configure` only after it
+    has read those of the rooms whose files were named. Some of them import torch, which reads these variables.
     """
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if num_workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
         assert "torch" not in sys.modules, "it has read these variables already"
         os.environ.setdefault("OMP_NUM_THREADS", str(max(num_cores() // int(num_workers), 1)))
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def pytest_configure() -> None:
+    """Let the processes that tests start hear Ctrl-C and SIGHUP: a shell that runs us in the background, or `nohup`,
+    has switched them off.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture
