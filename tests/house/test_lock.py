@@ -1,0 +1,56 @@
+"""requirements.lock pins whatever is installed with the project, on each Python that pyproject.toml promises."""
+
+import tomllib
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+LOCK = [Requirement(line) for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()]
+PYTHONS = ("3.11.0", "3.11.15", "3.12.0", "3.13.0", "3.14.0")
+OPEN = {"setuptools"}
+"""The tool that installs. Its docstrings, were it pinned, would be part of the corpus."""
+
+
+def is_for(requirement: Requirement, python: str, extra: str = "") -> bool:
+    told = {"python_full_version": python, "python_version": python.rpartition(".")[0], "extra": extra}
+    return requirement.marker is None or requirement.marker.evaluate(told)
+
+
+def needed(python: str) -> Iterator[Requirement]:
+    """What the project asks for in all its extras, what that asks for, and so on."""
+    waiting = [Requirement(line) for lines in PROJECT["optional-dependencies"].values() for line in lines]
+    waiting += [Requirement(line) for line in PROJECT["dependencies"]]
+    seen = set()
+    while waiting:
+        asked = waiting.pop()
+        yield asked
+        for extra in {"", *asked.extras}:
+            if (asked.name, extra) not in seen:
+                seen.add((asked.name, extra))
+                waiting += [one for one in asked_by(asked.name) if is_for(one, python, extra)]
+
+
+def asked_by(name: str) -> list[Requirement]:
+    try:
+        return [Requirement(line) for line in metadata.requires(name) or ()]
+    except metadata.PackageNotFoundError:  # one that another Python needs
+        return []
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_what_is_installed_is_pinned_and_as_those_ask_who_need_it(python: str) -> None:
+    assert python in SpecifierSet(PROJECT["requires-python"])
+    pins = {canonicalize_name(pin.name): pin for pin in LOCK if is_for(pin, python)}
+    asked = {one for one in needed(python) if canonicalize_name(one.name) not in OPEN}
+    assert {one.name for one in asked if canonicalize_name(one.name) not in pins} == set()
+    for one in asked:
+        (pin,) = pins[canonicalize_name(one.name)].specifier
+        assert pin.operator == "=="
+        assert one.specifier.contains(pin.version, prereleases=True), f"{one}, and the lock says {pin.version}"
