@@ -27,6 +27,7 @@ from flows.git_state import git_tags
 from flows.inputs import require_inputs, unlabelled_tasks
 from flows.plain_errors import tell_errors_plainly
 from flows.run_lock import run_lock
+from flows.run_logs import forget_old_runs
 from flows.stage_environment import stage_environment
 from flows.stage_graph import StageNode, fingerprint, read_stage_graph
 from flows.stage_process import StageProcesses
@@ -100,6 +101,7 @@ def pipeline(project: Path = Path()) -> list[StageResult]:
     set_defaults(workspace)
     params = read_params(workspace.root / "params.yaml")
     with run_lock(workspace.lock_file) as lock:
+        forget_old_runs(workspace.logs)
         graph = read_stage_graph(workspace.root)
         _warn_of_missing_labels(params)
         require_inputs(workspace.root, graph, done={node.name for node in graph if not node.is_changed})

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from mlflow.entities import Run
@@ -20,6 +21,7 @@ from clozeline.workspace import Workspace
 from flows import pipeline as pipeline_module
 from flows.pipeline import StageResult, pipeline
 from flows.run_lock import run_lock
+from flows.run_logs import NUM_KEPT
 from flows.stage_graph import read_stage_graph
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
@@ -184,6 +186,19 @@ def test_bad_input_is_tried_once_and_its_error_is_the_stage_s_own(toy: Path, cap
     assert "raw.txt is bad" in child.data.tags["error"]
     assert failed.data.tags["dvc.outcome.upper"] == "failed"
     assert "dvc.outcome.count" not in failed.data.tags
+
+
+def test_a_run_forgets_the_logs_of_old_ones(toy: Path) -> None:
+    old = [toy / "work/logs" / str(UUID(int=number)) for number in range(NUM_KEPT + 1)]
+    for number, folder in enumerate(old):
+        folder.mkdir(parents=True)
+        os.utime(folder, (number, number))
+    (toy / "raw.txt").write_text("bad")
+    with pytest.raises(DataError):
+        pipeline(toy)
+    assert not old[0].exists()
+    assert all(folder.exists() for folder in old[1:])
+    assert len([*(toy / "work/logs").glob("*/upper.log")]) == 1
 
 
 def test_what_may_pass_is_tried_again(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
