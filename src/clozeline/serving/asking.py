@@ -21,6 +21,9 @@ from clozeline.serving.waiting import outcome
 Answer = TypeVar("Answer")
 Made = TypeVar("Made")
 
+TIMES = ("x-tokenization-time", "x-queue-time", "x-inference-time", "x-total-time")
+"""Headers that say where the time of a request went, in milliseconds; the last is the sum."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[Answer]):
@@ -184,14 +187,13 @@ class Asking:
         moments = Moments(patience.arrived_seconds, submitted_seconds, started_seconds, now_seconds)
         tokens = sum(ticket.tokens for ticket in tickets)
         self._tracing.answered(served.identity, moments, sum(len(ticket.entries) for ticket in tickets), tokens)
+        spent_seconds = (
+            submitted_seconds - patience.arrived_seconds,
+            queue_seconds,
+            inference_seconds,
+            now_seconds - patience.arrived_seconds,
+        )
         return {
             "x-compute-tokens": str(tokens),
-            "x-tokenization-time": _milliseconds(submitted_seconds - patience.arrived_seconds),
-            "x-queue-time": _milliseconds(queue_seconds),
-            "x-inference-time": _milliseconds(inference_seconds),
-            "x-total-time": _milliseconds(now_seconds - patience.arrived_seconds),
+            **{name: f"{1000 * seconds:.2f}" for name, seconds in zip(TIMES, spent_seconds, strict=True)},
         }
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{1000 * seconds:.2f}"

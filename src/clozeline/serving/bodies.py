@@ -9,15 +9,18 @@ from typing import Any
 import orjson
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import Headers
 
-from clozeline.serving.answer_cache import AnswerCache
+from clozeline.serving import schemas
+from clozeline.serving.asking import TIMES
 from clozeline.serving.errors import problem
 from clozeline.serving.service import service_of
 
 _JSON_TYPE = re.compile(r"application/(.+\+)?json")
 _UTF_8 = ("utf-8", "utf8")
 _AS_IT_IS = ("identity", "")
+_TIMEOUT: TypeAdapter[int | None] = TypeAdapter(schemas.TimeoutMilliseconds)
 
 
 class JsonRoute(APIRoute):
@@ -32,27 +35,36 @@ class JsonRoute(APIRoute):
                 return await handle(request)
             _check_content_type(request.headers.get("content-type"))
             check_encoding(request.headers)
-            cache = service_of(request).cache
-            if not cache.is_on:
-                return await handle(await _parsed(request))
-            return await _kept_or_made(cache, request, handle)
+            if service_of(request).cache.is_on and _says_no_time_or_a_right_one(request):
+                return await _kept_or_made(request, handle)
+            return await handle(await _parsed(request))
 
         return handle_json
 
 
-async def _kept_or_made(
-    cache: AnswerCache, request: Request, handle: Callable[[Request], Coroutine[Any, Any, Response]]
-) -> Response:
+async def _kept_or_made(request: Request, handle: Callable[[Request], Coroutine[Any, Any, Response]]) -> Response:
     """The answer to the very same body as before, or a new one, which is kept if it is one."""
-    key = (request.url.path, await request.body(), service_of(request).catalogue.num_swaps)
-    kept = cache.find(key)
+    service = service_of(request)
+    key = (request.url.path, await request.body(), service.catalogue.num_swaps)
+    kept = service.cache.find(key)
+    service.metrics.looked_for_a_kept_answer(was_there=kept is not None)
     if kept:
         body, headers = kept
-        return Response(body, headers=headers | {"x-cache": "hit"})
+        no_time = {name: "0.00" for name in TIMES if name in headers}  # those that were kept are another request's
+        return Response(body, headers=headers | no_time | {"x-cache": "hit"})
     response = await handle(await _parsed(request))
     if response.status_code == HTTPStatus.OK:
-        cache.keep(key, bytes(response.body), dict(response.headers))
+        service.cache.keep(key, bytes(response.body), dict(response.headers))
     return response
+
+
+def _says_no_time_or_a_right_one(request: Request) -> bool:
+    """Of the headers that a route reads there is one more; a wrong one is refused whether or not an answer is there."""
+    try:
+        _TIMEOUT.validate_python(request.headers.get("x-timeout-ms"))
+    except ValidationError:
+        return False
+    return True
 
 
 class JsonRequest(Request):

@@ -28,6 +28,7 @@ class Metrics:
         self._requests = self._counter("requests", "Requests answered", "route", "status")
         self._request_seconds = self._histogram("request_seconds", "From the head to the answer", _SECONDS, "route")
         self._rejections = self._counter("rejections", "Requests that were not computed, or not to the end", "reason")
+        self._kept_answers = self._counter("kept_answers", "Looks for an answer that was kept: hit or miss", "result")
         self._tokenize = self._histogram("tokenize_seconds", "Tokenization of a request", _SECONDS, "model")
         self._queue = self._histogram("queue_seconds", "From admission to the first text that runs", _SECONDS, "model")
         self._inference = self._histogram("inference_seconds", "From there to the last answer", _SECONDS, "model")
@@ -51,6 +52,9 @@ class Metrics:
 
     def rejected(self, reason: str) -> None:
         self._rejections.labels(reason).inc()
+
+    def looked_for_a_kept_answer(self, *, was_there: bool) -> None:
+        self._kept_answers.labels("hit" if was_there else "miss").inc()
 
     def admitted(
         self, served: ServedModel[OpenModel], questions: Sequence[AnyQuestion], tokenize_seconds: float
