@@ -10,18 +10,51 @@ const make = (tag, parent, text = "", name = "") => {
 };
 let key = "";
 
+class Refusal extends Error {
+  constructor(told) {
+    super(told.message);
+    this.told = told;
+  }
+}
+
+const GONE = {
+  message: "the server does not answer",
+  given: "no connection to it",
+  expected: "a server that runs",
+  do: "look whether it still runs, then load this page again",
+};
+
 async function ask(path, body) {
   const headers = { "content-type": "application/json" };
   if (key) headers.authorization = `Bearer ${key}`;
   const started = performance.now();
-  const answer = await fetch(path, body ? { method: "POST", headers, body: JSON.stringify(body) } : { headers });
+  const answer = await fetch(path, body ? { method: "POST", headers, body: JSON.stringify(body) } : { headers })
+    .catch(() => { throw new Refusal(GONE); });
   const content = await answer.json();
   if (!answer.ok) {
     if (answer.status === 401) find("#key").hidden = false;
-    const { message, given, expected } = content.error;
-    throw new Error(`${message}. Given: ${given}. Expected: ${expected}.`);
+    throw new Refusal(content.error);
   }
   return { content, headers: answer.headers, roundTrip: performance.now() - started };
+}
+
+// The server has names of its own for what it was sent, and counts from 0: a person is told what the page calls it.
+function titleOf(param, parent) {
+  const fields = [...parent.querySelectorAll("[data-param]")].filter((one) => !one.disabled);
+  for (const name of [param, param?.replace(/\[\d+\]$/, "")]) {
+    const called = fields.filter((one) => one.dataset.param.split(" ").includes(name));
+    if (called.length === 1) return `“${find(`label[for="${called[0].id}"]`, parent).textContent}”`;
+  }
+  return "";
+}
+
+function inWords(error, parent) {
+  if (!(error instanceof Refusal)) return error.message;
+  const { message, param, given, expected, do: remedy } = error.told;
+  const [name, place] = message.match(/^text \d+(?= )|^`(.*?)`/) ?? [];
+  const title = titleOf(place ?? param, parent) || (place ? name : "the text");
+  const said = name ? message.replace(name, () => title) : message;
+  return `${said}. Given: ${given}. Expected: ${expected}. What to do: ${remedy}.`;
 }
 
 function tell(parent, { headers, roundTrip }) {
@@ -67,7 +100,7 @@ function marked(parent, text, spans) {
 async function fill(section, result, { name: model }) {
   const field = find("#fill-text");
   const inputs = field.value;
-  const answer = await ask("/fill-mask", { inputs, model, parameters: { top_k: 8 } });
+  const answer = await ask("/fill-mask", { inputs, model, parameters: { top_k: NUM_RANKED } });
   const masks = Array.isArray(answer.content[0]) ? answer.content : [answer.content];
   result.replaceChildren();
   masks.forEach((candidates, place) => {
@@ -95,16 +128,16 @@ async function compare(section, result, { name: model }) {
   return answer;
 }
 
-async function classify(section, result, { name: model, decision_threshold: threshold, reads_pairs: isOfPairs }) {
+async function classify(section, result, { name: model, labels, decision_threshold: threshold, reads_pairs: isOfPairs }) {
   const text = find("#classify-text").value;
   const inputs = isOfPairs ? { text, text_pair: find("#classify-other").value } : text;
-  const answer = await ask("/classify", { inputs, model, parameters: { top_k: 8 } });
-  const [scores] = answer.content;
   const several = threshold !== null && threshold !== undefined;
+  const answer = await ask("/classify", { inputs, model, parameters: several ? { labels } : { top_k: NUM_RANKED } });
+  const [scores] = answer.content;
   const given = scores.filter((one) => several && one.score > threshold);
   result.replaceChildren();
   make("h3", result, "Likeliest labels");
-  ranking(result, scores.map((one) => ({ name: one.label, score: one.score, given: given.includes(one) })));
+  ranking(result, scores.slice(0, Math.max(NUM_RANKED, given.length)).map((one) => ({ name: one.label, score: one.score, given: given.includes(one) })));
   if (several) {
     make("p", result, given.length ? `Given: ${given.map((one) => one.label).join(", ")}` : "None of them is given", "given");
     make("p", result, `A text has every label that scores above ${(100 * threshold).toFixed(1)} %.`, "told");
@@ -153,6 +186,7 @@ async function answer(section, result, { name: model }) {
 }
 
 const NUM_COLOURS = 6;
+const NUM_RANKED = 8;
 const ASKED = {
   fill: ["/fill-mask", fill],
   compare: ["/embed", compare],
@@ -185,12 +219,13 @@ function prepare(id, models) {
   const button = find("button:not([type])", section);
   find("form", section).onsubmit = async (event) => {
     event.preventDefault();
+    if (button.disabled) return; // Enter comes here too
     button.disabled = true;
     try {
       tell(result, await send(section, result, chosen()));
     } catch (error) {
       result.replaceChildren();
-      make("p", result, error.message, "wrong");
+      make("p", result, inWords(error, section), "wrong");
     }
     button.disabled = false;
   };
@@ -233,7 +268,11 @@ function lineage(models) {
   section.hidden = false;
 }
 
+const AGAIN_MILLISECONDS = 1000;
+let waiting;
+
 async function begin() {
+  clearTimeout(waiting);
   const problem = find("#problem");
   try {
     const { models } = (await ask("/models")).content;
@@ -242,8 +281,11 @@ async function begin() {
     Object.keys(ASKED).forEach((id) => prepare(id, models));
     lineage(models);
   } catch (error) {
-    problem.textContent = error.message;
+    const isEarly = error.told?.code === "not_ready";
+    const said = isEarly ? "The models are being loaded; this page waits for them." : inWords(error, document);
+    if (problem.textContent !== said) problem.textContent = said; // or it would be read aloud each time
     problem.hidden = false;
+    if (isEarly) waiting = setTimeout(begin, AGAIN_MILLISECONDS);
   }
 }
 
