@@ -54,6 +54,18 @@ def test_keys_come_from_a_file_and_from_the_environment(tmp_path: Path, monkeypa
     assert all(key not in repr(both) for key in KEYS)
 
 
+@pytest.mark.parametrize("given", [" , ", ""])
+def test_a_variable_that_lets_everybody_in_by_mistake_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv(KEYS_VARIABLE, given)
+    file = tmp_path / "keys"
+    file.write_text(KEYS[0], encoding="utf-8")
+    for source in (None, file):
+        with pytest.raises(ParamsError, match=f"unset {KEYS_VARIABLE}"):
+            ApiKeys.read(source)
+
+
 def test_a_key_is_compared_with_every_one_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """However early it differs, and whether or not one before it fits: how long it takes tells nothing of the keys."""
     compared: list[tuple[int, int]] = []

@@ -24,6 +24,7 @@ def offered(models: Catalogue, capsys: pytest.CaptureFixture[str]) -> tuple[str,
         ("encoder", "/fill-mask"),
         ("library", "/classify"),
         ("topics", "/classify"),
+        ("ranker", "/classify"),
         ("names", "/tag"),
         ("reader", "/answer"),
     ],
@@ -43,3 +44,15 @@ def test_of_several_the_encoder_is_offered_whatever_their_order(
 ) -> None:
     models = [catalogue.named(name) for name in ("reader", "library", "encoder")]
     assert offered(Catalogue(models), capsys)[0] == "/fill-mask"
+
+
+def test_two_texts_are_offered_where_every_classifier_reads_pairs(
+    catalogue: Catalogue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def inputs(*names: str) -> object:
+        body = offered(Catalogue([catalogue.named(name) for name in names]), capsys)[1]
+        assert isinstance(body, dict)
+        return body["inputs"]
+
+    assert isinstance(inputs("ranker"), dict)
+    assert isinstance(inputs("ranker", "library"), str)

@@ -11,16 +11,19 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from clozeline.registry.versions import Registry
+from clozeline.serving import KEYS_VARIABLE
 from clozeline.workspace import Workspace
 from tests.own_registry import ENCODER, write_registry
 from tests.tiny_packages import write_encoder
 
 HEAVY = ["torch", "transformers", "optimum", "prefect", "dvc", "mlflow", "onnx", "pandas", "datasets", "sklearn"]
+KEY = "one-key-of-a-team-1234"
 SPY = f"""
 import atexit, json, sys
 from clozeline.cli import main
@@ -138,7 +141,7 @@ def test_it_has_a_worker_for_each_core_that_it_may_use_and_listens_on_the_loopba
 
 def test_who_lets_other_machines_in_without_keys_is_warned(dist: Path) -> None:
     serve = Serve(dist.parent, "--port", "0", "--host", "0.0.0.0")
-    serve.url()
+    assert serve.url().startswith("http://127.0.0.1:")
     serve.process.send_signal(signal.SIGTERM)
     code, _, stderr = serve.end()
     assert code == 0
@@ -147,9 +150,36 @@ def test_who_lets_other_machines_in_without_keys_is_warned(dist: Path) -> None:
 
 def test_the_line_that_it_offers_to_paste_works(serve: Serve) -> None:
     serve.url()
+    assert {"score", "token_str"} <= set(pasted(serve)[0])
+
+
+@pytest.mark.parametrize("place", ["variable", "file"])
+def test_the_line_works_where_a_key_is_asked_for_and_does_not_tell_it(
+    dist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    options = []
+    if place == "variable":
+        monkeypatch.setenv(KEYS_VARIABLE, f" {KEY} , another-key-of-it-5678")
+    else:
+        file = tmp_path / "the team's keys"
+        file.write_text(f"\n  \n{KEY}\nanother-key-of-it-5678\n", encoding="utf-8")
+        options = ["--api-keys-file", str(file)]
+    serve = Serve(dist.parent, "--port", "0", "--threads", "1", *options)
+    try:
+        url = serve.url()
+        assert httpx.get(f"{url}/models", trust_env=False).status_code == 401
+        assert {"score", "token_str"} <= set(pasted(serve)[0])
+        assert KEY not in serve.told
+    finally:
+        serve.process.send_signal(signal.SIGTERM)
+        serve.end()
+
+
+def pasted(serve: Serve) -> Any:
+    """What the line that it offers answers in a shell."""
     line = next(line for line in serve.told.splitlines() if "curl" in line)
-    answer = subprocess.run(["bash", "-c", line.split("Try")[1]], capture_output=True, text=True, check=True).stdout
-    assert {"score", "token_str"} <= set(json.loads(answer)[0])
+    told = subprocess.run(["bash", "-c", line.split("Try")[1]], capture_output=True, text=True, check=True).stdout
+    return json.loads(told)
 
 
 def test_what_it_has_accepted_is_answered_before_it_stops(serve: Serve) -> None:

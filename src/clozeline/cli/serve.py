@@ -2,6 +2,8 @@
 
 import json
 import logging
+import shlex
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -97,11 +99,12 @@ def serve(
         timeout_seconds=timeout,
         cache_bytes=cache_megabytes * 2**20,
     )
-    run(sources, Settings(host, port, capacity, precision, keys, watch, traces), announce)
+    key = _first_key(api_keys_file) if keys.digests else None
+    run(sources, Settings(host, port, capacity, precision, keys, watch, traces), partial(announce, key=key))
 
 
-def announce(url: str, catalogue: "Catalogue") -> None:
-    """Say what is served, where, and how to try it."""
+def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
+    """Say what is served, where, and how to try it; `key`: what a shell puts in the place of one that is asked for."""
     from clozeline.serving import openapi
     from clozeline.serving.catalogue import ROUTES
 
@@ -122,9 +125,19 @@ def announce(url: str, catalogue: "Catalogue") -> None:
         typer.echo("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     offered = {ROUTES[served.model.manifest.task][0] for served in catalogue}
     route = next(route for route in examples if route in offered)
-    body = json.dumps(next(iter(examples[route].values()))["value"])
+    of_route = [served.model.manifest for served in catalogue if ROUTES[served.model.manifest.task][0] == route]
+    example = "pair" if all(manifest.reads_pairs for manifest in of_route) else next(iter(examples[route]))
+    body = json.dumps(examples[route][example]["value"])
+    headers = "-H 'content-type: application/json'" + (f' -H "authorization: Bearer {key}"' if key else "")
     typer.echo(f"\n  URL   {url} (a page to try the models)\n  Docs  {url}/docs")
-    typer.echo(f"  Try   curl -s {url}{route} -H 'content-type: application/json' -d '{body}'\n")
+    typer.echo(f"  Try   curl -s {url}{route} {headers} -d '{body}'\n")
+
+
+def _first_key(file: Path | None) -> str:
+    """What a shell reads as the first key; the key itself is told nowhere."""
+    if file is None:
+        return f"${{{KEYS_VARIABLE}%%,*}}"
+    return f"$(grep -m1 '[^[:space:]]' {shlex.quote(str(file.resolve()))})"
 
 
 def _is_loopback(host: str) -> bool:

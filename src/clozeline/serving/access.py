@@ -59,18 +59,33 @@ class ApiKeys:
         """From `file`, a key on each line, and from the variable CLOZELINE_API_KEYS, parted by commas.
 
         Raises:
-            ParamsError: the file cannot be read, or holds no key.
+            ParamsError: the file cannot be read; or what is there holds no key.
         """
-        from_variable = os.environ.get(KEYS_VARIABLE, "").split(",")
+        from_variable = cls._from_variable()
         if file is None:
-            return cls.of(from_variable)
+            return from_variable
         try:
             keys = cls.of(file.read_text(encoding="utf-8").splitlines())
         except (OSError, UnicodeDecodeError) as error:
             raise _no_keys(file, str(error)) from error
         if not keys.digests:
             raise _no_keys(file, "no key in it")
-        return cls((*keys.digests, *cls.of(from_variable).digests))
+        return cls((*keys.digests, *from_variable.digests))
+
+    @classmethod
+    def _from_variable(cls) -> "ApiKeys":
+        given = os.environ.get(KEYS_VARIABLE)
+        if given is None:
+            return cls()
+        keys = cls.of(given.split(","))
+        if not keys.digests:
+            raise ParamsError(
+                f"{KEYS_VARIABLE} is set, and would let everybody in",
+                given="no key in it",
+                expected="keys with commas between them",
+                do=f"set it to a key (`openssl rand -hex 32` makes one), or `unset {KEYS_VARIABLE}`",
+            )
+        return keys
 
     def let_in(self, headers: Headers) -> bool:
         """Whether `headers` have one of the keys. Takes as long for any key that is wrong."""

@@ -193,5 +193,7 @@ def _cannot_listen(host: str, port: int, error: Exception) -> ParamsError:
 
 
 def _url(listener: socket.socket) -> str:
+    """Where it is found from this machine: an address that stands for all of its own is none to ask."""
     host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"
