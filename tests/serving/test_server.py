@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,19 @@ def test_who_lets_other_machines_in_without_keys_is_warned(dist: Path) -> None:
     code, _, stderr = serve.end()
     assert code == 0
     assert "Whoever can reach 0.0.0.0 can use the models" in stderr
+
+
+def test_each_line_of_its_log_says_when_in_utc(dist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    serve = Serve(dist.parent, "--port", "0", "--host", "0.0.0.0", "--threads", "1")
+    before = datetime.now(UTC) - timedelta(milliseconds=1)  # the line has no more digits
+    httpx.post(f"{serve.url()}/embed", json={"inputs": "a"}, trust_env=False).raise_for_status()
+    serve.process.send_signal(signal.SIGTERM)
+    lines = [line.split(" ", 1) for line in serve.end()[2].splitlines()]
+    assert [told.split(" ", 2)[:2] for _, told in lines] == [["Whoever", "can"], ["POST", "/embed"]]
+    moments = [datetime.strptime(moment, "%Y-%m-%dT%H:%M:%S.%f%z") for moment, _ in lines]
+    assert all(moment.endswith("Z") for moment, _ in lines)
+    assert before <= moments[0] <= moments[1] <= datetime.now(UTC)
 
 
 def test_the_line_that_it_offers_to_paste_works(serve: Serve) -> None:

@@ -3,6 +3,7 @@
 import json
 import logging
 import shlex
+import time
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -89,6 +90,7 @@ def serve(
     from clozeline.serving.service import Capacity
     from clozeline.serving.sources import default_sources, parse_sources
 
+    _tell_when()
     sources = parse_sources(models) if models else default_sources()
     keys = ApiKeys.read(api_keys_file)
     if not keys.digests and not _is_loopback(host):
@@ -131,6 +133,14 @@ def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
     headers = "-H 'content-type: application/json'" + (f' -H "authorization: Bearer {key}"' if key else "")
     typer.echo(f"\n  URL   {url} (a page to try the models)\n  Docs  {url}/docs")
     typer.echo(f"  Try   curl -s {url}{route} {headers} -d '{body}'\n")
+
+
+def _tell_when() -> None:
+    """Each line of the log with its moment, in UTC: other verbs are watched, a server's log is read afterwards."""
+    stamped = logging.Formatter("%(asctime)s.%(msecs)03dZ %(message)s", "%Y-%m-%dT%H:%M:%S")
+    stamped.converter = time.gmtime
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(stamped)
 
 
 def _first_key(file: Path | None) -> str:
