@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from clozeline.inference.encoder import TOP, TOP_IDS, TOP_SCORES, Encoder
-from clozeline.inference.errors import NoMaskError, TargetError, TextTooLongError
+from clozeline.inference.errors import MaskCutOffError, NoMaskError, TargetError, TextTooLongError
 from clozeline.inference.manifest import FILES
 from clozeline.inference.package import load, open_graph
 
@@ -101,6 +101,15 @@ def test_a_text_without_mask_is_refused_by_number(encoder: Encoder) -> None:
 def test_a_mask_that_was_cut_off_is_refused(encoder: Encoder) -> None:
     with pytest.raises(NoMaskError, match="has no mask within the 64 tokens"):
         encoder.fill(["the " * 100 + "[MASK]"], truncate=True)
+
+
+def test_a_text_that_keeps_only_some_of_its_masks_is_refused_with_their_number(encoder: Encoder) -> None:
+    long = "the [MASK] " + "the " * 100 + "[MASK] [MASK]"
+    with pytest.raises(MaskCutOffError, match="text 1 has masks beyond the 64 tokens") as raised:
+        encoder.fill(["the [MASK]", long], truncate=True)
+    assert "3 masks, the last 2 cut off" in raised.value.given
+    (words,) = encoder.fill(["the [MASK] " + "the " * 100], truncate=True)
+    assert len(words) == 1
 
 
 def test_an_embedding_is_the_mean_of_the_last_hidden_states(encoder: Encoder, small_encoder: Path) -> None:

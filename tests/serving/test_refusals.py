@@ -170,6 +170,13 @@ def test_a_mask_that_truncation_would_cut_off_is_refused(client: httpx.Client) -
     assert_envelope(client.post("/fill-mask", json=body), 422, "no_mask", "inputs[0]")
 
 
+def test_a_text_of_two_masks_is_never_answered_as_if_it_had_one(client: httpx.Client) -> None:
+    body = {"inputs": ["[MASK]", "[MASK] " + "a " * 70 + "[MASK]"], "truncate": True}
+    error = assert_envelope(client.post("/fill-mask", json=body), 422, "mask_cut_off", "inputs[1]")
+    assert "2 masks, the last 1 cut off" in error["given"]
+    assert "the last 1 cut off" in client.post("/pipeline/fill-mask", json=body).text
+
+
 def test_a_target_that_is_not_one_token_is_refused(client: httpx.Client) -> None:
     body = {"inputs": "[MASK]", "parameters": {"targets": ["list", "lists"]}}
     error = assert_envelope(client.post("/fill-mask", json=body), 422, "unknown_target", "parameters")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from clozeline.inference.batching import Batch
 from clozeline.inference.embedder import Embedder
-from clozeline.inference.errors import NoMaskError, TargetError
+from clozeline.inference.errors import MaskCutOffError, NoMaskError, TargetError
 from clozeline.inference.question import AnyQuestion, Question, Rows
 from clozeline.inference.scores import check_top_k, likeliest
 from clozeline.inference.tokenization import TokenizedText
@@ -45,7 +45,7 @@ class Encoder(Embedder):
         With `targets`, only these compete; each has to be one token of the vocabulary.
 
         Raises:
-            TextError: a text has no mask or is too long (or its mask was cut off).
+            TextError: a text has no mask or is too long (or a mask of it was cut off).
             TargetError: a target is not one token.
             DataError: `top_k` is below 1.
         """
@@ -125,6 +125,15 @@ class Encoder(Embedder):
                     given=f"{texts[number][:60]!r}",
                     expected=f"{mask_token} at least once",
                     do=f"write {mask_token} where a word is to be filled in",
+                )
+            if text.num_masks_cut_off:
+                num_masks = len(text.mask_spans) + text.num_masks_cut_off
+                raise MaskCutOffError(
+                    f"has masks beyond the {self.manifest.max_length:,} tokens that the model reads",
+                    number=number,
+                    given=f"{num_masks} masks, the last {text.num_masks_cut_off} cut off: {texts[number][:60]!r}…",
+                    expected="every mask within these tokens",
+                    do="split the text, or leave out the masks at its end",
                 )
 
 

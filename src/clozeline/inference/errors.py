@@ -4,6 +4,7 @@ DataError
 ├── TextError             one of the texts given; `number` says which
 │   ├── TextTooLongError
 │   ├── NoMaskError
+│   ├── MaskCutOffError
 │   ├── NotAPairError
 │   └── NotUnicodeError
 └── TargetError           a target is not one token of the vocabulary
@@ -28,7 +29,11 @@ class TextTooLongError(TextError):
 
 
 class NoMaskError(TextError):
-    """The text has no mask, or the mask was cut off."""
+    """The text has no mask, or all of them were cut off."""
+
+
+class MaskCutOffError(TextError):
+    """Some of the text's masks were cut off: what is left would be answered as if it had been all."""
 
 
 class NotAPairError(TextError):

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
@@ -31,6 +31,8 @@ class TokenizedText:
     """Of each mask token, in order: where it starts and ends in the text, in characters."""
     types_L: npt.NDArray[np.int64] | None = None
     """0 in the first text of a pair, 1 in the second; None: all 0."""
+    num_masks_cut_off: int = 0
+    """Masks behind the end that the text was cut to."""
 
     def __len__(self) -> int:
         return len(self.ids_L)
@@ -98,6 +100,7 @@ class TextTokenizer:
             TextError: naming the text (counted from 0) that is too long, or is no valid Unicode.
         """
         encodings = self._encode(texts)
+        read = [self._tokenized(encoding) for encoding in encodings]
         for number, encoding in self._too_long(encodings):
             if not truncate:
                 raise TextTooLongError(
@@ -107,8 +110,10 @@ class TextTokenizer:
                     expected=f"at most {self._max_length:,} tokens, special tokens among them",
                     do="split the text, or ask for truncation (its end is then not read)",
                 )
-            encodings[number] = self._cut.encode(*_parts(texts[number]))
-        return [self._tokenized(encoding) for encoding in encodings]
+            cut = self._tokenized(self._cut.encode(*_parts(texts[number])))
+            num_cut_off = len(read[number].mask_spans) - len(cut.mask_spans)
+            read[number] = replace(cut, num_masks_cut_off=num_cut_off)
+        return read
 
     def windows(self, texts: Sequence[Given], *, longest: int, overlap: int) -> list[Window]:
         """Each text in parts of at most `longest` tokens, of which each begins with the last `overlap` tokens of the

@@ -12,7 +12,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from clozeline.errors import ClozelineError, DataError
-from clozeline.inference.errors import NoMaskError, NotAPairError, TargetError, TextError, TextTooLongError
+from clozeline.inference.errors import (
+    MaskCutOffError,
+    NoMaskError,
+    NotAPairError,
+    TargetError,
+    TextError,
+    TextTooLongError,
+)
 from clozeline.serving.dialects import refusal
 from clozeline.serving.errors import ApiError, problem, shortened, written
 from clozeline.serving.head_requests import answered_methods
@@ -32,6 +39,7 @@ _EXPECTED = {
 _CODES: dict[type[ClozelineError], str] = {
     TextTooLongError: "text_too_long",
     NoMaskError: "no_mask",
+    MaskCutOffError: "mask_cut_off",
     NotAPairError: "not_a_pair",
     TextError: "unusable_text",
     TargetError: "unknown_target",
