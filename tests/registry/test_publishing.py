@@ -5,7 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -226,6 +226,17 @@ def test_without_a_registry_there_are_no_champions_and_none_is_made(
 ) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     assert registry.champions(Workspace(tmp_path)) == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("ask", [registry.fetch, registry.live_version])
+def test_who_asks_where_there_is_no_registry_is_told_where_to_go_and_none_is_made(
+    ask: Callable[[str, Workspace], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    with pytest.raises(ArtifactError, match=f"no registry to find models:/{NAME}@champion") as raised:
+        ask(f"models:/{NAME}@champion", Workspace(tmp_path))
+    assert str(tmp_path / "work" / "mlflow" / "mlflow.db") in raised.value.given
     assert list(tmp_path.iterdir()) == []
 
 

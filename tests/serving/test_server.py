@@ -248,6 +248,17 @@ def test_a_port_that_is_taken_is_told_with_what_to_do(dist: Path) -> None:
     assert "Traceback" not in stderr
 
 
+def test_a_registered_model_outside_of_a_project_is_refused_and_nothing_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    code, _, stderr = Serve(tmp_path, "--port", "0", f"models:/{ENCODER}@champion").end()
+    assert code == 4
+    assert "MLFLOW_TRACKING_URI=" in stderr
+    assert "Traceback" not in stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_damaged_model_ends_it_with_the_name_of_the_file(tmp_path: Path) -> None:
     write_encoder(tmp_path / "dist" / "encoder")
     graph = tmp_path / "dist" / "encoder" / "model.int8.onnx"

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from clozeline.errors import ArtifactError
+from clozeline.tracking.addresses import SQLITE
 from clozeline.workspace import Workspace, tracking_uri
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ def fetch(uri: str, workspace: Workspace | None = None) -> FetchedPackage:
     from clozeline.registry import own_database
 
     workspace = workspace or Workspace(Path.cwd())
+    _check_there_is_one(uri, tracking_uri(workspace))
     found = own_database.package(tracking_uri(workspace), uri)
     if found is not None:
         return found
@@ -62,6 +65,7 @@ def live_version(uri: str, workspace: Workspace | None = None) -> str:
     from clozeline.registry import own_database
 
     address = tracking_uri(workspace or Workspace(Path.cwd()))
+    _check_there_is_one(uri, address)
     found = own_database.live(address, uri)
     if found is not None:
         return found.version
@@ -89,3 +93,15 @@ def champions(workspace: Workspace | None = None) -> list[str]:
         names = Registry.open(tracking_uri(workspace)).names_with(CHAMPION)
     encoder_first = sorted(names, key=lambda name: (name != model_name("encoder"), name))
     return [f"models:/{name}@{CHAMPION}" for name in encoder_first]
+
+
+def _check_there_is_one(uri: str, address: str) -> None:
+    """MLflow would make a new database of what is not there, wherever somebody asks by mistake."""
+    database = Path(address.removeprefix(SQLITE).partition("?")[0])
+    if address.startswith(SQLITE) and not database.exists():
+        raise ArtifactError(
+            f"there is no registry to find {uri} in",
+            given=f"no {database}",
+            expected="the database of a project in which something was released, or the address of a server",
+            do="go to the folder of the project, or `export MLFLOW_TRACKING_URI=http://…`",
+        )
