@@ -86,3 +86,26 @@ def test_models_tells_where_the_bytes_come_from(client: httpx.Client) -> None:
     assert {"/v1/embeddings", "/similarity"} <= set(encoder["routes"]) - set(library["routes"])
     assert library["labels"] == ["torch", "numpy", "python"]
     assert {"lock_sha256", "versions", "quantization", "source"} <= set(encoder)
+
+
+ASKED: dict[str, object] = {
+    "fill-mask": "the [MASK]",
+    "classify": "open the file",
+    "tag": "open the file",
+    "answer": {"question": "open", "context": "the list of a file"},
+    "pipeline/fill-mask": "the [MASK]",
+    "pipeline/text-classification": "open the file",
+    "pipeline/token-classification": "open the file",
+    "pipeline/question-answering": {"question": "open", "context": "the list of a file"},
+}
+NULLS = [(route, None) for route in ASKED] + [
+    (route, {"top_k": None}) for route in ASKED if route not in ("tag", "pipeline/token-classification")
+]
+
+
+@pytest.mark.parametrize(("route", "parameters"), NULLS)
+def test_null_is_as_nothing_given(client: httpx.Client, route: str, parameters: object) -> None:
+    body = {"inputs": ASKED[route]}
+    given, none = (client.post(f"/{route}", json=one) for one in (body | {"parameters": parameters}, body))
+    assert given.status_code == 200
+    assert given.json() == none.json()

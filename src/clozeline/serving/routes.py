@@ -18,6 +18,7 @@ from clozeline.serving.vectors import check_dimensions, encoded
 
 router = APIRouter(route_class=JsonRoute)
 
+_DEFAULT_NUM_CANDIDATES = 5
 _DEFAULT_NUM_LABELS = 5
 _CLASSIFY = "/classify"
 
@@ -36,7 +37,8 @@ async def fill_mask(
     service = service_of(request)
     served = service.catalogue.encoder(body.model)
     texts = with_mask_token(texts_of(body.inputs), served.model.manifest.special_tokens.mask_token)
-    top_k, targets = body.parameters.top_k, body.parameters.targets
+    parameters = body.parameters or schemas.FillMaskParameters()
+    top_k, targets = parameters.top_k or _DEFAULT_NUM_CANDIDATES, parameters.targets
     reply = await service.asking.ask(
         request,
         served,
@@ -89,7 +91,8 @@ async def classify(
     catalogue, given = service.catalogue, given_in(body.inputs)
     of_pairs = isinstance(given[0], tuple)
     served = catalogue.pair_classifier(_CLASSIFY, body.model) if of_pairs else catalogue.classifier(body.model)
-    wanted, function = body.parameters.labels, body.parameters.function_to_apply
+    parameters = body.parameters or schemas.ClassifyParameters()
+    wanted, function = parameters.labels, parameters.function_to_apply
     if wanted is not None:
         check_labels(served.model, wanted)
     num_labels = len(served.model.manifest.labels)
@@ -102,7 +105,7 @@ async def classify(
     )
     if function in (None, served.model.manifest.label_scores):
         service.metrics.confident(served.identity.name, (scores[0].score for scores in reply.answers))
-    top_k = body.parameters.top_k or (_DEFAULT_NUM_LABELS if wanted is None else num_labels)
+    top_k = parameters.top_k or (_DEFAULT_NUM_LABELS if wanted is None else num_labels)
     return JsonResponse([_chosen(scores, wanted, top_k) for scores in reply.answers], headers=reply.headers)
 
 

@@ -128,7 +128,7 @@ def checked_texts(given: Sequence[Any], param: str) -> list[str]:
 
 
 class FillMaskParameters(RequestBody):
-    top_k: Annotated[TopK, Field(description="Candidates for each mask.")] = 5
+    top_k: Annotated[TopK | None, Field(description="Candidates for each mask; null: 5.")] = None
     targets: Annotated[
         Targets | None,
         Field(description="Only these words compete; each has to be one token of the model's vocabulary."),
@@ -137,7 +137,7 @@ class FillMaskParameters(RequestBody):
 
 class FillMaskRequest(RequestBody):
     inputs: Inputs
-    parameters: FillMaskParameters = FillMaskParameters()
+    parameters: FillMaskParameters | None = None
     truncate: Truncate = False
     model: ModelName = None
 
@@ -198,7 +198,7 @@ class ClassifyParameters(RequestBody):
 
 class ClassifyRequest(RequestBody):
     inputs: LabelledInputs
-    parameters: ClassifyParameters = ClassifyParameters()
+    parameters: ClassifyParameters | None = None
     truncate: Truncate = False
     model: ModelName = None
 

@@ -28,7 +28,7 @@ async def tag(
     """A text longer than the model reads is read in windows that overlap; nothing is cut."""
     service = service_of(request)
     served = service.catalogue.tagger(body.model)
-    texts, wanted = texts_of(body.inputs), body.parameters
+    texts, wanted = texts_of(body.inputs), body.parameters or span_schemas.TagParameters()
     reply = await service.asking.ask(
         request, served, texts, lambda: served.model.tagging(texts, overlap=wanted.stride), timeout_milliseconds
     )
@@ -58,9 +58,10 @@ async def answer(
     """A context longer than the model reads is read in windows that overlap; nothing is cut."""
     service = service_of(request)
     served = service.catalogue.answerer(body.model)
-    wanted = body.parameters
+    wanted = body.parameters or span_schemas.AnswerParameters()
+    top_k = wanted.top_k or 1
     pairs = [(body.inputs.question, body.inputs.context)]
-    search, reading = wanted.spans(wanted.top_k), wanted.reading()
+    search, reading = wanted.spans(top_k), wanted.reading()
     reply = await service.asking.ask(
         request,
         served,
@@ -70,4 +71,4 @@ async def answer(
     )
     (answers,) = served.model.best(pairs, reply.answers, search=search)
     service.metrics.confident(served.identity.name, (one.score for one in answers[:1]))
-    return JsonResponse(answers[0] if wanted.top_k == 1 else answers, headers=reply.headers)
+    return JsonResponse(answers[0] if top_k == 1 else answers, headers=reply.headers)

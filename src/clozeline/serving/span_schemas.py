@@ -40,7 +40,7 @@ class TagParameters(TagReading):
 
 class TagRequest(RequestBody):
     inputs: Inputs
-    parameters: TagParameters = TagParameters()
+    parameters: TagParameters | None = None
     model: ModelName = None
 
 
@@ -100,12 +100,12 @@ class AnswerSearch(RequestBody):
 
 
 class AnswerParameters(AnswerSearch):
-    top_k: Annotated[TopK, Field(description="Answers; of more than one, a list comes.")] = 1
+    top_k: Annotated[TopK | None, Field(description="Answers; of more than one, a list comes; null: 1.")] = None
 
 
 class AnswerRequest(RequestBody):
     inputs: QuestionInputs
-    parameters: AnswerParameters = AnswerParameters()
+    parameters: AnswerParameters | None = None
     model: ModelName = None
 
 
