@@ -17,6 +17,7 @@ from clozeline.serving.direct import Direct
 from clozeline.serving.faults import Faults
 from clozeline.serving.handlers import add_handlers
 from clozeline.serving.head_requests import HeadRequests
+from clozeline.serving.model_prefix import ModelPrefix
 from clozeline.serving.openapi import DESCRIPTION, ask_for_keys
 from clozeline.serving.protocols import (
     embeddings_inference,
@@ -70,6 +71,7 @@ def create_app(service: Service, keys: ApiKeys | None = None, bounds: BodyBounds
         description=DESCRIPTION,
         lifespan=lifespan,
         middleware=[
+            Middleware(ModelPrefix),
             Middleware(service.tracing.around),
             Middleware(RequestLog, service=service),
             Middleware(Access, service=service, keys=keys or ApiKeys()),

@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 from clozeline.serving import schemas
 from clozeline.serving.asking import TIMES
 from clozeline.serving.errors import problem
+from clozeline.serving.model_prefix import asked_path
 from clozeline.serving.service import service_of
 
 _JSON_TYPE = re.compile(r"application/(.+\+)?json")
@@ -45,7 +46,7 @@ class JsonRoute(APIRoute):
 async def _kept_or_made(request: Request, handle: Callable[[Request], Coroutine[Any, Any, Response]]) -> Response:
     """The answer to the very same body as before, or a new one, which is kept if it is one."""
     service = service_of(request)
-    key = (request.url.path, await request.body(), service.catalogue.num_swaps)
+    key = (asked_path(request.scope), await request.body(), service.catalogue.num_swaps)
     kept = service.cache.find(key)
     service.metrics.looked_for_a_kept_answer(was_there=kept is not None)
     if kept:

@@ -23,6 +23,7 @@ from clozeline.inference.errors import (
 from clozeline.serving.dialects import refusal
 from clozeline.serving.errors import ApiError, problem, shortened, written
 from clozeline.serving.head_requests import answered_methods
+from clozeline.serving.model_prefix import asked_path
 from clozeline.serving.refusals import internal_error
 from clozeline.serving.schemas import TAGS
 
@@ -126,7 +127,7 @@ def _no_route(request: Request, error: HTTPException) -> ApiError:
         404,
         "no_such_route",
         "there is nothing at this path",
-        given=f"{request.method} {request.url.path}",
+        given=f"{request.method} {asked_path(request.scope)}",
         expected=f"one of: {', '.join(paths)}",
         do=f"use {near[0]}" if near else "see /docs",
     )
@@ -139,7 +140,7 @@ def _wrong_method(request: Request, error: HTTPException) -> ApiError:
         405,
         "wrong_method",
         "this path does not answer this method",
-        given=f"{request.method} {request.url.path}",
+        given=f"{request.method} {asked_path(request.scope)}",
         expected=allowed,
         do=f"send {' or '.join(methods)} instead",
         headers={"allow": allowed},
@@ -152,7 +153,7 @@ def _other_status(request: Request, error: HTTPException) -> ApiError:
         error.status_code,
         phrase.lower().replace(" ", "_"),
         str(error.detail),
-        given=f"{request.method} {request.url.path}",
+        given=f"{request.method} {asked_path(request.scope)}",
         expected="a request as /docs shows it",
         do="compare it with the example of this route at /docs",
         headers=error.headers,

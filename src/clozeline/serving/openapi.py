@@ -1,4 +1,4 @@
-"""What /openapi.json says beside the schemas: examples, which a test sends, and errors, which all look alike."""
+"""What /openapi.json says beside the schemas: examples, which a test sends, and errors."""
 
 from collections.abc import Set
 from typing import Any
@@ -10,7 +10,10 @@ from clozeline.serving.errors import ErrorEnvelope
 
 DESCRIPTION = """Your own encoder, answering on an ordinary CPU.
 
-Every error, whatever its status, is `{"error": {"code", "message", "param", "given", "expected", "do"}}`.
+`/models/NAME` before the path of a route, as in `/models/NAME/embed`, lets the model of that name answer: for clients
+that know a base URL and cannot send `model`.
+Errors come in the words of the protocol of their route; where it has none of its own, they are
+`{"error": {"code", "message", "param", "given", "expected", "do"}}`. Each route shows which it is.
 Every answer says in `x-model`, `x-model-version` and `x-model-sha256` which model gave it.
 """
 

@@ -11,6 +11,7 @@ from clozeline.serving import schemas
 from clozeline.serving.bodies import JsonRoute
 from clozeline.serving.errors import problem
 from clozeline.serving.masks import filling
+from clozeline.serving.model_prefix import wanted_model
 from clozeline.serving.openapi import CLASSIFY_EXAMPLES, EMBED_EXAMPLES, FILL_MASK_EXAMPLES, answered
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.service import service_of
@@ -35,7 +36,7 @@ async def fill_mask(
     timeout_milliseconds: schemas.TimeoutMilliseconds = None,
 ) -> Response:
     service = service_of(request)
-    served = service.catalogue.encoder(body.model)
+    served = service.catalogue.encoder(wanted_model(request, body.model))
     texts = with_mask_token(texts_of(body.inputs), served.model.manifest.special_tokens.mask_token)
     parameters = body.parameters or schemas.FillMaskParameters()
     top_k, targets = parameters.top_k or _DEFAULT_NUM_CANDIDATES, parameters.targets
@@ -63,7 +64,7 @@ async def embed(
     timeout_milliseconds: schemas.TimeoutMilliseconds = None,
 ) -> Response:
     service = service_of(request)
-    served = service.catalogue.embedder(body.model)
+    served = service.catalogue.embedder(wanted_model(request, body.model))
     check_dimensions(served.model, body.dimensions)
     texts = texts_of(body.inputs)
     reply = await service.asking.ask(
@@ -89,8 +90,8 @@ async def classify(
 ) -> Response:
     service = service_of(request)
     catalogue, given = service.catalogue, given_in(body.inputs)
-    of_pairs = isinstance(given[0], tuple)
-    served = catalogue.pair_classifier(_CLASSIFY, body.model) if of_pairs else catalogue.classifier(body.model)
+    of_pairs, model = isinstance(given[0], tuple), wanted_model(request, body.model)
+    served = catalogue.pair_classifier(_CLASSIFY, model) if of_pairs else catalogue.classifier(model)
     parameters = body.parameters or schemas.ClassifyParameters()
     wanted, function = parameters.labels, parameters.function_to_apply
     if wanted is not None:

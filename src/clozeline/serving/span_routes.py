@@ -6,6 +6,7 @@ from fastapi import APIRouter, Body, Request, Response
 
 from clozeline.serving import schemas, span_schemas
 from clozeline.serving.bodies import JsonRoute
+from clozeline.serving.model_prefix import wanted_model
 from clozeline.serving.openapi import ANSWER_EXAMPLES, TAG_EXAMPLES, answered
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.routes import texts_of
@@ -27,7 +28,7 @@ async def tag(
 ) -> Response:
     """A text longer than the model reads is read in windows that overlap; nothing is cut."""
     service = service_of(request)
-    served = service.catalogue.tagger(body.model)
+    served = service.catalogue.tagger(wanted_model(request, body.model))
     texts, wanted = texts_of(body.inputs), body.parameters or span_schemas.TagParameters()
     reply = await service.asking.ask(
         request, served, texts, lambda: served.model.tagging(texts, overlap=wanted.stride), timeout_milliseconds
@@ -57,7 +58,7 @@ async def answer(
 ) -> Response:
     """A context longer than the model reads is read in windows that overlap; nothing is cut."""
     service = service_of(request)
-    served = service.catalogue.answerer(body.model)
+    served = service.catalogue.answerer(wanted_model(request, body.model))
     wanted = body.parameters or span_schemas.AnswerParameters()
     top_k = wanted.top_k or 1
     pairs = [(body.inputs.question, body.inputs.context)]

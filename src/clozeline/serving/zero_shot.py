@@ -15,6 +15,7 @@ from clozeline.serving.catalogue import ServedModel
 from clozeline.serving.dialects import HUGGING_FACE
 from clozeline.serving.errors import problem
 from clozeline.serving.limits import MAX_TOP_K
+from clozeline.serving.model_prefix import wanted_model
 from clozeline.serving.openapi import answered
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.service import Service, service_of
@@ -123,7 +124,7 @@ Scored = tuple[list[LabelScore], dict[str, str]]
 
 async def _scores(request: Request, body: ZeroShotRequest, timeout: int | None) -> Scored:
     service = service_of(request)
-    served = service.catalogue.zero_shot(body.model)
+    served = service.catalogue.zero_shot(wanted_model(request, body.model))
     model = served.model
     if isinstance(model, Classifier):
         scored = await _by_entailment(service, request, ServedModel(served.identity, model), body, timeout)

@@ -16,6 +16,7 @@ from clozeline.serving.bodies import JsonRoute
 from clozeline.serving.dialects import HUGGING_FACE
 from clozeline.serving.limits import MAX_TEXTS
 from clozeline.serving.loading import LoadedModel
+from clozeline.serving.model_prefix import wanted_model
 from clozeline.serving.openapi import answered, not_ready
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.service import service_of
@@ -113,7 +114,8 @@ async def predict(
     service = service_of(request)
     given, is_one = _given(body.inputs)
     pairs = any(isinstance(one, tuple) for one in given)
-    served = service.catalogue.pair_classifier("/predict") if pairs else service.catalogue.classifier(None)
+    catalogue, model = service.catalogue, wanted_model(request)
+    served = catalogue.pair_classifier("/predict", model) if pairs else catalogue.classifier(model)
     reply = await service.asking.ask(
         request,
         served,
@@ -143,7 +145,7 @@ async def similarity(
     timeout_milliseconds: schemas.TimeoutMilliseconds = None,
 ) -> Response:
     service = service_of(request)
-    served = service.catalogue.embedder(None)
+    served = service.catalogue.embedder(wanted_model(request))
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
     truncate = body.parameters is not None and body.parameters.truncate
     reply = await service.asking.ask(
@@ -157,7 +159,7 @@ async def similarity(
 )
 async def info(request: Request) -> Response:
     service = service_of(request)
-    served = service.catalogue.first()
+    served = service.catalogue.first(wanted_model(request))
     manifest = served.model.manifest
     told = Info(
         model_id=served.identity.name,

@@ -18,6 +18,7 @@ from clozeline.serving import schemas, status_routes
 from clozeline.serving.catalogue import no_such_model
 from clozeline.serving.dialects import INFERENCE_PROTOCOL
 from clozeline.serving.loading import LoadedModel
+from clozeline.serving.model_prefix import wanted_model
 from clozeline.serving.openapi import answered, not_ready
 from clozeline.serving.protocols import tensors
 from clozeline.serving.protocols.infer_parameters import check_parameters
@@ -79,13 +80,13 @@ async def ready(request: Request) -> Response:
 
 @router.get("/models/{model}", summary="A model, its input and outputs", response_model=ModelMetadata, responses=_NAMED)
 async def metadata(request: Request, model: schemas.ModelPath) -> Response:
-    served = service_of(request).catalogue.first(model)
+    served = service_of(request).catalogue.first(wanted_model(request, model))
     return JsonResponse(_metadata(served).model_dump(), headers=served.identity.headers)
 
 
 @router.get("/models/{model}/ready", summary="Is it loaded?", response_model=ModelReady, responses=_NAMED)
 async def model_ready(request: Request, model: schemas.ModelPath) -> Response:
-    served = service_of(request).catalogue.first(model)
+    served = service_of(request).catalogue.first(wanted_model(request, model))
     return JsonResponse({"name": model, "ready": True}, headers=served.identity.headers)
 
 
@@ -97,7 +98,7 @@ async def infer(
     timeout_milliseconds: schemas.TimeoutMilliseconds = None,
 ) -> Response:
     service = service_of(request)
-    served = service.catalogue.answering("/v2/models/{model}/infer", model)
+    served = service.catalogue.answering("/v2/models/{model}/infer", wanted_model(request, model))
     manifest = served.model.manifest
     task = manifest.task
     check_parameters(task, body.parameters)
@@ -158,7 +159,7 @@ async def infer_version(
 
 def _check_version(request: Request, model: str, version: str) -> None:
     """Raises ApiError: 404, another version of it is served."""
-    served = service_of(request).catalogue.first(model)
+    served = service_of(request).catalogue.first(wanted_model(request, model))
     if version != served.identity.version:
         raise no_such_model(f"{model}, version {version}", [f"{model}, version {served.identity.version}"])
 

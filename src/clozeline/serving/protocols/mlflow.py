@@ -23,6 +23,7 @@ from clozeline.serving import schemas, span_schemas, status_routes
 from clozeline.serving.bodies import JsonRoute
 from clozeline.serving.dialects import MLFLOW
 from clozeline.serving.masks import filling
+from clozeline.serving.model_prefix import wanted_model
 from clozeline.serving.openapi import NOT_READY, answered, beside_text, not_ready
 from clozeline.serving.protocols.dataframes import DataframeSplit, Sent
 from clozeline.serving.protocols.span_outputs import check_answer_size
@@ -115,7 +116,7 @@ async def invocations(
     (shape,) = (shape for shape in _SHAPES if getattr(body, shape) is not None)
     sent = Sent(shape, getattr(body, shape))
     params = body.params or Params()
-    served = service.catalogue.answering("/invocations", params.model)
+    served = service.catalogue.answering("/invocations", wanted_model(request, params.model))
     answers = _ANSWERS[served.model.manifest.task]
     records, headers = await answers(service, request, served.identity.name, sent, params, timeout_milliseconds)
     return JsonResponse({"predictions": records}, headers=headers)

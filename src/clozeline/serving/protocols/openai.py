@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from clozeline.serving.bodies import JsonRoute
 from clozeline.serving.dialects import OPENAI
 from clozeline.serving.loading import LoadedModel
+from clozeline.serving.model_prefix import wanted_model
 from clozeline.serving.openapi import answered, not_ready
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.routes import texts_of
@@ -117,7 +118,7 @@ async def embeddings(
     timeout_milliseconds: TimeoutMilliseconds = None,
 ) -> Response:
     service = service_of(request)
-    served = service.catalogue.embedder(body.model)
+    served = service.catalogue.embedder(wanted_model(request, body.model))
     check_dimensions(served.model, body.dimensions)
     texts = texts_of(body.input)
     reply = await service.asking.ask(
@@ -143,7 +144,7 @@ async def models(request: Request) -> Response:
     responses=answered("The model", OPENAI, is_timed=False),
 )
 async def model(request: Request, model: ModelPath) -> Response:
-    found = service_of(request).catalogue.first(model)
+    found = service_of(request).catalogue.first(wanted_model(request, model))
     return JsonResponse(_card(found), headers=found.identity.headers)
 
 

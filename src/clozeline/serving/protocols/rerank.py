@@ -13,6 +13,7 @@ from clozeline.serving import schemas
 from clozeline.serving.bodies import JsonRoute
 from clozeline.serving.catalogue import RERANK
 from clozeline.serving.dialects import HUGGING_FACE
+from clozeline.serving.model_prefix import wanted_model
 from clozeline.serving.openapi import answered
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.service import service_of
@@ -56,7 +57,7 @@ async def rerank(
     timeout_milliseconds: schemas.TimeoutMilliseconds = None,
 ) -> Response:
     service = service_of(request)
-    served = service.catalogue.pair_classifier(RERANK)
+    served = service.catalogue.pair_classifier(RERANK, wanted_model(request))
     pairs = [(body.query, text) for text in body.texts]
     label = served.model.relevant_label
     reply = await service.asking.ask(

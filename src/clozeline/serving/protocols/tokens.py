@@ -11,6 +11,7 @@ from clozeline.serving.bodies import JsonRoute
 from clozeline.serving.dialects import HUGGING_FACE
 from clozeline.serving.errors import problem
 from clozeline.serving.limits import MAX_TEXTS
+from clozeline.serving.model_prefix import wanted_model
 from clozeline.serving.openapi import answered
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.routes import texts_of
@@ -67,7 +68,7 @@ async def tokenize(
     request: Request, body: Annotated[TokenizeRequest, Body(openapi_examples=TOKENIZE_EXAMPLES)]
 ) -> Response:
     service = service_of(request)
-    served = service.catalogue.first(body.model)
+    served = service.catalogue.first(wanted_model(request, body.model))
     texts = texts_of(body.inputs)
     pieces = await service.asking.tokenizing(
         request,
@@ -85,7 +86,7 @@ async def tokenize(
 )
 async def decode(request: Request, body: Annotated[DecodeRequest, Body(openapi_examples=DECODE_EXAMPLES)]) -> Response:
     service = service_of(request)
-    served = service.catalogue.first(body.model)
+    served = service.catalogue.first(wanted_model(request, body.model))
     lists = [ids for ids in body.ids if isinstance(ids, list)] or [[one for one in body.ids if isinstance(one, int)]]
     _check_known(lists, served.model.manifest)
     texts = await service.asking.tokenizing(
