@@ -57,6 +57,7 @@ def test_what_answers_in_text_in_json_and_by_the_name_of_a_model_is_shown(
     assert '"status": "ready"' in sent(browser, "/health")
     assert '"name": "encoder"' in sent(browser, "/v2/models/{model}")
     assert sent(browser, "/embed").startswith("200 ")
+    assert sent(browser, "/v1/embeddings").startswith("200 ")
     assert browser.console_errors() == []
 
 
@@ -74,5 +75,6 @@ def test_a_server_with_keys_is_asked_with_the_one_that_is_typed(browser: Browser
         field.send_keys(KEY, Keys.ENTER)
         WebDriverWait(browser.driver, 60).until(lambda _: not form.is_displayed())
         assert sent(browser, "/models").startswith("200 ")
+        assert sent(browser, "/v1/embeddings").startswith("200 ")
         assert KEY not in call_of(browser, "/embed")
         assert "$KEY" in call_of(browser, "/embed")

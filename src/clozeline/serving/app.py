@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from importlib.metadata import version
 from importlib.resources import files
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from starlette.middleware import Middleware
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp
@@ -29,6 +29,8 @@ from clozeline.serving.protocols import (
     tokens,
 )
 from clozeline.serving.request_log import RequestLog
+from clozeline.serving.responses import JsonResponse
+from clozeline.serving.served_document import served_document
 from clozeline.serving.service import Service
 
 _DOCS_HEADERS = {
@@ -83,6 +85,8 @@ def create_app(service: Service, keys: ApiKeys | None = None, bounds: BodyBounds
         # FastAPI's own pages fetch their scripts from elsewhere.
         docs_url=None,
         redoc_url=None,
+        # Its own document is that of every route; ours is of those that are answered.
+        openapi_url=None,
         redirect_slashes=False,
     )
     app.state.service = service
@@ -90,6 +94,7 @@ def create_app(service: Service, keys: ApiKeys | None = None, bounds: BodyBounds
     for router in ROUTERS:
         app.include_router(router)
     _add_pages(app)
+    _add_document(app, service, keys or ApiKeys())
     # Within what turns errors into answers: what a route raises is told as it always is.
     app.router.middleware_stack = direct(HeadRequests(app.router.middleware_stack), service)
     if keys and keys.digests:
@@ -100,6 +105,15 @@ def create_app(service: Service, keys: ApiKeys | None = None, bounds: BodyBounds
 def direct(app: ASGIApp, service: Service) -> Direct:
     """The short way to the routes of `app`."""
     return Direct(app, [route for router in ROUTERS for route in router.routes], service.cache)
+
+
+def _add_document(app: FastAPI, service: Service, keys: ApiKeys) -> None:
+    @app.get("/openapi.json", include_in_schema=False)
+    async def document(request: Request) -> Response:
+        # Who may not know which models there are, and who comes before they are, hears of all routes.
+        if service.phase == "loading" or not keys.let_in(request.headers):
+            return JsonResponse(app.openapi())
+        return JsonResponse(served_document(app.openapi(), service.catalogue))
 
 
 def _add_pages(app: FastAPI) -> None:

@@ -24,18 +24,19 @@ _ZERO_SHOT = (
     "/pipeline/zero-shot-classification-lists",
 )
 _TOKENS = ("/tokenize", "/decode")
-_TENSORS = "/v2/models/{model}/infer"
-_ANY = (*_TOKENS, _TENSORS, "/invocations")
+TENSORS = "/v2/models/{model}/infer"
+ANY = (*_TOKENS, TENSORS, "/invocations")
+"""Routes of every model: without a name, the first of all answers."""
 _EMBEDS = (
     *("/embed", "/similarity", "/v1/embeddings"),
     *("/pipeline/feature-extraction", "/pipeline/sentence-similarity"),
 )
 ROUTES: dict[Task, tuple[str, ...]] = {
-    "fill-mask": ("/fill-mask", *_EMBEDS, "/pipeline/fill-mask", *_ZERO_SHOT, *_ANY),
-    "text-classification": ("/classify", "/predict", RERANK, "/pipeline/text-classification", *_ZERO_SHOT, *_ANY),
-    "feature-extraction": (*_EMBEDS, *_ANY),
-    "token-classification": ("/tag", "/pipeline/token-classification", *_ANY),
-    "question-answering": ("/answer", "/pipeline/question-answering", *_ANY),
+    "fill-mask": ("/fill-mask", *_EMBEDS, "/pipeline/fill-mask", *_ZERO_SHOT, *ANY),
+    "text-classification": ("/classify", "/predict", RERANK, "/pipeline/text-classification", *_ZERO_SHOT, *ANY),
+    "feature-extraction": (*_EMBEDS, *ANY),
+    "token-classification": ("/tag", "/pipeline/token-classification", *ANY),
+    "question-answering": ("/answer", "/pipeline/question-answering", *ANY),
 }
 """Which routes a model of a task answers; those of the house come first."""
 

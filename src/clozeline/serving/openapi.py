@@ -10,6 +10,7 @@ from clozeline.serving.errors import ErrorEnvelope
 
 DESCRIPTION = """Your own encoder, answering on an ordinary CPU.
 
+These are the routes that the models of this server answer.
 `/models/NAME` before the path of a route, as in `/models/NAME/embed`, lets the model of that name answer: for clients
 that know a base URL and cannot send `model`.
 Errors come in the words of the protocol of their route; where it has none of its own, they are

@@ -89,6 +89,10 @@ _KINDS: dict[Task, str] = {
 PREDICT_EXAMPLES: dict[str, Example] = {
     "one text": {"summary": "One text", "value": {"inputs": "Parse a date."}},
     "several": {"summary": "Several texts", "value": {"inputs": [["Parse a date."], ["Open a file."]]}},
+    "pair": {
+        "summary": "A pair of texts, of a model that reads pairs",
+        "value": {"inputs": [["How do I sort a list?", "Sort a list in place."]]},
+    },
 }
 SIMILARITY_EXAMPLES: dict[str, Example] = {
     "two": {

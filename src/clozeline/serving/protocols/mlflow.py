@@ -98,6 +98,14 @@ EXAMPLES: dict[str, Example] = {
         "summary": "A dataframe, row by row",
         "value": {"dataframe_records": [{"text": "Open a file."}]},
     },
+    "pairs": {
+        "summary": "Pairs of texts, of a model that reads pairs",
+        "value": {"instances": [{"text": "How do I sort a list?", "text_pair": "Sort a list in place."}]},
+    },
+    "answers": {
+        "summary": "Questions with their contexts, of a model that is asked questions",
+        "value": {"instances": [{"question": "Where does Maria live?", "context": "Maria Lopez lives in Oslo."}]},
+    },
 }
 
 
