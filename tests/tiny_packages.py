@@ -15,7 +15,7 @@ from tokenizers.models import WordPiece
 
 from clozeline.exporting.likeliest import add_likeliest
 from clozeline.inference.evidence import QuantizationScheme
-from clozeline.inference.manifest import FILES, Manifest, SpecialTokens, Task, TensorSpec, record_of
+from clozeline.inference.manifest import FILES, Manifest, SpecialTokens, Task, TensorSpec, read_manifest, record_of
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "list", "of", "return", "file", "open", "##s", "##ed", *"abcdefghijklmnopqrstuvwxyz", ".", "é", "##é"]
@@ -34,6 +34,18 @@ def write_encoder(folder: Path) -> None:
     graph = _encoder_graph()
     add_likeliest(graph, len(VOCABULARY))
     write_package(folder, "fill-mask", graph, labels=())
+
+
+def write_encoder_of_another_mask(folder: Path) -> None:
+    """The encoder, whose token for a mask is `<mask>`."""
+    write_encoder(folder)
+    for name in (FILES.tokenizer, FILES.manifest):
+        text = (folder / name).read_text(encoding="utf-8")
+        (folder / name).write_text(text.replace("[MASK]", "<mask>"), encoding="utf-8")
+    manifest = read_manifest(folder)
+    files = {**manifest.files, FILES.tokenizer: record_of(folder / FILES.tokenizer)}
+    told = manifest.model_copy(update={"files": files}).model_dump_json()
+    (folder / FILES.manifest).write_text(told, encoding="utf-8")
 
 
 def write_embedder(folder: Path) -> None:

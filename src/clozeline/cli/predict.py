@@ -55,12 +55,10 @@ def fill(
     from clozeline.cli import answers
 
     encoder = _encoder(model, precision)
-    mask_token = encoder.manifest.special_tokens.mask_token or "[MASK]"
     words = targets.split(",") if targets is not None else None
     show = answers.printer(as_json, answers.FILL)
     for chunk in chunks(texts):
-        masked = [text.replace("[MASK]", mask_token) for text in chunk]
-        show(chunk, encoder.fill(masked, top_k=top_k, targets=words, truncate=truncate))
+        show(chunk, encoder.fill(encoder.with_own_masks(chunk), top_k=top_k, targets=words, truncate=truncate))
 
 
 def embed(

@@ -18,6 +18,7 @@ from clozeline.inference.tokenization import TokenizedText
 
 TOP_IDS, TOP_SCORES = "top_ids", "top_scores"
 """Of each mask the likeliest tokens, as many as the graph names, and their probabilities, best first: [M, K]."""
+_MASK = "[MASK]"
 TOP = "top"
 """Both outputs of the graph, as the last axis of one; no vocabulary has ids that a float32 would round."""
 
@@ -71,6 +72,22 @@ class Encoder(Embedder):
             ]
 
         return Question(tokenized, TOP if is_named else "logits", read)
+
+    def with_own_masks(self, texts: Sequence[str]) -> list[str]:
+        """`texts` with the model's own token for a mask, as `<mask>`, where `[MASK]` is written."""
+        mask_token = self.manifest.special_tokens.mask_token
+        return [text.replace(_MASK, mask_token) for text in texts] if mask_token else list(texts)
+
+    def with_masks(self, texts: Sequence[str], *, truncate: bool = False) -> list[int]:
+        """Places of the texts that have a mask within what the model reads.
+
+        Raises:
+            TextTooLongError: one of those with a mask has more tokens and `truncate` is not set.
+        """
+        mask_token = self.manifest.special_tokens.mask_token
+        places = [place for place, text in enumerate(texts) if mask_token and mask_token in text]
+        tokenized = self.tokenize([texts[place] for place in places], truncate=truncate)
+        return [place for place, read in zip(places, tokenized, strict=True) if read.mask_spans]
 
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         """Words for the masks, if every text has one; else embeddings."""

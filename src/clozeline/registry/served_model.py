@@ -85,16 +85,18 @@ def _pair(number: int, text: str, first: str, second: str) -> tuple[str, str]:
 
 
 def _embedded_and_filled(model: Encoder, texts: list[str], top_k: int, truncate: bool) -> list[object]:
-    mask_token = model.manifest.special_tokens.mask_token
-    masked = [text for text in texts if mask_token and mask_token in text]
-    filled = iter(model.fill(masked, top_k=top_k, truncate=truncate))
+    """A mask that is cut off with the end of its text is not filled, and the text is embedded as any other."""
     embeddings_TH = model.embed(texts, truncate=truncate)
+    own = model.with_own_masks(texts)
+    places = model.with_masks(own, truncate=truncate)
+    filled = model.fill([own[place] for place in places], top_k=top_k, truncate=truncate)
+    masks = dict(zip(places, filled, strict=True))
     return [
         {
             "embedding": embedding_H.tolist(),
-            "masks": [[asdict(word) for word in words] for words in next(filled)] if text in masked else [],
+            "masks": [[asdict(word) for word in words] for words in masks.get(place, ())],
         }
-        for text, embedding_H in zip(texts, embeddings_TH, strict=True)
+        for place, embedding_H in enumerate(embeddings_TH)
     ]
 
 

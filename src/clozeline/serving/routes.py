@@ -37,7 +37,7 @@ async def fill_mask(
 ) -> Response:
     service = service_of(request)
     served = service.catalogue.encoder(wanted_model(request, body.model))
-    texts = with_mask_token(texts_of(body.inputs), served.model.manifest.special_tokens.mask_token)
+    texts = served.model.with_own_masks(texts_of(body.inputs))
     parameters = body.parameters or schemas.FillMaskParameters()
     top_k, targets = parameters.top_k or _DEFAULT_NUM_CANDIDATES, parameters.targets
     reply = await service.asking.ask(
@@ -118,11 +118,6 @@ def given_in(inputs: str | schemas.Pair | Sequence[str | schemas.Pair]) -> list[
     """Texts, or pairs of them, as a model reads them."""
     listed = [inputs] if isinstance(inputs, str | schemas.Pair) else inputs
     return [(one.text, one.text_pair) if isinstance(one, schemas.Pair) else one for one in listed]
-
-
-def with_mask_token(texts: list[str], mask_token: str | None) -> list[str]:
-    """`[MASK]` works with every model, also with one that says `<mask>`."""
-    return [text.replace("[MASK]", mask_token) for text in texts] if mask_token else texts
 
 
 def check_labels(classifier: Classifier, wanted: list[str]) -> None:

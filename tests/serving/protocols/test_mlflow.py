@@ -1,7 +1,9 @@
 """MLflow's client of its scoring server asks this one, and gets what `mlflow.pyfunc` gives."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -10,8 +12,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from mlflow.pyfunc.scoring_server.client import ScoringServerClient
+from starlette.types import ASGIApp
 
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.errors import TextTooLongError
+from clozeline.serving.app import create_app
 from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.loading import open_source
+from clozeline.serving.service import Capacity, Service
+from clozeline.serving.sources import ModelSource
+from tests.tiny_packages import write_encoder_of_another_mask
 
 TEXTS = ["return the [MASK]", "open the file"]
 
@@ -55,6 +65,46 @@ def test_a_record_is_what_the_registered_model_gives(scoring: ScoringServerClien
     labels = records(scoring, TEXTS, model="library", top_k=3)
     (first, _) = _classified(catalogue.classifier(None).model, TEXTS, 3, False)
     assert [label["label"] for label in labels[0]["labels"]] == [label["label"] for label in first["labels"]]
+
+
+def test_mask_in_brackets_is_a_mask_of_every_model(
+    tmp_path: Path, serving: Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+) -> None:
+    from clozeline.registry.served_model import _embedded_and_filled
+
+    write_encoder_of_another_mask(tmp_path / "other")
+    served = open_source(ModelSource.parse(str(tmp_path / "other")), "int8")
+    service = Service(Capacity(num_workers=1))
+    service.open(Catalogue([served]))
+    texts = ["return the [MASK] of <mask>", "open the file"]
+    with serving(create_app(service)) as client:
+        told = client.post("/invocations", json={"inputs": texts}).json()["predictions"]
+        filled = client.post("/fill-mask", json={"inputs": texts[0]}).json()
+    assert [len(record["masks"]) for record in told] == [2, 0]
+    assert told[0]["masks"] == approximately(filled)
+    assert isinstance(served.model, Encoder)
+    assert _embedded_and_filled(served.model, texts, 5, False) == approximately(told)
+
+
+def test_a_mask_that_is_cut_off_is_not_filled_and_fails_nothing(client: httpx.Client, catalogue: Catalogue) -> None:
+    from clozeline.registry.served_model import _embedded_and_filled
+
+    texts = ["open the file", "the " * 100 + "[MASK]", "the [MASK]", "the [MASK] " + "the " * 100 + "[MASK]"]
+    answer = client.post("/invocations", json={"inputs": texts, "params": {"truncate": True}})
+    assert answer.status_code == 200, answer.text
+    told = answer.json()["predictions"]
+    assert [len(record["masks"]) for record in told] == [0, 0, 1, 1]
+    assert all(record["embedding"] for record in told)
+    assert _embedded_and_filled(catalogue.encoder(None).model, texts, 5, True) == approximately(told)
+
+
+def test_a_text_that_is_too_long_is_named_by_its_row(client: httpx.Client, catalogue: Catalogue) -> None:
+    from clozeline.registry.served_model import _embedded_and_filled
+
+    texts = ["open the file", "the " * 100 + "[MASK]"]
+    assert "text 1 is too long" in client.post("/invocations", json={"inputs": texts}).json()["message"]
+    with pytest.raises(TextTooLongError, match="text 1"):
+        _embedded_and_filled(catalogue.encoder(None).model, texts, 5, False)
 
 
 @pytest.mark.parametrize(

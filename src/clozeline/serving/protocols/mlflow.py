@@ -196,24 +196,26 @@ async def _encoded(
     service: Service, request: Request, name: str, sent: Sent, params: Params, timeout: int | None
 ) -> Answered:
     served, texts = service.catalogue.embedder(name), sent.texts()
-    model, mask_token = served.model, served.model.manifest.special_tokens.mask_token
-    masked = [text for text in texts if isinstance(model, Encoder) and mask_token and mask_token in text]
+    model = served.model
+    places: list[int] = []  # of the texts whose masks are filled: known once they are tokenized
 
     def questions() -> Iterator[AnyQuestion]:
         yield model.embedding(texts, truncate=params.truncate)
-        if masked:
-            assert isinstance(model, Encoder), "no other model fills"
+        if not isinstance(model, Encoder):
+            return
+        own = model.with_own_masks(texts)
+        places.extend(model.with_masks(own, truncate=params.truncate))
+        if places:
+            masked = [own[place] for place in places]
             yield filling(model, masked, top_k=params.top_k, truncate=params.truncate)
 
     embedded, *filled = await service.asking.ask_together(request, served, texts, lambda: list(questions()), timeout)
     embeddings = [{"embedding": embedding_H} for embedding_H in embedded.answers]
     if not isinstance(model, Encoder):
         return embeddings, embedded.headers
-    masks = [of_text for reply in filled for of_text in reply.answers]
-    service.metrics.confident(name, (words[0].score for of_text in masks for words in of_text))
-    of_masked = iter(masks)
-    told = [next(of_masked) if mask_token and mask_token in text else [] for text in texts]
-    return [one | {"masks": words} for one, words in zip(embeddings, told, strict=True)], embedded.headers
+    masks = dict(zip(places, (of_text for reply in filled for of_text in reply.answers), strict=True))
+    service.metrics.confident(name, (words[0].score for of_text in masks.values() for words in of_text))
+    return [one | {"masks": masks.get(place, [])} for place, one in enumerate(embeddings)], embedded.headers
 
 
 _ANSWERS: Mapping[Task, Callable[..., Coroutine[Any, Any, Answered]]] = MappingProxyType(

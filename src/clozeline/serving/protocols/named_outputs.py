@@ -19,7 +19,6 @@ from clozeline.serving.errors import problem
 from clozeline.serving.masks import filling
 from clozeline.serving.protocols.infer_parameters import InferParameters
 from clozeline.serving.protocols.tensors import Datatype, InputName, Values
-from clozeline.serving.routes import with_mask_token
 from clozeline.serving.schemas import RequestBody
 from clozeline.serving.service import Service
 
@@ -188,7 +187,7 @@ async def encoded(service: Service, asked: Asked) -> Answered:
 
 
 def _filling(encoder: Encoder, asked: Asked) -> Question[list[list[Filled]]]:
-    texts = with_mask_token(asked.inputs["text"], encoder.manifest.special_tokens.mask_token)
+    texts = encoder.with_own_masks(asked.inputs["text"])
     top_k = asked.parameters.top_k or _DEFAULT_CANDIDATES
     return filling(encoder, texts, top_k=top_k, truncate=asked.parameters.truncate)
 
