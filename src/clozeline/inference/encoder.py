@@ -79,15 +79,16 @@ class Encoder(Embedder):
         return [text.replace(_MASK, mask_token) for text in texts] if mask_token else list(texts)
 
     def with_masks(self, texts: Sequence[str], *, truncate: bool = False) -> list[int]:
-        """Places of the texts that have a mask within what the model reads.
+        """Places of the texts that have masks, all of them within what the model reads.
 
         Raises:
             TextTooLongError: one of those with a mask has more tokens and `truncate` is not set.
         """
         mask_token = self.manifest.special_tokens.mask_token
         places = [place for place, text in enumerate(texts) if mask_token and mask_token in text]
-        tokenized = self.tokenize([texts[place] for place in places], truncate=truncate)
-        return [place for place, read in zip(places, tokenized, strict=True) if read.mask_spans]
+        masked = [texts[place] for place in places]
+        read = zip(places, masked, self.tokenize(masked, truncate=truncate), strict=True)
+        return [place for place, text, tokens in read if len(tokens.mask_spans) == text.count(str(mask_token))]
 
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         """Words for the masks, if every text has one; else embeddings."""

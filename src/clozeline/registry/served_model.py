@@ -85,7 +85,7 @@ def _pair(number: int, text: str, first: str, second: str) -> tuple[str, str]:
 
 
 def _embedded_and_filled(model: Encoder, texts: list[str], top_k: int, truncate: bool) -> list[object]:
-    """A mask that is cut off with the end of its text is not filled, and the text is embedded as any other."""
+    """Of a text that is cut before its last mask, none is filled; it is embedded as any other."""
     embeddings_TH = model.embed(texts, truncate=truncate)
     own = model.with_own_masks(texts)
     places = model.with_masks(own, truncate=truncate)

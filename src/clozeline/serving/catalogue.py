@@ -19,6 +19,8 @@ from clozeline.serving.errors import ApiError, problem
 Model = TypeVar("Model", bound=OpenModel, covariant=True)
 
 RERANK = "/rerank"
+LIST = "/models"
+"""Where the names are, for clients that have no list of their own protocol."""
 _ZERO_SHOT = (
     *("/zero-shot", "/pipeline/zero-shot-classification"),
     "/pipeline/zero-shot-classification-lists",
@@ -89,8 +91,8 @@ class Catalogue:
     def named(self, name: str) -> ServedModel[OpenModel]:
         return self._models[name]
 
-    def first(self, name: str | None = None) -> ServedModel[OpenModel]:
-        """The model called `name`, or the first of all.
+    def first(self, name: str | None = None, *, listed: str = LIST) -> ServedModel[OpenModel]:
+        """The model called `name`, or the first of all; who names another is told that they are `listed` there.
 
         Raises:
             ApiError: 404, there is none of that name.
@@ -98,7 +100,7 @@ class Catalogue:
         for served in self:
             if name in (None, served.identity.name):
                 return served
-        raise no_such_model(name, [served.identity.name for served in self])
+        raise no_such_model(name, [served.identity.name for served in self], listed=listed)
 
     def answering(self, route: str, name: str | None) -> ServedModel[OpenModel]:
         """The model called `name`, or the first, that answers `route`.
@@ -127,13 +129,14 @@ class Catalogue:
         """
         return self._answering(Encoder, "fill-mask", name)
 
-    def embedder(self, name: str | None) -> ServedModel[Embedder]:
-        """The model called `name`, or the first, that embeds: with a head for masks or without.
+    def embedder(self, name: str | None, *, route: str | None = None, listed: str = LIST) -> ServedModel[Embedder]:
+        """The model called `name`, or the first, that embeds: with a head for masks or without. Who names another is
+        told of this `route`, and that the names are `listed` there.
 
         Raises:
             ApiError: 404, there is none.
         """
-        return self._answering(Embedder, "feature-extraction", name)
+        return self._answering(Embedder, "feature-extraction", name, route=route, listed=listed)
 
     def classifier(self, name: str | None) -> ServedModel[Classifier]:
         """The classifier called `name`, or the first.
@@ -193,12 +196,14 @@ class Catalogue:
         """
         return self._answering(Answerer, "question-answering", name)
 
-    def _answering(self, kind: type[Model], task: Task, name: str | None) -> ServedModel[Model]:
+    def _answering(
+        self, kind: type[Model], task: Task, name: str | None, *, route: str | None = None, listed: str = LIST
+    ) -> ServedModel[Model]:
         for served in self:
             if isinstance(served.model, kind) and name in (None, served.identity.name):
                 return ServedModel(served.identity, served.model)
         able = [served.identity.name for served in self if isinstance(served.model, kind)]
-        raise no_such_model(name, able, task)
+        raise no_such_model(name, able, task, route=route, listed=listed)
 
 
 def no_model_of_pairs(route: str) -> ApiError:
@@ -214,7 +219,9 @@ def no_model_of_pairs(route: str) -> ApiError:
     )
 
 
-def no_such_model(name: str | None, able: list[str], task: Task | None = None, *, route: str | None = None) -> ApiError:
+def no_such_model(
+    name: str | None, able: list[str], task: Task | None = None, *, route: str | None = None, listed: str = LIST
+) -> ApiError:
     """404: none of the models that are `able` to answer is called so."""
     answers = route or (" and ".join(ROUTES[task][:2]) if task else None)
     return problem(
@@ -223,6 +230,6 @@ def no_such_model(name: str | None, able: list[str], task: Task | None = None, *
         f"no model of that name answers {answers} here" if answers else "no model is called so",
         given="no name, and no such model is loaded" if name is None else name,
         expected=f"one of: {', '.join(able)}" if able else f"a model {f'of the task {task}' if task else 'that does'}",
-        do="choose a name from /models" if able else "start the server with such a model: `clozeline serve --help`",
+        do=f"choose a name from {listed}" if able else "start the server with such a model: `clozeline serve --help`",
         param="model",
     )

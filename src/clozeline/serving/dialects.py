@@ -71,9 +71,7 @@ def _house(status: int, detail: ErrorDetail) -> ErrorEnvelope:
 def _openai(status: int, detail: ErrorDetail) -> OpenAIError:
     kind = _OPENAI_TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
     told = detail.model_dump() | {"code": _OPENAI_CODES.get(detail.code, detail.code), "type": kind}
-    # What inference says of a text calls them by the name they have on every other route.
-    param = detail.param.replace("inputs", "input") if detail.param else None
-    return OpenAIError(error=OpenAIErrorDetail(**told | {"message": _sentence(detail), "param": param}))
+    return OpenAIError(error=OpenAIErrorDetail(**told | {"message": _sentence(detail)}))
 
 
 def _hugging_face(status: int, detail: ErrorDetail) -> HuggingFaceError:

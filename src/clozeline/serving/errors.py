@@ -10,6 +10,7 @@ given, expected, do   as in every `ClozelineError`
 
 from collections.abc import Mapping
 
+import orjson
 from pydantic import BaseModel, ConfigDict
 
 
@@ -62,8 +63,8 @@ def shortened(value: object, limit: int = 160) -> str:
 
 
 def written(value: object) -> str:
-    """`value` as Python writes it; JSON may be nested deeper than Python goes."""
+    """`value` as its client wrote it, in JSON; which may be nested deeper than it is written here."""
     try:
-        return repr(value)
-    except RecursionError:
-        return f"a {type(value).__name__} that is nested too deep to be shown"
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        return "a value that is nested too deep to be shown"

@@ -25,7 +25,9 @@ from clozeline.serving.errors import ApiError, problem, shortened, written
 from clozeline.serving.head_requests import answered_methods
 from clozeline.serving.model_prefix import asked_path
 from clozeline.serving.refusals import internal_error
+from clozeline.serving.request_log import told_route
 from clozeline.serving.schemas import TAGS
+from clozeline.serving.text_places import place_of
 
 _EXPECTED = {
     "string_pattern_mismatch": "text with at least one visible character and no NUL",
@@ -34,6 +36,9 @@ _EXPECTED = {
     "missing": "a value for this key",
     "model_attributes_type": "a JSON object",
     "model_type": "a JSON object",
+    "dict_type": "a JSON object",
+    "bool_type": "true or false",
+    "none_required": "null",
 }
 """Instead of pydantic's words, where they speak of its own workings."""
 
@@ -110,6 +115,8 @@ def _expected(fault: dict[str, Any]) -> str:
         return f"a list of at most {context['max_length']} items"
     if fault["type"] == "string_too_long":
         return f"a text of at most {context['max_length']:,} characters"
+    if fault["type"] == "literal_error":
+        return "true" if context["expected"] == "True" else str(context["expected"]).replace("'", '"')
     message: str = fault["msg"]
     return _EXPECTED.get(fault["type"], message.removeprefix("Input should be "))
 
@@ -166,8 +173,11 @@ async def _clozeline(request: Request, error: Exception) -> Response:
     code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
     if code is None:
         raise error
-    param = f"inputs[{error.number}]" if isinstance(error, TextError) else "parameters"
-    told = problem(422, code, error.problem, param=param, given=error.given, expected=error.expected, do=error.do)
+    param, message = "parameters", error.problem
+    if isinstance(error, TextError):
+        param = place_of(error.number, told_route(request.scope))
+        message = f"{param} {error.problem.removeprefix(f'text {error.number} ')}"
+    told = problem(422, code, message, param=param, given=error.given, expected=error.expected, do=error.do)
     return refusal(told, request.url.path)
 
 

@@ -29,8 +29,9 @@ from clozeline.serving.limits import MAX_TEXT_CHARACTERS, MAX_TEXTS, MAX_TIMEOUT
 TEXT_TAG = "(one text)"
 TEXTS_TAG = "(texts)"
 PAIR_TAG, PAIRS_TAG = "(one pair)", "(pairs)"
-TAGS = (TEXT_TAG, TEXTS_TAG, PAIR_TAG, PAIRS_TAG)
-"""Which kind of `inputs` it is, as faults of it are placed; clients hear nothing of that."""
+FLAT_TAG, NESTED_TAG, NUMBER_TAG = "(flat)", "(nested)", "(number)"
+TAGS = (TEXT_TAG, TEXTS_TAG, PAIR_TAG, PAIRS_TAG, FLAT_TAG, NESTED_TAG, NUMBER_TAG)
+"""Which kind of value it is, as faults of it are placed; clients hear nothing of that."""
 
 Text = Annotated[
     str,
@@ -47,6 +48,13 @@ def inputs_kind(inputs: object) -> str | None:
     if isinstance(inputs, str):
         return TEXT_TAG
     return TEXTS_TAG if isinstance(inputs, list) else None
+
+
+def nesting(given: object) -> str | None:
+    """Whether a list is one of lists; None: it is no list."""
+    if not isinstance(given, list):
+        return None
+    return NESTED_TAG if given and isinstance(given[0], list) else FLAT_TAG
 
 
 Inputs = Annotated[

@@ -3,19 +3,30 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any
+from typing import Annotated, Any
 
 import orjson
+from pydantic import Discriminator, Tag
 
 from clozeline.serving.errors import ApiError, problem
-from clozeline.serving.schemas import RequestBody, checked_texts
+from clozeline.serving.schemas import NUMBER_TAG, TEXT_TAG, RequestBody, checked_texts
 
 TEXT_COLUMN = "text"
 _Names = tuple[str, str]
 
 
+def _name_kind(given: object) -> str | None:
+    return {str: TEXT_TAG, int: NUMBER_TAG}.get(type(given))
+
+
+_ColumnName = Annotated[
+    Annotated[str, Tag(TEXT_TAG)] | Annotated[int, Tag(NUMBER_TAG)],
+    Discriminator(_name_kind, custom_error_type="name_type", custom_error_message="a name, or a number"),
+]
+
+
 class DataframeSplit(RequestBody):
-    columns: list[str | int]
+    columns: list[_ColumnName]
     data: list[list[Any]]
     index: list[Any] | None = None
 

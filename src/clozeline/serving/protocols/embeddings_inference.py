@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Request, Response
 from fastapi.openapi.models import Example
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Discriminator, Field, Tag
 
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
@@ -28,12 +28,28 @@ router = APIRouter(route_class=JsonRoute, tags=["text-embeddings-inference"])
 _OneOrTwo = Annotated[list[schemas.Text], Field(min_length=1, max_length=2)]
 
 
+def _predicted_kind(inputs: object) -> str | None:
+    """Of a list of three texts and more, none: as a pair is a list of two, it would not be clear what is meant."""
+    if isinstance(inputs, str):
+        return schemas.TEXT_TAG
+    kind = schemas.nesting(inputs)
+    return None if kind == schemas.FLAT_TAG and isinstance(inputs, list) and len(inputs) not in (1, 2) else kind
+
+
 class PredictRequest(schemas.RequestBody):
     inputs: Annotated[
-        schemas.Text | _OneOrTwo | Annotated[list[_OneOrTwo], Field(min_length=1, max_length=MAX_TEXTS)],
+        Annotated[schemas.Text, Tag(schemas.TEXT_TAG)]
+        | Annotated[_OneOrTwo, Tag(schemas.FLAT_TAG)]
+        | Annotated[Annotated[list[_OneOrTwo], Field(min_length=1, max_length=MAX_TEXTS)], Tag(schemas.NESTED_TAG)],
         Field(
             description=f'A text, also as ["a"], or a pair of texts: ["a", "b"]; or a list of 1 to {MAX_TEXTS} of such '
             'lists: [["a"], ["b"]]. Pairs are for models that were trained on pairs.'
+        ),
+        Discriminator(
+            _predicted_kind,
+            custom_error_type="inputs_type",
+            custom_error_message='a text, "a"; or a list of texts, each in a list of its own, [["a"], ["b"], ["c"]]; '
+            'or of pairs, [["a", "b"]]',
         ),
     ]
     raw_scores: Annotated[bool, Field(description="The logits, instead of probabilities.")] = False

@@ -31,6 +31,7 @@ from clozeline.serving.vectors import EncodingFormat, check_dimensions, encoded
 router = APIRouter(prefix="/v1", route_class=JsonRoute, tags=["OpenAI"])
 
 _MAX_TEXTS = 2048
+_LIST = "/v1/models"
 
 
 def _no_token_ids(given: Any) -> Any:
@@ -118,7 +119,7 @@ async def embeddings(
     timeout_milliseconds: TimeoutMilliseconds = None,
 ) -> Response:
     service = service_of(request)
-    served = service.catalogue.embedder(wanted_model(request, body.model))
+    served = service.catalogue.embedder(wanted_model(request, body.model), route="/v1/embeddings", listed=_LIST)
     check_dimensions(served.model, body.dimensions)
     texts = texts_of(body.input)
     reply = await service.asking.ask(
@@ -144,7 +145,7 @@ async def models(request: Request) -> Response:
     responses=answered("The model", OPENAI, is_timed=False),
 )
 async def model(request: Request, model: ModelPath) -> Response:
-    found = service_of(request).catalogue.first(wanted_model(request, model))
+    found = service_of(request).catalogue.first(wanted_model(request, model), listed=_LIST)
     return JsonResponse(_card(found), headers=found.identity.headers)
 
 

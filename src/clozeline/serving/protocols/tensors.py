@@ -16,18 +16,26 @@ import numpy.typing as npt
 import orjson
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Discriminator, Field, Tag
 
 from clozeline.serving.bodies import JsonRequest, check_encoding, parse_json
 from clozeline.serving.errors import ApiError, problem
 from clozeline.serving.responses import JsonResponse
-from clozeline.serving.schemas import RequestBody
+from clozeline.serving.schemas import FLAT_TAG, NESTED_TAG, RequestBody, nesting
 
 HEADER_LENGTH = "inference-header-content-length"
 InputName = Literal["text", "text_pair", "question", "context"]
 Datatype = Literal["FP32", "INT64", "BYTES"]
 Values = npt.NDArray[np.float32] | npt.NDArray[np.int64] | list[list[str]]
 _COUNT = struct.Struct("<I")
+
+
+_Strings = Annotated[
+    Annotated[list[str], Tag(FLAT_TAG)] | Annotated[list[list[str]], Tag(NESTED_TAG)],
+    Discriminator(
+        nesting, custom_error_type="data_type", custom_error_message="a list of texts, or of lists of one text"
+    ),
+]
 
 
 class InputParameters(RequestBody):
@@ -39,9 +47,7 @@ class InputTensor(RequestBody):
     shape: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1, max_length=2)]
     datatype: Literal["BYTES"]
     parameters: InputParameters = InputParameters()
-    data: Annotated[
-        list[str] | list[list[str]] | None, Field(description="The texts, flat or in the shape [texts, 1].")
-    ] = None
+    data: Annotated[_Strings | None, Field(description="The texts, flat or in the shape [texts, 1].")] = None
 
 
 class Tensor(BaseModel):

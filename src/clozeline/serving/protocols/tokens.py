@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Body, Request, Response
 from fastapi.openapi.models import Example
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Discriminator, Field, Tag
 
 from clozeline.inference.manifest import Manifest
 from clozeline.serving.bodies import JsonRoute
@@ -15,7 +15,7 @@ from clozeline.serving.model_prefix import wanted_model
 from clozeline.serving.openapi import answered
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.routes import texts_of
-from clozeline.serving.schemas import Inputs, ModelName, PromptName, RequestBody
+from clozeline.serving.schemas import FLAT_TAG, NESTED_TAG, Inputs, ModelName, PromptName, RequestBody, nesting
 from clozeline.serving.service import service_of
 
 router = APIRouter(route_class=JsonRoute, tags=["text-embeddings-inference"])
@@ -33,8 +33,12 @@ class TokenizeRequest(RequestBody):
 
 class DecodeRequest(RequestBody):
     ids: Annotated[
-        _Ids | Annotated[list[_Ids], Field(min_length=1, max_length=MAX_TEXTS)],
+        Annotated[_Ids, Tag(FLAT_TAG)]
+        | Annotated[Annotated[list[_Ids], Field(min_length=1, max_length=MAX_TEXTS)], Tag(NESTED_TAG)],
         Field(description="Token ids of one text, or a list of such."),
+        Discriminator(
+            nesting, custom_error_type="ids_type", custom_error_message="token ids of one text, or a list of such lists"
+        ),
     ]
     skip_special_tokens: bool = True
     model: ModelName = None
