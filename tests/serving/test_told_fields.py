@@ -26,7 +26,7 @@ def with_one_wrong(body: Any) -> Iterator[Any]:
 
 
 def is_field_of(field: str, body: Any) -> bool:
-    """Whether `field` leads to a value of `body`, to a key that an object of it has not, or to the only row there is."""
+    """Whether `field` leads to a value of `body`, to a key that an object of it lacks, or to the only row there is."""
     *steps, last = re.findall(r"[^.\[\]]+", field)
     for step in steps:
         body = body[int(step)] if isinstance(body, list) else body[step]
