@@ -173,7 +173,7 @@ def test_an_answer_is_found_at_the_end_of_a_long_context(client: httpx.Client, c
         ("/answer", {"inputs": "who?"}, "inputs"),
         ("/answer", {"inputs": {"question": "who?"}}, "inputs.context"),
         ("/answer", {"inputs": ASKED, "parameters": {"top_k": 0}}, "parameters.top_k"),
-        ("/answer", {"inputs": ASKED, "parameters": {"max_seq_len": 4}}, "inputs[0]"),
+        ("/answer", {"inputs": ASKED, "parameters": {"max_seq_len": 4}}, "inputs.question"),
         ("/rerank", {"query": "who?", "texts": []}, None),
     ],
 )

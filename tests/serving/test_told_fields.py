@@ -88,7 +88,7 @@ def test_a_value_that_is_wrong_is_told_with_how_it_is_written(
             "inputs[0].data[1]",
         ),
         ("/zero-shot", {"inputs": LONG, "parameters": {"candidate_labels": ["a", "b"]}}, "inputs"),
-        ("/invocations", {"instances": ["a", LONG]}, "row 1, counted from 0,"),
+        ("/invocations", {"instances": ["a", LONG]}, "rows[1]"),
         ("/fill-mask", {"inputs": ["[MASK]", "a"]}, "inputs[1]"),
     ],
 )
@@ -96,7 +96,7 @@ def test_a_text_that_cannot_be_used_is_named_by_its_field(
     client: httpx.Client, path: str, body: object, field: str
 ) -> None:
     said = sentence(client.post(path, json=body))
-    assert said.startswith((f"{field} is too long for the model", f"{field} has no mask")), said
+    assert said.startswith((f"`{field}` is too long for the model", f"`{field}` has no mask")), said
 
 
 def test_who_asks_in_openais_words_for_a_model_that_is_not_there_hears_of_openais_routes(client: httpx.Client) -> None:

@@ -176,7 +176,7 @@ async def _clozeline(request: Request, error: Exception) -> Response:
     param, message = "parameters", error.problem
     if isinstance(error, TextError):
         param = place_of(error.number, told_route(request.scope))
-        message = f"{param} {error.problem.removeprefix(f'text {error.number} ')}"
+        message = f"`{param}` {error.problem.removeprefix(f'text {error.number} ')}"
     told = problem(422, code, message, param=param, given=error.given, expected=error.expected, do=error.do)
     return refusal(told, request.url.path)
 

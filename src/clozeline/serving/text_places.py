@@ -12,6 +12,10 @@ def _alone(number: int) -> str:
     return "inputs"
 
 
+def _asked(number: int) -> str:
+    return "inputs.question"  # a context of any length is read in windows
+
+
 def _ranked(number: int) -> str:
     return f"texts[{number}]"
 
@@ -29,7 +33,7 @@ def _tensor(number: int) -> str:
 
 
 def _row(number: int) -> str:
-    return f"row {number}, counted from 0,"
+    return f"rows[{number}]"
 
 
 _PLACES: Mapping[str, Callable[[int], str]] = MappingProxyType(
@@ -41,8 +45,8 @@ _PLACES: Mapping[str, Callable[[int], str]] = MappingProxyType(
         "/invocations": _row,
         "/v2/models/{model}/infer": _tensor,
         "/v2/models/{model}/versions/{version}/infer": _tensor,
-        "/answer": _alone,
-        "/pipeline/question-answering": _alone,
+        "/answer": _asked,
+        "/pipeline/question-answering": _asked,
         "/zero-shot": _alone,
         "/pipeline/zero-shot-classification": _alone,
         "/pipeline/zero-shot-classification-lists": _alone,
@@ -52,5 +56,5 @@ _PLACES: Mapping[str, Callable[[int], str]] = MappingProxyType(
 
 
 def place_of(number: int, route: str) -> str:
-    """The field of the text of this number, of a request to `route`; in MLflow's shapes, its row."""
+    """The field of the text of this number, of a request to `route`; of MLflow's shapes, which differ, the row."""
     return _PLACES.get(route, _listed)(number)

@@ -102,7 +102,7 @@ def test_a_text_that_is_too_long_is_named_by_its_row(client: httpx.Client, catal
     from clozeline.registry.served_model import _embedded_and_filled
 
     texts = ["open the file", "the " * 100 + "[MASK]"]
-    assert "row 1, counted from 0, is too long" in client.post("/invocations", json={"inputs": texts}).json()["message"]
+    assert "`rows[1]` is too long" in client.post("/invocations", json={"inputs": texts}).json()["message"]
     with pytest.raises(TextTooLongError, match="text 1"):
         _embedded_and_filled(catalogue.encoder(None).model, texts, 5, False)
 
