@@ -87,8 +87,8 @@ class Encoder(Embedder):
         mask_token = self.manifest.special_tokens.mask_token
         places = [place for place, text in enumerate(texts) if mask_token and mask_token in text]
         masked = [texts[place] for place in places]
-        read = zip(places, masked, self.tokenize(masked, truncate=truncate), strict=True)
-        return [place for place, text, tokens in read if len(tokens.mask_spans) == text.count(str(mask_token))]
+        read = zip(places, self.tokenize(masked, truncate=truncate), strict=True)
+        return [place for place, tokens in read if tokens.mask_spans and not tokens.num_masks_cut_off]
 
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         """Words for the masks, if every text has one; else embeddings."""
