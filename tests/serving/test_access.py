@@ -31,7 +31,7 @@ def test_only_who_has_a_key_is_let_in_and_no_key_is_logged(
     service.open(catalogue)
     with serving(create_app(service, ApiKeys.of(KEYS))) as client:
         for headers in ({}, {"authorization": "Bearer wrong-key-altogether"}, {"authorization": f"Basic {KEYS[0]}"}):
-            refused = client.post("/embed", json=BODY, headers=headers)
+            refused = client.post("/classify", json=BODY, headers=headers)
             assert (refused.status_code, refused.json()["error"]["code"]) == (401, "no_key")
             assert refused.headers["www-authenticate"] == "Bearer"
         for headers in ({"authorization": f"Bearer {KEYS[0]}"}, {"x-api-key": KEYS[1]}):

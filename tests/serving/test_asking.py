@@ -110,7 +110,7 @@ def test_a_deadline_holds_while_the_tokenizer_is_at_another_text(
     with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
         before = clients.submit(client.post, "/embed", json={"inputs": LONG, "truncate": True})
         assert tokenizing.begun.wait(timeout=20)
-        late = client.post("/embed", json={"inputs": LONG, "truncate": True}, headers={"x-timeout-ms": "50"})
+        late = client.post("/classify", json={"inputs": LONG, "truncate": True}, headers={"x-timeout-ms": "50"})
         assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_passed")
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200  # short ones wait for nobody
         tokenizing.may_end.set()

@@ -35,7 +35,7 @@ def opened(serving: Server, catalogue: Catalogue) -> Iterator[Opened]:
 def begun(client: httpx.Client) -> socket.socket:
     """A connection that has sent half of the body it says it has."""
     opened = connection(client)
-    head = f"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {2 * HALF}\r\n\r\n"
+    head = f"POST /classify HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {2 * HALF}\r\n\r\n"
     opened.sendall(head.encode() + b'{"inputs": "a"'.ljust(HALF))
     return opened
 
@@ -59,7 +59,7 @@ def test_what_all_bodies_take_is_bounded_and_given_back(opened: Opened) -> None:
     headers = {"content-type": "application/json"}
     with begun(client):
         wait_until(lambda: client.post("/embed", content=body, headers=headers).status_code == 429)
-        refused = client.post("/embed", content=body, headers=headers)
+        refused = client.post("/classify", content=body, headers=headers)
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
         assert (refused.headers["retry-after"], refused.headers["x-should-retry"]) == ("1", "true")
         assert client.get("/health/ready").status_code == 200

@@ -23,7 +23,8 @@ KEYS = {
     "/similarity": {"error", "error_type"},
     "/tokenize": {"error", "error_type"},
     "/pipeline/fill-mask": {"error", "error_type"},
-    "/embed": HOUSE,
+    "/embed": {"error", "error_type"},
+    "/fill-mask": HOUSE,
 }
 JSON = "application/json"
 UNUSABLE = {"/v1/embeddings": 400, "/v2/models/encoder/infer": 400, "/invocations": 400}

@@ -38,7 +38,7 @@ def test_the_server_is_live_but_not_ready_until_its_models_are_loaded(serving: S
             client.get("/health/ready"),
             client.get("/health"),
             client.get("/models"),
-            client.post("/embed", json={"inputs": "a"}),
+            client.post("/classify", json={"inputs": "a"}),
         ):
             assert (answer.status_code, code_of(answer)) == (503, "not_ready")
             assert answer.headers["retry-after"] == "1"
@@ -58,7 +58,7 @@ def test_a_server_that_stops_answers_what_it_has_accepted_and_sends_the_rest_awa
         service.drain()
         assert client.get("/health/ready").status_code == 503
         assert client.get("/health/live").status_code == 200
-        refused = client.post("/embed", json={"inputs": "a"})
+        refused = client.post("/classify", json={"inputs": "a"})
         assert (refused.status_code, code_of(refused)) == (503, "not_ready")
         assert refused.headers["connection"] == "close"
         held.set()
@@ -77,7 +77,7 @@ def test_health_answers_at_once_while_every_worker_is_busy_and_a_full_queue_is_t
         wait_until(lambda: service.scheduler.waiting_tokens == 3)
         started = time.monotonic()
         assert client.get("/health/ready").status_code == 200
-        refused = client.post("/embed", json={"inputs": ["a", "b"]})
+        refused = client.post("/classify", json={"inputs": ["a", "b"]})
         assert time.monotonic() - started < 5
         assert (refused.status_code, code_of(refused)) == (429, "overloaded")
         assert int(refused.headers["retry-after"]) >= 1
@@ -96,12 +96,12 @@ def test_an_answer_that_would_come_too_late_is_not_waited_for(
     with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
         running = clients.submit(client.post, "/embed", json={"inputs": "a"})
         wait_until(lambda: service.workers.num_running == 1)
-        late = client.post("/embed", json={"inputs": "a"}, headers={"x-timeout-ms": "50"})
+        late = client.post("/classify", json={"inputs": "a"}, headers={"x-timeout-ms": "50"})
         assert (late.status_code, code_of(late)) == (504, "deadline_passed")
         assert service.scheduler.waiting_tokens == 0
         held.set()
         assert running.result().status_code == 200
-        wrong = client.post("/embed", json={"inputs": "a"}, headers={"x-timeout-ms": "soon"})
+        wrong = client.post("/classify", json={"inputs": "a"}, headers={"x-timeout-ms": "soon"})
         assert (wrong.status_code, wrong.json()["error"]["param"]) == (422, "x-timeout-ms")
 
 
@@ -181,7 +181,7 @@ def test_a_fault_of_the_graph_fails_its_requests_and_no_other(
     with serving(create_app(service)) as client:
         with monkeypatch.context() as patched:
             patched.setattr(Encoder, "rows", raising(RuntimeError("secret insides")))
-            answer = client.post("/embed", json={"inputs": "a"})
+            answer = client.post("/fill-mask", json={"inputs": "[MASK]"})
         assert (answer.status_code, code_of(answer)) == (500, "internal_error")
         assert "secret" not in answer.text
         wait_until(lambda: "secret insides" in caplog.text)

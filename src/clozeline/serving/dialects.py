@@ -104,6 +104,7 @@ _SPOKEN = {
     "invocations": MLFLOW,
     "version": MLFLOW,
     "pipeline": HUGGING_FACE,
+    "embed": HUGGING_FACE,
     "predict": HUGGING_FACE,
     "rerank": HUGGING_FACE,
     "similarity": HUGGING_FACE,

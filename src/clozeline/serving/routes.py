@@ -9,6 +9,7 @@ from clozeline.inference.classifier import Classifier, LabelScore
 from clozeline.inference.tokenization import Given, each_text
 from clozeline.serving import schemas
 from clozeline.serving.bodies import JsonRoute
+from clozeline.serving.dialects import HUGGING_FACE
 from clozeline.serving.errors import problem
 from clozeline.serving.masks import filling
 from clozeline.serving.model_prefix import wanted_model
@@ -56,7 +57,7 @@ async def fill_mask(
     "/embed",
     summary="Embed texts as vectors of length 1",
     response_model=schemas.EmbedResponse,
-    responses=answered("One vector for each text"),
+    responses=answered("One vector for each text", HUGGING_FACE),
 )
 async def embed(
     request: Request,

@@ -5,6 +5,8 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from huggingface_hub import InferenceClient
+from huggingface_hub.errors import HfHubHTTPError
 
 from clozeline.inference.classifier import Classifier
 from clozeline.serving.app import create_app
@@ -30,6 +32,12 @@ def test_several_texts_come_each_in_a_list_of_its_own(client: httpx.Client) -> N
     assert [label["label"] for label in several[1]] == [
         label["label"] for label in client.post("/predict", json={"inputs": "a"}).json()
     ]
+
+
+def test_a_refusal_of_embed_is_one_sentence_as_its_clients_read_it(client: httpx.Client) -> None:
+    with pytest.raises(HfHubHTTPError) as refused:
+        InferenceClient(f"{client.base_url}/embed").feature_extraction("the " * 100)
+    assert str(refused.value.server_message).startswith("`inputs[0]` is too long for the model (given: 102 tokens")
 
 
 def test_raw_scores_are_the_logits(client: httpx.Client, catalogue: Catalogue) -> None:

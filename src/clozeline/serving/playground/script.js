@@ -24,6 +24,13 @@ const GONE = {
   do: "look whether it still runs, then load this page again",
 };
 
+// /embed refuses in the words of text-embeddings-inference: all of it in one sentence.
+function toldIn(error) {
+  if (typeof error !== "string") return error;
+  const [, message, given, expected, remedy] = error.match(/^(.*) \(given: (.*); expected: (.*); do: (.*)\)$/s);
+  return { message, given, expected, do: remedy };
+}
+
 async function ask(path, body) {
   const headers = { "content-type": "application/json" };
   if (key) headers.authorization = `Bearer ${key}`;
@@ -33,15 +40,15 @@ async function ask(path, body) {
   const content = await answer.json();
   if (!answer.ok) {
     if (answer.status === 401) find("#key").hidden = false;
-    throw new Refusal(content.error);
+    throw new Refusal(toldIn(content.error));
   }
   return { content, headers: answer.headers, roundTrip: performance.now() - started };
 }
 
 // The server has names of its own for what it was sent, and counts from 0: a person is told what the page calls it.
-function titleOf(param, parent) {
+function titleOf(place, parent) {
   const fields = [...parent.querySelectorAll("[data-param]")].filter((one) => !one.disabled);
-  for (const name of [param, param?.replace(/\[\d+\]$/, "")]) {
+  for (const name of [place, place?.replace(/\[\d+\]$/, "")]) {
     const called = fields.filter((one) => one.dataset.param.split(" ").includes(name));
     if (called.length === 1) return `“${find(`label[for="${called[0].id}"]`, parent).textContent}”`;
   }
@@ -50,9 +57,9 @@ function titleOf(param, parent) {
 
 function inWords(error, parent) {
   if (!(error instanceof Refusal)) return error.message;
-  const { message, param, given, expected, do: remedy } = error.told;
-  const [name, place] = message.match(/^text \d+(?= )|^`(.*?)`/) ?? [];
-  const title = titleOf(place ?? param, parent) || (place ? name : "the text");
+  const { message, given, expected, do: remedy } = error.told;
+  const [name, place] = message.match(/^`(.*?)`/) ?? [];
+  const title = titleOf(place, parent) || (place?.startsWith("inputs") ? "the text" : name);
   const said = name ? message.replace(name, () => title) : message;
   return `${said}. Given: ${given}. Expected: ${expected}. What to do: ${remedy}.`;
 }

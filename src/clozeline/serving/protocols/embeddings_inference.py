@@ -1,4 +1,4 @@
-"""Routes of text-embeddings-inference; its /embed and /metrics are those of the house, /rerank is in rerank.py."""
+"""Routes of text-embeddings-inference; /embed is in routes.py, /rerank in rerank.py, /metrics is that of the house."""
 
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
