@@ -11,11 +11,12 @@ from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import AnyQuestion, Question
 from clozeline.serving.catalogue import ServedModel
 from clozeline.serving.metrics import Metrics
+from clozeline.serving.moments import Moments
 from clozeline.serving.refusals import client_left, deadline_passed, overloaded
 from clozeline.serving.scheduling.scheduler import DeadlineError, OverloadedError, Scheduler
 from clozeline.serving.scheduling.work import Lane, Ticket
 from clozeline.serving.tokenizing import TokenizerThread
-from clozeline.serving.tracing import Moments, Tracing
+from clozeline.serving.tracing import Tracing
 from clozeline.serving.waiting import outcome
 
 Answer = TypeVar("Answer")

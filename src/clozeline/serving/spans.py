@@ -18,8 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.serving.catalogue import Identity
 from clozeline.serving.collector import CollectorExporter
-from clozeline.serving.request_log import told_method, told_route, told_status
-from clozeline.serving.tracing import Moments
+from clozeline.serving.moments import Moments
+from clozeline.serving.told import told_method, told_route, told_status
 
 
 class Spans:

@@ -11,7 +11,7 @@ from clozeline.serving.access import SECURITY_HEADERS
 from clozeline.serving.dialects import refusal
 from clozeline.serving.errors import ApiError
 from clozeline.serving.refusals import head_too_large, not_http
-from clozeline.serving.request_log import LISTENER
+from clozeline.serving.told import LISTENER
 
 MAX_HEAD_BYTES = 64 * 2**10
 """Request line and headers, beside what came with their first bytes. The parser itself would keep any number."""
