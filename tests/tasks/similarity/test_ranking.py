@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from clozeline.tasks.similarity.ranking import by_vectors, chance_of_recall, each_and_both, ranked, ranked_by_each
+from clozeline.tasks.similarity.baselines import each_and_both
+from clozeline.tasks.similarity.ranking import by_vectors, chance_of_recall, ranked, ranked_by_each
 
 
 def test_ranks_are_those_of_every_pair_compared_one_by_one() -> None:

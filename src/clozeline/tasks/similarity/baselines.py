@@ -1,16 +1,17 @@
-"""What learned vectors have to be better than: words in common, weighed by how rare they are.
+"""What learned vectors have to be better than: words in common, weighed by how rare they are; and both at once.
 
 Shapes: N pairs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from clozeline.search.fusion import fused
 from clozeline.search.words import WordIndex
-from clozeline.tasks.similarity.ranking import ScoresOf
+from clozeline.tasks.similarity.ranking import Floats, ScoresOf
 
 _WORD = r"(?u)\b\w+\b"
 
@@ -27,3 +28,13 @@ def bm25(queries: Sequence[str], documents: Sequence[str]) -> ScoresOf:
     """Scores of all documents for each query; 0 where no word is in common."""
     index = WordIndex.of(documents)
     return lambda start, stop: np.stack([index.scores(query) for query in queries[start:stop]])
+
+
+def each_and_both(vectors: ScoresOf, words: ScoresOf) -> Callable[[int, int], Sequence[Floats]]:
+    """By meaning, by words, and by both at once: what `clozeline search` goes by."""
+
+    def scores(start: int, stop: int) -> Sequence[Floats]:
+        cosine_BD, words_BD = vectors(start, stop), words(start, stop)
+        return cosine_BD, words_BD, fused(cosine_BD, words_BD)
+
+    return scores

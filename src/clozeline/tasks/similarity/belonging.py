@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Self
 
 from clozeline.tasks.intervals import bootstrap_interval
-from clozeline.tasks.similarity.baselines import bm25
+from clozeline.tasks.similarity.baselines import bm25, each_and_both
 from clozeline.tasks.similarity.on_pairs import OnPairs
 from clozeline.tasks.similarity.pairs import Pair, PairCount
 from clozeline.tasks.similarity.ranking import (
@@ -16,7 +16,6 @@ from clozeline.tasks.similarity.ranking import (
     ScoresOf,
     by_vectors,
     chance_of_recall,
-    each_and_both,
     ranked,
     ranked_by_each,
 )

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.search.fusion import fused
-
 Floats = npt.NDArray[np.float32]
 ScoresOf = Callable[[int, int], Floats]
 """First and last query → `score_BD` of those queries."""
@@ -78,16 +76,6 @@ def _ranked(score_BD: Floats, belonging: Sequence[Sequence[int]]) -> Ranked:
 def by_vectors(queries_QH: Floats, candidates_DH: Floats) -> ScoresOf:
     """Cosines of vectors of length 1."""
     return lambda start, stop: queries_QH[start:stop] @ candidates_DH.T
-
-
-def each_and_both(vectors: ScoresOf, words: ScoresOf) -> Callable[[int, int], Sequence[Floats]]:
-    """By meaning, by words, and by both at once: what `clozeline search` goes by."""
-
-    def scores(start: int, stop: int) -> Sequence[Floats]:
-        cosine_BD, words_BD = vectors(start, stop), words(start, stop)
-        return cosine_BD, words_BD, fused(cosine_BD, words_BD)
-
-    return scores
 
 
 def chance_of_recall(num_candidates: int, belonging: Sequence[Sequence[int]], k: int) -> float:
