@@ -110,6 +110,20 @@ def small_topics(save_trained: SaveTrained) -> Path:
 
 
 @pytest.fixture(scope="session")
+def small_scorer(save_trained: SaveTrained) -> Path:
+    """A folder as `finetune` writes it: a ModernBERT without a head, with random weights, and scored pairs."""
+    import torch
+    from transformers import ModernBertModel
+
+    torch.manual_seed(0)
+    folder = save_trained(ModernBertModel(small_modernbert()))
+    pairs = [(one, other) for one in SENTENCES for other in SENTENCES if one < other]
+    items = [HeldOut(text=one, second=other, score=n / len(pairs)) for n, (one, other) in enumerate(pairs)]
+    write_held_out(folder, items)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def validation_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Parquet file that export compares INT8 and fp32 on: 40 labelled texts of 6 to 40 words."""
     import pyarrow as pa
@@ -177,3 +191,9 @@ def answerer_package(export_model: ExportModel, small_answerer: Path) -> Path:
 def topics_package(export_model: ExportModel, small_topics: Path) -> Path:
     """`small_topics`, exported."""
     return export_model(small_topics)
+
+
+@pytest.fixture(scope="session")
+def scorer_package(export_model: ExportModel, small_scorer: Path) -> Path:
+    """`small_scorer`, exported."""
+    return export_model(small_scorer)

@@ -33,9 +33,15 @@ class HeldOut(BaseModel):
     second: str | None = None
     """... the context."""
     right: tuple[str, ...] = ()
-    """Labels of the text; of question answering all answers that count, none where there is none."""
+    """Labels of the text; of question answering all answers that count, none where there is none; of similarity the
+    texts that belong to it.
+    """
     entities: tuple[EntitySpan, ...] = ()
     """Of tagging."""
+    score: float | None = None
+    """Of two texts of similarity: how alike they are, 0-1."""
+    recall_at: int | None = None
+    """Of a text of similarity: a right one is to be among so many that are nearest."""
 
 
 def write_held_out(folder: Path, items: Sequence[HeldOut]) -> None:

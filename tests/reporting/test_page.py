@@ -318,10 +318,13 @@ def test_every_scheme_that_was_tried_is_a_row(ran: Ran) -> None:
     static = {"quantized_activations": 9, "static_activations": ["h", "mlp"], "static_ratio": 2.41}
     fixed = rung | {"size_bytes": 1500000, "scheme": rung["scheme"] | static}
     smoothed = rung | {"scheme": rung["scheme"] | static | {"smoothed_activations": ["mlp"]}}
-    write_json(file, manifest | {"format_version": 2, "served": "int8", "ladder": [rung, passed, fixed, smoothed]})
+    follows = rung | {"metric": "Spearman correlation", "fp32_metric": 0.82}
+    ladder = [rung, passed, fixed, smoothed, follows]
+    write_json(file, manifest | {"format_version": 2, "served": "int8", "ladder": ladder})
     told = text_of(chapter(build(ran.run).html, "packages"))
     first = "1 weights int8 per column.* 1.50 MB 90.0 % \\(88.0 % – 92.0 %\\) masked-LM accuracy: 35.0 % → 30.0 %"
     assert re.search(first + " ✗ int8_agreement is 0.9000, at least 0.96: NO 2 ", told)
     assert re.search("1.60 MB .* ✓ 1 passed, served 3 ", told)
     assert re.search(r"; 2 of 9 activations with a fixed scale \(ratios up to 2.41\)(; 7 of 8 bits)? 1.50 MB", told)
     assert re.search(r"; 2 of 9 activations with a fixed scale \(ratios up to 2.41, 1 smoothed\)", told)
+    assert "Spearman correlation: 0.8200 → 0.3000" in told

@@ -85,6 +85,7 @@ def test_the_metrics_count_what_was_compared(encoder_package: Path, classifier_p
         ("tagger_package", "entity F1", ["logits"], 5),
         ("answerer_package", "answer F1", ["start_logits", "end_logits"], 3),
         ("topics_package", "micro F1", ["logits"], 5),
+        ("scorer_package", "Spearman correlation", ["sentence_embedding"], 10),
     ],
 )
 def test_a_head_is_held_to_the_items_of_its_task_and_none_is_in_the_package(

@@ -1,21 +1,27 @@
 """What was measured of an INT8 graph before it was let answer; it stays with the package, in the manifest."""
 
-from typing import Literal
+from typing import Annotated, Literal, NewType
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, StringConstraints
 
-Metric = Literal[
-    "masked-LM accuracy",
-    "halves found",
-    "accuracy",
-    "micro F1",
-    "entity F1",
-    "answer F1",
-    "label agreement",
-    "entity agreement",
-    "answer agreement",
-    "order agreement",
-]
+RecallAt = NewType("RecallAt", str)
+"""Such as `recall at 10`."""
+Metric = (
+    Literal[
+        "masked-LM accuracy",
+        "halves found",
+        "Spearman correlation",
+        "accuracy",
+        "micro F1",
+        "entity F1",
+        "answer F1",
+        "label agreement",
+        "entity agreement",
+        "answer agreement",
+        "order agreement",
+    ]
+    | Annotated[RecallAt, StringConstraints(pattern=r"^recall at [1-9][0-9]*$")]
+)
 
 
 class Record(BaseModel):
@@ -82,8 +88,10 @@ class Rung(Record):
     """Of the file."""
     agreement: Measured
     """Share of masked tokens (encoder) or texts (classifier) that INT8 answers as fp32 does; of an encoder without a
-    head, of first halves of texts for which it finds the same second half; of several labels for each text, of the
-    labels that either of both gives; of a tagger, of the words that either says are of an entity."""
+    head, of first halves of texts for which it finds the same second half, of first texts for which it finds the same
+    second text, or of scored pairs that it says the same of: whether they are more alike than the pair before; of
+    several labels for each text, of the labels that either of both gives; of a tagger, of the words that either says
+    are of an entity."""
     metric: Metric
     """Of the task: what fp32 and INT8 get right. Without what is right (an agreement), INT8 is held to fp32."""
     fp32_metric: float

@@ -92,7 +92,7 @@ def _ladder(run: Run, package: str) -> Markup | None:
             _scheme(rung.scheme),
             megabytes(rung.size_bytes),
             f"{share(rung.agreement.value)} ({share(rung.agreement.low)} – {share(rung.agreement.high)})",
-            f"{rung.metric}: {share(rung.fp32_metric)} → {share(rung.int8_metric)}",
+            _metric(rung),
             _verdict(rung, is_served=rung.is_passed and rung.scheme == manifest.quantization),
         )
         for place, rung in enumerate(manifest.ladder, start=1)
@@ -100,6 +100,12 @@ def _ladder(run: Run, package: str) -> Markup | None:
     columns = (">#", "scheme", ">size", ">agrees with fp32", "fp32 → INT8", "gates of the export")
     caption = f"{package}: INT8 schemes in the order they were tried; served is {manifest.served}"
     return table(caption, columns, rows) if rows else None
+
+
+def _metric(rung: Rung) -> str:
+    """A correlation is no share of anything."""
+    told = amount if rung.metric == "Spearman correlation" else share
+    return f"{rung.metric}: {told(rung.fp32_metric)} → {told(rung.int8_metric)}"
 
 
 def _scheme(scheme: QuantizationScheme) -> str:

@@ -12,9 +12,10 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
+from clozeline.held_out import MAX_ITEMS, read_held_out
 from clozeline.params import SimilarityParams, read_params
 from clozeline.params.finetuning.layers import whole_task
-from clozeline.tasks.similarity.belonging import BelongingPairs
+from clozeline.tasks.similarity.belonging import BelongingPairs, Questions
 from clozeline.tasks.similarity.pairs import Pair
 from clozeline.tasks.similarity.scored import ScoredPairs, Values
 from clozeline.tasks.task import TaskInputs
@@ -137,6 +138,43 @@ def test_texts_are_cut_shorter_where_they_are_trained_on_than_where_they_are_rea
         vectors.append(task.embed([str(rows[0]["second"])])[0])
     assert lengths[0] > 18 > lengths[1] == 8
     assert np.array_equal(*vectors)
+
+
+def test_scored_pairs_of_the_validation_part_are_left_beside_the_model(run: Finetune) -> None:
+    rows = paired(200)
+    out = run("out", rows, score_field="score", highest_score=3.0, epochs=1)
+    held_out = read_held_out(out / "model")
+    assert len(held_out) == metrics_of(out)["num_validation"] > 10
+    scores = {(row["first"], row["second"]): row["score"] for row in rows}
+    assert all(it.score is not None for it in held_out)
+    assert [3 * (it.score or 0.0) for it in held_out] == pytest.approx([scores[it.text, it.second] for it in held_out])
+
+
+def test_first_texts_of_the_validation_part_are_left_beside_the_model_with_what_belongs_to_them(run: Finetune) -> None:
+    rows = matching(600)
+    out = run("out", rows, recall_at=3, epochs=1)
+    held_out = read_held_out(out / "model")
+    assert len(held_out) == metrics_of(out)["num_validation"] > 10
+    assert {it.recall_at for it in held_out} == {3}
+    belonging = {(row["first"], row["second"]) for row in rows}
+    assert all((it.text, second) in belonging for it in held_out for second in it.right)
+
+
+def test_so_many_are_left_at_most_and_all_that_belong_together_among_them_is_known() -> None:
+    draw = random.Random(0)
+    number = 2 * MAX_ITEMS
+    together = {(draw.randrange(number), draw.randrange(2 * number)) for _ in range(4 * number)}
+    pairs = [
+        Pair(f"q {first}", f"a {second}", None, f"q{first}", f"a{second}", "validation")
+        for first, second in sorted(together)
+    ]
+    items = Questions.of(pairs).held_out(recall_at=5)
+    assert len(items) == MAX_ITEMS
+    searched = {second for item in items for second in item.right}
+    assert len(searched) <= MAX_ITEMS
+    named = {(pair.first, pair.second) for pair in pairs}
+    for item in items:
+        assert set(item.right) == {second for second in searched if (item.text, second) in named} != set()
 
 
 @pytest.mark.parametrize("changes", [{}, {"score_field": "score", "highest_score": 3.0}])

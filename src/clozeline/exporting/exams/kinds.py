@@ -4,8 +4,9 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from clozeline.exporting.exams.exam import Exam
-from clozeline.exporting.exams.of_encoders import halves_exam, masks_exam
+from clozeline.exporting.exams.of_encoders import masks_exam
 from clozeline.exporting.exams.of_labels import labels_exam
+from clozeline.exporting.exams.of_pairs import similarity_exam
 from clozeline.exporting.exams.of_tokens import answers_exam, tags_exam
 from clozeline.exporting.sample import Sample
 from clozeline.inference.manifest import Task
@@ -14,7 +15,7 @@ from clozeline.inference.open_model import OpenModel
 _EXAMS: Mapping[Task, Callable[[OpenModel, Sample], Exam]] = MappingProxyType(
     {
         "fill-mask": masks_exam,
-        "feature-extraction": halves_exam,
+        "feature-extraction": similarity_exam,
         "text-classification": labels_exam,
         "token-classification": tags_exam,
         "question-answering": answers_exam,

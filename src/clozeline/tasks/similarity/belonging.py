@@ -5,8 +5,10 @@ Shapes: Q first texts, D second texts, H hidden.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Self
 
+from clozeline.held_out import MAX_ITEMS, HeldOut, write_held_out
 from clozeline.tasks.intervals import bootstrap_interval
 from clozeline.tasks.similarity.baselines import bm25, each_and_both
 from clozeline.tasks.similarity.on_pairs import OnPairs
@@ -44,6 +46,17 @@ class Questions:
         for pair in pairs:
             belonging[pair.first_identity].add(place[pair.second_identity])
         return cls([*first.values()], [*second.values()], [*second], [sorted(own) for own in belonging.values()])
+
+    def held_out(self, recall_at: int) -> list[HeldOut]:
+        """The first `MAX_ITEMS` first texts, and as many second ones at most, for what one text belongs to could be
+        all of them: one of each, and of these again all that belong to it.
+        """
+        kept = self.belonging[:MAX_ITEMS]
+        searched = {own[0] for own in kept}
+        right = [tuple(self.seconds[place] for place in own if place in searched) for own in kept]
+        return [
+            HeldOut(text=first, right=own, recall_at=recall_at) for first, own in zip(self.firsts, right, strict=False)
+        ]
 
 
 @dataclass(frozen=True)
@@ -85,6 +98,10 @@ class BelongingPairs(OnPairs):
         questions = Questions.of(self.pairs.validation)
         found = ranked(self._cosines(questions)[0], questions.belonging)
         return float(found.recall_at(self.params.recall_at).mean())
+
+    def save(self, out: Path) -> None:
+        super().save(out)
+        write_held_out(out, Questions.of(self.pairs.validation).held_out(self.params.recall_at))
 
     def test(self) -> TaskReport:
         questions, k = Questions.of(self.pairs.test), self.params.recall_at

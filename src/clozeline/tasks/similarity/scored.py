@@ -5,10 +5,12 @@ Shapes: N pairs, H hidden.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from clozeline.held_out import HeldOut, write_held_out
 from clozeline.tasks.intervals import bootstrap_interval
 from clozeline.tasks.similarity.baselines import tfidf_cosines
 from clozeline.tasks.similarity.correlations import pearson, ranks, spearman
@@ -49,6 +51,11 @@ class ScoredPairs(OnPairs):
     def validation_score(self) -> float:
         """Spearman; not a number if all cosines are the same."""
         return spearman(_scores(self.pairs.validation), self._cosines(self.pairs.validation)[0])
+
+    def save(self, out: Path) -> None:
+        super().save(out)
+        pairs = self.pairs.validation
+        write_held_out(out, [HeldOut(text=it.first, second=it.second, score=it.score) for it in pairs])
 
     def test(self) -> TaskReport:
         test = self.pairs.test

@@ -1,0 +1,160 @@
+"""Exams of encoders that were fine-tuned on pairs: cosines are to follow scores, or texts to be found that belong.
+
+A answers, D second texts, H hidden, T texts.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from clozeline.exporting.answers import Answers
+from clozeline.exporting.exams.exam import UNKNOWN, Exam, Holds
+from clozeline.exporting.exams.of_encoders import halves_exam
+from clozeline.exporting.ratios import Counts
+from clozeline.exporting.sample import Sample
+from clozeline.held_out import HeldOut
+from clozeline.inference.batching import Batch
+from clozeline.inference.evidence import RecallAt
+from clozeline.inference.open_model import OpenModel
+from clozeline.inference.tokenization import TokenizedText
+from clozeline.tasks.similarity.correlations import Values, spearman
+from clozeline.tasks.similarity.ranking import Floats, by_vectors, ranked
+
+_DECIMALS = 5
+"""Of cosines: what differs beyond is rounding, and says nothing of two pairs that are equally alike."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CosinesExam(Exam):
+    """Texts are pairs, in turns; an answer is whether a pair has a higher cosine than the pair before it."""
+
+    score_A: Values
+
+    @property
+    def num_items(self) -> int:
+        return len(self.score_A)
+
+    def answers(self, model: OpenModel, grouped: Iterable[Batch]) -> Answers:
+        embeddings_TH = _embeddings(super().answers(model, grouped))
+        cosine_A = _cosines(embeddings_TH)
+        return Answers((cosine_A > np.roll(cosine_A, 1)).astype(np.int64), embeddings_TH)
+
+    def counts(self, given: Answers, fp32: Answers) -> Counts:
+        """Of Spearman's correlation, as the task has it."""
+        part_A = _shares_of_correlation(self.score_A, _cosines(_embeddings(given)))
+        return Counts(part_A, np.ones(len(part_A)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchExam(Exam):
+    """Answers are the nearest of all second texts, for each first text; it stands before its own ones."""
+
+    is_first_T: Holds
+    belonging: Sequence[Sequence[int]]
+    """Of each first text, its places among the second ones."""
+    recall_at: int
+
+    @property
+    def num_items(self) -> int:
+        return len(self.belonging)
+
+    def answers(self, model: OpenModel, grouped: Iterable[Batch]) -> Answers:
+        embeddings_TH = _embeddings(super().answers(model, grouped))
+        firsts_AH, seconds_DH = self._parted(embeddings_TH)
+        return Answers((firsts_AH @ seconds_DH.T).argmax(axis=1), embeddings_TH)
+
+    def counts(self, given: Answers, fp32: Answers) -> Counts:
+        """Of the recall, as the task has it."""
+        found = ranked(by_vectors(*self._parted(_embeddings(given))), self.belonging)
+        return Counts(found.recall_at(self.recall_at), np.ones(len(self.belonging)))
+
+    def _parted(self, embeddings_TH: Floats) -> tuple[Floats, Floats]:
+        """First and second texts, of the first T or of all."""
+        is_first_T = self.is_first_T[: len(embeddings_TH)]
+        return embeddings_TH[is_first_T], embeddings_TH[~is_first_T]
+
+
+def similarity_exam(model: OpenModel, sample: Sample) -> Exam:
+    """With the pairs of the task; where there are none, or they tell nothing apart, with halves of texts.
+
+    Raises:
+        DataError: no text has halves.
+    """
+    scored = [item for item in sample.held_out if item.score is not None]
+    if len({item.score for item in scored}) > 1:
+        return _cosines_exam(model, scored)
+    search = _search_exam(model, [item for item in sample.held_out if item.recall_at and item.right])
+    return halves_exam(model, sample) if search is None else search
+
+
+def _cosines_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam:
+    texts = [text for item in items for text in (item.text, item.second or "")]
+    return CosinesExam(
+        texts=model.tokenize(texts, truncate=True),
+        text_A=np.arange(len(items)),
+        true_A=np.full(len(items), UNKNOWN),
+        metric="Spearman correlation",
+        score_A=np.array([item.score for item in items], dtype=np.float64),
+    )
+
+
+def _search_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam | None:
+    """None, where the model cannot tell any second texts apart."""
+    firsts = model.tokenize([item.text for item in items], truncate=True)
+    different = list(dict.fromkeys(text for item in items for text in item.right))
+    seconds = dict(zip(different, model.tokenize(different, truncate=True), strict=True))
+    texts: list[TokenizedText] = []
+    place: dict[bytes, int] = {}
+    belonging: list[list[int]] = []
+    is_first_T: list[bool] = []
+    for item, first in zip(items, firsts, strict=True):
+        # What the model reads as one text is one: which of two such is nearer, rounding would decide.
+        own = {seconds[text].ids_L.tobytes(): seconds[text] for text in item.right}
+        new = {ids: text for ids, text in own.items() if ids not in place}
+        place |= {ids: number for number, ids in enumerate(new, start=len(place))}
+        belonging.append(sorted(place[ids] for ids in own))
+        texts += [first, *new.values()]
+        is_first_T += [True, *(False for _ in new)]
+    if len(place) < 2:
+        return None
+    recall_at = _telling(items[0].recall_at or 1, len(place))
+    return SearchExam(
+        texts=texts,
+        text_A=np.arange(len(items)),
+        true_A=np.full(len(items), UNKNOWN),
+        metric=RecallAt(f"recall at {recall_at}"),
+        is_first_T=np.array(is_first_T),
+        belonging=belonging,
+        recall_at=recall_at,
+    )
+
+
+def _telling(recall_at: int, num_seconds: int) -> int:
+    """1, where all second texts are among the first so many, whatever the model says."""
+    return recall_at if recall_at < num_seconds else 1
+
+
+def _embeddings(given: Answers) -> Floats:
+    assert given.embeddings_TH is not None
+    return given.embeddings_TH
+
+
+def _cosines(embeddings_TH: Floats) -> Values:
+    """Of each text at an even place with the one behind it."""
+    cosine_A: Values = (embeddings_TH[::2] * embeddings_TH[1::2]).sum(axis=1).astype(np.float64)
+    return cosine_A.round(_DECIMALS)
+
+
+def _shares_of_correlation(score_A: Values, cosine_A: Values) -> npt.NDArray[np.float64]:
+    """What each pair says of the correlation, which is their mean: the jackknife's pseudo-values (Tukey 1958), for a
+    correlation of ranks is no sum over pairs. All 0, if cosines do not follow scores at all: that is to be no merit.
+    """
+    correlation, num_pairs = spearman(score_A, cosine_A), len(score_A)
+    if not correlation > 0:
+        return np.zeros(num_pairs)
+    without_A = np.array([spearman(np.delete(score_A, n), np.delete(cosine_A, n)) for n in range(num_pairs)])
+    without_A = np.nan_to_num(without_A)  # All that is left is alike.
+    shares_A: npt.NDArray[np.float64] = correlation + (num_pairs - 1) * (without_A.mean() - without_A)
+    return shares_A
