@@ -5,9 +5,11 @@ B texts of a batch, L tokens, M masks of a batch, H hidden, V vocabulary, C clas
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
@@ -51,6 +53,11 @@ def write_encoder_of_another_mask(folder: Path) -> None:
 def write_embedder(folder: Path) -> None:
     """Embeds as the encoder does, and fills no masks."""
     write_package(folder, "feature-extraction", _embedder_graph(), labels=())
+
+
+def write_large_embedder(folder: Path, *, num_layers: int, width: int) -> None:
+    """Embeds, with `num_layers` matrices of `width` by `width` between the table and the mean."""
+    write_package(folder, "feature-extraction", _embedder_graph(num_layers, width), labels=())
 
 
 def write_classifier(folder: Path) -> None:
@@ -162,8 +169,27 @@ def _encoder_graph() -> onnx.ModelProto:
     return _graph(nodes, outputs, num_outputs=len(VOCABULARY))
 
 
-def _embedder_graph() -> onnx.ModelProto:
-    return _graph(_embedding_nodes(), {"sentence_embedding": ["batch", HIDDEN_SIZE]}, num_outputs=HIDDEN_SIZE)
+def _embedder_graph(num_layers: int = 0, width: int = 0) -> onnx.ModelProto:
+    nodes = _embedding_nodes()
+    layers: dict[str, npt.NDArray[np.float32]] = {}
+    if num_layers:
+        random = np.random.default_rng(1)
+        sizes = [HIDDEN_SIZE, *[width] * (num_layers + 1), HIDDEN_SIZE]
+        layers = {
+            f"layer_{number}": random.standard_normal((rows, columns), np.float32) / np.sqrt(rows, dtype=np.float32)
+            for number, (rows, columns) in enumerate(pairwise(sizes))
+        }
+        names = ["every_BLH", *(f"after_{name}" for name in layers)]
+        between = [
+            helper.make_node("MatMul", [before, name], [after])
+            for name, (before, after) in zip(layers, pairwise(names), strict=True)
+        ]
+        gather = next(place for place, node in enumerate(nodes) if node.op_type == "Gather")
+        nodes = [*nodes[: gather + 1], *between, *nodes[gather + 1 :]]
+        masked = next(node for node in nodes if node.op_type == "Mul")
+        masked.input[0] = names[-1]
+    outputs: Outputs = {"sentence_embedding": ["batch", HIDDEN_SIZE]}
+    return _graph(nodes, outputs, num_outputs=HIDDEN_SIZE, more=layers)
 
 
 def classifier_graph(num_labels: int = len(LABELS)) -> onnx.ModelProto:
@@ -219,7 +245,13 @@ def _mean_nodes() -> list[onnx.NodeProto]:
     ]
 
 
-def _graph(nodes: list[onnx.NodeProto], outputs: Outputs, num_outputs: int) -> onnx.ModelProto:
+def _graph(
+    nodes: list[onnx.NodeProto],
+    outputs: Outputs,
+    num_outputs: int,
+    more: Mapping[str, npt.NDArray[np.float32]] | None = None,
+) -> onnx.ModelProto:
+    """`more`: constants beside those that every graph may use."""
     random = np.random.default_rng(0)
     constants = {
         "embeddings": random.normal(size=(len(VOCABULARY), HIDDEN_SIZE)).astype(np.float32),
@@ -227,6 +259,7 @@ def _graph(nodes: list[onnx.NodeProto], outputs: Outputs, num_outputs: int) -> o
         "axis_1": np.array([1]),
         "axis_2": np.array([2]),
         "mask_id": np.array(4),
+        **(more or {}),
     }
     used = {name for node in nodes for name in node.input}
     graph = helper.make_graph(

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from clozeline import registry
 from clozeline.errors import TransientError
 from clozeline.registry import FetchedPackage
-from clozeline.serving import loading
+from clozeline.serving import loading, watching
 from clozeline.serving.app import create_app
 from clozeline.serving.catalogue import Catalogue
 from clozeline.serving.loading import open_source
@@ -145,13 +145,13 @@ def test_a_version_that_memory_has_no_room_for_is_refused_until_it_has(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    weights_bytes = (aliases.folder / "2" / "model.int8.onnx").stat().st_size
-    monkeypatch.setattr(loading, "free_memory_bytes", lambda: weights_bytes - 1)
+    needed_bytes = loading.room_bytes((aliases.folder / "2" / "model.int8.onnx").stat().st_size)
+    monkeypatch.setattr(loading, "free_memory_bytes", lambda: needed_bytes - 1)
     aliases.live = "2"
     watcher.look()
     assert service.catalogue.named("encoder").identity.version == "1"
     assert "there is no memory for" in caplog.text
-    monkeypatch.setattr(loading, "free_memory_bytes", lambda: weights_bytes)
+    monkeypatch.setattr(loading, "free_memory_bytes", lambda: needed_bytes)
     for _ in range(3):
         watcher.look()
     assert service.catalogue.named("encoder").identity.version == "2"
@@ -168,6 +168,21 @@ def test_a_model_that_was_replaced_is_let_go_of(
         version_of(client)
     gc.collect()
     assert before() is None
+
+
+def test_what_a_replaced_model_has_freed_is_given_back_at_the_next_look(
+    watcher: AliasWatcher, aliases: Aliases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_back: list[str] = []
+    monkeypatch.setattr(watching, "give_back_freed", lambda: given_back.append(aliases.live))
+    watcher.look()
+    assert given_back == []
+    aliases.live = "2"
+    watcher.look()
+    assert given_back == []  # a request may still hold the old one
+    watcher.look()
+    watcher.look()
+    assert given_back == ["2"]
 
 
 def test_a_registry_that_does_not_answer_changes_nothing(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from clozeline import registry
 from clozeline.errors import ArtifactError
+from clozeline.heap import give_back_freed
 from clozeline.inference.manifest import Precision
 from clozeline.serving.caught import Caught
 from clozeline.serving.loading import LoadedModel, open_source
@@ -45,6 +46,8 @@ class AliasWatcher:
         self._refused: dict[str, _Refused] = {}
         self._seen: dict[str, str | None] = {}
         """The version that each alias stood for at the last look."""
+        self._swapped = False
+        """Whether the last look replaced a model, which requests on their way may have held for a moment longer."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="clozeline-watcher", daemon=True)
 
@@ -58,6 +61,9 @@ class AliasWatcher:
 
     def look(self) -> None:
         """Look once at each alias; whatever is wrong with its new version, the old one goes on answering."""
+        if self._swapped:
+            self._swapped = False
+            give_back_freed()
         for source in self._sources:
             refused = self._refused.get(source.name)
             if refused and refused.looks_left > 0:
@@ -78,6 +84,7 @@ class AliasWatcher:
         opened = open_source(source, self._precision)
         _check_same_task(self._service.catalogue.named(source.name), opened)
         self._service.swap(opened)
+        self._swapped = True
         _LOG.info("%s: version %s answers from now on", source.name, version)
 
     def _served_version(self, source: ModelSource) -> str:

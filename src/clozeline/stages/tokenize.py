@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from clozeline.atomic import replacing_file, replacing_folder
-from clozeline.memory import give_back_freed, share_one_heap, system_allocator
+from clozeline.heap import give_back_freed, share_one_heap
+from clozeline.memory import system_allocator
 from clozeline.params import TokenizeParams
 from clozeline.tokens import vocabularies
 from clozeline.tokens.packing import PackingCount, check_readable, pack, text_batches
