@@ -3,7 +3,7 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 
@@ -18,6 +18,7 @@ from clozeline.serving.app import create_app
 from clozeline.serving.catalogue import Catalogue
 from clozeline.serving.scheduling.admission import Admission
 from clozeline.serving.service import Capacity, Service
+from tests.serving.conftest import wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 TOKENS = 48
@@ -72,3 +73,46 @@ def test_what_is_accepted_keeps_its_bound_and_the_rest_is_told_at_once(serving: 
     assert refused[len(refused) // 2][0] < 1
     assert all(retry_after.isdigit() and int(retry_after) >= 1 for _, retry_after in refused)
     assert f'clozeline_rejections_total{{reason="queue_full"}} {statuses[429]}.0' in counted
+
+
+@pytest.fixture
+def bulk_client(slow: None, serving: Server, catalogue: Catalogue) -> Iterator[httpx.Client]:
+    """Of a server where 400 tokens may wait, and 96 run together for half a second."""
+    service = Service(Capacity(num_workers=1, admission=Admission(max_waiting_tokens=400), batch_tokens=96))
+    service.open(catalogue)
+    with serving(create_app(service)) as client:
+        yield client
+
+
+BULK = {"inputs": ["a " * (TOKENS - 2)] * 20}
+"""960 tokens: 4.8 s of work."""
+
+
+def test_small_requests_are_answered_while_one_runs_that_is_more_than_may_wait(bulk_client: httpx.Client) -> None:
+    small: list[tuple[int, float]] = []
+    with ThreadPoolExecutor(1) as clients:
+        bulk = clients.submit(bulk_client.post, "/embed", json=BULK)
+        wait_until(lambda: "clozeline_queue_tokens 0.0" not in bulk_client.get("/metrics").text)
+        while not bulk.done():
+            sent = time.monotonic()
+            answer = bulk_client.post("/embed", json={"inputs": "a b c"})
+            small.append((answer.status_code, time.monotonic() - sent))
+        assert bulk.result().status_code == 200
+    assert len(small) > 4
+    assert {status for status, _ in small} == {200}
+    assert max(seconds for _, seconds in small) < 2.5  # two micro-batches; the rest is for a busy machine
+
+
+@pytest.mark.parametrize(("path", "body"), [("/embed", BULK), ("/v1/embeddings", {"input": BULK["inputs"]})])
+def test_a_request_that_would_be_too_late_is_told_at_once_and_not_to_come_back(
+    bulk_client: httpx.Client, path: str, body: dict[str, object]
+) -> None:
+    bulk_client.post("/embed", json={"inputs": BULK["inputs"][:2]}).raise_for_status()  # how fast is it?
+    sent = time.monotonic()
+    refused = bulk_client.post(path, json={"model": "encoder"} | body, headers={"x-timeout-ms": "4000"})
+    assert time.monotonic() - sent < 1
+    assert (refused.status_code, refused.json()["error"]["code"]) == (413, "too_much_work")
+    assert not {"retry-after", "x-should-retry"} & set(refused.headers)
+    assert 'clozeline_rejections_total{reason="never_in_time"} 1.0' in bulk_client.get("/metrics").text
+    parted = bulk_client.post(path, json={"model": "encoder"} | body | {next(iter(body)): BULK["inputs"][:5]})
+    assert parted.status_code == 200

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from clozeline.serving.catalogue import Catalogue
 
 QueueTokensOption = Annotated[
-    int, typer.Option(min=1, help="Most tokens that wait for a worker; a request beyond them is told to come back.")
+    int,
+    typer.Option(
+        min=1,
+        help="Most tokens that wait before a request; beyond them, it is told to come back. Of a request that alone is "
+        "more than half of them, the texts run one after the other, over the time that it has, beside others.",
+    ),
 ]
 TimeoutOption = Annotated[
     float, typer.Option(min=0.001, help="Seconds that a request may take, if it does not say itself.")

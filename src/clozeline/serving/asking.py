@@ -100,7 +100,8 @@ class Asking:
         """What `served` answers to each question about `texts`: all of them are admitted, or none.
 
         Raises:
-            ApiError: 429, too much waits; 504, its deadline passed; 499, its client left. Nothing more of it runs.
+            ApiError: 429, too much waits; 413, it is more than is done before its deadline; 504, its deadline passed;
+                499, its client left. Nothing more of it runs.
             ClozelineError: what tokenization says of a text.
         """
         patience = self._patience(request, timeout_milliseconds)

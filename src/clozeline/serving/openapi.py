@@ -111,7 +111,7 @@ def refusals(dialect: Dialect) -> Responses:
         401: _NO_KEY,
         404: "No such model, or no such label",
         408: "The body did not come to its end",
-        413: "The body is too large",
+        413: "The body is too large, or more work than is done before the deadline",
         415: "The content type is not JSON in UTF-8, or the body is compressed",
         429: "Too much work waits; Retry-After says when to come back",
         503: _LATER,

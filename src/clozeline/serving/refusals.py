@@ -5,6 +5,16 @@ from clozeline.serving.scheduling.admission import Refusal
 
 
 def overloaded(refusal: Refusal) -> ApiError:
+    """Why a request was not admitted: 429, or 413 where it is no use to come again."""
+    if refusal.retry_after_seconds is None:
+        return problem(
+            413,
+            "too_much_work",
+            "the request is more than this server does before its deadline",
+            given=refusal.given,
+            expected=refusal.expected,
+            do="send the texts in several requests, or give it a larger x-timeout-ms",
+        )
     return problem(
         429,
         "overloaded",

@@ -3,10 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.serving.scheduling.admission import Admission
+from clozeline.serving.scheduling.admission import Admission, Asks, Waiting, never_in_time
 from clozeline.serving.scheduling.pace import Pace
 
 NOTHING_MEASURED = Pace(1)
+BATCH_TOKENS = 384
 
 
 def pace_of(tokens_per_second: int, num_workers: int = 1) -> Pace:
@@ -15,31 +16,71 @@ def pace_of(tokens_per_second: int, num_workers: int = 1) -> Pace:
     return pace
 
 
-def test_where_nothing_waits_any_request_may() -> None:
-    assert Admission(max_waiting_tokens=10).refusal(0, 100_000, pace_of(1)) is None
+def due(tokens: int) -> Waiting:
+    return Waiting(tokens, tokens)
+
+
+def test_where_nothing_is_due_any_request_may_that_is_no_bulk_request() -> None:
+    later = Waiting(100_000, due_tokens=0, promised_per_second=5_000)
+    assert Admission(max_waiting_tokens=10).refusal(later, Asks(384), pace_of(1)) is None
 
 
 @given(st.integers(1, 100_000), st.integers(1, 100_000), st.integers(1, 100_000))
-def test_no_more_than_the_limit_ever_waits(limit: int, waiting: int, tokens: int) -> None:
-    refusal = Admission(max_waiting_tokens=limit).refusal(waiting, tokens, NOTHING_MEASURED)
+def test_no_more_than_the_limit_is_ever_due(limit: int, waiting: int, tokens: int) -> None:
+    refusal = Admission(max_waiting_tokens=limit).refusal(due(waiting), Asks(tokens), NOTHING_MEASURED)
     assert (refusal is None) == (waiting + tokens <= limit)
 
 
-@given(st.integers(1, 50_000), st.integers(1, 50_000), st.integers(1, 10_000))
-def test_no_more_seconds_of_work_than_the_limit_ever_wait(waiting: int, tokens: int, per_second: int) -> None:
+@given(st.integers(1, 50_000), st.integers(1, 50_000), st.integers(1, 10_000), st.sampled_from([1, 2, 30]))
+def test_no_more_seconds_of_work_are_ever_due_than_the_limit_and_the_request_s_own_time(
+    waiting: int, tokens: int, per_second: int, patience: float
+) -> None:
     admission = Admission(max_waiting_tokens=10**9, max_wait_seconds=2)
-    refusal = admission.refusal(waiting, tokens, pace_of(per_second))
-    assert (refusal is None) == ((waiting + tokens) / per_second <= 2)
+    refusal = admission.refusal(due(waiting), Asks(tokens, patience), pace_of(per_second))
+    assert (refusal is None) == ((waiting + tokens) / per_second <= min(2, patience))
 
 
 def test_who_is_refused_may_come_back_when_there_is_room() -> None:
     full = Admission(max_waiting_tokens=1000, max_wait_seconds=60)
-    refusal = full.refusal(900, 400, pace_of(100, num_workers=2))
+    refusal = full.refusal(due(900), Asks(400), pace_of(100, num_workers=2))
     assert refusal
     assert (refusal.reason, refusal.retry_after_seconds) == ("queue_full", 2)  # 300 tokens too many at 200 a second
-    slow = Admission(max_waiting_tokens=10**9, max_wait_seconds=10).refusal(2900, 100, pace_of(100, num_workers=2))
+    long = Admission(max_waiting_tokens=10**9, max_wait_seconds=10)
+    slow = long.refusal(due(2900), Asks(100), pace_of(100, num_workers=2))
     assert slow
     assert (slow.reason, slow.retry_after_seconds) == ("queue_slow", 5)
+
+
+def test_a_request_is_bulk_that_takes_more_than_half_of_what_may_wait_and_than_a_micro_batch() -> None:
+    admission = Admission(max_waiting_tokens=10_000, max_wait_seconds=10)
+    asks = Asks(5_000, patience_seconds=30)
+    assert admission.spread_seconds(asks, NOTHING_MEASURED, BATCH_TOKENS) == 0
+    assert admission.spread_seconds(asks, pace_of(999), BATCH_TOKENS) == 20  # 5.005 of 10 s
+    assert admission.spread_seconds(Asks(5_001, 30), NOTHING_MEASURED, BATCH_TOKENS) == 20
+    assert admission.spread_seconds(Asks(5_001, 4), NOTHING_MEASURED, BATCH_TOKENS) == 2
+    assert Admission(max_waiting_tokens=5).spread_seconds(Asks(384, 30), NOTHING_MEASURED, BATCH_TOKENS) == 0
+
+
+def test_what_cannot_be_in_time_is_not_told_to_come_back() -> None:
+    refusal = never_in_time(Asks(26_000, patience_seconds=30), 20, pace_of(1_000))
+    assert refusal
+    assert (refusal.reason, refusal.retry_after_seconds) == ("never_in_time", None)
+    assert "26.0 s" in refusal.given
+    assert "at most 20.0 s" in refusal.expected
+    assert never_in_time(Asks(20_000, patience_seconds=30), 20, pace_of(1_000)) is None
+    assert never_in_time(Asks(1_001, patience_seconds=1), 0, pace_of(1_000)) is not None
+    assert never_in_time(Asks(10**9, patience_seconds=1), 0, NOTHING_MEASURED) is None
+    assert never_in_time(Asks(1_001, patience_seconds=-1), 0, pace_of(1_000)) is None
+
+
+def test_bulk_requests_are_never_promised_more_than_is_done_in_a_second() -> None:
+    asks, pace = Asks(12_000, 30), pace_of(1_000)
+    alone = Admission().bulk_refusal(Waiting(0, 0), asks, 20, pace)
+    assert alone is None
+    beside = Admission().bulk_refusal(Waiting(9_000, 0, promised_per_second=600), asks, 20, pace)
+    assert beside
+    assert (beside.reason, beside.retry_after_seconds) == ("queue_slow", 9)
+    assert Admission().bulk_refusal(Waiting(9_000, 0, promised_per_second=400), asks, 20, pace) is None
 
 
 def test_a_pace_follows_what_was_measured_last() -> None:

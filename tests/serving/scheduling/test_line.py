@@ -5,7 +5,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.serving.scheduling.line import Line, turn_of
+from clozeline.serving.scheduling.line import Line, turn_of, turns_of
 from clozeline.serving.scheduling.work import Lane, Ticket
 
 Make = Callable[..., Ticket]
@@ -119,6 +119,71 @@ def test_a_large_request_is_not_passed_by_what_comes_two_seconds_later(ticket: M
     line.add(late)
     line.add(bulk)
     assert taken(line)[-1] == (late, 0)
+
+
+def bulk(ticket: Make, *lengths: int, spread: float, arrived: float = 0) -> Ticket:
+    made = ticket(*lengths, arrived=arrived)
+    made.spread_seconds = spread
+    return made
+
+
+def due_tokens(line: Line, *, at: float) -> int:
+    line.pass_time(at)
+    return line.due_tokens
+
+
+def test_the_texts_of_a_bulk_request_have_their_turns_one_after_the_other(ticket: Make) -> None:
+    assert turns_of(bulk(ticket, 10, 30, 60, spread=10, arrived=5)) == [6, 9, 15]
+    assert turns_of(ticket(10, 30, arrived=5)) == [5.04, 5.04]
+
+
+def test_a_bulk_request_counts_for_as_much_as_is_due(ticket: Make) -> None:
+    line = Line(batch_tokens=64)
+    line.add(bulk(ticket, *[50] * 10, spread=10))
+    assert (line.tokens, due_tokens(line, at=0), line.promised_per_second) == (500, 0, 50)
+    assert due_tokens(line, at=3) == 150
+    for _ in range(4):
+        line.take()
+    assert (line.tokens, due_tokens(line, at=3), due_tokens(line, at=6)) == (300, 0, 100)  # it ran ahead
+    line.add(ticket(20, arrived=6))
+    assert due_tokens(line, at=6) == 120
+
+
+def test_a_bulk_request_is_passed_until_its_turns_come_and_runs_where_nothing_else_waits(ticket: Make) -> None:
+    line = Line(batch_tokens=64)
+    large, small = bulk(ticket, *[60] * 10, spread=10), ticket(20, arrived=5.5)
+    line.add(large)
+    line.add(small)
+    order = taken(line)
+    assert order.index((small, 0)) == 5  # five texts are due by then
+    assert len(order) == 11
+
+
+def test_what_is_to_run_later_does_not_go_along_with_what_is_due(ticket: Make) -> None:
+    line = Line(batch_tokens=500)
+    large, small = bulk(ticket, *[50] * 6, spread=6), ticket(50, arrived=2.5)
+    line.add(large)
+    line.add(small)
+    line.pass_time(2.5)
+    batches = [line.take(), line.take()]
+    assert [
+        [(entry.ticket is large, entry.position) for entry in batch.entries] for batch in batches if batch is not None
+    ] == [[(False, 0), (True, 0), (True, 1)], [(True, 2), (True, 3), (True, 4), (True, 5)]]
+
+
+def test_of_a_bulk_request_that_left_or_ran_nothing_is_promised_or_kept(ticket: Make) -> None:
+    line = Line()
+    gone, run = bulk(ticket, *[60] * 500, spread=500), bulk(ticket, *[60] * 500, spread=500)
+    line.add(gone)
+    line.add(run)
+    line.remove(gone)
+    assert line.promised_per_second == 60
+    taken(line)
+    assert (line.promised_per_second, due_tokens(line, at=0), due_tokens(line, at=1000)) == (0, 0, 0)
+    assert line._shelves == {}
+    line.add(ticket(5))
+    line.take()
+    assert len(line._later) + len(line._turns) <= 2 * (2 * line.num_texts + 64)
 
 
 def test_texts_of_two_models_never_run_together(ticket: Make) -> None:

@@ -1,13 +1,18 @@
 """The scheduler with a clock that is set by hand, and no thread."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clozeline.serving.scheduling.admission import Admission
+from clozeline.serving.scheduling.line import turn_of
 from clozeline.serving.scheduling.scheduler import DeadlineError, OverloadedError, Scheduler
 from clozeline.serving.scheduling.work import MicroBatch, Ticket
+from tests.serving.scheduling.conftest import Clock
 
 Make = Callable[..., Ticket]
 
@@ -114,3 +119,89 @@ def test_once_it_is_closed_the_rest_runs_and_then_nothing(ticket: Make, clock: A
     recorded.scheduler.close()
     run(recorded.scheduler, recorded.scheduler.take())
     assert recorded.scheduler.take() is None
+
+
+class Simulated:
+    """One worker that runs 500 tokens in a second; 1,000 tokens, or 2 s of work, may wait."""
+
+    def __init__(self, ticket: Make) -> None:
+        self.clock = Clock()
+        self.ticket = ticket
+        self.recorded = Recorded(
+            self.clock, batch_tokens=64, admission=Admission(max_waiting_tokens=1000, max_wait_seconds=2)
+        )
+        self.ended_seconds: dict[Ticket, float] = {}
+        self.submit(2, patience=60)
+        self.run_until(10)
+
+    def submit(self, num_texts: int, patience: float) -> Ticket:
+        now = self.clock.seconds
+        asked = self.ticket(*[32] * num_texts, arrived=now, deadline=now + patience)
+        self.recorded.scheduler.submit(asked)
+        return asked
+
+    def run_until(self, seconds: float) -> None:
+        """Work, and then wait for the rest of the time."""
+        while self.recorded.scheduler.waiting_tokens and self.clock.seconds < seconds:
+            batch = self.recorded.scheduler.take()
+            assert batch
+            self.clock.seconds += batch.tokens / 500
+            run(self.recorded.scheduler, batch, batch.tokens / 500)
+            for ended in self.recorded.delivered:
+                self.ended_seconds.setdefault(ended, self.clock.seconds)
+        self.clock.seconds = max(seconds, self.clock.seconds)
+
+
+floods = st.lists(
+    st.tuples(
+        st.floats(0, 1),  # seconds since the last one
+        st.one_of(st.integers(1, 20), st.integers(100, 1000)),  # texts
+        st.sampled_from([3, 10, 30]),  # seconds until the deadline
+    ),
+    max_size=60,
+)
+
+
+@given(floods)
+def test_what_is_admitted_is_answered_within_its_bound_and_before_its_deadline(
+    ticket: Make, requests: list[tuple[float, int, float]]
+) -> None:
+    simulated = Simulated(ticket)
+    admitted: list[Ticket] = []
+    for gap, num_texts, patience in requests:
+        simulated.run_until(simulated.clock.seconds + gap)
+        with suppress(OverloadedError):
+            admitted.append(simulated.submit(num_texts, patience))
+    simulated.run_until(simulated.clock.seconds + 100)
+    for asked in admitted:
+        micro_batches = 2 * 64 / 500  # that which ran when it came, and that of its own last text
+        bound = asked.deadline_seconds if asked.spread_seconds else turn_of(asked) + 2
+        assert asked.error is None
+        assert simulated.ended_seconds[asked] <= bound + micro_batches
+
+
+def test_while_a_bulk_request_runs_small_ones_get_in_and_wait_for_a_micro_batch_alone(ticket: Make) -> None:
+    simulated = Simulated(ticket)
+    large = simulated.submit(280, patience=30)  # 18 s of work
+    for _ in range(40):
+        small = simulated.submit(1, patience=30)
+        simulated.run_until(simulated.clock.seconds + 0.4)
+        assert simulated.ended_seconds[small] - small.arrived_seconds <= 2 * 64 / 500
+    simulated.run_until(60)
+    assert simulated.ended_seconds[large] < large.deadline_seconds
+
+
+def test_a_request_that_would_be_too_late_is_refused_at_once_and_for_good(ticket: Make) -> None:
+    simulated = Simulated(ticket)
+    with pytest.raises(OverloadedError) as raised:
+        simulated.submit(450, patience=30)  # 28.8 s of work, and 2 s may be due before its last text
+    assert (raised.value.refusal.reason, raised.value.refusal.retry_after_seconds) == ("never_in_time", None)
+    simulated.submit(450, patience=31)
+
+
+def test_small_requests_do_not_teach_that_a_large_one_would_be_too_late(ticket: Make, clock: Any) -> None:
+    recorded = Recorded(clock, batch_tokens=64)
+    for _ in range(100):
+        recorded.scheduler.submit(ticket(4, deadline=30))
+        run(recorded.scheduler, recorded.scheduler.take(), seconds=1)
+    recorded.scheduler.submit(ticket(*[60] * 1000, deadline=30))

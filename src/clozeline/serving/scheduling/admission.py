@@ -2,6 +2,11 @@
 
 What was admitted is answered in a bounded time: nothing passes it once its turn has come (line.py), and by then no more
 waits before it than is admitted at all.
+
+A bulk request, one that would take more than half of the tokens or seconds that may wait, does not shut others out: it counts only for as much
+of it as is due. Its texts have their turns one after the other, over the time that it has. As what bulk requests are to
+have run in each second is never more than a second's work, what is due does not grow by them; so no more than
+`max_waiting_tokens` is ever due, and the last text of a bulk request is answered `max_wait_seconds` after its turn.
 """
 
 import math
@@ -12,8 +17,10 @@ from clozeline.serving.scheduling.pace import Pace
 
 MAX_WAITING_TOKENS = 65_536
 MAX_WAIT_SECONDS = 10.0
+_BULK = 0.5
+_MAX_SPREAD_SECONDS = 600.0
 
-Reason = Literal["queue_full", "queue_slow", "tokenizer_full"]
+Reason = Literal["queue_full", "queue_slow", "tokenizer_full", "never_in_time"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +30,57 @@ class Refusal:
     reason: Reason
     given: str
     expected: str
-    retry_after_seconds: int
+    retry_after_seconds: int | None
+    """None: it would be refused again, however little waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """What a request wants of the workers."""
+
+    tokens: int
+    patience_seconds: float = math.inf
+    """Until its deadline."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a request finds."""
+
+    tokens: int
+    """All that waits,"""
+    due_tokens: int
+    """and what of it counts for who comes now."""
+    promised_per_second: float = 0.0
+    """Tokens that bulk requests are to have run in each second."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
     max_waiting_tokens: int = MAX_WAITING_TOKENS
+    """Most tokens that may wait and be due, and so before any request."""
     max_wait_seconds: float = MAX_WAIT_SECONDS
-    """Most seconds of work, as it was measured, that may wait."""
+    """Most seconds of work, as it was measured, that may wait and be due."""
 
-    def refusal(self, waiting_tokens: int, tokens: int, pace: Pace) -> Refusal | None:
-        """Why `tokens` may not join `waiting_tokens`; None: they may. Where nothing waits, anything may."""
-        if not waiting_tokens:
+    def spread_seconds(self, asks: Asks, pace: Pace, batch_tokens: int) -> float:
+        """Over how long a request's texts have their turns; 0: together, for it is no bulk request.
+
+        What one micro-batch holds is none, however little may wait.
+        """
+        share = max(asks.tokens / self.max_waiting_tokens, pace.seconds_for(asks.tokens) / self.max_wait_seconds)
+        if share <= _BULK or asks.tokens <= batch_tokens:
+            return 0.0
+        patience_seconds = min(max(0.0, asks.patience_seconds), _MAX_SPREAD_SECONDS)
+        return max(patience_seconds - self.max_wait_seconds, patience_seconds / 2)
+
+    def refusal(self, waiting: Waiting, asks: Asks, pace: Pace) -> Refusal | None:
+        """Why a request whose texts have their turns together may not join what waits; None: it may.
+
+        Where nothing is due, it may.
+        """
+        if not waiting.due_tokens:
             return None
-        together = waiting_tokens + tokens
+        together = waiting.due_tokens + asks.tokens
         if together > self.max_waiting_tokens:
             return Refusal(
                 "queue_full",
@@ -44,15 +88,47 @@ class Admission:
                 expected=f"at most {self.max_waiting_tokens:,} tokens that wait",
                 retry_after_seconds=_whole(pace.seconds_for(together - self.max_waiting_tokens)),
             )
-        seconds = pace.seconds_for(together)
-        if seconds > self.max_wait_seconds:
-            return Refusal(
-                "queue_slow",
-                given=f"{seconds:.1f} s of work with this request",
-                expected=f"at most {self.max_wait_seconds:g} s of work that waits",
-                retry_after_seconds=_whole(seconds - self.max_wait_seconds),
-            )
+        return _slow(pace.seconds_for(together), min(self.max_wait_seconds, asks.patience_seconds))
+
+    def bulk_refusal(self, waiting: Waiting, asks: Asks, spread_seconds: float, pace: Pace) -> Refusal | None:
+        """Why a bulk request may not wait; None: it may, and is answered before its deadline."""
+        promised = pace.seconds_for(waiting.promised_per_second)
+        seconds = pace.seconds_for(asks.tokens)
+        if promised + seconds / spread_seconds <= 1:
+            return None
+        return Refusal(
+            "queue_slow",
+            given=f"{seconds:.1f} s of work, beside other large requests",
+            expected=f"at most {max(0.0, 1 - promised) * spread_seconds:.1f} s of work",
+            retry_after_seconds=_whole(pace.seconds_for(waiting.tokens)),
+        )
+
+
+def never_in_time(asks: Asks, spread_seconds: float, pace: Pace) -> Refusal | None:
+    """Why a request would be too late even if nothing waited; None: it would not.
+
+    `pace` is that of full micro-batches: a request of few tokens takes longer for each, and may be tried.
+    """
+    seconds, most = pace.seconds_for(asks.tokens), spread_seconds or asks.patience_seconds
+    if seconds <= most or asks.patience_seconds <= 0:  # which is too late already, and told as that
         return None
+    return Refusal(
+        "never_in_time",
+        given=f"{asks.tokens:,} tokens, which take {seconds:.1f} s here",
+        expected=f"at most {most:.1f} s of work in a request that has {asks.patience_seconds:.1f} s",
+        retry_after_seconds=None,
+    )
+
+
+def _slow(seconds: float, most: float) -> Refusal | None:
+    if seconds <= most:
+        return None
+    return Refusal(
+        "queue_slow",
+        given=f"{seconds:.1f} s of work with this request",
+        expected=f"at most {most:g} s of work that waits",
+        retry_after_seconds=_whole(seconds - most),
+    )
 
 
 def _whole(seconds: float) -> int:

@@ -3,11 +3,15 @@
 A request's turn is when it arrived, plus a wait that grows with its tokens. Small requests therefore pass large ones
 that came shortly before them, and nobody is passed by what came later than that wait: no text starves. A turn never
 changes, so the line is a heap.
+
+Of a bulk request (admission.py) each text has a turn of its own: they are spread over the time that the request has.
+Until its turn has come, a text of it is passed by whatever comes, and goes along with nothing but its like; where nothing
+else waits, it runs all the same.
 """
 
 import heapq
 from bisect import bisect_left, bisect_right
-from itertools import count
+from itertools import accumulate, count
 
 from clozeline.serving.scheduling.window import BATCH_TOKENS, share, window
 from clozeline.serving.scheduling.work import Entry, Lane, MicroBatch, Ticket
@@ -21,34 +25,77 @@ def turn_of(ticket: Ticket) -> float:
     return ticket.arrived_seconds + min(ticket.tokens * YIELD_SECONDS_PER_TOKEN, MAX_YIELD_SECONDS)
 
 
+def turns_of(ticket: Ticket) -> list[float]:
+    """When the turn of each of its texts comes."""
+    if not ticket.spread_seconds:
+        return [turn_of(ticket)] * len(ticket.entries)
+    seconds_per_token = ticket.spread_seconds / ticket.tokens
+    upto = accumulate(entry.length for entry in ticket.entries)
+    return [ticket.arrived_seconds + tokens * seconds_per_token for tokens in upto]
+
+
+_Turns = list[tuple[float, int, Entry]]
+
+
 class Line:
     """Everything that waits. Not safe to use from two threads."""
 
     def __init__(self, batch_tokens: int = BATCH_TOKENS) -> None:
         self._batch_tokens = batch_tokens
-        self._turns: list[tuple[float, int, Entry]] = []
-        self._shelves: dict[Lane, _Shelf] = {}
+        self._turns: _Turns = []
+        self._later: _Turns = []
+        """Of bulk requests, the texts whose turn has not come."""
+        self._later_tokens = 0
+        self._bulk: dict[Ticket, None] = {}
+        self._shelves: dict[tuple[Lane, bool], _Shelf] = {}
+        """Of what is to run later in a lane, and of what is not."""
         self._numbers = count()
         self.num_texts = 0
         self.tokens = 0
 
     def add(self, ticket: Ticket) -> None:
-        turn = turn_of(ticket)
-        shelf = self._shelves.setdefault(ticket.lane, _Shelf())
-        for entry in ticket.entries:
-            entry.waits = True
-            heapq.heappush(self._turns, (turn, next(self._numbers), entry))
-            shelf.add(entry)
+        is_bulk = ticket.spread_seconds > 0
+        for turn in zip(turns_of(ticket), self._numbers, ticket.entries, strict=False):
+            heapq.heappush(self._turns, turn)
+            if is_bulk:
+                heapq.heappush(self._later, turn)
+            entry = turn[2]
+            entry.waits, entry.is_later = True, is_bulk
+            self._shelf(entry).add(entry)
+        ticket.num_waiting = len(ticket.entries)
         self.num_texts += len(ticket.entries)
         self.tokens += ticket.tokens
+        if is_bulk:
+            self._later_tokens += ticket.tokens
+            self._bulk[ticket] = None
+
+    def pass_time(self, now_seconds: float) -> None:
+        """Let what was to run later, and has its turn by now, be as what came now."""
+        while self._later and self._later[0][0] <= now_seconds:
+            entry = heapq.heappop(self._later)[2]
+            if entry.waits:
+                self._take_off(entry)
+                entry.is_later = False
+                self._later_tokens -= entry.length
+                self._shelf(entry).add(entry)
+
+    @property
+    def due_tokens(self) -> int:
+        """Tokens that wait, but for those that are to run later."""
+        return self.tokens - self._later_tokens
+
+    @property
+    def promised_per_second(self) -> float:
+        """Tokens that bulk requests are to have run in each second, until their last texts have begun."""
+        return sum(ticket.tokens / ticket.spread_seconds for ticket in self._bulk)
 
     def remove(self, ticket: Ticket) -> None:
         """Take out what still waits of `ticket`."""
         waiting = [entry for entry in ticket.entries if entry.waits]
         for entry in waiting:
-            self._shelves[ticket.lane].remove(entry)
+            self._take_off(entry)
         if waiting:
-            self._left(ticket.lane, waiting)
+            self._left(waiting)
 
     def take(self, num_idle: int = 1) -> MicroBatch | None:
         """The entry whose turn it is, with those of nearly its length; `num_idle` workers share what waits."""
@@ -57,23 +104,43 @@ class Line:
         if not self._turns:
             return None
         first = self._turns[0][2]
-        lane = first.ticket.lane
-        shelf = self._shelves[lane]
+        shelf = self._shelf(first)
         budget_tokens = share(self.tokens, num_idle, self._batch_tokens)
         entries = shelf.take(*window(shelf.lengths, shelf.place_of(first), budget_tokens=budget_tokens))
-        self._left(lane, entries)
-        return MicroBatch(lane, tuple(entries))
+        self._left(entries)
+        self._forget_if_empty(first)
+        return MicroBatch(first.ticket.lane, tuple(entries))
 
-    def _left(self, lane: Lane, entries: list[Entry]) -> None:
+    def _shelf(self, entry: Entry) -> "_Shelf":
+        return self._shelves.setdefault((entry.ticket.lane, entry.is_later), _Shelf())
+
+    def _take_off(self, entry: Entry) -> None:
+        self._shelf(entry).remove(entry)
+        self._forget_if_empty(entry)
+
+    def _forget_if_empty(self, entry: Entry) -> None:
+        if not self._shelf(entry).entries:
+            del self._shelves[entry.ticket.lane, entry.is_later]  # a model that was replaced is let go of
+
+    def _left(self, entries: list[Entry]) -> None:
         for entry in entries:
             entry.waits = False
+            entry.ticket.num_waiting -= 1
+            if not entry.ticket.num_waiting:
+                self._bulk.pop(entry.ticket, None)
         self.num_texts -= len(entries)
         self.tokens -= sum(entry.length for entry in entries)
-        if not self._shelves[lane].entries:
-            del self._shelves[lane]  # a model that was replaced is let go of
-        if len(self._turns) > 2 * self.num_texts + 64:
-            self._turns = [turn for turn in self._turns if turn[2].waits]
-            heapq.heapify(self._turns)
+        self._later_tokens -= sum(entry.length for entry in entries if entry.is_later)
+        self._turns = self._without_what_left(self._turns)
+        self._later = self._without_what_left(self._later)
+
+    def _without_what_left(self, turns: _Turns) -> _Turns:
+        """`turns`, or what still waits of them where most do not."""
+        if len(turns) <= 2 * self.num_texts + 64:
+            return turns
+        waiting = [turn for turn in turns if turn[2].waits]
+        heapq.heapify(waiting)
+        return waiting
 
 
 class _Shelf:

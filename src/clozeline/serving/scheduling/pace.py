@@ -17,6 +17,6 @@ class Pace:
         self._tokens = _KEPT * self._tokens + tokens
         self._seconds = _KEPT * self._seconds + seconds
 
-    def seconds_for(self, tokens: int) -> float:
+    def seconds_for(self, tokens: float) -> float:
         """How long all workers take for `tokens`; 0 before anything was measured."""
         return tokens * self._seconds / self._tokens / self._num_workers if self._tokens else 0.0

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from clozeline.serving.scheduling.admission import Admission, Refusal
+from clozeline.serving.scheduling.admission import Admission, Asks, Refusal, Waiting, never_in_time
 from clozeline.serving.scheduling.line import Line
 from clozeline.serving.scheduling.pace import Pace
 from clozeline.serving.scheduling.window import BATCH_TOKENS, MIN_SHARE_TOKENS
@@ -42,6 +42,9 @@ class Scheduler:
         self._deliver = deliver
         self._admission = admission or Admission()
         self._pace = Pace(num_workers)
+        self._full_pace = Pace(num_workers)
+        """Of micro-batches that were at least half full: the fastest that a token is run here."""
+        self._batch_tokens = batch_tokens
         self._line = Line(batch_tokens)
         self._num_idle = 0
         self._closed = False
@@ -58,18 +61,22 @@ class Scheduler:
             OverloadedError: no request would be admitted now.
         """
         with self._changed:
-            self._refuse(tokens=1)
+            self._refuse(Asks(tokens=1), spread_seconds=0.0)
 
     def submit(self, *tickets: Ticket) -> None:
         """Let `tickets` wait, all or none; `deliver` gets each when it is settled.
 
         Raises:
-            OverloadedError: too much waits already.
+            OverloadedError: too much waits already, or they are more than is done before their deadline.
         """
+        deadline_seconds = min(ticket.deadline_seconds for ticket in tickets)
+        asks = Asks(sum(ticket.tokens for ticket in tickets), deadline_seconds - self.clock())
         with self._changed:
+            spread_seconds = self._admission.spread_seconds(asks, self._full_pace, self._batch_tokens)
             assert not self._closed, "the server stops after its last request"
-            self._refuse(sum(ticket.tokens for ticket in tickets))
+            self._refuse(asks, spread_seconds)
             for ticket in tickets:
+                ticket.spread_seconds = spread_seconds
                 self._line.add(ticket)
                 self._changed.notify(min(len(ticket.entries), -(-ticket.tokens // MIN_SHARE_TOKENS)))
 
@@ -92,6 +99,8 @@ class Scheduler:
         """`batch` ran for `seconds`: an answer for each entry, or the exception that it met."""
         with self._changed:
             self._pace.note(batch.padded_tokens, seconds)
+            if batch.padded_tokens >= self._batch_tokens / 2:
+                self._full_pace.note(batch.padded_tokens, seconds)
             pairs = zip(batch.entries, answers, strict=True)
             settled = [entry.ticket for entry, answer in pairs if self._settles(entry, answer)]
             if settled:
@@ -103,15 +112,23 @@ class Scheduler:
             self._closed = True
             self._changed.notify_all()
 
-    def _refuse(self, tokens: int) -> None:
-        refusal = self._admission.refusal(self._line.tokens, tokens, self._pace)
+    def _refuse(self, asks: Asks, spread_seconds: float) -> None:
+        line = self._line
+        line.pass_time(self.clock())
+        waiting = Waiting(line.tokens, line.due_tokens, line.promised_per_second)
+        refusal = never_in_time(asks, spread_seconds, self._full_pace)
+        if refusal is None and spread_seconds:
+            refusal = self._admission.bulk_refusal(waiting, asks, spread_seconds, self._full_pace)
+        elif refusal is None:
+            refusal = self._admission.refusal(waiting, asks, self._pace)
         if refusal:
             raise OverloadedError(refusal)
 
     def _next(self) -> MicroBatch | None:
         """Of what waits, what to run now; what nobody waits for any more is left out."""
+        now_seconds = self.clock()
+        self._line.pass_time(now_seconds)
         while batch := self._line.take(self._num_idle):
-            now_seconds = self.clock()
             late = {entry.ticket: None for entry in batch.entries if entry.ticket.deadline_seconds <= now_seconds}
             for ticket in late:
                 self._fail(ticket, DeadlineError())

@@ -32,11 +32,15 @@ class Ticket:
     arrived_seconds: float
     deadline_seconds: float = math.inf
     """After it, nobody waits for the answers."""
+    spread_seconds: float = field(init=False, default=0.0)
+    """Over how long its texts have their turns; 0: they have them together."""
     entries: tuple["Entry", ...] = field(init=False)
     answers: list[Any] = field(init=False)
     """Of each text, once it has run."""
     num_left: int = field(init=False)
     """Texts that have not run."""
+    num_waiting: int = field(init=False, default=0)
+    """Texts that are in the line."""
     tokens: int = field(init=False)
     is_settled: bool = field(init=False, default=False)
     """Answered, failed, or given up: what still runs of it is thrown away."""
@@ -60,6 +64,8 @@ class Entry:
     length: int
     """In tokens."""
     waits: bool = False
+    is_later: bool = False
+    """Waits, and does not count for who comes now: its turn has not come."""
 
     @property
     def text(self) -> TokenizedText:
