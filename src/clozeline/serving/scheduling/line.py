@@ -5,8 +5,8 @@ that came shortly before them, and nobody is passed by what came later than that
 changes, so the line is a heap.
 
 Of a bulk request (admission.py) each text has a turn of its own: they are spread over the time that the request has.
-Until its turn has come, a text of it is passed by whatever comes, and goes along with nothing but its like; where nothing
-else waits, it runs all the same.
+Until its turn has come, a text of it is passed by whatever comes, and goes along with nothing but its like; where
+nothing else waits, it runs all the same.
 """
 
 import heapq
