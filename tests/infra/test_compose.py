@@ -11,6 +11,8 @@ import pytest
 import typer
 
 from clozeline.cli import serve
+from clozeline.serving.limits import MAX_BODY_SECONDS, MAX_TIMEOUT_MILLISECONDS
+from clozeline.serving.server import WRITING_SECONDS
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "infra/compose.yaml"
@@ -108,6 +110,11 @@ def test_serve_takes_the_options_of_its_service(compose: Any) -> None:
     assert (program, verb) == ("clozeline", "serve")
     assert given["host"] == "0.0.0.0"
     assert compose.services["serving"]["ports"] == [f"127.0.0.1:{given['port']}:{given['port']}"]
+
+
+def test_serving_is_given_the_time_that_its_last_request_may_take(services: dict[str, dict[str, Any]]) -> None:
+    granted = services["serving"]["stop_grace_period"]
+    assert granted == f"{MAX_BODY_SECONDS + MAX_TIMEOUT_MILLISECONDS / 1000 + WRITING_SECONDS:.0f}s"
 
 
 def test_nothing_is_installed_when_a_container_starts(services: dict[str, dict[str, Any]]) -> None:

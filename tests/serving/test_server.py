@@ -228,6 +228,76 @@ def test_what_waits_in_line_is_answered_before_it_stops(dist: Path) -> None:
     assert serve.end()[0] == 0
 
 
+SLOW = """
+import time
+import clozeline.inference.encoder as e, clozeline.serving.server as s
+s.MAX_BODY_SECONDS = s.WRITING_SECONDS = 0.2  # so that nothing but a deadline is waited for
+rows = e.Encoder.rows
+e.Encoder.rows = lambda *given: time.sleep(0.5) or rows(*given)
+"""
+LONG = {"inputs": ["the list " * 30] * 30}
+"""Five micro-batches."""
+
+
+@pytest.fixture
+def slow(dist: Path) -> Iterator[Serve]:
+    """Takes half a second for a micro-batch, and gives nobody time but until a deadline."""
+    server = Serve(dist.parent, "--port", "0", "--threads", "1", before=SLOW)
+    yield server
+    server.process.kill()
+    server.process.communicate()
+
+
+def connected(url: str) -> socket.socket:
+    host, port = url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=60)
+
+
+def test_what_it_has_accepted_has_until_its_deadline(slow: Serve) -> None:
+    url = slow.url()
+    with httpx.Client(base_url=url, trust_env=False, timeout=60) as client, ThreadPoolExecutor(1) as clients:
+        accepted = clients.submit(client.post, "/embed", json=LONG)
+        _wait_until_it_is_busy(client)
+        slow.process.send_signal(signal.SIGTERM)
+        assert accepted.result().status_code == 200
+    code, _, stderr = slow.end()
+    assert code == 0
+    assert "Traceback" not in stderr
+
+
+def test_a_client_that_does_not_come_to_its_end_is_not_waited_for(slow: Serve) -> None:
+    with connected(slow.url()) as connection:
+        connection.sendall(
+            b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
+        )
+        time.sleep(0.3)
+        slow.process.send_signal(signal.SIGTERM)
+        code, _, stderr = slow.end(timeout_seconds=20)
+    assert code == 0
+    assert "Traceback" not in stderr
+
+
+def test_told_a_second_time_it_sends_away_what_it_has_accepted_and_says_so(slow: Serve) -> None:
+    url = slow.url()
+    with httpx.Client(base_url=url, trust_env=False, timeout=60) as client, ThreadPoolExecutor(1) as clients:
+        accepted = clients.submit(client.post, "/embed", json=LONG)
+        _wait_until_it_is_busy(client)
+        slow.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        slow.process.send_signal(signal.SIGINT)
+        answer = accepted.result()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "not_ready")
+    assert answer.headers["connection"] == "close"
+    code, _, stderr = slow.end()
+    assert code == 130
+    assert "Traceback" not in stderr
+
+
+def _wait_until_it_is_busy(client: httpx.Client) -> None:
+    while "clozeline_queue_tokens 0.0" in client.get("/metrics").text:
+        time.sleep(0.01)
+
+
 def test_a_worker_that_ends_ends_the_server_so_that_it_is_started_again(dist: Path) -> None:
     broken = "import clozeline.inference.encoder as e\ndef end(*given): raise SystemExit\ne.Encoder.rows = end\n"
     serve = Serve(dist.parent, "--port", "0", "--threads", "1", before=broken)

@@ -12,7 +12,7 @@ from clozeline.inference.question import AnyQuestion, Question
 from clozeline.serving.catalogue import ServedModel
 from clozeline.serving.metrics import Metrics
 from clozeline.serving.moments import Moments
-from clozeline.serving.refusals import client_left, deadline_passed, overloaded
+from clozeline.serving.refusals import client_left, deadline_passed, not_ready, overloaded
 from clozeline.serving.scheduling.scheduler import DeadlineError, OverloadedError, Scheduler
 from clozeline.serving.scheduling.work import Lane, Ticket
 from clozeline.serving.tokenizing import TokenizerThread
@@ -76,6 +76,9 @@ class Asking:
         self._tracing = tracing
         self._timeout_seconds = timeout_seconds
         self._tokenizer = TokenizerThread()
+        self._stopped: asyncio.Future[None] | None = None
+        self.last_deadline_seconds = 0.0
+        """By then every request that came so far is answered."""
 
     async def ask(
         self,
@@ -101,7 +104,7 @@ class Asking:
 
         Raises:
             ApiError: 429, too much waits; 413, it is more than is done before its deadline; 504, its deadline passed;
-                499, its client left. Nothing more of it runs.
+                499, its client left; 503, nothing is waited for any more. Nothing more of it runs.
             ClozelineError: what tokenization says of a text.
         """
         patience = self._patience(request, timeout_milliseconds)
@@ -126,12 +129,19 @@ class Asking:
         """What `work` makes of so many characters, where it does not hold up other requests.
 
         Raises:
-            ApiError: 429, too much waits; 504, its deadline passed; 499, its client left.
+            ApiError: 429, too much waits; 504, its deadline passed; 499, its client left; 503, nothing is waited for
+                any more.
         """
         try:
             return await self._made(work, num_characters, self._patience(request, None))
         except OverloadedError as error:
             raise self._overloaded(error) from error
+
+    def stop(self) -> None:
+        """Let every request end at once, with 503; to be called in the event loop."""
+        stopped = self._stopping()
+        if not stopped.done():
+            stopped.set_result(None)
 
     def close(self) -> None:
         self._tokenizer.close()
@@ -139,7 +149,14 @@ class Asking:
     def _patience(self, request: Request, timeout_milliseconds: int | None) -> _Patience:
         timeout_seconds = timeout_milliseconds / 1000 if timeout_milliseconds else self._timeout_seconds
         now_seconds = self._scheduler.clock()
+        self.last_deadline_seconds = max(self.last_deadline_seconds, now_seconds + timeout_seconds)
         return _Patience(request, now_seconds, now_seconds + timeout_seconds)
+
+    def _stopping(self) -> "asyncio.Future[None]":
+        """Done once `stop` was called: one for all requests, of the loop that they run in."""
+        if self._stopped is None:
+            self._stopped = asyncio.get_running_loop().create_future()
+        return self._stopped
 
     def _ticket(self, served: ServedModel[OpenModel], asked: AnyQuestion, patience: _Patience) -> "_Asked":
         settled = asyncio.get_running_loop().create_future()
@@ -162,13 +179,16 @@ class Asking:
         """Wait until `awaited` is done.
 
         Raises:
-            ApiError: 504, the deadline passed before; 499, the client left.
+            ApiError: 504, the deadline passed before; 499, the client left; 503, nothing is waited for any more.
         """
         left_seconds = patience.deadline_seconds - self._scheduler.clock()
-        ended = await outcome(awaited, patience.request, left_seconds)
+        ended = await outcome(awaited, patience.request, left_seconds, self._stopping())
         if ended == "left":
             self._metrics.rejected("dropped")
             raise client_left()
+        if ended == "stopped":
+            self._metrics.rejected("stopped")
+            raise not_ready("stopping", hang_up=True)
         if ended == "late":
             raise self._late(patience)
 

@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.serving.dialects import refusal
 from clozeline.serving.errors import ApiError
-from clozeline.serving.limits import MAX_BODY_BYTES
+from clozeline.serving.limits import MAX_BODY_BYTES, MAX_BODY_SECONDS
 from clozeline.serving.refusals import bodies_full, body_too_large, body_too_slow
 from clozeline.serving.service import Service
 
@@ -22,7 +22,7 @@ class BodyBounds:
     one_bytes: int = MAX_BODY_BYTES
     all_bytes: int = 32 * MAX_BODY_BYTES
     """Of every request that is not answered yet, however many connections there are."""
-    seconds: float = 60.0
+    seconds: float = MAX_BODY_SECONDS
     """From the head to the end of the body."""
 
 

@@ -1,6 +1,8 @@
 """How much one client may ask for at once."""
 
 MAX_BODY_BYTES = 2 * 2**20
+MAX_BODY_SECONDS = 60.0
+"""From the head of a request to the end of its body."""
 MAX_TEXTS = 256
 MAX_TEXT_CHARACTERS = 100_000
 """Many times what any model reads: a text beyond it would only be tokenized, for seconds, to be cut or refused."""

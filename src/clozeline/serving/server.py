@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from clozeline.inference.manifest import Precision
 from clozeline.serving.access import ApiKeys
 from clozeline.serving.app import create_app
 from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.limits import MAX_BODY_SECONDS
 from clozeline.serving.loading import open_source
 from clozeline.serving.service import Capacity, Service
 from clozeline.serving.sources import ModelSource
@@ -28,8 +30,11 @@ from clozeline.serving.watching import AliasWatcher
 from clozeline.serving.wire import JsonHttpProtocol
 
 _LOG = logging.getLogger(__name__)
-_GRACE_SECONDS = 30
 _LAST_LOOK_SECONDS = 0.05
+_TELLING_SECONDS = 0.5
+"""For the word that nothing is waited for any more to reach its clients."""
+WRITING_SECONDS = 10.0
+"""After the last deadline, for a client to take its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +59,10 @@ Announce = Callable[[str, Catalogue], None]
 
 
 def run(sources: Sequence[ModelSource], settings: Settings, announce: Announce) -> None:
-    """Serve `sources` until SIGTERM or Ctrl+C; then answer what has been accepted, and return.
+    """Serve `sources` until SIGTERM or Ctrl+C; then answer what has been accepted, and exit with 0.
 
-    The port is open while the models load: `/health/live` answers, everything else says 503.
+    That takes until the last deadline of what was accepted, at most. A further Ctrl+C sends it all away, and the exit
+    code is 130. The port is open while the models load: `/health/live` answers, everything else says 503.
 
     Raises:
         ParamsError: the host or port cannot be had, or spans cannot be sent where they should be.
@@ -76,7 +82,7 @@ def run(sources: Sequence[ModelSource], settings: Settings, announce: Announce) 
         announce(_url(listener), catalogue)
 
     server = _ModelServer(config, service, load)
-    with _exit_zero_when_told_to_stop():
+    with _exit_when_told_to_stop(server):
         server.run(sockets=[listener])
     server.raise_failure()
 
@@ -91,7 +97,6 @@ def configured(app: ASGIApp) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         ws="none",
-        timeout_graceful_shutdown=_GRACE_SECONDS,
     )
 
 
@@ -104,6 +109,8 @@ class _ModelServer(uvicorn.Server):
         self._load = load
         self._loading: asyncio.Task[None] | None = None
         self._worker_fault: str | None = None
+        self.is_hurried = False
+        """Told to stop a second time: what was accepted is not waited for."""
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -116,11 +123,16 @@ class _ModelServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Who has been let in by the system is let in here before the door is closed.
         await asyncio.sleep(_LAST_LOOK_SECONDS)
+        ending = asyncio.create_task(self._end_what_does_not_end())
         await super().shutdown(sockets)
+        ending.cancel()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._service.drain()
-        super().handle_exit(sig, frame)
+        if sig == signal.SIGINT and self.should_exit and not self.is_hurried:
+            self.is_hurried = True
+        else:
+            super().handle_exit(sig, frame)
 
     def raise_failure(self) -> None:
         """Raise what ended the loading of the models, or a worker, if anything did."""
@@ -134,6 +146,24 @@ class _ModelServer(uvicorn.Server):
                 do="start the server again; the traceback is above",
             )
 
+    async def _end_what_does_not_end(self) -> None:
+        """Hang up where a body, or a client that takes its answer, does not come to an end; or where it is to be now.
+
+        Each request that was accepted has a deadline, and is answered by then: that is how long they are waited for. Of
+        those whose body is on its way the deadline comes with the body.
+        """
+        asking = self._service.asking
+        bodies_seconds = time.monotonic() + MAX_BODY_SECONDS
+        while not self.is_hurried and time.monotonic() < WRITING_SECONDS + max(
+            bodies_seconds, asking.last_deadline_seconds
+        ):
+            await asyncio.sleep(_LAST_LOOK_SECONDS)
+        if self.is_hurried:
+            asking.stop()
+            await asyncio.sleep(_TELLING_SECONDS)
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
     def _fault(self) -> str | None:
         """What is wrong with the workers; a server that cannot answer ends, so that it is started again."""
         self._worker_fault = self._worker_fault or self._service.fault()
@@ -145,18 +175,18 @@ class _ModelServer(uvicorn.Server):
 
 
 @contextmanager
-def _exit_zero_when_told_to_stop() -> Iterator[None]:
+def _exit_when_told_to_stop(server: _ModelServer) -> Iterator[None]:
     """To be stopped is no failure: uvicorn raises the signal again once it has shut down, and this is who hears it."""
-    before = {number: signal.signal(number, _exit_zero) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def end(number: int, frame: FrameType | None) -> None:
+        sys.exit(128 + signal.SIGINT if server.is_hurried else 0)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _exit_zero(number: int, frame: FrameType | None) -> None:
-    sys.exit(0)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -5,9 +5,9 @@ waits before it than is admitted at all.
 
 A bulk request, one that would take more than half of the tokens or seconds that may wait, does not shut others out: it
 counts only for as much of it as is due. Its texts have their turns one after the other, over the time that it has. As
-what bulk requests are to have run in each second is never more than a second's work, what is due does not grow by them;
-so no more than `max_waiting_tokens` is ever due, and the last text of a bulk request is answered `max_wait_seconds` after
-its turn.
+what bulk requests are to have run in each second is never more than a second's work, what is due does not grow by
+them; so no more than `max_waiting_tokens` is ever due, and the last text of a bulk request is answered
+`max_wait_seconds` after its turn.
 """
 
 import math
