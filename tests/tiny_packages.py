@@ -9,7 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
@@ -31,9 +30,10 @@ INPUTS = ("input_ids", "attention_mask")
 Outputs = Mapping[str, Sequence[str | int]]
 
 
-def write_encoder(folder: Path) -> None:
-    """Fills masks and embeds."""
+def write_encoder(folder: Path, *, num_layers: int = 0, width: int = 0) -> None:
+    """Fills masks and embeds, with `num_layers` matrices of `width` by `width` between the table and the rest."""
     graph = _encoder_graph()
+    _deepen(graph, num_layers, width)
     add_likeliest(graph, len(VOCABULARY))
     write_package(folder, "fill-mask", graph, labels=())
 
@@ -57,7 +57,9 @@ def write_embedder(folder: Path) -> None:
 
 def write_large_embedder(folder: Path, *, num_layers: int, width: int) -> None:
     """Embeds, with `num_layers` matrices of `width` by `width` between the table and the mean."""
-    write_package(folder, "feature-extraction", _embedder_graph(num_layers, width), labels=())
+    graph = _embedder_graph()
+    _deepen(graph, num_layers, width)
+    write_package(folder, "feature-extraction", graph, labels=())
 
 
 def write_classifier(folder: Path) -> None:
@@ -169,27 +171,8 @@ def _encoder_graph() -> onnx.ModelProto:
     return _graph(nodes, outputs, num_outputs=len(VOCABULARY))
 
 
-def _embedder_graph(num_layers: int = 0, width: int = 0) -> onnx.ModelProto:
-    nodes = _embedding_nodes()
-    layers: dict[str, npt.NDArray[np.float32]] = {}
-    if num_layers:
-        random = np.random.default_rng(1)
-        sizes = [HIDDEN_SIZE, *[width] * (num_layers + 1), HIDDEN_SIZE]
-        layers = {
-            f"layer_{number}": random.standard_normal((rows, columns), np.float32) / np.sqrt(rows, dtype=np.float32)
-            for number, (rows, columns) in enumerate(pairwise(sizes))
-        }
-        names = ["every_BLH", *(f"after_{name}" for name in layers)]
-        between = [
-            helper.make_node("MatMul", [before, name], [after])
-            for name, (before, after) in zip(layers, pairwise(names), strict=True)
-        ]
-        gather = next(place for place, node in enumerate(nodes) if node.op_type == "Gather")
-        nodes = [*nodes[: gather + 1], *between, *nodes[gather + 1 :]]
-        masked = next(node for node in nodes if node.op_type == "Mul")
-        masked.input[0] = names[-1]
-    outputs: Outputs = {"sentence_embedding": ["batch", HIDDEN_SIZE]}
-    return _graph(nodes, outputs, num_outputs=HIDDEN_SIZE, more=layers)
+def _embedder_graph() -> onnx.ModelProto:
+    return _graph(_embedding_nodes(), {"sentence_embedding": ["batch", HIDDEN_SIZE]}, num_outputs=HIDDEN_SIZE)
 
 
 def classifier_graph(num_labels: int = len(LABELS)) -> onnx.ModelProto:
@@ -245,13 +228,30 @@ def _mean_nodes() -> list[onnx.NodeProto]:
     ]
 
 
-def _graph(
-    nodes: list[onnx.NodeProto],
-    outputs: Outputs,
-    num_outputs: int,
-    more: Mapping[str, npt.NDArray[np.float32]] | None = None,
-) -> onnx.ModelProto:
-    """`more`: constants beside those that every graph may use."""
+def _deepen(model: onnx.ModelProto, num_layers: int, width: int) -> None:
+    """Put matrices behind the table of `model`, in place: one to `width`, `num_layers` square ones, and one back."""
+    if not num_layers:
+        return
+    random = np.random.default_rng(1)
+    sizes = [HIDDEN_SIZE, *[width] * (num_layers + 1), HIDDEN_SIZE]
+    layers = {
+        f"layer_{number}": random.standard_normal((rows, columns), np.float32) / np.sqrt(rows, dtype=np.float32)
+        for number, (rows, columns) in enumerate(pairwise(sizes))
+    }
+    names = ["every_BLH", *(f"after_{name}" for name in layers)]
+    between = [
+        helper.make_node("MatMul", [before, name], [after])
+        for name, (before, after) in zip(layers, pairwise(names), strict=True)
+    ]
+    nodes = list(model.graph.node)
+    next(node for node in nodes if names[0] in node.input).input[0] = names[-1]
+    place = 1 + next(place for place, node in enumerate(nodes) if names[0] in node.output)
+    del model.graph.node[:]
+    model.graph.node.extend([*nodes[:place], *between, *nodes[place:]])
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in layers.items())
+
+
+def _graph(nodes: list[onnx.NodeProto], outputs: Outputs, num_outputs: int) -> onnx.ModelProto:
     random = np.random.default_rng(0)
     constants = {
         "embeddings": random.normal(size=(len(VOCABULARY), HIDDEN_SIZE)).astype(np.float32),
@@ -259,7 +259,6 @@ def _graph(
         "axis_1": np.array([1]),
         "axis_2": np.array([2]),
         "mask_id": np.array(4),
-        **(more or {}),
     }
     used = {name for node in nodes for name in node.input}
     graph = helper.make_graph(

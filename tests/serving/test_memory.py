@@ -9,37 +9,71 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from tests.serving.test_openapi import ASKED
 from tests.serving.test_server import Serve
+from tests.tiny_packages import write_encoder
 
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n")
 NUM_REQUESTS = 10_000
 WARM_UP = 2_000
 AT_ONCE = 16
+WIDTH = 256
+"""Of the encoder: what a run of one shape keeps is hundreds of kilobytes, and there are hundreds of shapes."""
+WORDS = ["a", "the", "list", "of", "漢", "lists"]
+MANY = {"inputs", "input", "texts", "sentences", "ids"}
+"""Keys of which any number may be."""
 
 
-def random_request(generator: random.Random) -> bytes:
-    """Any route, any lengths, any number of texts; some that cannot be answered."""
-    words = ["a", "the", "list", "of", "漢", "lists"]
-    texts = [
-        " ".join(generator.choices(words, k=generator.randint(1, 40))) for _ in range(generator.choice([1, 1, 1, 2, 8]))
-    ]
-    path, body = generator.choice(
-        [
-            ("/embed", {"inputs": texts}),
-            ("/embed", {"inputs": texts, "truncate": True, "dimensions": generator.randint(1, 8)}),
-            ("/fill-mask", {"inputs": [f"{text} [MASK]" for text in texts], "parameters": {"top_k": 20}}),
-            ("/classify", {"inputs": texts}),
-            ("/v1/embeddings", {"model": "encoder", "input": texts, "encoding_format": "base64"}),
-            ("/tokenize", {"inputs": texts}),
-            ("/invocations", {"inputs": [f"[MASK] {texts[0]}", *texts]}),
-            ("/embed", {"inputs": "a " * generator.randint(80, 4_000)}),
-            (f"/nothing/{generator.random()}", {}),
-        ]
-    )
+class Requests:
+    """Requests of every route that takes a body, as the document of a server shows them, with other texts in them."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self._random = random.Random(0)
+        document = client.get("/openapi.json").json()
+        self._versions = {card["name"]: card["version"] for card in client.get("/models").json()["models"]}
+        self.routes = sorted(path for path, operations in document["paths"].items() if "post" in operations)
+        self._examples = {
+            path: document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["examples"]
+            for path in self.routes
+        }
+
+    def any(self) -> tuple[str, bytes]:
+        """A route, any number of texts of any lengths; some that cannot be answered."""
+        kind = self._random.random()
+        if kind < 0.05:
+            return "nowhere", _as_sent(f"/nothing/{self._random.random()}", {})
+        if kind < 0.15:
+            return "too long", _as_sent("/embed", {"inputs": "a " * self._random.randint(80, 4_000)})
+        route = self._random.choice(self.routes)
+        name, example = self._random.choice(list(self._examples[route].items()))
+        model = ASKED.get(name, "encoder")
+        path = route.format(model=model, version=self._versions[model])
+        return route, _as_sent(path, self._varied(example["value"]))
+
+    def _varied(self, value: Any, key: str = "") -> Any:
+        """`value` with other words in its texts, and with more texts or ids where there may be any number of them."""
+        if isinstance(value, dict):
+            return {inner: self._varied(found, inner) for inner, found in value.items()}
+        if isinstance(value, list):
+            is_any_number = key in MANY and not isinstance(value[0], dict)
+            items = self._random.choices(value, k=self._random.choice([1, 1, 2, 8])) if is_any_number else value
+            return [self._varied(item) for item in items]
+        if isinstance(value, str) and " " in value and "{}" not in value:
+            return self._text(value.count("[MASK]"))
+        return value
+
+    def _text(self, num_masks: int) -> str:
+        words = self._random.choices(WORDS, k=self._random.randint(1, 40)) + ["[MASK]"] * num_masks
+        self._random.shuffle(words)
+        return " ".join(words)
+
+
+def _as_sent(path: str, body: object) -> bytes:
     content = json.dumps(body).encode()
     head = (
         f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
@@ -81,10 +115,16 @@ class Pipelined:
 
 
 @pytest.fixture
-def serve(dist: Path) -> Iterator[Serve]:
-    """Without its log: nobody reads ten thousand lines from the pipe, and it would wait until somebody does."""
+def serve(dist: Path, heads: Path, tmp_path: Path) -> Iterator[Serve]:
+    """A model of each task, without its log: nobody reads ten thousand lines from the pipe."""
+    write_encoder(tmp_path / "encoder", num_layers=3, width=WIDTH)
     quiet = "import os\nos.dup2(os.open(os.devnull, os.O_WRONLY), 2)\n"
-    server = Serve(dist.parent, "--port", "0", "--threads", "1", before=quiet)
+    models = [
+        tmp_path / "encoder",
+        dist / "library",
+        *(heads / name for name in ("topics", "ranker", "names", "reader")),
+    ]
+    server = Serve(dist.parent, *map(str, models), "--port", "0", "--threads", "1", before=quiet)
     yield server
     server.process.kill()
     server.process.communicate()
@@ -94,19 +134,21 @@ def serve(dist: Path) -> Iterator[Serve]:
 def test_memory_stays_where_it_was_after_ten_thousand_random_requests(serve: Serve) -> None:
     url = serve.url()
     resident = []
-    statuses: Counter[int] = Counter()
-    generator = random.Random(0)
+    answered: Counter[tuple[str, int]] = Counter()
     with closing(Pipelined(url)) as connection, httpx.Client(base_url=url, trust_env=False) as client:
+        requests = Requests(client)
         for number in range(0, NUM_REQUESTS, AT_ONCE):
-            statuses.update(connection.statuses([random_request(generator) for _ in range(AT_ONCE)]))
+            routes, sent = zip(*(requests.any() for _ in range(AT_ONCE)), strict=True)
+            answered.update(zip(routes, connection.statuses(list(sent)), strict=True))
             if number % 1_000 < AT_ONCE and number >= WARM_UP:
                 found = re.search(r"^process_resident_memory_bytes (\S+)$", client.get("/metrics").text, re.MULTILINE)
                 assert found
                 resident.append(float(found[1]))
     serve.process.send_signal(signal.SIGTERM)
     assert serve.end()[0] == 0
-    assert set(statuses) == {200, 404, 422}
-    assert statuses[200] > 0.7 * NUM_REQUESTS
+    assert {status for _, status in answered} == {200, 400, 404, 422}
+    assert [route for route in requests.routes if answered[route, 200] < 100] == []
+    assert sum(count for (_, status), count in answered.items() if status == 200) > 0.7 * NUM_REQUESTS
     assert resident[-1] < 1.2 * resident[0], f"resident MiB: {[round(size / 2**20) for size in resident]}"
     grown_bytes = resident[-1] - resident[0]
     assert grown_bytes < 4 * 2**20, f"{grown_bytes / (NUM_REQUESTS - WARM_UP):,.0f} bytes of each request are kept"
