@@ -2,6 +2,7 @@
 
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -9,16 +10,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import mlflow
 import pytest
 
 from clozeline import registry
 from clozeline.errors import ArtifactError, ParamsError, TransientError
 from clozeline.inference.manifest import read_manifest, verify
+from clozeline.inference.package import load
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
+from clozeline.registry.packages import fetch_package
 from clozeline.registry.publishing import Evidence, Publisher, example_texts, package_sha256
 from clozeline.registry.versions import Registered
 from clozeline.workspace import Workspace
+from tests.serving.test_server import Serve
 
 NAME = "clozeline-encoder"
 
@@ -139,6 +144,54 @@ def test_a_registered_model_needs_no_torch_and_no_pickle(
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **workspace.defaults()})
     names = [file.name for file in (workspace.mlflow / "artifacts").rglob("model/**/*")]
     assert not [name for name in names if name.endswith((".pkl", ".pickle", ".bin"))]
+
+
+PLANTED = "import pathlib; pathlib.Path({marker!r}).write_text('ran')\n"
+
+
+class _Planted:
+    """Runs code where it is unpickled."""
+
+    def __init__(self, code: str) -> None:
+        self._code = code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return exec, (self._code,)
+
+
+def plant(package: Path, marker: Path) -> None:
+    """Code that writes `marker`, wherever a loader of the registered model around `package` could run some."""
+    model = package.parents[1]
+    code = PLANTED.format(marker=str(marker))
+    (script,) = model.glob("*.py")  # what MLflow runs
+    script.write_text(code)
+    for folder in (model, package):
+        for name in ("__init__.py", "sitecustomize.py", "served_model.py", "modeling.py", "conftest.py"):
+            (folder / name).write_text(code)
+        for name in ("python_model.pkl", "model.pkl", "pytorch_model.bin", "tokenizer.pkl"):
+            (folder / name).write_bytes(pickle.dumps(_Planted(code)))
+    remote = {"auto_map": {"AutoModel": "modeling.Model", "AutoTokenizer": "modeling.Tokenizer"}}
+    (package / "config.json").write_text(json.dumps(remote))
+    (package / "tokenizer_config.json").write_text(json.dumps(remote))
+
+
+def test_what_is_planted_in_a_registered_model_does_not_run_where_it_is_served(
+    publisher: Publisher, encoder_package: Path, evidence: Evidence, workspace: Workspace, tmp_path: Path
+) -> None:
+    promoted(publisher, encoder_package, evidence)
+    uri, marker = f"models:/{NAME}@champion", tmp_path / "marker"
+    plant(registry.fetch(uri, workspace).folder, marker)
+    server = Serve(workspace.root, uri, "--port", "0")
+    answer = httpx.post(f"{server.url()}/fill-mask", json={"inputs": "the [MASK]"}, trust_env=False)
+    server.process.terminate()
+    assert (answer.status_code, answer.headers["x-model-version"]) == (200, "1")
+    assert server.end()[0] == 0
+    fetched = fetch_package(uri, workspace)  # as from a registry elsewhere, by MLflow's client
+    load(fetched.folder)
+    assert not marker.exists()
+    loading = [sys.executable, "-c", f"import mlflow; mlflow.pyfunc.load_model({uri!r})"]
+    subprocess.run(loading, check=False, capture_output=True, env={**os.environ, **workspace.defaults()})
+    assert marker.read_text() == "ran"  # MLflow's own loader does run it: what was planted is alive
 
 
 def test_promotion_makes_the_old_champion_the_previous_one(
