@@ -91,6 +91,24 @@ def test_it_serves_all_of_dist_until_it_is_told_to_stop_and_exits_0(serve: Serve
     socket.create_server((host, int(port))).close()
 
 
+def processor_seconds(process: subprocess.Popen[str]) -> float:
+    """Of the process so far, in all its threads."""
+    user, system = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_model_of_the_size_of_minilm_is_ready_after_three_seconds_of_work(tmp_path: Path) -> None:
+    """Seconds of the processor: those of a clock are also those of whatever else this machine is at."""
+    write_encoder(tmp_path / "encoder", num_layers=5, width=2048)
+    assert (tmp_path / "encoder" / "model.onnx").stat().st_size > 80 * 2**20  # MiniLM has 86 MiB
+    serve = Serve(tmp_path, "encoder", "--port", "0", "--precision", "fp32")
+    serve.url()
+    seconds = processor_seconds(serve.process)
+    serve.process.send_signal(signal.SIGTERM)
+    assert serve.end()[0] == 0
+    assert seconds <= 3
+
+
 @pytest.fixture
 def serve_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
     """The champions of a project's own registry, in `tmp_path`, with a look at their aliases 20 times a second."""
