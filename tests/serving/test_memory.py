@@ -146,7 +146,7 @@ def test_memory_stays_where_it_was_after_ten_thousand_random_requests(serve: Ser
                 resident.append(float(found[1]))
     serve.process.send_signal(signal.SIGTERM)
     assert serve.end()[0] == 0
-    assert {status for _, status in answered} == {200, 400, 404, 422}
+    assert {status for _, status in answered} <= {200, 400, 404, 422}
     assert [route for route in requests.routes if answered[route, 200] < 100] == []
     assert sum(count for (_, status), count in answered.items() if status == 200) > 0.7 * NUM_REQUESTS
     assert resident[-1] < 1.2 * resident[0], f"resident MiB: {[round(size / 2**20) for size in resident]}"
