@@ -86,10 +86,8 @@ def serve(
 
     Then: `curl -s 127.0.0.1:8000/embed -H 'content-type: application/json' -d '{"inputs": "Sort a list."}'`
 
-    Ctrl+C, or SIGTERM, stops it after the requests that it has accepted are answered, each by its deadline. Whatever
-    stops it (`docker stop --time`, systemd's TimeoutStopSec, Kubernetes' terminationGracePeriodSeconds) has to grant
-    that: --timeout, or the longest x-timeout-ms that clients send (600 s at most), and 70 s for bodies and answers that
-    are on their way. A second Ctrl+C sends them away with 503; the exit code is 130.
+    Ctrl+C, or SIGTERM, stops it once what it has accepted is answered: whatever stops it has to grant --timeout, or the
+    longest x-timeout-ms of a client (600 s at most), and 70 s. A second Ctrl+C answers with 503; the exit code is 130.
     """
     from clozeline.cores import available_cores
     from clozeline.serving.access import ApiKeys
