@@ -22,6 +22,7 @@ from comparison.labelled import Item, scored_pairs
 from comparison.machine import available_cores
 from comparison.scheduled import Ours
 from comparison.sentences import PRESETS, Embed, sentence_models, theirs_onnx
+from comparison.verdict import verdict
 
 _LOG = logging.getLogger(__name__)
 GOAL_SHARE = 0.995
@@ -59,7 +60,7 @@ def _measured(pairs: Sequence[Item], num_threads: int) -> dict[str, Any]:
     }
     score_N = np.array([pair["score"] for pair in pairs])
     exact_N = _cosines(theirs_onnx(models, num_threads, "model.onnx"), pairs)
-    facts: dict[str, Any] = {"spearman_fp32": spearman(score_N, exact_N)}
+    facts: dict[str, Any] = {"spearman_fp32": spearman(score_N, exact_N)} | verdict(models.ours)
     for name, side in embed.items():
         cosine_N = _cosines(side, pairs)
         facts[f"spearman_{name}"] = spearman(score_N, cosine_N)

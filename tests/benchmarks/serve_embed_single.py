@@ -2,20 +2,23 @@
 
 all-MiniLM-L6-v2 on both sides, the same weights, in process, the same number of threads in one session, nothing cached,
 one call that does not count before. Texts of 6 to 12 words come one after the other, another each time; the figure of a
-round is the median of its calls. Of sentence-transformers' two INT8 presets the better one counts in each round.
+round is the median of its calls. One text is tokenized in the thread that calls. Of sentence-transformers' two INT8
+presets the better one counts in each round.
 """
 
 import argparse
-import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.package import load
-from comparison.alternation import Comparison, alternate, finish, report_progress
+from comparison.alternation import BestOf, Comparison, alternate, finish, report_progress
 from comparison.machine import available_cores
 from comparison.sentences import PRESETS, Embed, SentenceModels, cosine, sentence_models, short_texts, theirs_onnx
+from comparison.tokenizing import tokenize_as_the_server
+from comparison.verdict import verdict
 
 
 def main() -> None:
@@ -25,19 +28,15 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=300)
     parser.add_argument("--threads", type=int, default=available_cores(), help="of a session, on both sides")
     chosen = parser.parse_args()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    tokenize_as_the_server(chosen.threads)
     models, texts = sentence_models(), short_texts(chosen.texts)
     ours = _ours(models, chosen.threads)
     theirs = {preset: theirs_onnx(models, chosen.threads, file) for preset, file in PRESETS.items()}
     facts = {f"cosine_of_ours_and_{preset}": cosine(ours(texts), embed(texts)) for preset, embed in theirs.items()}
-    times: dict[str, list[float]] = {preset: [] for preset in theirs}
-
-    def best_of_theirs(_: int) -> float:
-        for preset, embed in theirs.items():
-            times[preset].append(_milliseconds(embed, texts))
-        return min(each[-1] for each in times.values())
-
-    rounds = alternate(lambda _: _milliseconds(ours, texts), best_of_theirs, chosen.rounds, "ms")
+    presets = BestOf(
+        {preset: partial(_milliseconds, embed, texts) for preset, embed in theirs.items()}, higher_is_better=False
+    )
+    rounds = alternate(lambda _: _milliseconds(ours, texts), presets, chosen.rounds, "ms")
     finish(
         Comparison(
             name="serve_embed_single",
@@ -46,13 +45,13 @@ def main() -> None:
             higher_is_better=False,
             goal=1.3,
             num_threads=chosen.threads,
-            facts=facts | {"texts": len(texts)} | {f"theirs_{name}": each for name, each in times.items()},
+            facts=facts | verdict(models.ours) | {"texts": len(texts)} | presets.facts(),
         )
     )
 
 
 def _ours(models: SentenceModels, num_threads: int) -> Embed:
-    model = load(models.ours, precision="int8", num_threads=num_threads)
+    model = load(models.ours, num_threads=num_threads)
     assert isinstance(model, Embedder)
     return lambda texts: model.embed(texts, truncate=True)
 

@@ -3,9 +3,10 @@
 all-MiniLM-L6-v2 on both sides, the same weights; the same requests to /invocations, one text of mixed length each, from
 16 clients that send their next as soon as they are answered, over the loopback from a process of this machine. Ours has
 a worker thread for each core. Theirs is MLflow's own flavor of sentence-transformers (torch, fp32), once as one process
-with as many threads and once as a process for each core with one thread: the better one counts in each round. Beside it
-is told, and does not count, what `mlflow models serve` makes of our INT8 graph, in a process for each core. Nothing is
-cached; 32 requests come before that do not count. Percentiles are of the latency that clients see.
+with as many threads and once as a process for each core with one thread: the better one counts in each round. Its
+tokenizer has as many threads where a text is embedded sooner then, which is tried first, in process. Beside it is told,
+and does not count, what `mlflow models serve` makes of our INT8 graph, in a process for each core. Nothing is cached;
+32 requests come before that do not count. Percentiles are of the latency that clients see.
 
 Then, in as many rounds, requests arrive at moments that no answer changes (a Poisson process, the same for both sides):
 at 70 % of what the slower side answered before. Here latency counts from the moment at which a request was due,
@@ -19,7 +20,9 @@ from comparison import servers
 from comparison.alternation import finish, report_progress
 from comparison.machine import available_cores
 from comparison.over_http import Asked, compare
-from comparison.sentences import mixed_texts, sentence_models
+from comparison.sentences import mixed_texts, sentence_models, theirs_torch
+from comparison.tokenizing import at_its_best, tokenize_as_the_server
+from comparison.verdict import verdict
 
 
 def main() -> None:
@@ -28,13 +31,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=400)
     chosen = parser.parse_args()
-    num_threads, models = available_cores(), sentence_models()
-    bodies = [json.dumps({"inputs": [text]}).encode() for text in mixed_texts(chosen.requests)]
+    num_threads = available_cores()
+    tokenize_as_the_server(num_threads)
+    models, texts = sentence_models(), mixed_texts(chosen.requests)
+    bodies = [json.dumps({"inputs": [text]}).encode() for text in texts]
+    in_parallel = at_its_best(theirs_torch(num_threads), texts[:1])[1]
     flavor, our_graph = servers.their_mlflow_model(), servers.our_mlflow_model(models)
     with (
         servers.ours(models, num_threads) as ours,
-        servers.mlflow_serve(flavor, models, 1, num_threads) as threads,
-        servers.mlflow_serve(flavor, models, num_threads, 1) as processes,
+        servers.mlflow_serve(flavor, models, 1, num_threads, in_parallel=in_parallel) as threads,
+        servers.mlflow_serve(flavor, models, num_threads, 1, in_parallel=in_parallel) as processes,
         servers.mlflow_serve(our_graph, models, num_threads, 1) as beside,
     ):
         comparison = compare(
@@ -44,6 +50,7 @@ def main() -> None:
             ours,
             {"mlflow_threads": threads, "mlflow_processes": processes},
             beside={"mlflow_of_our_graph": beside},
+            facts=verdict(models.ours) | {"mlflow_tokenizes_in_parallel": in_parallel},
             num_rounds=chosen.rounds,
             num_threads=num_threads,
         )

@@ -201,6 +201,12 @@ def test_a_comparison_tells_of_both_loops_and_both_sides_get_the_same_moments(
     caplog.set_level("INFO")
     over_http = _comparison(monkeypatch, "over_http")
     of_port = {1: 200, 2: 40, 3: 100, 4: 10}  # requests/s
+    waits = {
+        1: 0.5,
+        2: 0.3,
+        3: 0.6,
+        4: 0.1,
+    }  # seconds: the set-up that answers most is not the one where 99 % wait least
     sent: list[tuple[int, tuple[float, ...]]] = []
 
     def open_load(port: int, path: str, bodies: Any, due_seconds: tuple[float, ...], *, num_connections: int) -> Any:
@@ -210,7 +216,7 @@ def test_a_comparison_tells_of_both_loops_and_both_sides_get_the_same_moments(
     monkeypatch.setattr(
         over_http,
         "load",
-        lambda port, path, bodies, at_once: closed.Load(len(bodies) / of_port[port], (0.5,) * len(bodies)),
+        lambda port, path, bodies, at_once: closed.Load(len(bodies) / of_port[port], (waits[port],) * len(bodies)),
     )
     monkeypatch.setattr(over_http, "open_load", open_load)
     done = over_http.compare(
@@ -235,6 +241,8 @@ def test_a_comparison_tells_of_both_loops_and_both_sides_get_the_same_moments(
         1,
     )
     assert "open_threads_p50_ms" not in line
+    assert (line["closed_p99_ms_ours"], line["closed_p99_ms_theirs"], line["closed_p99_is_lower"]) == (500, 300, False)
+    assert (line["open_p99_ms_ours"], line["open_p99_ms_theirs"], line["open_p99_is_lower"]) == (100, 300, True)
     table = [message.split() for message in caplog.messages if " closed " in message or " open " in message]
     assert ["processes", "open", "300", "300", "300", "6", "12"] in table
     assert len(table) == 6

@@ -39,6 +39,25 @@ class Rounds:
         }
 
 
+class BestOf:
+    """A side with several set-ups: each is measured in every round, and the best of a round counts."""
+
+    def __init__(self, setups: Mapping[str, Callable[[], float]], *, higher_is_better: bool) -> None:
+        self._setups = setups
+        self._best = max if higher_is_better else min
+        self.rounds: dict[str, list[float]] = {name: [] for name in setups}
+        """What each gave, in the order of the rounds."""
+
+    def __call__(self, _: int) -> float:
+        for name, measure in self._setups.items():
+            self.rounds[name].append(measure())
+        return self._best(values[-1] for values in self.rounds.values())
+
+    def facts(self, ending: str = "") -> dict[str, list[float]]:
+        """What a line says of each set-up."""
+        return {f"theirs_{name}{ending}": values for name, values in self.rounds.items()}
+
+
 @dataclass(frozen=True)
 class Comparison:
     """One benchmark's result."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from types import MappingProxyType
+from typing import Any
 
 from comparison.alternation import Comparison, alternate
 from comparison.load import Load, load
@@ -32,6 +33,7 @@ class Asked:
 
 
 _NONE: Mapping[str, int] = MappingProxyType({})
+_NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 
 
 def compare(
@@ -42,6 +44,7 @@ def compare(
     theirs: Mapping[str, int],
     *,
     beside: Mapping[str, int] = _NONE,
+    facts: Mapping[str, Any] = _NO_FACTS,
     num_rounds: int,
     num_threads: int,
 ) -> Comparison:
@@ -69,18 +72,21 @@ def compare(
     per_second = OPEN_SHARE * min(speeds["ours"], speeds[best])
     opened = _opened(asked, per_second, {"ours": ours, best: theirs[best]}, num_rounds)
     _tell(loads, opened)
-    facts: dict[str, object] = {
+    told: dict[str, Any] = {
+        **facts,
         "requests": len(asked.bodies),
         "warm_up_requests": _WARM_UP_REQUESTS,
         "concurrency": CONCURRENCY,
     }
     for side, some in loads.items():
-        facts |= {f"{side}_{what}": value for what, value in _waits(some).items()}
-        facts[f"{side}_requests_per_second"] = [round(one.requests_per_second, 1) for one in some]
-    facts |= {"open_share": OPEN_SHARE, "open_arrivals_per_second": round(per_second, 1)}
+        told |= {f"{side}_{what}": value for what, value in _waits(some).items()}
+        told[f"{side}_requests_per_second"] = [round(one.requests_per_second, 1) for one in some]
+    told |= _slowest("closed", {side: loads[side] for side in ("ours", *theirs)})
+    told |= _slowest("open", opened)
+    told |= {"open_share": OPEN_SHARE, "open_arrivals_per_second": round(per_second, 1)}
     for side, of_side in opened.items():
-        facts |= {f"open_{side}_{what}": value for what, value in (_waits(of_side) | _losses(of_side)).items()}
-    return Comparison(name, "requests/s", rounds, True, goal, num_threads, facts)
+        told |= {f"open_{side}_{what}": value for what, value in (_waits(of_side) | _losses(of_side)).items()}
+    return Comparison(name, "requests/s", rounds, True, goal, num_threads, told)
 
 
 def _opened(asked: Asked, per_second: float, ports: Mapping[str, int], num_rounds: int) -> dict[str, list[OpenLoad]]:
@@ -96,6 +102,17 @@ def _opened(asked: Asked, per_second: float, ports: Mapping[str, int], num_round
     ours, theirs = ports
     alternate(lambda number: p99(ours, number), lambda number: p99(theirs, number), num_rounds, "ms of 99 in 100")
     return loads
+
+
+def _slowest(loop: str, loads: Mapping[str, Sequence[Load]]) -> dict[str, Any]:
+    """Whether those of ours that wait longest wait less than those of theirs, in the set-up where they wait least."""
+    p99 = {side: _waits(some)["p99_ms"] for side, some in loads.items()}
+    ours = p99.pop("ours")
+    return {
+        f"{loop}_p99_ms_ours": ours,
+        f"{loop}_p99_ms_theirs": min(p99.values()),
+        f"{loop}_p99_is_lower": ours < min(p99.values()),
+    }
 
 
 def _waits(loads: Sequence[Load]) -> dict[str, float]:

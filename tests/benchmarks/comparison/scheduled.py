@@ -24,7 +24,7 @@ class Ours:
     """Texts come as requests of 32 and are tokenized as they come, while workers with one thread each run them."""
 
     def __init__(self, package: Path, num_threads: int) -> None:
-        model = load(package, precision="int8")
+        model = load(package)
         assert isinstance(model, Embedder)
         self._model = model
         self._settled = threading.Semaphore(0)

@@ -13,8 +13,10 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
-from comparison.sentences import PRESETS, SentenceModels, torch_model
+from comparison.presets import FasterPreset
+from comparison.sentences import SentenceModels, torch_model
 from comparison.stages import KEPT
+from comparison.tokenizing import settings as tokenizer_settings
 
 _START_SECONDS = 180
 _STOP_SECONDS = 20
@@ -29,23 +31,38 @@ def ours(models: SentenceModels, num_threads: int) -> Iterator[int]:
 
 
 @contextmanager
-def mlflow_serve(model: Path, models: SentenceModels, num_processes: int, num_threads: int) -> Iterator[int]:
-    """The port of `mlflow models serve` over the MLflow model in the folder `model`."""
+def mlflow_serve(
+    model: Path, models: SentenceModels, num_processes: int, num_threads: int, *, in_parallel: bool = False
+) -> Iterator[int]:
+    """The port of `mlflow models serve` over the MLflow model in the folder `model`.
+
+    Args:
+        model: the folder.
+        models: the weights.
+        num_processes: that answer,
+        num_threads: and of each.
+        in_parallel: whether its tokenizer spreads a batch over them.
+    """
     options = ["--env-manager", "local", "--workers", str(num_processes), "--host", "127.0.0.1", "--port"]
     command = ["-m", "mlflow", "models", "serve", "--model-uri", str(model), *options]
-    settings = {"OMP_NUM_THREADS": str(num_threads), "PYTHONPATH": str(models.installed)}
+    settings = {
+        "OMP_NUM_THREADS": str(num_threads),
+        "PYTHONPATH": str(models.installed),
+        **tokenizer_settings(in_parallel, num_threads),
+    }
     with _running(command, "/ping", settings) as port:
         yield port
 
 
 @contextmanager
-def fastapi(models: SentenceModels, num_processes: int, num_threads: int) -> Iterator[int]:
-    """The port of sentence_server.py beside this file, over the faster of the INT8 presets."""
+def fastapi(models: SentenceModels, num_processes: int, num_threads: int, chosen: FasterPreset) -> Iterator[int]:
+    """The port of sentence_server.py beside this file, over the preset that was found the faster one here."""
     settings = {
         "SENTENCE_MODEL": str(models.theirs),
-        "SENTENCE_FILE": f"onnx/{PRESETS['avx512_vnni']}",
+        "SENTENCE_FILE": f"onnx/{chosen.file}",
         "SENTENCE_THREADS": str(num_threads),
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), str(models.installed)]),
+        **tokenizer_settings(chosen.in_parallel, num_threads),
     }
     application = ["-m", "uvicorn", "--factory", "comparison.sentence_server:create_app", "--no-access-log"]
     with _running([*application, "--workers", str(num_processes), "--port"], "/health", settings) as port:
@@ -91,7 +108,6 @@ def _running(command: Sequence[str], health: str, settings: Mapping[str, str] | 
         port = free.getsockname()[1]
     environment = {
         **os.environ,
-        "TOKENIZERS_PARALLELISM": "false",
         "MLFLOW_DISABLE_TELEMETRY": "true",
         **(settings or {}),
     }

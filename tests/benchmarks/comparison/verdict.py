@@ -1,0 +1,67 @@
+"""Which of our graphs is timed, and whether it may be served: what the gates of params.yaml say of it."""
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from clozeline.exporting.proof import checks
+from clozeline.inference.evidence import QuantizationScheme, Rung
+from clozeline.inference.manifest import Manifest, Precision, read_manifest
+from clozeline.params import ExportGates, ExportParams
+from comparison.stages import params_tree
+
+_LOG = logging.getLogger(__name__)
+
+
+def verdict(package: Path) -> dict[str, Any]:
+    """What a line says of our side: the graph that answers, how it was made, and every check beside its limit.
+
+    The limits are those of params.yaml, whatever `package` was exported with. A graph in INT8 that `make run` would
+    not serve is said to be one, loudly; fp32 instead of INT8 too.
+    """
+    manifest = read_manifest(package)
+    rung = judged(manifest)
+    told = checks(rung, gates_of_params())
+    passes = all(check.is_passed for check in told)
+    failed = [str(check) for check in told if not check.is_passed]
+    _tell(package, manifest.served, failed)
+    return {
+        "ours_precision": manifest.served,
+        "ours_scheme": _short(rung.scheme) if manifest.served == "int8" else None,
+        "ours_int8_passes": passes,
+        "ours_int8_checks": [str(check) for check in told],
+    }
+
+
+def judged(manifest: Manifest) -> Rung:
+    """The scheme that answers; where none does, the last that was tried."""
+    served = [rung for rung in manifest.ladder if rung.scheme == manifest.quantization]
+    return (served or manifest.ladder)[-1]
+
+
+def gates_of_params() -> ExportGates:
+    """Those of the project, of which a benchmark changes nothing."""
+    return ExportParams.model_validate(params_tree({})["export"]).gates
+
+
+def _tell(package: Path, served: Precision, failed: Sequence[str]) -> None:
+    if not failed:
+        return
+    what = "INT8 IS TIMED THAT WOULD NOT BE SERVED" if served == "int8" else "FP32 IS TIMED, NO INT8 SCHEME PASSED"
+    _LOG.warning("%s: %s: %s", package, what, "; ".join(failed))
+
+
+def _short(scheme: QuantizationScheme) -> dict[str, Any]:
+    """Without names of nodes: how many of them."""
+    return {
+        "weights": scheme.weights,
+        "reduce_range": scheme.reduce_range,
+        "embeddings": scheme.embeddings,
+        "activations": scheme.activations,
+        "quantized_matmuls": scheme.quantized_matmuls,
+        "exact_matmuls": len(scheme.exact_matmuls),
+        "quantized_activations": scheme.quantized_activations,
+        "static_activations": len(scheme.static_activations),
+        "smoothed_activations": len(scheme.smoothed_activations),
+    }

@@ -1,0 +1,80 @@
+"""Claim: the other side runs as it is fastest on the machine of the benchmark; nothing is taken for granted of it."""
+
+import importlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).parent
+VARIABLE = "TOKENIZERS_PARALLELISM"
+Module = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Module:
+    monkeypatch.syspath_prepend(FOLDER)
+    for name in (VARIABLE, "RAYON_NUM_THREADS"):
+        monkeypatch.setenv(name, "as it was")  # put back at the end, whatever is set meanwhile
+    return lambda name: importlib.import_module(f"comparison.{name}")
+
+
+def asked(seconds: dict[str, float]) -> Callable[[Sequence[str]], str]:
+    """Answers with what the tokenizer was told, after so long."""
+
+    def ask(texts: Sequence[str]) -> str:
+        time.sleep(seconds[os.environ[VARIABLE]])
+        return os.environ[VARIABLE]
+
+    return ask
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_a_tokenizer_has_threads_where_it_is_faster_with_them_and_only_while_it_is_asked(
+    module: Module, faster: bool
+) -> None:
+    tokenizing = module("tokenizing")
+    tokenizing.tokenize_as_the_server(2)
+    best, in_parallel = tokenizing.at_its_best(asked({"true": 0.02 - 0.01 * faster, "false": 0.01 + 0.01 * faster}), [])
+    assert (in_parallel, best([])) == (faster, str(faster).lower())
+    assert (os.environ[VARIABLE], os.environ["RAYON_NUM_THREADS"]) == ("false", "2")
+
+
+@pytest.mark.parametrize("faster", ["avx2", "avx512_vnni"])
+def test_the_preset_of_a_server_is_the_one_that_is_faster_here(module: Module, faster: str) -> None:
+    presets = module("presets")
+    embed = {
+        name: asked(dict.fromkeys(("true", "false"), 0.002 if name == faster else 0.02)) for name in presets.PRESETS
+    }
+    chosen = presets.FasterPreset.of(embed, ["a", "b"])
+    assert (chosen.name, chosen.file) == (faster, presets.PRESETS[faster])
+    assert chosen.facts("some")["some_preset"] == faster
+    speeds = chosen.facts("some")["some_presets_texts_per_second"]
+    assert speeds.keys() == presets.PRESETS.keys()
+    assert speeds[faster] == max(speeds.values())
+
+
+def test_the_server_of_theirs_runs_that_preset_with_that_tokenizer(
+    module: Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    servers, presets, sentences = module("servers"), module("presets"), module("sentences")
+    started: list[dict[str, str]] = []
+
+    class StartedError(Exception):
+        """As far as it has to go."""
+
+    def running(command: Sequence[str], health: str, settings: dict[str, str]) -> None:
+        started.append(settings)
+        raise StartedError
+
+    monkeypatch.setattr(servers, "_running", running)
+    models = sentences.SentenceModels(*(tmp_path,) * 4)
+    chosen = presets.FasterPreset("avx2", True, {"avx2": 2.0, "avx512_vnni": 1.0})
+    with pytest.raises(StartedError), servers.fastapi(models, 1, 2, chosen):
+        pass
+    (settings,) = started
+    assert settings["SENTENCE_FILE"] == f"onnx/{presets.PRESETS['avx2']}"
+    assert (settings[VARIABLE], settings["RAYON_NUM_THREADS"], settings["SENTENCE_THREADS"]) == ("true", "2", "2")

@@ -1,0 +1,129 @@
+"""Claim: what the serving benchmarks time is what `make run` would serve, or their line says that it is not."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from clozeline.inference.evidence import Measured, QuantizationScheme, Rung
+from clozeline.inference.manifest import FILES, read_manifest
+from tests.tiny_packages import write_embedder
+
+FOLDER = Path(__file__).parent
+Module = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Module:
+    monkeypatch.syspath_prepend(FOLDER)
+    return lambda name: importlib.import_module(f"comparison.{name}")
+
+
+def scheme_of(package: Path) -> QuantizationScheme:
+    scheme = read_manifest(package).quantization
+    assert scheme is not None
+    return scheme
+
+
+def rung_of(scheme: QuantizationScheme, agreement: float) -> Rung:
+    """As a lenient export leaves it: no limit is in it that anything could miss."""
+    same = Measured(value=agreement, low=agreement, high=agreement, num_items=500)
+    whole, none = (Measured(value=value, low=value, high=value, num_items=500) for value in (1.0, 0.0))
+    return Rung(
+        scheme=scheme,
+        size_bytes=1000,
+        agreement=same,
+        metric="halves found",
+        fp32_metric=0.8,
+        int8_metric=0.8,
+        metric_ratio=whole,
+        embedding_cosine_mean=1.0,
+        embedding_cosine_min=1.0,
+        batch_flips=none,
+        batch_cosine_min=1.0,
+        saturation=0.0,
+        checks=(),
+    )
+
+
+@pytest.fixture
+def package(tmp_path: Path) -> Callable[..., Path]:
+    def made(agreement: float, served: str = "int8") -> Path:
+        folder = tmp_path / "package"
+        write_embedder(folder)
+        manifest = read_manifest(folder)
+        first, last = (scheme_of(folder).model_copy(update={"quantized_matmuls": number}) for number in (5, 6))
+        ladder = (rung_of(first, 0.5), rung_of(last, agreement))
+        quantization = last if served == "int8" else None
+        changed = manifest.model_copy(update={"served": served, "ladder": ladder, "quantization": quantization})
+        (folder / FILES.manifest).write_text(changed.model_dump_json(), encoding="utf-8")
+        return folder
+
+    return made
+
+
+def test_the_scheme_that_is_timed_stands_in_the_line_with_its_checks(
+    module: Module, package: Callable[..., Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    line = module("verdict").verdict(package(agreement=0.99))
+    assert (line["ours_precision"], line["ours_int8_passes"]) == ("int8", True)
+    assert (line["ours_scheme"]["quantized_matmuls"], line["ours_scheme"]["static_activations"]) == (6, 0)
+    assert "agreement is 0.9900, at least 0.97: yes" in line["ours_int8_checks"]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("served", "told"),
+    [("int8", "INT8 IS TIMED THAT WOULD NOT BE SERVED"), ("fp32", "FP32 IS TIMED, NO INT8 SCHEME PASSED")],
+)
+def test_a_scheme_that_the_gates_of_params_yaml_refuse_is_told_whatever_it_was_exported_with(
+    module: Module, package: Callable[..., Path], caplog: pytest.LogCaptureFixture, served: str, told: str
+) -> None:
+    line = module("verdict").verdict(package(agreement=0.75, served=served))
+    assert (line["ours_precision"], line["ours_int8_passes"]) == (served, False)
+    assert (line["ours_scheme"] is None) == (served == "fp32")
+    assert told in caplog.text
+    assert "agreement is 0.7500, at least 0.97: NO" in caplog.text
+
+
+def test_the_encoder_is_exported_as_params_yaml_says_and_only_a_random_head_is_let_disagree(
+    module: Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentences, stages = module("sentences"), module("stages")
+    exported: dict[str, Any] = {}
+
+    def export(trained: Path, out: Path, changes: Any) -> None:
+        exported[out.name] = stages.params_tree({"export": changes})["export"]
+
+    monkeypatch.setattr(sentences, "KEPT", tmp_path)
+    monkeypatch.setattr(sentences, "weights", lambda: tmp_path)
+    for left_out in ("_install", "_draw_vocabulary_head", "_export_theirs"):
+        monkeypatch.setattr(sentences, left_out, lambda *_: None)
+    monkeypatch.setattr(sentences, "_export_ours", export)
+    sentences.sentence_models()
+    ours = stages.params_tree({})["export"]
+    assert exported["embedding"] == ours
+    asked = {name: limit for name, limit in exported["filling"]["gates"].items() if limit != ours["gates"][name]}
+    assert asked == {"min_agreement": 0.0, "min_metric_ratio": 0.0}
+
+
+def test_a_package_is_made_again_when_the_gates_change(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    sentences, stages = module("sentences"), module("stages")
+    before = sentences._what_exports()
+    stricter = stages.params_tree({"export": {"gates": {"min_agreement": 0.99}}})
+    monkeypatch.setattr(sentences, "params_tree", lambda changes: stricter)
+    assert sentences._what_exports() != before
+
+
+def test_our_side_is_opened_as_the_package_says_not_in_int8_whatever_its_checks_were(
+    module: Module, package: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduled = module("scheduled")
+    asked: list[dict[str, Any]] = []
+    load = scheduled.load
+    monkeypatch.setattr(scheduled, "load", lambda folder, **how: asked.append(how) or load(folder, **how))
+    scheduled.Ours(package(agreement=0.75, served="fp32"), 1)
+    assert asked == [{}]
