@@ -19,6 +19,7 @@ from clozeline.inference.manifest import Manifest, Precision, read_manifest, ver
 from clozeline.lineage.lock import Lock
 from clozeline.lineage.objects import Objects
 from clozeline.params import Params, read_params
+from clozeline.processor import processor
 from clozeline.registry import CANDIDATE, CHAMPION, model_name
 from clozeline.registry.figures import Figures, MetricPaths
 from clozeline.registry.gates import Gate, gates
@@ -103,8 +104,9 @@ def release_package(
     paths = MetricPaths.of(package, params.export.models[package])
     candidate = _Evidenced.read(workspace.root, paths)
     version = publisher.publish(folder, model_name(package), _evidence(workspace, paths))
-    if version.served is None:
-        version = publisher.registry.serve(version, faster(manifest, measured, params.release.min_int8_speedup))
+    if version.served is None or version.served_on != processor():
+        chosen = faster(manifest, measured, params.release.min_int8_speedup)
+        version = publisher.registry.serve(version, chosen, processor())
     publisher.check(version, example_texts(manifest))
     times = {key: value for key, value in asdict(measured).items() if value is not None}
     publisher.measured(version, {f"latency/{key}": float(value) for key, value in times.items()})
@@ -139,8 +141,8 @@ def _why_fp32(manifest: Manifest, measured: latency.Latency) -> str:
     if manifest.served == "fp32":
         return f"none of {len(manifest.ladder)} INT8 schemes passed `export.gates`; manifest.json has their figures"
     return (
-        "INT8 was slower than fp32 where it was released first"
-        f" (here: {measured}; fp32's time is {measured.int8_speedup or 0:.2f} times INT8's)"
+        "INT8 was slower than fp32 when it was released first on this processor"
+        f" (here: {measured}; fp32's time is {measured.int8_speedup or 0:.2f} times INT8's where it is least)"
     )
 
 

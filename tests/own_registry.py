@@ -8,6 +8,7 @@ from clozeline.workspace import Workspace
 from tests.tiny_packages import write_encoder
 
 ENCODER = "clozeline-encoder"
+PROCESSOR = "Some CPU, avx2"
 
 
 def write_registry(root: Path) -> None:
@@ -21,6 +22,6 @@ def write_registry(root: Path) -> None:
         write_encoder(folder / "artifacts" / "package")
         sha256 = f"{number}" * 64
         version = registry.register(ENCODER, source=folder.as_uri(), run_id=run, package_sha256=sha256, description="")
-        registry.promote(registry.serve(version, precision))
+        registry.promote(registry.serve(version, precision, PROCESSOR))
     other = registry.register("theirs", source="s3://there/m", run_id=run, package_sha256="", description="")
     registry.promote(other)

@@ -89,7 +89,7 @@ def test_a_first_release_makes_champions_that_anyone_can_load_and_a_second_chang
     assert len(answer["masks"]) == 1
 
 
-def test_where_int8_is_slower_fp32_is_served_and_it_is_said_and_a_second_look_changes_nothing(
+def test_where_int8_is_slower_fp32_is_served_and_said_and_a_second_look_changes_nothing_but_on_another_processor(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = Latency(1.0, 1.5, 10.0, 9.0, batch_texts=32, num_threads=1)
@@ -101,6 +101,11 @@ def test_where_int8_is_slower_fp32_is_served_and_it_is_said_and_a_second_look_ch
     monkeypatch.setattr(latency, "measure", lambda folder: replace(times, int8_text_milliseconds=0.5))
     assert release(project)[0].precision == "fp32"
     assert registry(project).at(ENCODER, CHAMPION).served == "fp32"
+    monkeypatch.setattr("flows.release.processor", lambda: "Another CPU, avx2")
+    assert (release(project)[0].outcome, release(project)[0].precision) == ("unchanged", "int8")
+    live = registry(project).at(ENCODER, CHAMPION)
+    assert live
+    assert (live.served, live.served_on) == ("int8", "Another CPU, avx2")
 
 
 def test_a_better_model_takes_the_place_and_its_decision_can_be_read(released: Path) -> None:

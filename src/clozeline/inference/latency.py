@@ -1,19 +1,21 @@
 """How long a package takes to answer on this machine, fp32 and INT8 in turns."""
 
-import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.manifest import read_manifest
+from clozeline.inference.manifest import Precision, read_manifest
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 
 _WORDS = ("the", "function", "returns", "a", "tensor", "of", "this", "shape", "or", "raises", "an", "error")
 """Any words do: a model takes as long for nonsense as for sense."""
+
+Figure = Callable[[Sequence[float]], float]
+"""Times of calls → what is told of them."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,13 @@ class Latency:
 
     @property
     def int8_speedup(self) -> float | None:
-        """fp32's time over INT8's: the geometric mean of that of one text and that of a batch."""
+        """fp32's time over INT8's: of one text or of a batch, where it is less; below 1, INT8 is slower at that."""
         if self.int8_text_milliseconds is None or self.int8_batch_milliseconds is None:
             return None
-        of_text = self.fp32_text_milliseconds / self.int8_text_milliseconds
-        return math.sqrt(of_text * self.fp32_batch_milliseconds / self.int8_batch_milliseconds)
+        return min(
+            self.fp32_text_milliseconds / self.int8_text_milliseconds,
+            self.fp32_batch_milliseconds / self.int8_batch_milliseconds,
+        )
 
     def __str__(self) -> str:
         return (
@@ -52,14 +56,38 @@ def measure(folder: Path, *, num_threads: int = 1, batch_texts: int = 32, repeat
         ArtifactError: the package is damaged.
     """
     precisions = read_manifest(folder).precisions
-    models = [load(folder, precision=precision, num_threads=num_threads) for precision in precisions]
-    mask = models[0].manifest.special_tokens.mask_token if isinstance(models[0], Encoder) else None
-    limit = models[0].manifest.max_length // 2
+    models = {precision: load(folder, precision=precision, num_threads=num_threads) for precision in precisions}
+    return compare(models, num_threads=num_threads, batch_texts=batch_texts, repeats=repeats)
+
+
+def compare(
+    models: Mapping[Precision, OpenModel],
+    *,
+    num_threads: int = 1,
+    batch_texts: int,
+    repeats: int,
+    seconds: float = float("inf"),
+    figure: Figure = statistics.median,
+) -> Latency:
+    """As `measure`, of a package's graphs that are open, fp32 among them.
+
+    With `seconds`, one text and a batch are not repeated any more once each has taken so long. `figure` is what is told
+    of the calls: of few of them, the least is what others on the machine have to do with least.
+    """
+    fp32 = models["fp32"]
+    mask = fp32.manifest.special_tokens.mask_token if isinstance(fp32, Encoder) else None
+    limit = fp32.manifest.max_length // 2
     text = [_text(min(16, limit), mask)]
     batch = [_text(min(4 + 60 * number // batch_texts, limit), mask) for number in range(batch_texts)]
-    texts = dict(zip(precisions, _medians([_answering(model, text) for model in models], repeats), strict=True))
-    batches = dict(zip(precisions, _medians([_answering(model, batch) for model in models], repeats), strict=True))
-    return Latency(texts["fp32"], texts.get("int8"), batches["fp32"], batches.get("int8"), batch_texts, num_threads)
+
+    def asked(texts: Sequence[str]) -> dict[Precision, float]:
+        figures = _figures([_answering(model, texts) for model in models.values()], repeats, seconds, figure)
+        return dict(zip(models, figures, strict=True))
+
+    of_text, of_batch = asked(text), asked(batch)
+    return Latency(
+        of_text["fp32"], of_text.get("int8"), of_batch["fp32"], of_batch.get("int8"), batch_texts, num_threads
+    )
 
 
 def _both(fp32: float, int8: float | None) -> str:
@@ -75,12 +103,20 @@ def _answering(model: OpenModel, texts: Sequence[str]) -> Callable[[], object]:
     return lambda: model.answers(model.usual(texts))
 
 
-def _medians(calls: Sequence[Callable[[], object]], repeats: int) -> list[float]:
+def _figures(
+    calls: Sequence[Callable[[], object]],
+    repeats: int,
+    seconds: float = float("inf"),
+    figure: Figure = statistics.median,
+) -> list[float]:
     """Milliseconds of each call; the calls take turns, so that another process slows all of them alike."""
+    started = time.perf_counter()
     for call in calls:
         call()
-    rounds = [[_milliseconds(call) for call in calls] for _ in range(repeats)]
-    return [statistics.median(times) for times in zip(*rounds, strict=True)]
+    rounds = [[_milliseconds(call) for call in calls]]
+    while len(rounds) < repeats and time.perf_counter() - started < seconds:
+        rounds.append([_milliseconds(call) for call in calls])
+    return [figure(times) for times in zip(*rounds, strict=True)]
 
 
 def _milliseconds(call: Callable[[], object]) -> float:

@@ -29,6 +29,8 @@ class FetchedPackage:
     version: str
     served: "Precision | None" = None
     """The graph that was found to answer sooner where it was released; None: what its manifest says."""
+    served_on: str | None = None
+    """The processor that this was found on, as `clozeline.processor` calls it."""
 
 
 def model_name(package: str) -> str:

@@ -26,6 +26,7 @@ SCHEMA: Final = "dc11669786a5"
 """MLflow's name of the schema that is read here."""
 MODEL_URI: Final = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
 SERVED: Final = "clozeline.served"
+SERVED_ON: Final = "clozeline.served_on"
 SERVED_AS: Final[Mapping[str, Precision]] = {"int8": "int8", "fp32": "fp32"}
 _SECONDS_LOCKED = 10
 
@@ -52,6 +53,7 @@ class Live:
     address: str
     """Of its files."""
     served: Precision | None
+    served_on: str | None
 
 
 def names_with(tracking_uri: str, alias: str) -> list[str] | None:
@@ -74,11 +76,12 @@ def _live(named: Mapping[str, str | None], connection: sqlite3.Connection) -> Li
     version = named["version"] or _value(connection, _NUMBER, named)
     if version is None:
         return None
-    given = {"name": named["name"], "version": int(version), "key": SERVED}
+    given = {"name": named["name"], "version": int(version)}
     address = _value(connection, _PLACE, given)
     if address is None:
         return None
-    return Live(str(named["name"]), version, address, SERVED_AS.get(_value(connection, _TAG, given) or ""))
+    served, served_on = (_value(connection, _TAG, given | {"key": key}) for key in (SERVED, SERVED_ON))
+    return Live(str(named["name"]), version, address, SERVED_AS.get(served or ""), served_on)
 
 
 def package(tracking_uri: str, uri: str) -> FetchedPackage | None:
@@ -88,7 +91,9 @@ def package(tracking_uri: str, uri: str) -> FetchedPackage | None:
     folder = package_in(model) if model else None
     if found is None or folder is None:
         return None
-    return FetchedPackage(folder=folder, name=found.name, version=found.version, served=found.served)
+    return FetchedPackage(
+        folder=folder, name=found.name, version=found.version, served=found.served, served_on=found.served_on
+    )
 
 
 def local_path(address: str) -> Path | None:

@@ -69,7 +69,9 @@ def fetch_package(uri: str, workspace: Workspace) -> FetchedPackage:
         if "@" in uri:
             _forget(copy.parent, version, registry.named_versions(version.name))
     folder = _package_in(model or copy, version)
-    return FetchedPackage(folder=folder, name=version.name, version=version.version, served=version.served)
+    return FetchedPackage(
+        folder=folder, name=version.name, version=version.version, served=version.served, served_on=version.served_on
+    )
 
 
 def _forget(copies: Path, fetched: Registered, named: Collection[str]) -> None:

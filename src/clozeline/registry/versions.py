@@ -11,7 +11,7 @@ from clozeline.errors import ArtifactError
 from clozeline.inference.manifest import Precision
 from clozeline.registry import CANDIDATE, CHAMPION, MODEL_PREFIX, PREVIOUS
 from clozeline.registry.client import is_absent, told
-from clozeline.registry.own_database import SERVED, SERVED_AS
+from clozeline.registry.own_database import SERVED, SERVED_AS, SERVED_ON
 from clozeline.tracking.database import prepare
 
 PACKAGE_SHA256: Final = "clozeline.package_sha256"
@@ -31,6 +31,8 @@ class Registered:
     """A person took it down: no release puts it back by itself."""
     served: Precision | None = None
     """Which of its graphs answers who asks for none; None: what its manifest says."""
+    served_on: str | None = None
+    """The processor that it was chosen on."""
 
     def __str__(self) -> str:
         return f"{self.name} version {self.version}"
@@ -118,10 +120,11 @@ class Registry:
         with told(str(version), self._tracking_uri):
             self._client.set_model_version_tag(version.name, version.version, key, value)
 
-    def serve(self, version: Registered, precision: Precision) -> Registered:
-        """Let this graph of `version` answer who asks for none."""
+    def serve(self, version: Registered, precision: Precision, processor: str) -> Registered:
+        """Let this graph of `version` answer who asks for none, on this processor; elsewhere a server measures."""
         self.tag(version, SERVED, precision)
-        return replace(version, served=precision)
+        self.tag(version, SERVED_ON, processor)
+        return replace(version, served=precision, served_on=processor)
 
     def nominate(self, version: Registered) -> None:
         """Make `version` the candidate."""
@@ -187,4 +190,5 @@ def _registered(version: ModelVersion) -> Registered:
         package_sha256=version.tags.get(PACKAGE_SHA256, ""),
         was_rolled_back=version.tags.get(ROLLED_BACK) == "true",
         served=SERVED_AS.get(version.tags.get(SERVED, "")),
+        served_on=version.tags.get(SERVED_ON),
     )

@@ -9,11 +9,11 @@ from pathlib import Path
 from markupsafe import Markup
 
 from clozeline.cores import available_cores
+from clozeline.processor import processor
 from clozeline.reporting.elements import described
 from clozeline.reporting.run import Part, Run
 
 _PACKAGES = ("clozeline", "torch", "transformers", "tokenizers", "onnxruntime", "numpy", "dvc", "mlflow", "prefect")
-_VECTORS = ("avx512_bf16", "avx512_vnni", "avx512f", "avx2", "asimd")
 
 
 def parts(run: Run) -> Iterable[Part]:
@@ -29,22 +29,12 @@ def describe(cpu_facts: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     installed = {package: _version(package) for package in _PACKAGES}
     return {
-        "processor": _processor(cpu_facts),
+        "processor": processor(cpu_facts),
         "cores for this process": str(available_cores()),
         "memory": f"{pages * page_bytes / 2**30:.0f} GiB",
         "system": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
     } | {package: version for package, version in installed.items() if version}
-
-
-def _processor(facts: Path) -> str:
-    """Its name and its widest vector instructions, as the kernel tells them."""
-    lines = facts.read_text(encoding="utf-8").splitlines() if facts.is_file() else []
-    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    flags = set(told.get("flags", told.get("Features", "")).split())
-    vectors = [name for name in _VECTORS if name in flags]
-    name = told.get("model name", platform.processor() or platform.machine())
-    return ", ".join([name, *vectors])
 
 
 def _version(package: str) -> str | None:

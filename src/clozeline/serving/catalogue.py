@@ -63,6 +63,8 @@ class Identity:
     sha256: str
     """Of the graph that answers."""
     precision: Precision
+    precision_reason: str = ""
+    """Why this graph, of the two."""
 
     @property
     def headers(self) -> dict[str, str]:

@@ -3,13 +3,14 @@
 import logging
 from pathlib import Path
 
-from clozeline.errors import TransientError
+from clozeline.errors import ArtifactError, TransientError
 from clozeline.free_memory import free_memory_bytes
 from clozeline.heap import give_back_freed
 from clozeline.inference.manifest import GRAPHS, Precision, data_file, read_manifest
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 from clozeline.serving.catalogue import Identity, ServedModel
+from clozeline.serving.precision import Choice, choice, timed, untimed
 from clozeline.serving.sources import ModelSource, fetched
 
 _LOG = logging.getLogger(__name__)
@@ -23,7 +24,8 @@ def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel
     """Fetch, check and load a model, and run it once, so that its first client does not wait for it.
 
     Without a `precision`, the graph answers that was found fit: fp32, and it is said, where INT8 was refused by its
-    checks or was slower where it was released.
+    checks or is slower on this processor. A release has timed both on its own; elsewhere, and of a folder, which no
+    release says anything of, they are timed here for a moment, if both are there and there is memory for both.
 
     Raises:
         ArtifactError: it is not there, or its bytes are not those that were exported.
@@ -31,18 +33,32 @@ def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel
     """
     found = fetched(source)
     give_back_freed()  # a model that was let go of since, whose room this one can have
-    _check_room(found.folder, precision or found.served)
-    model = load(found.folder, precision=precision or found.served)
-    answering = precision or found.served or model.manifest.served
-    if precision is None and answering == "fp32":
-        why = (
-            "no INT8 scheme passed its checks" if model.manifest.served == "fp32" else "INT8 was slower at the release"
-        )
-        _LOG.warning("%s: fp32 answers, because %s", source.name, why)
-    sha256 = model.manifest.files[GRAPHS[answering]].sha256
+    chosen = choice(found, read_manifest(found.folder), precision)
+    _check_room(found.folder, chosen.precision)
+    model = load(found.folder, precision=chosen.precision)
+    if not chosen.is_settled:
+        model, chosen = _faster(found.folder, model)
+    if precision is None:
+        level = logging.WARNING if chosen.precision == "fp32" else logging.INFO
+        _LOG.log(level, "%s: %s answers, because %s", source.name, chosen.precision, chosen.reason)
+    sha256 = model.manifest.files[GRAPHS[chosen.precision]].sha256
     _warm_up(model)
     give_back_freed()
-    return ServedModel(Identity(source.name, source.place, found.version or sha256[:12], sha256, answering), model)
+    identity = Identity(
+        source.name, source.place, found.version or sha256[:12], sha256, chosen.precision, chosen.reason
+    )
+    return ServedModel(identity, model)
+
+
+def _faster(folder: Path, int8: OpenModel) -> tuple[OpenModel, Choice]:
+    """The graph that answers sooner on this processor; fp32 need not be there, nor memory for both."""
+    try:
+        _check_room(folder, "fp32")
+        fp32 = load(folder, precision="fp32")
+    except (ArtifactError, TransientError) as error:
+        return int8, untimed(error.problem)
+    chosen = timed(fp32, int8)
+    return {"fp32": fp32, "int8": int8}[chosen.precision], chosen
 
 
 def room_bytes(weights_bytes: int) -> int:

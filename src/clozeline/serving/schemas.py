@@ -255,6 +255,7 @@ class ModelCard(BaseModel):
     task: Task
     routes: list[str]
     precision: Precision = Field(description="Of the graph that answers.")
+    precision_reason: str = Field(description="Why this one of the two: asked for, found faster here, …")
     family: str
     max_length: int = Field(description="Longest text in tokens, special tokens among them.")
     vocab_size: int

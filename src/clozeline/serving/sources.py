@@ -43,6 +43,8 @@ class FetchedModel:
     """Of the registry; a folder has none."""
     served: Precision | None = None
     """The graph that the registry says is to answer; None: what the manifest says."""
+    served_on: str | None = None
+    """The processor that the registry says so of."""
 
 
 def parse_sources(texts: Sequence[str]) -> list[ModelSource]:
@@ -117,7 +119,7 @@ def fetched(source: ModelSource) -> FetchedModel:
     if not source.place.startswith(REGISTRY_SCHEME):
         return FetchedModel(Path(source.place), None)
     package = registry.fetch(source.place)
-    return FetchedModel(package.folder, package.version, package.served)
+    return FetchedModel(package.folder, package.version, package.served, package.served_on)
 
 
 def _champions(task: Task) -> list[str]:

@@ -72,6 +72,7 @@ def card(served: LoadedModel) -> schemas.ModelCard:
         task=manifest.task,
         routes=routes_of(served.model),
         precision=identity.precision,
+        precision_reason=identity.precision_reason,
         family=manifest.family,
         max_length=manifest.max_length,
         vocab_size=manifest.vocab_size,

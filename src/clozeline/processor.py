@@ -1,0 +1,16 @@
+"""What this machine computes with: figures of speed hold on processors of the same name and instructions."""
+
+import platform
+from pathlib import Path
+
+_VECTORS = ("avx512_bf16", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "asimddp", "asimd")
+
+
+def processor(facts: Path = Path("/proc/cpuinfo")) -> str:
+    """Its name, and its instructions for vectors and for INT8, as the kernel tells them."""
+    lines = facts.read_text(encoding="utf-8").splitlines() if facts.is_file() else []
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    flags = set(told.get("flags", told.get("Features", "")).split())
+    vectors = [name for name in _VECTORS if name in flags]
+    name = told.get("model name", platform.processor() or platform.machine())
+    return ", ".join([name, *vectors])
