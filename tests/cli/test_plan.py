@@ -14,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clozeline.cli import app
+from clozeline.cli import plan as plan_module
 from clozeline.cli.plan import plan as verb
 from clozeline.cli.plan_tables import size_of
 from clozeline.errors import ParamsError
@@ -109,6 +110,47 @@ def test_options_that_cannot_be_used_are_told(project: Path, options: list[str])
     result = CliRunner().invoke(app, ["plan", "--no-timing", *options])
     assert isinstance(result.exception, ParamsError)
     assert "modernbert, bert, roberta" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("options", "meaningless"),
+    [
+        ("--serving --objective clm", "--serving does not go with --objective"),
+        ("--serving --max-length 128 --no-timing", "--serving does not go with --max-length and --no-timing"),
+        ("--all --family bert --size mini", "--all does not go with --family and --size"),
+        ("--all --timing", "--all does not go with --timing"),
+        ("--for long --family bert", "--for does not go with --family"),
+        ("--for long --vocab-size 300", "--for does not go with --vocab-size"),
+        ("--serving --all", "one table is made at a time"),
+        ("--for long --serving", "one table is made at a time"),
+    ],
+)
+def test_options_that_would_change_nothing_are_refused_with_what_to_leave_out(
+    project: Path, options: str, meaningless: str
+) -> None:
+    error = CliRunner().invoke(app, ["plan", *options.split()]).exception
+    assert isinstance(error, ParamsError)
+    assert error.problem == meaningless
+    assert all(option in str(error.given) for option in options.split() if option.startswith("--"))
+
+
+def test_options_that_a_table_is_made_with_are_taken(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str | None] = []
+    monkeypatch.setattr(plan_module, "_serving", lambda *given: asked.append(given[-1]) or [])
+    for options in ("--serving --family bert --size tiny --vocab-size 300", "--serving"):
+        CliRunner().invoke(app, ["plan", *options.split()], catch_exceptions=False)
+    assert asked == ["bert", None]
+    CliRunner().invoke(app, ["plan", "--all", "--vocab-size", "300", "--max-length", "64"], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("family", ["longformer", "clozeline.somewhere:build"])
+def test_a_family_that_leaves_by_no_graph_is_refused_before_anything_is_built(project: Path, family: str) -> None:
+    error = CliRunner().invoke(app, ["plan", "--serving", "--family", family]).exception
+    assert isinstance(error, ParamsError)
+    assert error.problem == f"{family} cannot be served: it has no export to ONNX"
+    assert "modernbert" in error.expected
+    assert "export.models" not in str(error)
+    assert "/tmp" not in str(error)
 
 
 @pytest.mark.slow

@@ -2,9 +2,10 @@
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -27,6 +28,16 @@ OPTIONS = {
 """Option → key of the section `pretrain`."""
 
 
+TAKEN: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "--for": (),
+        "--all": ("--vocab-size", "--max-length"),
+        "--serving": ("--family", "--size", "--vocab-size"),
+    }
+)
+"""What a table other than that of one training is made with; any other option would change nothing in it."""
+
+
 def add_to(app: typer.Typer) -> None:
     app.command(rich_help_panel="Make a model")(plan)
 
@@ -42,7 +53,14 @@ def plan(
         typer.Option(min=64, help="Instead of that of data/tokens, or of params.yaml's.", show_default=False),
     ] = None,
     max_length: Annotated[int | None, typer.Option(min=8, help="Instead of params.yaml's.")] = None,
-    timing: Annotated[bool, typer.Option(help="Train a few steps on synthetic tokens, for tokens/s and ETA.")] = True,
+    timing: Annotated[
+        bool | None,
+        typer.Option(
+            "--timing/--no-timing",
+            help="Train a few steps on synthetic tokens, for tokens/s and ETA. [default: timing]",
+            show_default=False,
+        ),
+    ] = None,
     every: Annotated[bool, typer.Option("--all", help="A table of every family in every size.")] = False,
     serving: Annotated[
         bool,
@@ -67,6 +85,16 @@ def plan(
     from clozeline.cli import plan_tables
     from clozeline.params import read_params
 
+    options = {
+        "--family": family,
+        "--size": size,
+        "--objective": objective,
+        "--vocab-size": vocab_size,
+        "--max-length": max_length,
+        "--no-timing" if timing is False else "--timing": timing,
+    }
+    tables = {"--for": needs, "--all": every, "--serving": serving}
+    check_options([name for name, it in tables.items() if it], [name for name, it in options.items() if it is not None])
     if needs:
         plan_tables.show(plan_tables.chosen(needs))
         return
@@ -74,10 +102,33 @@ def plan(
     pretrain = changed(params.pretrain, family=family, size=size, objective=objective, max_length=max_length)
     num_tokens = vocab_size or _vocab_size(params, pretrain)
     if serving:
-        families = [pretrain.model.family] if family else None
-        plan_tables.show(_serving(pretrain, num_tokens, params.export, families))
+        plan_tables.show(_serving(pretrain, num_tokens, params.export, family))
         return
-    plan_tables.show(_zoo(pretrain, num_tokens) if every else _one(pretrain, num_tokens, timing))
+    plan_tables.show(_zoo(pretrain, num_tokens) if every else _one(pretrain, num_tokens, timing is not False))
+
+
+def check_options(tables: Sequence[str], options: Sequence[str]) -> None:
+    """
+    Raises:
+        ParamsError: two tables are asked for at once, or options that the table asked for is not made with.
+    """
+    if len(tables) > 1:
+        raise ParamsError(
+            "one table is made at a time",
+            given=" ".join(tables),
+            expected=f"one of: {', '.join(TAKEN)}, or none of them",
+            do=f"ask for each by itself: `clozeline plan {tables[0]}`",
+        )
+    for table in tables:
+        taken = TAKEN[table]
+        meaningless = [option for option in options if option not in taken]
+        if meaningless:
+            raise ParamsError(
+                f"{table} does not go with {' and '.join(meaningless)}",
+                given=" ".join([table, *options]),
+                expected=f"{table} with {' or '.join(taken)}, or alone" if taken else f"{table} alone",
+                do=f"leave {' and '.join(meaningless)} out, or leave {table} out: then the figures are of one training",
+            )
 
 
 def changed(params: "PretrainParams", **options: object) -> "PretrainParams":
@@ -137,16 +188,17 @@ def _zoo(params: "PretrainParams", vocab_size: int) -> Iterable[object]:
     return plan_tables.zoo_table(zoo(params.model, vocab_size), vocab_size)
 
 
-def _serving(
-    params: "PretrainParams", vocab_size: int, export: "ExportParams", families: Sequence[str] | None
-) -> Iterable[object]:
+def _serving(params: "PretrainParams", vocab_size: int, export: "ExportParams", family: str | None) -> Iterable[object]:
     from clozeline.cli import plan_tables
-    from clozeline.planning.serving import served_families, serving_cost
+    from clozeline.planning.serving import check_served, served_families, serving_cost
     from clozeline.progress import track
+
+    if family:
+        check_served(family)
 
     for told in ("clozeline.model", "transformers"):
         logging.getLogger(told).setLevel(logging.ERROR)
-    chosen = families or served_families()
+    chosen = [family] if family else served_families()
     costs = {
         family: serving_cost(params.model.model_copy(update={"family": family}), vocab_size, export)
         for family in track(chosen, "measuring", len(chosen))

@@ -9,11 +9,12 @@ from onnx import ModelProto
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from clozeline.errors import ParamsError
 from clozeline.exporting.graph import absorb_graph, remove_graph, size_of, write_graph
 from clozeline.exporting.half import with_half_weights
 from clozeline.exporting.quantization import Scheme, quantize
 from clozeline.exporting.through_optimum import export_onnx, head_products
-from clozeline.exporting.trained import open_trained
+from clozeline.exporting.trained import NOT_EXPORTED, open_trained
 from clozeline.inference.footprint import Feed, Footprint, footprint
 from clozeline.model import language_model
 from clozeline.model.families import FAMILIES, TokenIds
@@ -32,6 +33,20 @@ class GraphCost:
 def served_families() -> list[str]:
     """Those that leave by a graph."""
     return [name for name, family in FAMILIES.items() if family.exports and "mlm" in family.forms]
+
+
+def check_served(family: str) -> None:
+    """
+    Raises:
+        ParamsError: the family leaves by no graph, so that nothing of it can be served.
+    """
+    if family not in served_families():
+        raise ParamsError(
+            f"{family} cannot be served: it has no export to ONNX",
+            given=f"{family}: {NOT_EXPORTED.get(family, NOT_EXPORTED['clozeline-encoder'])}",
+            expected=f"one of: {', '.join(served_families())}",
+            do="name one of these; what the training costs is told by `clozeline plan` without --serving",
+        )
 
 
 def serving_cost(params: ModelParams, vocab_size: int, export: ExportParams) -> dict[str, GraphCost]:
