@@ -23,8 +23,9 @@ from clozeline.inference.evidence import QuantizationScheme, Rung
 from clozeline.inference.latency import measure
 from clozeline.inference.manifest import FILES, Manifest, read_manifest, verify
 from clozeline.inference.package import load
-from clozeline.params import ExportGates, RungParams
+from clozeline.params import ExportGates, RungParams, read_params
 
+CHECKOUT = Path(__file__).parents[2]
 ExportModel = Callable[..., Path]
 GATES = ExportGates(min_agreement=0.9, min_metric_ratio=0, max_batch_flips=0.005, min_batch_cosine=0.999)
 LADDER = tuple(
@@ -54,6 +55,27 @@ def outlier_encoder(small_encoder: Path, save_trained: Callable[[Any], Path]) ->
 @pytest.fixture(scope="module")
 def climbed(outlier_encoder: Path, export_model: ExportModel) -> Path:
     return export_model(outlier_encoder, ladder=LADDER, gates=GATES, static_ratios=())
+
+
+def test_with_every_product_exact_it_is_said_that_none_is_int8(
+    outlier_encoder: Path, export_model: ExportModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its gates are passed by doing nothing: what is served is not to look like INT8."""
+    rung = RungParams(weights="int7", exact_share=1.0, quantize_embeddings=True)
+    caplog.set_level(logging.INFO)
+    manifest = read_manifest(export_model(outlier_encoder, ladder=(rung,), gates=GATES, static_ratios=()))
+    assert (manifest.served, manifest.ladder[0].scheme.quantized_matmuls) == ("int8", 0)
+    assert manifest.ladder[0].scheme.kind == "products in fp32, embeddings in INT8"
+    assert "what is served has no product in INT8: products in fp32, embeddings in INT8" in caplog.text
+    assert "INT8 scheme: products in fp32, embeddings in INT8: " in caplog.text
+
+
+def test_the_plan_of_a_server_and_the_ladder_take_one_scheme_from_params() -> None:
+    export = read_params(CHECKOUT / "params.yaml").export
+    rung = export.ladder[-1]
+    scheme = ladder.scheme_of(export, rung)
+    assert (scheme.per_token, scheme.per_channel) == (export.per_token, export.per_channel)
+    assert (scheme.weights, scheme.embeddings) == (rung.weights, rung.quantize_embeddings)
 
 
 @pytest.fixture(scope="module")

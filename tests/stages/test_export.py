@@ -2,18 +2,22 @@
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 import torch
+from pydantic import ValidationError
 from transformers import BertConfig, BertForMaskedLM
 
 from clozeline.errors import ArtifactError, GateError
 from clozeline.exporting.attention import ATTENTION
-from clozeline.exporting.graph import op_counts
-from clozeline.exporting.quantization import PRODUCT
+from clozeline.exporting.graph import op_counts, read_graph
+from clozeline.exporting.ladder import Climbed, Passed
+from clozeline.exporting.quantization import PRODUCT, Quantized
+from clozeline.exporting.sample import Sample
 from clozeline.inference.manifest import FILES, HALF_GRAPH, read_manifest, record_of, verify
 from clozeline.inference.package import load
 from clozeline.params import ExportGates, ExportParams, RungParams, read_params
@@ -62,6 +66,22 @@ def test_the_manifest_names_the_lock_and_the_tools(encoder_package: Path) -> Non
     manifest = read_manifest(encoder_package)
     assert manifest.lock_sha256 == record_of(encoder_package.parent / "requirements.lock").sha256
     assert {"torch", "transformers", "onnxruntime", "optimum-onnx"} <= set(manifest.versions)
+
+
+def test_what_is_recorded_is_validated_not_taken_as_it_comes(encoder_package: Path) -> None:
+    """The manifest that was just written is read again elsewhere: a wrong kind of figure is to be found here."""
+    manifest = read_manifest(encoder_package)
+    rung = next(rung for rung in manifest.ladder if rung.scheme == manifest.quantization)
+    graph = read_graph(encoder_package / FILES.int8)
+    sample = Sample(SENTENCES, [None] * len(SENTENCES))
+    for num_matmuls, is_sound in ((7, True), ("many", False)):
+        quantized = Quantized(graph, num_matmuls, 1, (), 5, {})  # type: ignore[arg-type]
+        climbed = Climbed(manifest.ladder, Passed(rung, quantized))
+        with nullcontext() if is_sound else pytest.raises(ValidationError, match="quantized_matmuls"):
+            record = export._record(encoder_package, sample, 0.0, climbed, manifest)
+            assert (record.served, record.quantized_matmuls) == (manifest.served, num_matmuls)
+    with pytest.raises(ValidationError, match="half"):
+        export._manifest(encoder_package, manifest, climbed, "none")  # type: ignore[arg-type]
 
 
 def test_the_metrics_count_what_was_compared(encoder_package: Path, classifier_package: Path) -> None:

@@ -28,6 +28,14 @@ OPTIONS = {
 """Option → key of the section `pretrain`."""
 
 
+TimingOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--timing/--no-timing",
+        help="Train a few steps on synthetic tokens, for tokens/s and ETA. [default: timing]",
+        show_default=False,
+    ),
+]
 TAKEN: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "--for": (),
@@ -53,14 +61,7 @@ def plan(
         typer.Option(min=64, help="Instead of that of data/tokens, or of params.yaml's.", show_default=False),
     ] = None,
     max_length: Annotated[int | None, typer.Option(min=8, help="Instead of params.yaml's.")] = None,
-    timing: Annotated[
-        bool | None,
-        typer.Option(
-            "--timing/--no-timing",
-            help="Train a few steps on synthetic tokens, for tokens/s and ETA. [default: timing]",
-            show_default=False,
-        ),
-    ] = None,
+    timing: TimingOption = None,
     every: Annotated[bool, typer.Option("--all", help="A table of every family in every size.")] = False,
     serving: Annotated[
         bool,

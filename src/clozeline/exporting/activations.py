@@ -15,7 +15,8 @@ from clozeline.exporting.ranges import Range
 
 FULL_LIMIT = 127
 ZERO_POINT = 128
-_LEVELS = 255
+LEVELS = 255
+"""Steps between the ends of a range, as 8 bits have them."""
 
 Constant = Callable[[str, npt.NDArray[np.generic]], str]
 """Stores a tensor under a name, once, and gives the name back."""
@@ -46,11 +47,12 @@ def static(name: str, reach: Range, constant: Constant) -> Making:
 
 def scale_of(reach: Range) -> tuple[np.float32, int]:
     """Scale and zero point of the range in 0..255; 0 is one of the steps."""
-    scale = np.float32((reach.high - reach.low) / _LEVELS) or np.float32(1)
+    scale = np.float32((reach.high - reach.low) / LEVELS) or np.float32(1)
     return scale, round(-reach.low / float(scale))
 
 
 def per_batch(name: str) -> Making:
+    """All tokens of the batch, [B, L, K], by the range of the one that reaches furthest: one scale and zero point."""
     quantized = Integers(f"{name}/quantized", f"{name}/scale", f"{name}/zero_point")
     outputs = [quantized.values, quantized.scale, f"{name}/zero_point"]
     yield helper.make_node("DynamicQuantizeLinear", [name], outputs)

@@ -21,6 +21,8 @@ from clozeline.exporting.sizes import Axes, inferred_axes, small_tensors
 
 @dataclass(frozen=True)
 class Block:
+    """One attention of a graph, by the names of the tensors that go in and come out; shapes as above."""
+
     query: str
     """[B, Q, H]; or [B, A, Q, D], if `heads_apart`."""
     key: str

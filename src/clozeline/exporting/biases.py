@@ -10,6 +10,8 @@ from clozeline.exporting.graph import num_readers
 
 @dataclass(frozen=True)
 class Bias:
+    """A constant vector [N] that an Add puts on every row [..., N] of a product."""
+
     vector: str
     """Name of the constant,"""
     size: int

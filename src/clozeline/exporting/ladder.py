@@ -29,6 +29,8 @@ _SENSITIVITY_TEXTS = 16
 
 @dataclass(frozen=True)
 class Passed:
+    """A scheme that was tried, and its graph."""
+
     rung: Rung
     quantized: Quantized
     """What it made of the graph."""
@@ -36,6 +38,8 @@ class Passed:
 
 @dataclass(frozen=True)
 class Climbed:
+    """What came of a ladder."""
+
     rungs: tuple[Rung, ...]
     """Each that was tried, in that order."""
     served: Passed | None
@@ -141,12 +145,7 @@ class Ladder:
         return quantize(self._graph, self._scheme(params), exact=(*self._head, *self._worst[:num_exact]))
 
     def _scheme(self, params: RungParams) -> Scheme:
-        return Scheme(
-            per_token=self._params.per_token,
-            per_channel=self._params.per_channel,
-            weights=params.weights,
-            embeddings=params.quantize_embeddings,
-        )
+        return scheme_of(self._params, params)
 
     def _described(self, params: RungParams, quantized: Quantized) -> QuantizationScheme:
         signed, unsigned = ("int8 per {}, symmetric", "uint8 per {}, around 128")
@@ -168,11 +167,22 @@ class Ladder:
         )
 
 
+def scheme_of(params: ExportParams, rung: RungParams) -> Scheme:
+    """That of one rung of `params.ladder`."""
+    return Scheme(
+        per_token=params.per_token,
+        per_channel=params.per_channel,
+        weights=rung.weights,
+        embeddings=rung.quantize_embeddings,
+    )
+
+
 def told(rung: Rung) -> str:
     """One line for a person."""
     verdict = "passes" if rung.is_passed else "fails: " + "; ".join(str(c) for c in rung.checks if not c.is_passed)
     return (
-        f"{rung.scheme.weights}{' of 7 bits' if rung.scheme.reduce_range else ''}, embeddings {rung.scheme.embeddings},"
+        f"{rung.scheme.kind}: {rung.scheme.weights}{' of 7 bits' if rung.scheme.reduce_range else ''},"
+        f" embeddings {rung.scheme.embeddings},"
         f" {len(rung.scheme.exact_matmuls)} products in fp32, {len(rung.scheme.static_activations)} of"
         f" {rung.scheme.quantized_activations} activations with a fixed scale"
         f" ({len(rung.scheme.smoothed_activations)} smoothed): {rung.size_bytes / 1e6:,.2f} MB,"

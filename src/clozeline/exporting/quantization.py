@@ -44,6 +44,8 @@ _NO_RANGES: Mapping[str, Range] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Scheme:
+    """How a graph is made INT8: what has a scale of its own, and how many bits a weight has."""
+
     per_token: bool
     """Scales of activations: one for each token, or one for the batch."""
     per_channel: bool
@@ -60,6 +62,8 @@ class Scheme:
 
 @dataclass(frozen=True)
 class Quantized:
+    """A graph in INT8, and how many of its products read integers, of its lookups 8-bit rows."""
+
     model: ModelProto
     num_matmuls: int
     num_embeddings: int
@@ -91,14 +95,8 @@ def quantize(
     assert counts["MatMulInteger"] + counts[PRODUCT] == rewriting.num_matmuls
     if counts[PRODUCT]:
         copy.opset_import.append(helper.make_opsetid(MICROSOFT, 1))
-    return Quantized(
-        copy,
-        rewriting.num_matmuls,
-        rewriting.num_embeddings,
-        tuple(exact),
-        len(rewriting.activations),
-        {name: ranges[name] for name in rewriting.activations if name in ranges},
-    )
+    read, fixed = rewriting.activations, {name: ranges[name] for name in rewriting.activations if name in ranges}
+    return Quantized(copy, rewriting.num_matmuls, rewriting.num_embeddings, tuple(exact), len(read), fixed)
 
 
 class _Rewriting:

@@ -15,6 +15,8 @@ from clozeline.held_out import HeldOut
 
 @dataclass(frozen=True)
 class Sample:
+    """What both graphs are asked: texts in the order of their hashes, or items of the task that a training held out."""
+
     texts: Sequence[str]
     labels: Sequence[str | None]
     """Of each text, where the file has one."""

@@ -103,6 +103,7 @@ def _constants(graph: GraphProto) -> dict[str, list[int]]:
 
 
 def small_tensors(graph: GraphProto) -> "Iterator[tuple[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]]":
+    """Constants of `graph` by name, initializers first, but for those that are too large to be a size or an axis."""
     for tensor in graph.initializer:
         if np.prod(tensor.dims) <= _LARGEST_SIZE:
             yield tensor.name, numpy_helper.to_array(tensor)

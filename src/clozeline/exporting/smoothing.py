@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from clozeline.exporting.activations import LEVELS
 from clozeline.exporting.graph import num_readers
 from clozeline.exporting.quantization import Scheme
 from clozeline.exporting.ranges import Range, Seen, Values, ends, outward
@@ -28,7 +29,6 @@ _SHARE = "{}/share"
 """Of the vector that channels are multiplied by."""
 _LIMITS = 2.0 ** (-np.arange(81) / 8)
 """Shares of what the furthest channel reaches that are tried: down to a 1,024th."""
-_LEVELS = 255
 
 Floats = npt.NDArray[np.float64]
 
@@ -45,6 +45,8 @@ class Weight:
 
 @dataclass(frozen=True)
 class Smoothing:
+    """What the K channels of one activation are divided by, and the range of what comes of it."""
+
     factor_K: Floats
     """Powers of two, at least 1: channels are divided by them."""
     reach: Range
@@ -138,7 +140,7 @@ def _tried(seen: Seen) -> Iterator[Floats]:
 def _errors(seen: Seen, weights_KN: Sequence[Values], scheme: Scheme, factor_K: Floats) -> Iterator[float]:
     """What rounding leaves in the products, the activation's and each weight's: 12 mean squares, of all N together."""
     low, high = ends(seen.lowest_K / factor_K, seen.highest_K / factor_K)
-    yield ((high - low) / _LEVELS) ** 2 * float(_power(weights_KN) @ factor_K**2)
+    yield ((high - low) / LEVELS) ** 2 * float(_power(weights_KN) @ factor_K**2)
     power, raised = float((seen.power_K / factor_K**2).sum()), factor_K > 1
     for weight_KN in weights_KN:
         raised_N = np.abs(weight_KN[raised] * factor_K[raised, None]).max(axis=0, initial=0.0)

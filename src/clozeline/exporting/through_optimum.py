@@ -15,7 +15,7 @@ from onnx import ModelProto, helper, version_converter
 from optimum.exporters.onnx import export
 from optimum.exporters.tasks import TasksManager
 from torch import Tensor, nn
-from torch.jit._trace import TracerWarning
+from torch.jit import TracerWarning  # type: ignore[attr-defined]  # public, but missing in __all__
 from transformers import PreTrainedModel
 
 from clozeline.exporting.at_masks import add_default, answering_at_masks

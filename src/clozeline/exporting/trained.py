@@ -31,6 +31,8 @@ _LABELLED: frozenset[Task] = frozenset({"text-classification", "token-classifica
 
 @dataclass(frozen=True)
 class TrainedModel:
+    """A model with its head and its tokenizer, in evaluation mode, and what its configuration says for a package."""
+
     folder: Path
     task: Task
     model: PreTrainedModel

@@ -56,6 +56,13 @@ class QuantizationScheme(Record):
     static_ratio: float = 0.0
     """Their largest: how much coarser steps are that are fixed than those of the typical token's own scale."""
 
+    @property
+    def kind(self) -> str:
+        """What a person is to think of it: with `exact_share: 1.0`, a ladder has rungs without a product in INT8."""
+        if self.quantized_matmuls:
+            return "INT8"
+        return "products in fp32, embeddings in INT8" if self.quantized_embeddings else "fp32, nothing in INT8"
+
 
 class Measured(Record):
     """A figure, and how sure it is."""

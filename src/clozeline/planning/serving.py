@@ -12,7 +12,8 @@ from tokenizers.models import WordLevel
 from clozeline.errors import ParamsError
 from clozeline.exporting.graph import absorb_graph, remove_graph, size_of, write_graph
 from clozeline.exporting.half import with_half_weights
-from clozeline.exporting.quantization import Scheme, quantize
+from clozeline.exporting.ladder import scheme_of
+from clozeline.exporting.quantization import quantize
 from clozeline.exporting.through_optimum import export_onnx, head_products
 from clozeline.exporting.trained import NOT_EXPORTED, open_trained
 from clozeline.inference.footprint import Feed, Footprint, footprint
@@ -26,6 +27,8 @@ PRECISIONS = ("fp32", "fp16", "INT8")
 
 @dataclass(frozen=True)
 class GraphCost:
+    """Of one graph: bytes on disk, and what it takes while it answers."""
+
     file_bytes: int
     footprint: Footprint
 
@@ -70,13 +73,7 @@ def serving_cost(params: ModelParams, vocab_size: int, export: ExportParams) -> 
 
 
 def _variants(graph: ModelProto, export: ExportParams, head: Sequence[str]) -> Iterator[ModelProto]:
-    rung = export.ladder[0]
-    scheme = Scheme(
-        per_token=export.per_token,
-        per_channel=export.per_channel,
-        weights=rung.weights,
-        embeddings=rung.quantize_embeddings,
-    )
+    scheme = scheme_of(export, export.ladder[0])
     yield graph
     yield with_half_weights(graph)
     yield quantize(graph, scheme, exact=head).model

@@ -170,5 +170,6 @@ def _description(manifest: Manifest) -> str:
         "question-answering": "the stretch of a context that answers a question",
     }
     task = does.get(manifest.task) or f"labels: {', '.join(manifest.labels)}"
-    form = "INT8 ONNX" if manifest.served == "int8" else "fp32 ONNX: no INT8 scheme passed its checks"
+    kind = manifest.quantization.kind if manifest.quantization else "INT8"
+    form = f"{kind}, ONNX" if manifest.served == "int8" else "fp32, ONNX: no INT8 scheme passed its checks"
     return f"{manifest.family}, {manifest.task}; {form}; {task}"

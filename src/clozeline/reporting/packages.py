@@ -98,7 +98,8 @@ def _ladder(run: Run, package: str) -> Markup | None:
         for place, rung in enumerate(manifest.ladder, start=1)
     ]
     columns = (">#", "scheme", ">size", ">agrees with fp32", "fp32 → INT8", "gates of the export")
-    caption = f"{package}: INT8 schemes in the order they were tried; served is {manifest.served}"
+    kind = manifest.quantization.kind if manifest.quantization else manifest.served
+    caption = f"{package}: INT8 schemes in the order they were tried; served is {kind}"
     return table(caption, columns, rows) if rows else None
 
 

@@ -14,7 +14,7 @@ from clozeline import atomic
 from clozeline.errors import GateError
 from clozeline.exporting.graph import absorb_graph, declare, op_counts, remove_graph, size_of, write_graph
 from clozeline.exporting.in_half import in_half, watched
-from clozeline.exporting.ladder import Climbed, Ladder
+from clozeline.exporting.ladder import Climbed, Ladder, Passed
 from clozeline.exporting.outputs import outputs_of
 from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.proof import Proof
@@ -140,6 +140,8 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
         record = _record(folder, sample, difference, climbed, manifest)
         if climbed.served is None:
             _LOG.warning("%s: no INT8 scheme of `export.ladder` passed `export.gates`: fp32 is served", out)
+        elif not climbed.served.quantized.num_matmuls:
+            _LOG.warning("%s: what is served has no product in INT8: %s", out, climbed.served.rung.scheme.kind)
         _LOG.info("%s answers %s", out, measure(folder, repeats=5))
     with atomic.replacing_file(metrics) as file:
         file.write_text(record.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
@@ -215,46 +217,44 @@ def _half(graph: ModelProto, folder: Path, proof: Proof) -> HalfPrecision:
 
 def _manifest(folder: Path, draft: Manifest, climbed: Climbed, half: HalfPrecision | None) -> Manifest:
     names = sorted(file.name for file in folder.iterdir())
-    return draft.model_copy(
-        update={
-            "served": "int8" if climbed.served else "fp32",
-            "quantization": climbed.served.rung.scheme if climbed.served else None,
-            "ladder": climbed.rungs,
-            "half": half,
-            "files": {name: record_of(folder / name) for name in names},
-        }
-    )
+    known = {
+        "served": "int8" if climbed.served else "fp32",
+        "quantization": climbed.served.rung.scheme if climbed.served else None,
+        "ladder": climbed.rungs,
+        "half": half,
+        "files": {name: record_of(folder / name) for name in names},
+    }
+    return Manifest.model_validate(dict(draft) | known)
 
 
 def _record(folder: Path, sample: Sample, difference: float, climbed: Climbed, manifest: Manifest) -> ExportMetrics:
-    record = ExportMetrics(
-        served="fp32",
-        fp32_size_bytes=size_of(folder / FILES.fp32),
-        parity_max_abs_difference=difference,
-        last_layer=manifest.last_layer,
-        num_agreement_texts=len(sample.held_out or sample.texts),
-        ladder=climbed.rungs,
-        half=manifest.half,
-    )
-    if climbed.served is None:
-        return record
-    passed, quantized = climbed.served.rung, climbed.served.quantized
+    known = {
+        "served": manifest.served,
+        "fp32_size_bytes": size_of(folder / FILES.fp32),
+        "parity_max_abs_difference": difference,
+        "last_layer": manifest.last_layer,
+        "num_agreement_texts": len(sample.held_out or sample.texts),
+        "ladder": climbed.rungs,
+        "half": manifest.half,
+    }
+    return ExportMetrics.model_validate(known | (_of_int8(climbed.served) if climbed.served else {}))
+
+
+def _of_int8(served: Passed) -> dict[str, object]:
+    passed, quantized = served.rung, served.quantized
     is_encoder = passed.metric == "masked-LM accuracy"
-    return record.model_copy(
-        update={
-            "served": "int8",
-            "int8_size_bytes": passed.size_bytes,
-            "int8_agreement": passed.agreement.value,
-            "num_agreement_items": passed.agreement.num_items,
-            "fp32_top1": passed.fp32_metric if is_encoder else None,
-            "int8_top1": passed.int8_metric if is_encoder else None,
-            "embedding_cosine_mean": passed.embedding_cosine_mean,
-            "embedding_cosine_min": passed.embedding_cosine_min,
-            "quantized_matmuls": quantized.num_matmuls,
-            "quantized_embeddings": quantized.num_embeddings,
-            "quantized_activations": quantized.num_activations,
-            "static_activations": len(quantized.static),
-            "smoothed_activations": len(passed.scheme.smoothed_activations),
-            "float_matmuls": op_counts(quantized.model)["MatMul"],
-        }
-    )
+    return {
+        "int8_size_bytes": passed.size_bytes,
+        "int8_agreement": passed.agreement.value,
+        "num_agreement_items": passed.agreement.num_items,
+        "fp32_top1": passed.fp32_metric if is_encoder else None,
+        "int8_top1": passed.int8_metric if is_encoder else None,
+        "embedding_cosine_mean": passed.embedding_cosine_mean,
+        "embedding_cosine_min": passed.embedding_cosine_min,
+        "quantized_matmuls": quantized.num_matmuls,
+        "quantized_embeddings": quantized.num_embeddings,
+        "quantized_activations": quantized.num_activations,
+        "static_activations": len(quantized.static),
+        "smoothed_activations": len(passed.scheme.smoothed_activations),
+        "float_matmuls": op_counts(quantized.model)["MatMul"],
+    }

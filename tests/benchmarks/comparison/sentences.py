@@ -34,7 +34,6 @@ _EMBEDDING: Mapping[str, Any] = {}
 """The encoder is exported as `make run` would: its INT8 graph is timed only if it passes the gates of params.yaml."""
 _FILLING: Mapping[str, Any] = {
     "gates": {"min_agreement": 0.0, "min_metric_ratio": 0.0},
-    "num_agreement_texts": 16,
     "static_ratios": [],
 }
 """Of the weights with a head that was drawn at random. No scheme can pass: of words that nobody would say, fp32 names
