@@ -53,7 +53,7 @@ def main() -> None:
             Asked("/embed", bodies),
             ours,
             {"fastapi_threads": threads, "fastapi_processes": processes},
-            facts=facts,
+            facts=facts | servers.graph_of(ours),
             num_rounds=chosen.rounds,
             num_threads=num_threads,
         )

@@ -50,7 +50,7 @@ def main() -> None:
             ours,
             {"mlflow_threads": threads, "mlflow_processes": processes},
             beside={"mlflow_of_our_graph": beside},
-            facts=verdict(models.ours) | {"mlflow_tokenizes_in_parallel": in_parallel},
+            facts=verdict(models.ours) | servers.graph_of(ours) | {"mlflow_tokenizes_in_parallel": in_parallel},
             num_rounds=chosen.rounds,
             num_threads=num_threads,
         )

@@ -2,8 +2,10 @@
 
 import importlib
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import ModuleType
 
@@ -55,6 +57,28 @@ def test_the_preset_of_a_server_is_the_one_that_is_faster_here(module: Module, f
     speeds = chosen.facts("some")["some_presets_texts_per_second"]
     assert speeds.keys() == presets.PRESETS.keys()
     assert speeds[faster] == max(speeds.values())
+
+
+def test_the_line_says_which_graph_our_server_itself_has_chosen(module: Module) -> None:
+    card = b'{"models": [{"name": "encoder", "precision": "fp32", "precision_reason": "INT8 is slower"}]}'
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            assert self.path == "/models"
+            self.send_response(200)
+            self.send_header("content-length", str(len(card)))
+            self.end_headers()
+            self.wfile.write(card)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        told = module("servers").graph_of(server.server_address[1])
+        thread.join()
+    assert told == {"ours_precision": "fp32", "ours_precision_reason": "INT8 is slower"}
 
 
 def test_the_server_of_theirs_runs_that_preset_with_that_tokenizer(

@@ -1,5 +1,6 @@
 """The servers that are compared, each a process of its own on the loopback: ours, MLflow's, and one of FastAPI."""
 
+import json
 import os
 import shutil
 import signal
@@ -28,6 +29,13 @@ def ours(models: SentenceModels, num_threads: int) -> Iterator[int]:
     command = ["-m", "clozeline", "serve", f"encoder={models.ours}", "--threads", str(num_threads), "--port"]
     with _running(command, "/health/ready") as port:
         yield port
+
+
+def graph_of(port: int) -> dict[str, str]:
+    """What our server at `port` says of the graph that answers: a server times both on the machine that it runs on."""
+    with urlopen(f"http://127.0.0.1:{port}/models", timeout=5) as answer:
+        (card,) = json.load(answer)["models"]
+    return {"ours_precision": card["precision"], "ours_precision_reason": card["precision_reason"]}
 
 
 @contextmanager
