@@ -50,7 +50,8 @@ class ExportParams(Section):
 class ReleaseParams(Section):
     min_int8_agreement: Share
     min_int8_speedup: Positive
-    """fp32's time over INT8's, on the processor of the release; below it, fp32 is served there."""
+    """fp32's time over INT8's on the processor of the release, of one text or of a batch, where it is less; below it,
+    fp32 is served there."""
     min_unigram_ratio: Positive
     """The unigram baseline's perplexity over the encoder's: what a first version, too, must reach."""
     max_perplexity_ratio: Positive
