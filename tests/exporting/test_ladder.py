@@ -4,16 +4,20 @@ whose tokens are alike is served with fixed scales, if it loses nothing by them.
 
 import json
 import logging
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import ModernBertForMaskedLM
 
 from clozeline.errors import ArtifactError
 from clozeline.exporting import ladder, proof, ranges
+from clozeline.exporting.answers import logits
 from clozeline.exporting.graph import op_counts, read_graph, write_graph
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.quantization import Scheme, quantize
@@ -367,6 +371,45 @@ def test_sums_that_saturate_are_seen_and_refused(
     rung = held.rung(climbed / FILES.int8, manifest.quantization)
     assert rung.saturation > 0
     assert [check.name for check in rung.checks if not check.is_passed] == ["saturation"]
+
+
+def no_number_in(place: int, values: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    for number, value in enumerate(values):
+        yield value * np.nan if number == place else value
+
+
+def test_a_text_without_a_number_is_no_text_without_saturation(
+    climbed: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    manifest = read_manifest(climbed)
+    held = proof_of(climbed, manifest)
+    monkeypatch.setattr(proof, "logits", lambda *given: no_number_in(1, logits(*given)))
+    assert manifest.quantization is not None
+    rung = held.rung(climbed / FILES.int8, manifest.quantization)
+    assert [check.name for check in rung.checks if not check.is_passed] == ["saturation"]
+    again = Rung.model_validate_json(rung.model_dump_json())
+    assert math.isnan(again.saturation)
+    assert not again.is_passed
+
+
+def test_a_grouping_that_gives_no_number_is_no_grouping_without_a_difference(
+    climbed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = read_manifest(climbed)
+    held = proof_of(climbed, manifest)
+    # The first is with fp32; then there is one for each grouping.
+    given = iter(no_number_in(2, [np.ones(3, dtype=np.float32)] * 4))
+    monkeypatch.setattr(proof, "_cosines", lambda *answers: next(given))
+    assert manifest.quantization is not None
+    rung = held.rung(climbed / FILES.int8, manifest.quantization)
+    assert [check.name for check in rung.checks if not check.is_passed] == ["batch_cosine_min"]
+
+
+def test_a_batch_without_a_number_in_half_is_no_small_one(climbed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = proof_of(climbed, read_manifest(climbed))
+    ran = [(None, [np.array(value)]) for value in (1.0, math.nan, 2.0)]
+    monkeypatch.setattr(proof, "open_graph", lambda *given: SimpleNamespace(run_batches=lambda *asked: ran))
+    assert math.isnan(held.largest(climbed / FILES.fp32))
 
 
 LABELS = ("jax", "numpy", "torch")

@@ -1,7 +1,9 @@
 """The parity check sees a wrong graph: other weights, another pooling, a size kept from the traced example."""
 
+import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from onnx import helper, numpy_helper
@@ -65,6 +67,19 @@ def test_an_embedding_that_averages_padding_is_seen(
     monkeypatch.setattr("clozeline.exporting.at_masks.mean_of_tokens", mean_of_all)
     export_onnx(trained, 23, tmp_path / "model.onnx")
     assert difference(trained, tmp_path / "model.onnx") > 1e-3
+
+
+def test_a_graph_that_gives_no_number_for_some_token_is_seen(trained: TrainedModel, graph: Path) -> None:
+    """One that the first texts do not have: a NaN among numbers, not before them."""
+    model = read_graph(graph)
+    table = next(tensor for tensor in model.graph.initializer if list(tensor.dims) == [90, 32])
+    rows = numpy_helper.to_array(table).copy()
+    rows[50] = np.nan
+    model.graph.initializer.append(numpy_helper.from_array(rows, "looked up"))
+    lookup = next(node for node in model.graph.node if node.op_type == "Gather" and node.input[0] == table.name)
+    lookup.input[0] = "looked up"
+    write_graph(model, graph)
+    assert math.isnan(difference(trained, graph))
 
 
 def test_exporting_leaves_the_trained_model_as_it_was(trained: TrainedModel, graph: Path) -> None:

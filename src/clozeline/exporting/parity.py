@@ -27,18 +27,21 @@ _OF_TOKENS: frozenset[Task] = frozenset({"token-classification", "question-answe
 def largest_difference(
     trained: TrainedModel, graph: Path, input_names: tuple[str, ...], batch_sizes: Sequence[int] = BATCH_SIZES
 ) -> float:
-    """Largest absolute difference of any output, over batches of 1 and 3 texts of 2, 7, 128 and `max_length` tokens.
+    """Largest absolute difference of any output, over batches of 1 and 3 texts of 2, 7, 128 and `max_length` tokens;
+    NaN, if one is.
 
     The texts of a batch differ in length, so that all but one are padded; the other side is the stock transformers
     model, which knows nothing of masks picked out or of pooling.
     """
     session = GraphSession(graph, input_names=input_names, num_threads=torch.get_num_threads())
     with_types = "token_type_ids" in input_names and trained.model.config.type_vocab_size > 1
-    return max(
+    differences = [
         difference
         for batch in _batches(trained, batch_sizes, with_types)
         for difference in _differences(trained, session, batch)
-    )
+    ]
+    # Python's own `max` forgets a NaN that is not the first.
+    return float(np.max(differences))
 
 
 def _differences(trained: TrainedModel, session: GraphSession, batch: Batch) -> Iterator[float]:
@@ -67,7 +70,7 @@ def _of_likeliest(
     probability_MV = softmax(logits_MV)
     largest_MK = -np.sort(-probability_MV, axis=1)[:, : ids_MK.shape[1]]
     named_MK = np.take_along_axis(probability_MV, ids_MK, axis=1)
-    return float(max(np.abs(scores_MK - largest_MK).max(), np.abs(named_MK - largest_MK).max()))
+    return float(np.abs(np.stack([scores_MK, named_MK]) - largest_MK).max())
 
 
 def _told(task: Task, batch: Batch, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:

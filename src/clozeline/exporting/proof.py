@@ -84,7 +84,7 @@ class Proof:
             embedding_cosine_mean=None if cosines_T is None else float(cosines_T.mean()),
             embedding_cosine_min=None if cosines_T is None else float(cosines_T.min()),
             batch_flips=share(flips_A, np.tile(text_A[: len(flips_A) // _ROUNDS], _ROUNDS)),
-            batch_cosine_min=min(batch_cosines, default=None),
+            batch_cosine_min=float(np.min(batch_cosines)) if batch_cosines else None,
             saturation=self._saturation(model, graph),
             checks=(),
         )
@@ -117,7 +117,7 @@ class Proof:
         # With the others asked for too, nothing is left out.
         outputs = [output.name for output in self._manifest.outputs if output.dtype == "float32"]
         ran = model.run_batches(_mixed(texts, pad_id, 0), LARGEST, *outputs)
-        return max(float(values[0]) for _, values in ran)
+        return float(np.max([values[0] for _, values in ran]))
 
     def _beside(self, model: OpenModel) -> _Beside:
         exam = self._exam
@@ -145,7 +145,7 @@ class Proof:
         texts = self._exam.texts[:_SATURATION_TEXTS]
         wide = open_graph(graph, self._manifest, wide_sums=True)
         pairs = zip(logits(model, texts), logits(wide, texts), strict=True)
-        return max(float(np.abs(ours - right).max(initial=0.0)) for ours, right in pairs)
+        return float(np.max([np.abs(ours - right).max(initial=0.0) for ours, right in pairs]))
 
 
 def no_worse_than(rung: Rung, gates: ExportGates) -> ExportGates:

@@ -25,7 +25,8 @@ Metric = (
 
 
 class Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # A figure that is NaN is kept as one: as null, no reader of the file would take it for a number.
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
 class QuantizationScheme(Record):

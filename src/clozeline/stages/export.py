@@ -63,7 +63,7 @@ _INPUTS = {
 class ExportMetrics(BaseModel):
     """metrics/export/<model>.json: nothing that a clock or the name of the machine goes into."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
 
     served: Precision
     """INT8 if a scheme passed every check, else fp32."""
