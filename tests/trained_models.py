@@ -146,8 +146,10 @@ def export_model(tmp_path_factory: pytest.TempPathFactory, validation_texts: Pat
         folder = tmp_path_factory.mktemp("dist")
         params = read_params(PROJECT / "params.yaml").export
         # Weights are random here: what such a model gets right, it does by chance.
-        gates = params.gates.model_copy(update={"min_agreement": 0.9, "min_metric_ratio": 0.0})
-        params = params.model_copy(update={"gates": gates, "num_agreement_texts": 32, **changes})
+        few = {"min_agreement_texts": 1, "min_metric_items": 1}
+        gates = params.gates.model_copy(update={"min_agreement": 0.9, "min_metric_ratio": 0.0, **few})
+        counts = {"num_agreement_texts": 32, "num_calibration_texts": 8}
+        params = params.model_copy(update={"gates": gates, **counts, **changes})
         lock = folder / "requirements.lock"
         lock.write_text("numpy==2\n", encoding="utf-8")
         export.run(

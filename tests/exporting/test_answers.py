@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.exporting.answers import answers, hidden_places, hide
+from clozeline.exporting.answers import answers, hidden_places, hide, named_first
+from clozeline.inference.batching import Batch
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.package import load
+from clozeline.inference.session import GraphSession
 
 SPECIALS = (0, 1, 2, 3, 4)
 TEXTS = ["the encoder reads a sentence and fills in the word", "small models answer quickly", "a " * 200]
@@ -50,7 +52,7 @@ def test_what_was_hidden_is_kept_and_the_rest_is_read_as_it_is(encoder: Encoder)
 
 def test_answers_are_those_of_the_encoder_in_the_order_of_the_texts(encoder: Encoder) -> None:
     hidden = [hide(text, encoder).text for text in encoder.tokenize(TEXTS, truncate=True)]
-    found = answers(encoder, encoder.batches(hidden))
+    found = answers(encoder, encoder.batches(hidden), named_first)
     logits, embeddings = (
         {
             position: rows
@@ -62,6 +64,25 @@ def test_answers_are_those_of_the_encoder_in_the_order_of_the_texts(encoder: Enc
     assert (found.top1_A == np.concatenate([logits[text].argmax(axis=1) for text in range(3)])).all()
     assert found.embeddings_TH is not None
     np.testing.assert_array_equal(found.embeddings_TH, np.stack([embeddings[text] for text in range(3)]))
+
+
+def test_an_encoder_is_asked_as_it_is_when_it_serves(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Together, words and embeddings take another way through the last layer than words alone."""
+    hidden = [hide(text, encoder).text for text in encoder.tokenize(TEXTS, truncate=True)]
+    asked = set()
+    run = GraphSession.run
+
+    def watched(session: GraphSession, batch: Batch, *outputs: str) -> object:
+        asked.add(outputs)
+        return run(session, batch, *outputs)
+
+    monkeypatch.setattr(GraphSession, "run", watched)
+    encoder.fill(["the [MASK] reads"])
+    encoder.embed(TEXTS[:1])
+    served = asked.copy()
+    asked.clear()
+    answers(encoder, encoder.batches(hidden), named_first)
+    assert asked == served
 
 
 def test_a_classifier_answers_with_a_label_and_no_embedding(classifier_package: Path) -> None:

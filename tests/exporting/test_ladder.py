@@ -31,7 +31,15 @@ from clozeline.params import ExportGates, RungParams, read_params
 
 CHECKOUT = Path(__file__).parents[2]
 ExportModel = Callable[..., Path]
-GATES = ExportGates(min_agreement=0.9, min_metric_ratio=0, max_batch_flips=0.005, min_batch_cosine=0.999)
+GATES = ExportGates(
+    min_agreement=0.9,
+    min_agreement_texts=3,
+    min_metric_ratio=0,
+    min_metric_items=1,
+    min_embedding_cosine=0.9,
+    max_batch_flips=0.005,
+    min_batch_cosine=0.999,
+)
 LADDER = tuple(
     RungParams(weights="int7", exact_share=share, quantize_embeddings=True) for share in (0.0, 0.01, 0.1, 0.5)
 )
@@ -152,7 +160,7 @@ def test_a_package_without_int8_answers_in_fp32_and_refuses_int8_with_the_reason
 
 RATIOS = (8.0, 2.0)
 LIMIT = 4.0
-OPEN = ExportGates(min_agreement=0.5, min_metric_ratio=0, max_batch_flips=0.005, min_batch_cosine=0.999)
+OPEN = GATES.model_copy(update={"min_agreement": 0.5})
 
 
 @pytest.fixture(scope="module")

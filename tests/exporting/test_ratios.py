@@ -22,6 +22,13 @@ def test_answers_that_go_together_in_a_text_widen_the_interval() -> None:
     together = share(text_A % 10 != 0, text_A)
     assert scattered.value == together.value == 0.9
     assert together.high - together.low > 3 * (scattered.high - scattered.low)
+    assert (together.num_items, together.num_texts) == (1000, 100)
+
+
+def test_texts_that_nothing_is_said_of_are_not_counted() -> None:
+    assert share(np.array([True, False]), np.array([0, 7])).num_texts == 2
+    ours, theirs = f1_counts(*np.array([[1, 0, 0], [1, 1, 0], [1, 0, 0]])), f1_counts(*np.array([[1, 0, 0]] * 3))
+    assert ratio_of_figures(ours, theirs, num_items=1).num_texts == 2
 
 
 def test_where_all_agree_the_interval_is_that_of_one_that_does_not() -> None:

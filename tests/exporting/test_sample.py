@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.errors import DataError
-from clozeline.exporting.sample import read_sample
+from clozeline.exporting.sample import Sample, read_sample
 
 
 def write_texts(path: Path, texts: list[str], column: str = "text") -> Path:
@@ -62,7 +62,20 @@ def test_a_label_column_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_the_first_part_decides_and_the_second_is_other_texts(tmp_path: Path) -> None:
     path = write_texts(tmp_path / "texts.parquet", [f"text {number}" for number in range(50)])
-    first, second = read_sample(path, 12).parted(8)
+    first, second = read_sample(path, 12).parted(8, 4)
     assert first == read_sample(path, 8)
     assert len(second.texts) == 4
     assert not set(first.texts) & set(second.texts)
+
+
+@pytest.mark.parametrize(("num_texts", "num_first", "num_second"), [(40, 32, 8), (30, 24, 6), (5, 4, 1), (2, 1, 1)])
+def test_of_too_few_texts_none_is_in_both_parts(num_texts: int, num_first: int, num_second: int) -> None:
+    texts = [str(number) for number in range(num_texts)]
+    first, second = Sample(texts, [None] * num_texts).parted(32, 8)
+    assert [*first.texts, *second.texts] == texts
+    assert (len(first.texts), len(second.texts)) == (num_first, num_second)
+    assert (len(first.labels), len(second.labels)) == (num_first, num_second)
+
+
+def test_a_text_that_is_alone_is_in_both_parts() -> None:
+    assert [part.texts for part in Sample(["alone"], [None]).parted(32, 8)] == [["alone"], ["alone"]]

@@ -1,8 +1,9 @@
 """The export stage: what it leaves behind, that it leaves the same again, and when it leaves nothing."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,26 @@ from transformers import BertConfig, BertForMaskedLM
 from clozeline.errors import ArtifactError, GateError
 from clozeline.exporting.attention import ATTENTION
 from clozeline.exporting.graph import op_counts, read_graph
-from clozeline.exporting.ladder import Climbed, Passed
+from clozeline.exporting.ladder import Climbed, Ladder, Passed
+from clozeline.exporting.proof import Proof
 from clozeline.exporting.quantization import PRODUCT, Quantized
-from clozeline.exporting.sample import Sample
-from clozeline.inference.manifest import FILES, HALF_GRAPH, read_manifest, record_of, verify
+from clozeline.exporting.sample import Sample, read_sample
+from clozeline.inference.manifest import FILES, HALF_GRAPH, Manifest, read_manifest, record_of, verify
 from clozeline.inference.package import load
 from clozeline.params import ExportGates, ExportParams, RungParams, read_params
 from clozeline.stages import export
 from tests.tiny_models import SENTENCES
 
 ExportModel = Callable[..., Path]
-OPEN = ExportGates(min_agreement=0, min_metric_ratio=0, max_batch_flips=1, min_batch_cosine=0)
+OPEN = ExportGates(
+    min_agreement=0,
+    min_agreement_texts=1,
+    min_metric_ratio=0,
+    min_metric_items=1,
+    min_embedding_cosine=0,
+    max_batch_flips=1,
+    min_batch_cosine=0,
+)
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +222,69 @@ def test_a_graph_too_large_for_one_file_is_a_whole_package_too(
     (package / weights[1]).write_bytes(b"damaged")
     with pytest.raises(ArtifactError, match=r"model\.int8\.onnx\.data"):
         load(package, precision="int8")
+
+
+@dataclass
+class Climbing:
+    """What the stage gives a ladder to decide by, and to measure on."""
+
+    deciding: Sequence[str] = ()
+    calibrating: Sequence[str] = ()
+
+    def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        climb, prove = Ladder.climb, Proof.__init__
+
+        def proving(proof: Proof, graph: Path, manifest: Manifest, sample: Sample, gates: ExportGates) -> None:
+            self.deciding = sample.texts
+            prove(proof, graph, manifest, sample, gates)
+
+        def climbing(ladder: Ladder, proof: Proof, calibration: Sequence[str]) -> Climbed:
+            self.calibrating = calibration
+            return climb(ladder, proof, calibration)
+
+        monkeypatch.setattr(Proof, "__init__", proving)
+        monkeypatch.setattr(Ladder, "climb", climbing)
+
+
+@pytest.mark.parametrize(("num_texts", "parts"), [(40, (32, 8)), (10, (8, 2))])
+def test_texts_that_scales_are_measured_on_decide_nothing(
+    small_encoder: Path,
+    export_model: ExportModel,
+    validation_texts: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    num_texts: int,
+    parts: tuple[int, int],
+) -> None:
+    climbing, read = Climbing(), read_sample(validation_texts, num_texts)
+    climbing.watch(monkeypatch)
+    monkeypatch.setattr(export, "read_sample", lambda *given: read)
+    export_model(small_encoder)
+    assert [*climbing.deciding, *climbing.calibrating] == read.texts
+    assert (len(climbing.deciding), len(climbing.calibrating)) == parts
+    told = "10 different texts: 8 decide (`export.num_agreement_texts`: 32), INT8's scales are fixed on 2"
+    assert (told in caplog.text) == (num_texts == 10)
+
+
+def test_int8_that_was_asked_too_little_is_not_served_and_the_counts_are_said(
+    small_encoder: Path,
+    export_model: ExportModel,
+    validation_texts: Path,
+    params: ExportParams,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A single text, by the limits that params.yaml has."""
+    climbing = Climbing()
+    climbing.watch(monkeypatch)
+    read = read_sample(validation_texts, 1)
+    monkeypatch.setattr(export, "read_sample", lambda *given: read)
+    gates = params.gates.model_copy(update={"min_metric_ratio": 0})
+    manifest = read_manifest(export_model(small_encoder, gates=gates))
+    assert (manifest.served, len(manifest.ladder)) == ("fp32", 1)
+    assert "agreement_texts is 1, at least 100: NO" in caplog.text
+    assert climbing.calibrating == climbing.deciding == read.texts
+    assert "are fixed on 1, the same that decides" in caplog.text
 
 
 def test_knobs_reach_the_graph(small_encoder: Path, export_model: ExportModel) -> None:

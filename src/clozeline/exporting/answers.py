@@ -15,7 +15,7 @@ import numpy.typing as npt
 from clozeline.inference.answerer import ENDS, Answerer
 from clozeline.inference.batching import Batch
 from clozeline.inference.embedder import Embedder
-from clozeline.inference.encoder import Encoder
+from clozeline.inference.encoder import TOP, Encoder
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import Rows
 from clozeline.inference.tokenization import TokenizedText
@@ -44,37 +44,41 @@ def likeliest(position: int, rows: Rows) -> npt.NDArray[np.int64]:
     return np.atleast_1d(rows.argmax(axis=-1))
 
 
+def named_first(position: int, rows: Rows) -> npt.NDArray[np.int64]:
+    """The token that the graph itself names as the likeliest of each mask, of `TOP`."""
+    return rows[:, 0, 0].astype(np.int64)
+
+
 def answers(model: OpenModel, grouped: Iterable[Batch], read: Reader = likeliest) -> Answers:
     """What `model` answers to the batches `grouped`, which have each text once, as `read` reads it.
 
-    An encoder's embeddings are those of the texts as they are given, masks among them: one run gives both.
+    A graph is run as it is when it serves: where it is asked for words alone, other products are in the batch than
+    where embeddings are wanted, so that an encoder is asked twice. Its embeddings are those of the texts as they are
+    given, masks among them.
     """
     if isinstance(model, Embedder) and not isinstance(model, Encoder):
         return _nearest(model, grouped)
-    output = _main_output(model)
-    outputs = (output, "sentence_embedding") if isinstance(model, Encoder) else (output,)
+    batches, output = list(grouped), TOP if isinstance(model, Encoder) else _main_output(model)
     top1: dict[int, npt.NDArray[np.int64]] = {}
-    embeddings: dict[int, npt.NDArray[np.float32]] = {}
-    for batch, (logits_AV, *embeddings_BH) in model.run_batches(grouped, *outputs):
-        # The logits of all masks together would not fit in memory.
-        for position, of_text in zip(batch.positions, model.split(batch, output, logits_AV), strict=True):
+    for batch, (values,) in model.run_batches(batches, output):
+        # What is said of all texts together would not fit in memory.
+        for position, of_text in zip(batch.positions, model.split(batch, output, values), strict=True):
             top1[position] = read(position, of_text)
-        for of_batch_BH in embeddings_BH:
-            embeddings.update(zip(batch.positions, of_batch_BH, strict=True))
-    in_order = sorted(top1)
-    return Answers(
-        np.concatenate([top1[position] for position in in_order]),
-        np.stack([embeddings[position] for position in in_order]) if embeddings else None,
-    )
+    embeddings_TH = _embeddings(model, batches) if isinstance(model, Encoder) else None
+    return Answers(np.concatenate([top1[position] for position in sorted(top1)]), embeddings_TH)
 
 
 def _nearest(model: Embedder, grouped: Iterable[Batch]) -> Answers:
     """Texts are `halves`: of each first one the nearest second one."""
+    embeddings_TH = _embeddings(model, grouped)
+    return Answers((embeddings_TH[::2] @ embeddings_TH[1::2].T).argmax(axis=1), embeddings_TH)
+
+
+def _embeddings(model: Embedder, grouped: Iterable[Batch]) -> npt.NDArray[np.float32]:
     vectors: dict[int, npt.NDArray[np.float32]] = {}
     for batch, (embeddings_BH,) in model.run_batches(grouped, "sentence_embedding"):
         vectors.update(zip(batch.positions, embeddings_BH, strict=True))
-    embeddings_TH = np.stack([vectors[position] for position in sorted(vectors)])
-    return Answers((embeddings_TH[::2] @ embeddings_TH[1::2].T).argmax(axis=1), embeddings_TH)
+    return np.stack([vectors[position] for position in sorted(vectors)])
 
 
 def logits(model: OpenModel, texts: Sequence[TokenizedText]) -> Iterator[npt.NDArray[np.float32]]:

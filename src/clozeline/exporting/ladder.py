@@ -13,7 +13,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from clozeline.exporting.graph import remove_graph, write_graph
-from clozeline.exporting.proof import Proof
+from clozeline.exporting.proof import Proof, lacking
 from clozeline.exporting.quantization import Quantized, Scheme, products_by_constants, quantize
 from clozeline.exporting.ranges import Seen, measured, range_of
 from clozeline.exporting.sensitivity import worst_first
@@ -84,6 +84,8 @@ class Ladder:
                 dynamic = Passed(rungs[-1], quantized)
                 tried = list(self._with_fixed_scales(proof, params, dynamic, calibration))
                 return Climbed((*rungs, *(it.rung for it in tried)), self._kept(dynamic, tried))
+            if lacking(rungs[-1]):
+                break
         remove_graph(self._path)
         return Climbed(tuple(rungs), None)
 

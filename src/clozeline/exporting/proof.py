@@ -3,7 +3,7 @@
 A answers, T texts.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,8 @@ _NEIGHBOURS = 8
 _ROUNDS = 3
 """in so many groupings."""
 _SATURATION_TEXTS = 16
+_NUM_TEXTS, _NUM_ITEMS = "agreement_texts", "metric_items"
+"""Of how many the figures are, as names of checks."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,15 @@ class _Beside:
     fp32: Counts
     ratio: Measured
     cosines_T: npt.NDArray[np.float32] | None
+    """Of their embeddings."""
+
+    @property
+    def cosine_mean(self) -> float | None:
+        return None if self.cosines_T is None else float(self.cosines_T.mean())
+
+    @property
+    def cosine_min(self) -> float | None:
+        return None if self.cosines_T is None else float(self.cosines_T.min())
 
 
 class Proof:
@@ -71,8 +82,7 @@ class Proof:
         """
         model = open_graph(graph, self._manifest)
         beside = self._beside(model)
-        flips_A, batch_cosines = self._by_neighbours(model)
-        text_A, cosines_T = self._exam.text_A, beside.cosines_T
+        flips, batch_cosines = self._by_neighbours(model)
         rung = Rung(
             scheme=scheme,
             size_bytes=size_of(graph),
@@ -81,9 +91,9 @@ class Proof:
             fp32_metric=beside.fp32.value,
             int8_metric=beside.given.value,
             metric_ratio=beside.ratio,
-            embedding_cosine_mean=None if cosines_T is None else float(cosines_T.mean()),
-            embedding_cosine_min=None if cosines_T is None else float(cosines_T.min()),
-            batch_flips=share(flips_A, np.tile(text_A[: len(flips_A) // _ROUNDS], _ROUNDS)),
+            embedding_cosine_mean=beside.cosine_mean,
+            embedding_cosine_min=beside.cosine_min,
+            batch_flips=flips,
             batch_cosine_min=float(np.min(batch_cosines)) if batch_cosines else None,
             saturation=self._saturation(model, graph),
             checks=(),
@@ -94,6 +104,7 @@ class Proof:
     def half(self, graph: Path, largest_value: float) -> HalfPrecision:
         """What the graph in float16 in the file `graph` shows; `largest_value` as of `largest`."""
         beside = self._beside(open_graph(graph, self._manifest))
+        low = _beside_fp32(beside.agreement, beside.ratio, beside.cosine_mean, self._gates)
         return HalfPrecision(
             size_bytes=size_of(graph),
             largest_value=largest_value,
@@ -102,12 +113,9 @@ class Proof:
             fp32_metric=beside.fp32.value,
             fp16_metric=beside.given.value,
             metric_ratio=beside.ratio,
-            embedding_cosine_min=None if beside.cosines_T is None else float(beside.cosines_T.min()),
-            checks=(
-                _at_least("agreement", beside.agreement.value, self._gates.min_agreement),
-                _at_least("metric_ratio", beside.ratio.value, self._gates.min_metric_ratio),
-                _at_most("largest_value", largest_value, LARGEST_HALF),
-            ),
+            embedding_cosine_mean=beside.cosine_mean,
+            embedding_cosine_min=beside.cosine_min,
+            checks=(*_all_at_least(low), _at_most("largest_value", largest_value, LARGEST_HALF)),
         )
 
     def largest(self, graph: Path) -> float:
@@ -132,14 +140,17 @@ class Proof:
             cosines_T=_cosines(self._fp32, given),
         )
 
-    def _by_neighbours(self, model: OpenModel) -> tuple[npt.NDArray[np.bool_], list[float]]:
-        """Whether each answer differs when its text is among others, of every grouping; the least cosine of each."""
+    def _by_neighbours(self, model: OpenModel) -> tuple[Measured, list[float]]:
+        """Share of answers that differ when their text is among others, of every grouping; the least cosine of each."""
         few, pad_id = self._exam.texts[:_BATCH_TEXTS], self._manifest.special_tokens.pad_id
         alone = self._exam.answers(model, (padded(few, [position], pad_id) for position in range(len(few))))
         among = [self._exam.answers(model, _mixed(few, pad_id, number)) for number in range(_ROUNDS)]
         cosines = [cosines_T for mixed in among if (cosines_T := _cosines(alone, mixed)) is not None]
-        flips_A = np.concatenate([alone.top1_A != mixed.top1_A for mixed in among])
-        return flips_A, [float(cosines_T.min()) for cosines_T in cosines]
+        matters = [self._exam.matters(alone, mixed) for mixed in among]
+        flips = [(alone.top1_A != mixed.top1_A)[held_A] for mixed, held_A in zip(among, matters, strict=True)]
+        text_A = self._exam.text_A[: len(alone.top1_A)]
+        flipped = share(np.concatenate(flips), np.concatenate([text_A[held_A] for held_A in matters]))
+        return flipped, [float(cosines_T.min()) for cosines_T in cosines]
 
     def _saturation(self, model: OpenModel, graph: Path) -> float:
         texts = self._exam.texts[:_SATURATION_TEXTS]
@@ -160,16 +171,33 @@ def no_worse_than(rung: Rung, gates: ExportGates) -> ExportGates:
 
 def checks(rung: Rung, gates: ExportGates) -> tuple[Check, ...]:
     """Every figure that a rung is held to, beside its limit."""
-    low = {
-        "agreement": (rung.agreement.value, gates.min_agreement),
-        "metric_ratio": (rung.metric_ratio.value, gates.min_metric_ratio),
-        "batch_cosine_min": (rung.batch_cosine_min, gates.min_batch_cosine),
-    }
+    low = _beside_fp32(rung.agreement, rung.metric_ratio, rung.embedding_cosine_mean, gates)
+    low |= {"batch_cosine_min": (rung.batch_cosine_min, gates.min_batch_cosine)}
     high = {"batch_flips": (rung.batch_flips.value, gates.max_batch_flips), "saturation": (rung.saturation, 0.0)}
-    return (
-        *(_at_least(name, given, limit) for name, (given, limit) in low.items() if given is not None),
-        *(_at_most(name, given, limit) for name, (given, limit) in high.items()),
-    )
+    return (*_all_at_least(low), *(_at_most(name, given, limit) for name, (given, limit) in high.items()))
+
+
+def _beside_fp32(
+    agreement: Measured, metric_ratio: Measured, cosine: float | None, gates: ExportGates
+) -> dict[str, tuple[float | None, float]]:
+    """What is the same for every graph that is compared with fp32, and its limit."""
+    return {
+        "agreement": (agreement.value, gates.min_agreement),
+        "metric_ratio": (metric_ratio.value, gates.min_metric_ratio),
+        "embedding_cosine_mean": (cosine, gates.min_embedding_cosine),
+        _NUM_TEXTS: (agreement.num_texts, gates.min_agreement_texts),
+        _NUM_ITEMS: (metric_ratio.num_items, gates.min_metric_items),
+    }
+
+
+def lacking(rung: Rung) -> tuple[Check, ...]:
+    """Failed counts of what was asked: another scheme would be asked no more."""
+    return tuple(check for check in rung.checks if check.name in (_NUM_TEXTS, _NUM_ITEMS) and not check.is_passed)
+
+
+def _all_at_least(low: Mapping[str, tuple[float | None, float]]) -> tuple[Check, ...]:
+    """What a model of this task has none of is None."""
+    return tuple(_at_least(name, given, limit) for name, (given, limit) in low.items() if given is not None)
 
 
 def _at_least(name: str, given: float, limit: float) -> Check:

@@ -41,15 +41,17 @@ def ratio_of_figures(ours: Counts, theirs: Counts, num_items: int) -> Measured:
     """
     if (ours.whole_T == theirs.whole_T).all():
         return ratio(ours.part_T, theirs.part_T, num_items)
+    num_counted = int(np.count_nonzero(ours.whole_T + theirs.whole_T))
     if not ours.value or not theirs.value:
-        return Measured(value=0.0, low=0.0, high=0.0, num_items=num_items)
+        return Measured(value=0.0, low=0.0, high=0.0, num_items=num_items, num_texts=num_counted)
     value = ours.value / theirs.value
     moved_T = (ours.part_T - ours.value * ours.whole_T) / ours.part_T.sum()
     moved_T = moved_T - (theirs.part_T - theirs.value * theirs.whole_T) / theirs.part_T.sum()
     squares = max(float(np.square(moved_T).sum()), float(theirs.part_T.sum()) ** -2)
     num_texts = len(moved_T)
     half = _NORMAL_QUANTILE_95 * value * math.sqrt(squares * num_texts / max(num_texts - 1, 1))
-    return Measured(value=value, low=max(value - half, 0.0), high=value + half, num_items=num_items)
+    low, high = max(value - half, 0.0), value + half
+    return Measured(value=value, low=low, high=high, num_items=num_items, num_texts=num_counted)
 
 
 def ratio(parts_T: Numbers, wholes_T: Numbers, num_items: int) -> Measured:
@@ -59,14 +61,15 @@ def ratio(parts_T: Numbers, wholes_T: Numbers, num_items: int) -> Measured:
     Sampling Techniques, section 6.3). Where no text differs from the ratio it is as wide as if one answer did. A ratio
     to nothing is 0: nothing speaks for it.
     """
-    whole = float(wholes_T.sum())
+    whole, num_counted = float(wholes_T.sum()), int(np.count_nonzero(wholes_T))
     if whole == 0:
-        return Measured(value=0.0, low=0.0, high=0.0, num_items=num_items)
+        return Measured(value=0.0, low=0.0, high=0.0, num_items=num_items, num_texts=num_counted)
     value = float(parts_T.sum()) / whole
     squares = max(float(np.square(parts_T - value * wholes_T).sum()), 1.0)
     num_texts = len(parts_T)
     half = _NORMAL_QUANTILE_95 * math.sqrt(squares * num_texts / max(num_texts - 1, 1)) / whole
-    return Measured(value=value, low=max(value - half, 0.0), high=value + half, num_items=num_items)
+    low, high = max(value - half, 0.0), value + half
+    return Measured(value=value, low=low, high=high, num_items=num_items, num_texts=num_counted)
 
 
 def share(holds_A: npt.NDArray[np.bool_], text_A: npt.NDArray[np.int64]) -> Measured:
@@ -77,4 +80,4 @@ def share(holds_A: npt.NDArray[np.bool_], text_A: npt.NDArray[np.int64]) -> Meas
 
 def per_text(holds_A: npt.NDArray[np.bool_], text_A: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """How many answers of each text it holds for: [T]."""
-    return np.bincount(text_A[holds_A], minlength=int(text_A.max()) + 1)
+    return np.bincount(text_A[holds_A], minlength=int(text_A.max(initial=-1)) + 1)

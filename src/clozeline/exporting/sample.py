@@ -2,6 +2,7 @@
 
 import hashlib
 import heapq
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,12 +24,20 @@ class Sample:
     held_out: Sequence[HeldOut] = ()
     """Of the task itself, with what is right, where its training left some: they are asked instead of the texts."""
 
-    def parted(self, num_first: int) -> tuple[Self, Self]:
-        """The first `num_first` texts, and the others."""
-        return (
-            replace(self, texts=self.texts[:num_first], labels=self.labels[:num_first]),
-            replace(self, texts=self.texts[num_first:], labels=self.labels[num_first:]),
+    def parted(self, num_deciding: int, num_calibrating: int) -> tuple[Self, Self]:
+        """The texts that decide, and others that ranges of activations are measured on: no text is in both.
+
+        Where there are too few, both have fewer, in the same proportion. A single text is in both, for there is no
+        other; the caller says so.
+        """
+        num_texts = len(self.texts)
+        scarcity = min(num_texts / (num_deciding + num_calibrating), 1.0)
+        num_first = num_texts - min(math.ceil(scarcity * num_calibrating), num_texts - 1)
+        ends = (0, num_first), (num_first if num_texts > 1 else 0, num_first + num_calibrating)
+        first, second = (
+            replace(self, texts=self.texts[start:end], labels=self.labels[start:end]) for start, end in ends
         )
+        return first, second
 
 
 def read_sample(texts: Path, num_texts: int, label_field: str | None = None) -> Sample:

@@ -73,6 +73,8 @@ class Measured(Record):
     high: float
     """Ends of its 95 % interval on other texts like these."""
     num_items: int
+    num_texts: int | None = None
+    """That they are of, for what is drawn is texts. None in packages from before these were counted."""
 
 
 class Check(Record):
@@ -85,7 +87,9 @@ class Check(Record):
     is_passed: bool
 
     def __str__(self) -> str:
-        return f"{self.name} is {self.given:.4f}, {self.must_be} {self.limit:g}: {'yes' if self.is_passed else 'NO'}"
+        is_count = self.limit > 1 and self.given.is_integer()
+        given = f"{self.given:,.0f}" if is_count else f"{self.given:.4f}"
+        return f"{self.name} is {given}, {self.must_be} {self.limit:g}: {'yes' if self.is_passed else 'NO'}"
 
 
 class Rung(Record):
@@ -138,6 +142,8 @@ class HalfPrecision(Record):
     fp16_metric: float
     metric_ratio: Measured
     """Its own over fp32's."""
+    embedding_cosine_mean: float | None = None
+    """None in packages from before there was a limit, too."""
     embedding_cosine_min: float | None
     checks: tuple[Check, ...]
 

@@ -21,8 +21,16 @@ class ExportGates(Section):
     """What an INT8 graph has to show on `num_agreement_texts` texts before it may answer."""
 
     min_agreement: Share
+    min_agreement_texts: Count
+    """Texts that the agreement is of. Below -3 / ln(min_agreement), not even INT8 that always agrees has shown it: as
+    many texts would agree by chance once in 20 times though it is no better than the limit (0.97: 99)."""
     min_metric_ratio: Share
+    min_metric_items: Count
+    """Answers that the metric is of. Below 1 / (1 - min_metric_ratio), one answer weighs more than all that may be lost
+    (0.995: 200)."""
     max_batch_flips: Share
+    min_embedding_cosine: Share
+    """Mean over the texts, to fp32's."""
     min_batch_cosine: Share
 
 

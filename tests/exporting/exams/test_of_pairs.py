@@ -29,7 +29,15 @@ from tests.tiny_packages import write_embedder
 
 TEXTS = ["the list of files", "return a b c", "open the file é", "of the opened lists"]
 WORDS = ["list", "file", "open", "return", "of", *"abcdefghijklmnop"]
-METRIC_ALONE = ExportGates(min_agreement=0, min_metric_ratio=0.995, max_batch_flips=1, min_batch_cosine=0)
+METRIC_ALONE = ExportGates(
+    min_agreement=0,
+    min_agreement_texts=1,
+    min_metric_ratio=0.995,
+    min_metric_items=1,
+    min_embedding_cosine=0,
+    max_batch_flips=1,
+    min_batch_cosine=0,
+)
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,19 @@ A answers, T texts.
 import numpy as np
 
 from clozeline.errors import DataError
-from clozeline.exporting.answers import halves, hide
-from clozeline.exporting.exams.exam import Exam
+from clozeline.exporting.answers import halves, hide, named_first
+from clozeline.exporting.exams.exam import Exam, Places
 from clozeline.exporting.sample import Sample
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.open_model import OpenModel
+from clozeline.inference.question import Rows
+
+
+class MasksExam(Exam):
+    """Answers are what is served: the tokens that the graph names, not what could be made of its logits."""
+
+    def read(self, position: int, rows: Rows) -> Places:
+        return named_first(position, rows)
 
 
 def masks_exam(model: OpenModel, sample: Sample) -> Exam:
@@ -27,7 +35,7 @@ def masks_exam(model: OpenModel, sample: Sample) -> Exam:
         given = f"{len(read)} texts without a token that could be hidden, such as {sample.texts[0][:60]!r}"
         raise _nothing_to_ask(given)
     true_A = np.concatenate([text.true_ids_M for text in hidden])
-    return Exam(texts=[it.text for it in hidden], text_A=text_A, true_A=true_A, metric="masked-LM accuracy")
+    return MasksExam(texts=[it.text for it in hidden], text_A=text_A, true_A=true_A, metric="masked-LM accuracy")
 
 
 def halves_exam(model: OpenModel, sample: Sample) -> Exam:

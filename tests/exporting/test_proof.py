@@ -1,0 +1,151 @@
+"""Each gate is there: a graph that fails one figure alone is refused for it; so is one that was asked too little."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from onnx import ModelProto, helper, numpy_helper
+
+from clozeline.exporting.answers import Answers
+from clozeline.exporting.exams.of_labels import LabelSetExam
+from clozeline.exporting.graph import read_graph, write_graph
+from clozeline.exporting.proof import Proof, lacking
+from clozeline.exporting.sample import Sample
+from clozeline.inference.evidence import Check, HalfPrecision, QuantizationScheme, Rung
+from clozeline.inference.manifest import FILES, read_manifest
+from clozeline.params import ExportGates
+from tests.tiny_models import SENTENCES
+
+GATES = ExportGates(
+    min_agreement=0.9,
+    min_agreement_texts=5,
+    min_metric_ratio=0,
+    min_metric_items=5,
+    min_embedding_cosine=0.99,
+    max_batch_flips=0.005,
+    min_batch_cosine=0.999,
+)
+SAMPLE = Sample(SENTENCES, [None] * len(SENTENCES))
+LIMITS = {
+    "agreement": ("min_agreement", 1.01),
+    "agreement_texts": ("min_agreement_texts", 6),
+    "metric_ratio": ("min_metric_ratio", 9.0),
+    "metric_items": ("min_metric_items", 1000),
+    "embedding_cosine_mean": ("min_embedding_cosine", 1.01),
+}
+"""Of every graph; each is more than can be had."""
+OF_INT8 = LIMITS | {"batch_flips": ("max_batch_flips", -0.1), "batch_cosine_min": ("min_batch_cosine", 1.01)}
+
+
+@pytest.fixture
+def package(encoder_package: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(encoder_package, tmp_path / "package"))
+
+
+def proof_of(package: Path, gates: ExportGates = GATES, sample: Sample = SAMPLE) -> Proof:
+    return Proof(package / FILES.fp32, read_manifest(package), sample, gates)
+
+
+def rung_of(package: Path, gates: ExportGates = GATES, sample: Sample = SAMPLE) -> Rung:
+    scheme = read_manifest(package).quantization
+    assert scheme is not None
+    return proof_of(package, gates, sample).rung(package / FILES.int8, scheme)
+
+
+def half_of(package: Path, gates: ExportGates = GATES) -> HalfPrecision:
+    """Of the INT8 graph: what is asked is the same."""
+    return proof_of(package, gates).half(package / FILES.int8, largest_value=1.0)
+
+
+def failed(checks: tuple[Check, ...]) -> list[str]:
+    return [check.name for check in checks if not check.is_passed]
+
+
+def test_the_package_passes_every_gate(package: Path) -> None:
+    assert rung_of(package).is_passed
+    assert half_of(package).is_passed
+
+
+@pytest.mark.parametrize("name", OF_INT8)
+def test_int8_is_held_to_every_figure(package: Path, name: str) -> None:
+    limit, value = OF_INT8[name]
+    assert failed(rung_of(package, GATES.model_copy(update={limit: value})).checks) == [name]
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_float16_is_held_to_what_every_graph_is(package: Path, name: str) -> None:
+    limit, value = LIMITS[name]
+    assert failed(half_of(package, GATES.model_copy(update={limit: value})).checks) == [name]
+
+
+def spoil_embeddings(graph: ModelProto) -> None:
+    """The same vector is added to each."""
+    for node in graph.graph.node:
+        node.output[:] = [{"sentence_embedding": "right"}.get(name, name) for name in node.output]
+    vector, axis = np.zeros(32, dtype=np.float32), np.array([-1])
+    vector[0] = 3
+    graph.graph.initializer.extend(numpy_helper.from_array(it, name) for it, name in ((vector, "v"), (axis, "axis")))
+    graph.graph.node.extend(
+        helper.make_node(kind, given, [made])
+        for kind, given, made in (
+            ("Add", ["right", "v"], "wrong"),
+            ("ReduceL2", ["wrong", "axis"], "norm"),
+            ("Div", ["wrong", "norm"], "sentence_embedding"),
+        )
+    )
+
+
+def name_the_least_likely(graph: ModelProto) -> None:
+    node = next(node for node in graph.graph.node if node.name == "top_ids")
+    node.attribute.append(helper.make_attribute("largest", 0))
+
+
+@pytest.mark.parametrize(
+    ("damage", "figure"), [(spoil_embeddings, "embedding_cosine_mean"), (name_the_least_likely, "agreement")]
+)
+def test_what_is_served_is_what_is_looked_at(package: Path, damage: Callable[[ModelProto], None], figure: str) -> None:
+    """Logits are right in both."""
+    graph = read_graph(package / FILES.int8)
+    damage(graph)
+    write_graph(graph, package / FILES.int8)
+    assert failed(rung_of(package).checks) == [figure]
+    assert failed(half_of(package).checks) == [figure]
+
+
+def test_one_text_proves_nothing(package: Path) -> None:
+    rung = rung_of(package, sample=Sample(["small models answer"], [None]))
+    assert rung.agreement.value == 1
+    assert failed(rung.checks) == ["agreement_texts", "metric_items"]
+    assert [str(check) for check in lacking(rung)] == [
+        "agreement_texts is 1, at least 5: NO",
+        "metric_items is 2, at least 5: NO",
+    ]
+
+
+def test_a_long_text_is_one_text_however_many_masks_it_has(package: Path) -> None:
+    rung = rung_of(package, sample=Sample([" ".join(SENTENCES)], [None]))
+    assert rung.agreement.num_items > 5
+    assert failed(rung.checks) == ["agreement_texts"]
+
+
+def test_labels_that_nobody_gives_do_not_hide_those_that_neighbours_change(
+    topics_package: Path, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Among others, one text loses the labels that it has alone: of few labels that are given, not of all there are."""
+    manifest = read_manifest(topics_package)
+    held = Proof(topics_package / FILES.fp32, manifest, Sample(SENTENCES, [None] * 5), GATES)
+    kept, given_A = LabelSetExam.answers, np.array([1, 0, 0] * 5)
+    rounds = iter([given_A, given_A, *[given_A * (np.arange(15) >= 3)] * 3])
+
+    def answers(exam: LabelSetExam, *asked: object) -> Answers:
+        return replace(kept(exam, *asked), top1_A=next(rounds))
+
+    monkeypatch.setattr(LabelSetExam, "answers", answers)
+    scheme = read_manifest(package).quantization
+    assert isinstance(scheme, QuantizationScheme)
+    rung = held.rung(topics_package / FILES.fp32, scheme)
+    assert rung.batch_flips.value == pytest.approx(1 / 5)
+    assert rung.batch_flips.num_items == 15
