@@ -23,7 +23,9 @@ pytestmark = pytest.mark.slow
 def test_the_graph_computes_what_the_model_computes_on_the_longest_row(
     family: str, length: int, save_trained: object, tmp_path: Path
 ) -> None:
-    """Traced on a short one. Weights as after training: attention that is nearly a mean would hide a wrong window."""
+    """Traced on a short one; beside a text of half its length, padded. Weights as after training: attention that is
+    nearly a mean would hide a wrong window.
+    """
     params = read_params(PROJECT / "params.yaml").pretrain.model
     shape = {"family": family, "size": None, "max_position_embeddings": length, **SHAPE}
     config = FAMILIES[family].forms["mlm"].configure(params.model_copy(update=shape), TokenIds(90, 0, 2, 3))
@@ -37,4 +39,4 @@ def test_the_graph_computes_what_the_model_computes_on_the_longest_row(
     assert trained.max_length == length
     path = tmp_path / "model.onnx"
     inputs = tuple(export_onnx(trained, 23, path))
-    assert largest_difference(trained, path, inputs, batch_sizes=(1,)) <= 1e-4
+    assert largest_difference(trained, path, inputs, batch_sizes=(2,)) <= 1e-4

@@ -1,17 +1,24 @@
 """The parity check sees a wrong graph: other weights, another pooling, a size kept from the traced example."""
 
+import itertools
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from onnx import helper, numpy_helper
 
+from clozeline.errors import ArtifactError
+from clozeline.exporting import parity
 from clozeline.exporting.graph import read_graph, write_graph
-from clozeline.exporting.parity import largest_difference
+from clozeline.exporting.parity import BATCH_SIZES, largest_difference
 from clozeline.exporting.through_optimum import export_onnx
 from clozeline.exporting.trained import TrainedModel, open_trained
+from clozeline.inference.batching import Batch
+from clozeline.inference.session import GraphSession
 from clozeline.model.pooling import mean_of_tokens
 
 
@@ -32,6 +39,53 @@ def difference(trained: TrainedModel, graph: Path) -> float:
 
 def test_a_right_graph_differs_by_rounding_alone(trained: TrainedModel, graph: Path) -> None:
     assert difference(trained, graph) < 1e-6
+
+
+def test_batches_of_1_3_and_17_texts_of_every_length_are_compared(
+    trained: TrainedModel, graph: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared: dict[tuple[int, ...], Batch] = {}
+    run = GraphSession.run
+
+    def watched(session: GraphSession, batch: Batch, *outputs: str) -> object:
+        compared[batch.input_ids_BL.shape] = batch
+        return run(session, batch, *outputs)
+
+    monkeypatch.setattr(GraphSession, "run", watched)
+    difference(trained, graph)
+    assert set(compared) == set(itertools.product((1, 3, 17), (2, 7, trained.max_length)))
+    for (num_texts, length), batch in compared.items():
+        assert (batch.attention_mask_BL.sum(axis=1) < length).any() == (num_texts > 1)
+
+
+def reading(trained: TrainedModel, max_length: int) -> Any:
+    config = trained.model.config
+    shape = SimpleNamespace(vocab_size=config.vocab_size, num_attention_heads=12)
+    return SimpleNamespace(tokenizer=trained.tokenizer, max_length=max_length, model=SimpleNamespace(config=shape))
+
+
+@pytest.mark.parametrize(("max_length", "num_texts"), [(512, 17), (1147, 17), (8192, 3)])
+def test_128_tokens_are_among_the_lengths_and_only_rows_too_long_for_memory_come_in_fewer(
+    trained: TrainedModel, max_length: int, num_texts: int
+) -> None:
+    shapes = {batch.input_ids_BL.shape for batch in parity._batches(reading(trained, max_length), BATCH_SIZES, False)}
+    assert {(17, 2), (17, 7), (1, 128), (3, 128), (17, 128), (3, max_length)} <= shapes
+    assert max(shape[0] for shape in shapes if shape[1] == max_length) == num_texts
+
+
+def test_the_trained_model_may_read_a_batch_row_by_row(
+    trained: TrainedModel, graph: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parity, "_MAX_LOGITS", 1)
+    assert difference(trained, graph) < 1e-6
+
+
+def test_a_model_that_gives_no_numbers_is_told_from_a_graph_that_does_not(small_encoder: Path, graph: Path) -> None:
+    damaged = open_trained(small_encoder)
+    with torch.no_grad():
+        damaged.model.head.dense.weight[0, 0] = np.nan
+    with pytest.raises(ArtifactError, match="NaN or infinity in logits"):
+        difference(damaged, graph)
 
 
 def test_one_wrong_weight_is_seen(trained: TrainedModel, graph: Path) -> None:

@@ -3,13 +3,14 @@
 Shapes: B texts, L tokens, M masks in all texts together, V vocabulary, K likeliest tokens, C classes, H hidden.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from clozeline.errors import ArtifactError
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.batching import Batch
 from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
@@ -18,7 +19,14 @@ from clozeline.inference.scores import softmax
 from clozeline.inference.session import GraphSession
 from clozeline.model.pooling import mean_of_tokens
 
-BATCH_SIZES = (1, 3)
+BATCH_SIZES = (1, 3, 17)
+_ALWAYS = 3
+"""Texts in a batch that are asked for however long they are;"""
+_MAX_SCORES = 2**28
+"""above that, as many as give a layer of attention no more scores than this: 1 GiB in ONNX Runtime, which keeps them
+all. With 12 heads, 17 texts are 17 up to 1,147 tokens."""
+_MAX_LOGITS = 2**27
+"""The trained model says something of every token: it reads as many rows at once as give no more numbers than this."""
 _LENGTHS = (2, 7, 128)
 """Those that the model reads, and the longest that it does: a graph may have kept a size of its traced example."""
 _OF_TOKENS: frozenset[Task] = frozenset({"token-classification", "question-answering"})
@@ -27,11 +35,14 @@ _OF_TOKENS: frozenset[Task] = frozenset({"token-classification", "question-answe
 def largest_difference(
     trained: TrainedModel, graph: Path, input_names: tuple[str, ...], batch_sizes: Sequence[int] = BATCH_SIZES
 ) -> float:
-    """Largest absolute difference of any output, over batches of 1 and 3 texts of 2, 7, 128 and `max_length` tokens;
-    NaN, if one is.
+    """Largest absolute difference of any output, over batches of 1, 3 and 17 texts of 2, 7, 128 and `max_length`
+    tokens; NaN, if one is.
 
     The texts of a batch differ in length, so that all but one are padded; the other side is the stock transformers
     model, which knows nothing of masks picked out or of pooling.
+
+    Raises:
+        ArtifactError: what the trained model itself gives is no number.
     """
     session = GraphSession(graph, input_names=input_names, num_threads=torch.get_num_threads())
     with_types = "token_type_ids" in input_names and trained.model.config.type_vocab_size > 1
@@ -46,12 +57,25 @@ def largest_difference(
 
 def _differences(trained: TrainedModel, session: GraphSession, batch: Batch) -> Iterator[float]:
     stock = _stock_outputs(trained, batch)
+    _check_finite(trained, batch, stock)
     for outputs in _asked(trained.task, tuple(stock)):
         for output, given in zip(outputs, session.run(batch, *outputs), strict=True):
             yield float(np.abs(_told(trained.task, batch, stock[output] - given)).max())
     if trained.task == "fill-mask":
         ids_MK, scores_MK = session.run(batch, TOP_IDS, TOP_SCORES)
         yield _of_likeliest(stock["logits"], ids_MK.astype(np.int64), scores_MK)
+
+
+def _check_finite(trained: TrainedModel, batch: Batch, stock: Mapping[str, npt.NDArray[np.float32]]) -> None:
+    for output, values in stock.items():
+        if not np.isfinite(_told(trained.task, batch, values)).all():
+            batch_size, length = batch.input_ids_BL.shape
+            raise ArtifactError(
+                f"{trained.folder}: the model gives no numbers",
+                given=f"NaN or infinity in {output}, for {batch_size} texts of up to {length} tokens",
+                expected="finite numbers, whatever the text",
+                do="train again, with a lower learning rate if the loss was no number either: no export can mend this",
+            )
 
 
 def _asked(task: Task, outputs: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -81,8 +105,10 @@ def _told(task: Task, batch: Batch, values: npt.NDArray[np.float32]) -> npt.NDAr
 def _batches(trained: TrainedModel, batch_sizes: Sequence[int], with_types: bool) -> Iterator[Batch]:
     tokenizer = trained.tokenizer
     generator = np.random.default_rng(0)
-    for batch_size in batch_sizes:
-        for length in (*(short for short in _LENGTHS if short < trained.max_length), trained.max_length):
+    num_heads = trained.model.config.num_attention_heads
+    for length in (*(short for short in _LENGTHS if short < trained.max_length), trained.max_length):
+        most = max(_MAX_SCORES // (num_heads * length**2), _ALWAYS)
+        for batch_size in sorted({min(batch_size, most) for batch_size in batch_sizes}):
             lengths_B = np.linspace(length, length / 2, batch_size).round().astype(int)
             attention_mask_BL = (np.arange(length) < lengths_B[:, None]).astype(np.int64)
             input_ids_BL = generator.integers(trained.model.config.vocab_size, size=(batch_size, length))
@@ -94,12 +120,21 @@ def _batches(trained: TrainedModel, batch_sizes: Sequence[int], with_types: bool
             yield Batch(tuple(range(batch_size)), input_ids_BL, attention_mask_BL, types_BL)
 
 
-@torch.inference_mode()
 def _stock_outputs(trained: TrainedModel, batch: Batch) -> dict[str, npt.NDArray[np.float32]]:
-    input_ids_BL, attention_mask_BL = torch.from_numpy(batch.input_ids_BL), torch.from_numpy(batch.attention_mask_BL)
+    batch_size, length = batch.input_ids_BL.shape
+    num_rows = max(_MAX_LOGITS // (length * trained.model.config.vocab_size), 1)
+    parts = [_of_rows(trained, batch, slice(at, at + num_rows)) for at in range(0, batch_size, num_rows)]
+    return {output: np.concatenate([part[output] for part in parts]) for output in parts[0]}
+
+
+@torch.inference_mode()
+def _of_rows(trained: TrainedModel, batch: Batch, rows: slice) -> dict[str, npt.NDArray[np.float32]]:
+    """Of some texts of the batch, padded as they are in it."""
+    input_ids_BL = torch.from_numpy(batch.input_ids_BL[rows])
+    attention_mask_BL = torch.from_numpy(batch.attention_mask_BL[rows])
     inputs = {"input_ids": input_ids_BL, "attention_mask": attention_mask_BL}
     if batch.token_type_ids_BL is not None:
-        inputs["token_type_ids"] = torch.from_numpy(batch.token_type_ids_BL)
+        inputs["token_type_ids"] = torch.from_numpy(batch.token_type_ids_BL[rows])
     output = trained.model(**inputs)
     if trained.task == "feature-extraction":
         return {"sentence_embedding": mean_of_tokens(output.last_hidden_state, attention_mask_BL).numpy()}
