@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from onnx import ModelProto
 from transformers import ModernBertForMaskedLM
 
 from clozeline.errors import ArtifactError
@@ -332,6 +333,28 @@ def test_the_worst_product_is_found_by_what_it_alone_does_to_the_logits(climbed:
     assert worst[0].endswith(SPOILED)
     assert len(worst) == 9
     assert not set(worst) & set(head)
+
+
+def test_the_worst_products_are_those_of_the_weights_that_a_rung_has(
+    small_encoder: Path, export_model: ExportModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kind of weights has its own order, whatever becomes of the embeddings."""
+    rungs = [("int7", True), ("uint8", True), ("uint8", False)]
+    orders: dict[str, list[str]] = {}
+
+    def measured(graph: ModelProto, path: Path, manifest: Manifest, scheme: Scheme, *given: object) -> list[str]:
+        assert scheme.weights not in orders
+        names = [node.name for node in graph.graph.node if "layers.0/" in node.name and "/MatMul" in node.name]
+        orders[scheme.weights] = names[: 2 * len(orders) + 1][::-1]
+        return orders[scheme.weights]
+
+    monkeypatch.setattr(ladder, "worst_first", measured)
+    tried = tuple(RungParams(weights=name, exact_share=0.1, quantize_embeddings=yes) for name, yes in rungs)
+    never = GATES.model_copy(update={"min_agreement": 1.01})
+    manifest = read_manifest(export_model(small_encoder, ladder=tried, gates=never))
+    worst = [rung.scheme.exact_matmuls[-1] for rung in manifest.ladder]
+    assert worst == [orders["int7"][0], orders["uint8"][0], orders["uint8"][0]]
+    assert orders["int7"][0] != orders["uint8"][0]
 
 
 SAMPLE = Sample(

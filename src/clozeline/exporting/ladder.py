@@ -7,7 +7,7 @@ alike, or can be made so, which is faster; they stay if nothing is lost by them.
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnx import ModelProto
@@ -64,7 +64,7 @@ class Ladder:
         self._graph, self._path, self._manifest, self._params = graph, folder / FILES.int8, manifest, params
         self._head = tuple(head)
         self._names = [name for name in products_by_constants(graph) if name not in head]
-        self._worst: list[str] = []
+        self._worst: dict[Scheme, list[str]] = {}
 
     def climb(self, proof: Proof, calibration: Sequence[str]) -> Climbed:
         """Try each rung until one passes; its graph stays in the folder.
@@ -140,11 +140,18 @@ class Ladder:
 
     def _dynamic(self, params: RungParams, calibration: Sequence[str]) -> Quantized:
         num_exact = math.ceil(params.exact_share * len(self._names))
-        if num_exact and not self._worst:
+        worst = self._worst_of(self._scheme(params), calibration)[:num_exact] if num_exact else []
+        return quantize(self._graph, self._scheme(params), exact=(*self._head, *worst))
+
+    def _worst_of(self, scheme: Scheme, calibration: Sequence[str]) -> list[str]:
+        """Measured once for each kind of weights; embeddings stay exact in it, whatever the scheme does with them."""
+        measured_as = replace(scheme, embeddings=False)
+        if measured_as not in self._worst:
             few = calibration[:_SENSITIVITY_TEXTS]
-            scheme = self._scheme(params)
-            self._worst = worst_first(self._graph, self._path, self._manifest, scheme, self._head, few)
-        return quantize(self._graph, self._scheme(params), exact=(*self._head, *self._worst[:num_exact]))
+            self._worst[measured_as] = worst_first(
+                self._graph, self._path, self._manifest, measured_as, self._head, few
+            )
+        return self._worst[measured_as]
 
     def _scheme(self, params: RungParams) -> Scheme:
         return scheme_of(self._params, params)
