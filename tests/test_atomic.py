@@ -117,6 +117,14 @@ def test_a_full_disk_is_told_by_name_and_loses_nothing(tmp_path: Path, replacing
     assert [entry.name for entry in tmp_path.iterdir()] == ["precious"]
 
 
+@pytest.mark.parametrize("replacing", [replacing_file, replacing_folder])
+def test_a_disk_that_may_only_be_read_is_told_by_name(tmp_path: Path, replacing: object) -> None:
+    with pytest.raises(StorageError, match="cannot be written") as caught, replacing(tmp_path / "new"):
+        raise OSError(errno.EROFS, "Read-only file system")
+    assert str(tmp_path / "new") in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
 def test_other_trouble_with_the_disk_keeps_its_own_name(tmp_path: Path) -> None:
     with pytest.raises(PermissionError), replacing_file(tmp_path / "file"):
         raise PermissionError(errno.EACCES, "denied")

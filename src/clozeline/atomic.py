@@ -23,9 +23,9 @@ def replacing_file(path: Path) -> Iterator[Path]:
     """Yield a path to write; move it onto `path` if the block succeeds, remove it if not.
 
     Raises:
-        StorageError: the disk is full; `path` still holds what it held before.
+        StorageError: the disk is full, or may only be read; `path` still holds what it held before.
     """
-    with _full_disk_named(path), held_beside(path) as folder:
+    with _storage_faults_named(path), held_beside(path) as folder:
         beside = folder / path.name
         yield beside
         _flush(beside)
@@ -38,9 +38,9 @@ def replacing_folder(path: Path) -> Iterator[Path]:
     """Yield an empty folder to fill; move it onto `path` if the block succeeds, remove it if not.
 
     Raises:
-        StorageError: the disk is full; `path` still holds what it held before.
+        StorageError: the disk is full, or may only be read; `path` still holds what it held before.
     """
-    with _full_disk_named(path), held_beside(path) as folder:
+    with _storage_faults_named(path), held_beside(path) as folder:
         beside = folder / path.name
         beside.mkdir()
         yield beside
@@ -94,10 +94,17 @@ def _flush(path: Path) -> None:
 
 
 @contextmanager
-def _full_disk_named(path: Path) -> Iterator[None]:
+def _storage_faults_named(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno == errno.EROFS:
+            raise StorageError(
+                f"{path} cannot be written",
+                given="a file system that is mounted read-only",
+                expected="a folder that may be written to",
+                do="mount it to be written to, or name another place",
+            ) from error
         if error.errno not in _NO_SPACE:
             raise
         raise StorageError(

@@ -46,6 +46,14 @@ def test_missing_texts_are_refused_by_file(tmp_path: Path) -> None:
         read_sample(tmp_path / "texts.parquet", 10)
 
 
+def test_texts_that_are_no_parquet_are_refused_by_file(tmp_path: Path) -> None:
+    path = tmp_path / "texts.parquet"
+    path.write_text("text\none\n", encoding="utf-8")
+    with pytest.raises(DataError, match="no Parquet file") as refused:
+        read_sample(path, 10)
+    assert str(path) in str(refused.value)
+
+
 def test_labels_come_with_their_texts_and_a_text_of_two_labels_has_none(tmp_path: Path) -> None:
     path = tmp_path / "texts.parquet"
     rows = {"text": ["one", "two", "two", "three", "one"], "source": ["a", "b", "c", None, "a"]}

@@ -31,9 +31,17 @@ def drop_weight(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def truncate_weights(folder: Path) -> None:
-    content = (folder / "model.safetensors").read_bytes()
-    (folder / "model.safetensors").write_bytes(content[: len(content) // 2])
+def cut(name: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[: len(content) // 2])
+
+    return damage
+
+
+def without_model(folder: Path) -> None:
+    """JSON, but no tokenizer."""
+    (folder / "tokenizer.json").write_text('{"version": "1.0"}', encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -42,7 +50,13 @@ def truncate_weights(folder: Path) -> None:
         (shutil.rmtree, "holds no model"),
         (lambda folder: (folder / "model.safetensors").unlink(), "is not a whole model"),
         (lambda folder: (folder / "tokenizer.json").unlink(), r"no .*tokenizer\.json"),
-        (truncate_weights, r"model\.safetensors is damaged"),
+        (cut("model.safetensors"), r"model\.safetensors is damaged"),
+        (cut("config.json"), r"config\.json is damaged"),
+        (cut("tokenizer.json"), r"tokenizer\.json is damaged"),
+        (cut("tokenizer_config.json"), r"tokenizer_config\.json is damaged"),
+        (without_model, r"tokenizer\.json is damaged"),
+        (lambda folder: (folder / "config.json").write_text("[]"), r"config\.json is damaged\n *given: *a list"),
+        (lambda folder: change_config(folder, hidden_size="x"), r"config\.json is damaged"),
         (drop_weight, r"such as head\.dense\.weight"),
         (lambda folder: change_config(folder, architectures=["ModernBertDecoder"]), "architectures: ModernBertDecoder"),
         (lambda folder: change_config(folder, architectures=None), "architectures: none"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 import pyarrow.parquet as pq
+from pyarrow import ArrowInvalid
 
 from clozeline.errors import DataError
 from clozeline.held_out import HeldOut
@@ -71,15 +72,25 @@ def read_sample(texts: Path, num_texts: int, label_field: str | None = None) -> 
 
 
 def _check_columns(texts: Path, columns: Sequence[str]) -> None:
-    found = pq.read_schema(texts).names if texts.is_file() else None
-    missing = [column for column in columns if found is not None and column not in found]
-    if found is None or missing:
+    given = _fault(texts, columns)
+    if given:
         raise DataError(
             f"{texts} gives no texts to compare INT8 and fp32 on",
-            given="no such file" if found is None else f"no column `{missing[0]}`",
+            given=given,
             expected="a Parquet file with the column `text`, and that of `export.label_field` if it names one",
             do="run `dvc repro preprocess`, or correct `texts` of the stage in dvc.yaml or `export.label_field`",
         )
+
+
+def _fault(texts: Path, columns: Sequence[str]) -> str | None:
+    if not texts.is_file():
+        return "no such file"
+    try:
+        found = pq.read_schema(texts).names
+    except ArrowInvalid as error:
+        return f"no Parquet file: {error}"
+    missing = [column for column in columns if column not in found]
+    return f"no column `{missing[0]}`" if missing else None
 
 
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:

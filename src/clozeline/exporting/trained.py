@@ -100,6 +100,9 @@ _KINDS: Mapping[str, tuple[Task, Any]] = MappingProxyType(
 )
 """Keyed by how the name in config.json's `architectures` ends."""
 
+_OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+"""Files that are one JSON object each; the first is always there."""
+
 
 NOT_EXPORTED: Mapping[str, str] = MappingProxyType(
     {
@@ -125,7 +128,7 @@ def open_trained(folder: Path) -> TrainedModel:
                 expected="config.json, model.safetensors and tokenizer.json",
                 do="run `dvc repro`, which restores it from the cache or makes it again",
             )
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    tokenizer = _tokenizer(folder)
     trained = TrainedModel(folder, task, _weights(folder, auto_class), tokenizer)
     _check_fit(trained)
     return trained
@@ -134,7 +137,7 @@ def open_trained(folder: Path) -> TrainedModel:
 def _architecture(folder: Path) -> str:
     config = folder / "config.json"
     try:
-        facts = json.loads(config.read_bytes())
+        facts = _facts(config)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise ArtifactError(
             f"{folder} holds no model",
@@ -162,16 +165,46 @@ def _architecture(folder: Path) -> str:
     return known[0]
 
 
+def _facts(file: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads(file.read_bytes())
+        given = f"a {type(facts).__name__}"
+    except ValueError as error:  # of JSON, or of UTF-8
+        facts, given = None, str(error)
+    if not isinstance(facts, dict):
+        raise _damaged(file, given, "a JSON object")
+    return facts
+
+
+def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+    for name in _OF_TOKENIZER:
+        if (folder / name).is_file():
+            _facts(folder / name)
+    try:
+        tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # tokenizers raises nothing narrower
+        raise _damaged(
+            folder / "tokenizer.json", str(error), "a tokenizer, as tokenizers and transformers save it"
+        ) from error
+    return tokenizer
+
+
+def _damaged(file: Path, given: str, expected: str) -> ArtifactError:
+    return ArtifactError(
+        f"{file} is damaged",
+        given=given,
+        expected=expected,
+        do="run `dvc repro`, which restores it from the cache or makes it again",
+    )
+
+
 def _weights(folder: Path, auto_class: Any) -> PreTrainedModel:
     try:
         model, report = auto_class.from_pretrained(folder, local_files_only=True, output_loading_info=True)
     except SafetensorError as error:
-        raise ArtifactError(
-            f"{folder / 'model.safetensors'} is damaged",
-            given=str(error),
-            expected="a whole safetensors file",
-            do="run `dvc repro`, which restores it from the cache or makes it again",
-        ) from error
+        raise _damaged(folder / "model.safetensors", str(error), "a whole safetensors file") from error
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:  # of what the configuration says
+        raise _damaged(folder / "config.json", str(error), "the shape of a model that transformers can make") from error
     if report["missing_keys"] or report["mismatched_keys"]:
         names = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
         raise ArtifactError(

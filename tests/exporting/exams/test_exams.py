@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clozeline.errors import DataError
 from clozeline.exporting.answers import Answers
 from clozeline.exporting.exams.kinds import exam_of
 from clozeline.exporting.exams.of_tokens import AnswersExam, TagsExam
@@ -15,7 +16,17 @@ from clozeline.inference.package import load
 from clozeline.tasks.classification.label_sets import FIGURES
 from clozeline.tasks.question_answering.scores import f1
 from clozeline.tasks.tagging.scores import score
-from tests.tiny_packages import TAGS, TOPICS, write_answerer, write_classifier, write_ranker, write_tagger, write_topics
+from tests.tiny_packages import (
+    TAGS,
+    TOPICS,
+    write_answerer,
+    write_classifier,
+    write_embedder,
+    write_encoder,
+    write_ranker,
+    write_tagger,
+    write_topics,
+)
 
 TEXTS = ["the list of files", "return a b c", "open the file é", "of the opened lists"]
 SAMPLE = Sample(TEXTS, [None] * len(TEXTS))
@@ -29,6 +40,12 @@ def opened(writing: object, folder: Path) -> OpenModel:
 
 def said(answers: np.ndarray) -> Answers:
     return Answers(answers.astype(np.int64), None)
+
+
+@pytest.mark.parametrize("writing", [write_tagger, write_encoder, write_embedder])
+def test_texts_of_nothing_are_nothing_to_ask(writing: object, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be compared"):
+        exam_of(opened(writing, tmp_path / "package"), Sample(["   "], [None]))
 
 
 def test_micro_f1_of_label_sets_is_that_of_the_task(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from clozeline.errors import DataError
 from clozeline.exporting.answers import Answers, answers, likeliest
 from clozeline.exporting.ratios import Counts, per_text
 from clozeline.inference.batching import Batch
@@ -71,3 +72,13 @@ def either(one: Holds, other: Holds) -> Holds:
     """Where one of both says something; everywhere, if that is nowhere."""
     is_said = one | other
     return is_said if is_said.any() else ~is_said
+
+
+def nothing_to_ask(given: str) -> DataError:
+    """Of a sample that has no question."""
+    return DataError(
+        "INT8 and fp32 cannot be compared",
+        given=given,
+        expected="texts that the tokenizer knows words of",
+        do="check that tokenizer and validation text belong together",
+    )

@@ -5,9 +5,8 @@ A answers, T texts.
 
 import numpy as np
 
-from clozeline.errors import DataError
 from clozeline.exporting.answers import halves, hide, named_first
-from clozeline.exporting.exams.exam import Exam, Places
+from clozeline.exporting.exams.exam import Exam, Places, nothing_to_ask
 from clozeline.exporting.sample import Sample
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.open_model import OpenModel
@@ -33,7 +32,7 @@ def masks_exam(model: OpenModel, sample: Sample) -> Exam:
     text_A = np.repeat(np.arange(len(hidden)), [len(text.true_ids_M) for text in hidden])
     if len(text_A) == 0:
         given = f"{len(read)} texts without a token that could be hidden, such as {sample.texts[0][:60]!r}"
-        raise _nothing_to_ask(given)
+        raise nothing_to_ask(given)
     true_A = np.concatenate([text.true_ids_M for text in hidden])
     return MasksExam(texts=[it.text for it in hidden], text_A=text_A, true_A=true_A, metric="masked-LM accuracy")
 
@@ -46,15 +45,6 @@ def halves_exam(model: OpenModel, sample: Sample) -> Exam:
     """
     texts = halves(model.tokenize(sample.texts, truncate=True), model.manifest.special_tokens.ids)
     if not texts:
-        raise _nothing_to_ask("no text of two tokens or more")
+        raise nothing_to_ask("no text of two tokens or more")
     number_A = np.arange(len(texts) // 2)
     return Exam(texts=texts, text_A=number_A, true_A=number_A, metric="halves found")
-
-
-def _nothing_to_ask(given: str) -> DataError:
-    return DataError(
-        "INT8 and fp32 cannot be compared",
-        given=given,
-        expected="texts that the tokenizer knows words of",
-        do="check that tokenizer and validation text belong together",
-    )

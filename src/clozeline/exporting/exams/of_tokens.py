@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clozeline.exporting.answers import Answers
-from clozeline.exporting.exams.exam import UNKNOWN, Exam, Holds, Places, either
+from clozeline.exporting.exams.exam import UNKNOWN, Exam, Holds, Places, either, nothing_to_ask
 from clozeline.exporting.ratios import Counts
 from clozeline.exporting.sample import Sample
 from clozeline.held_out import EntitySpan, HeldOut
@@ -68,7 +68,11 @@ class TagsExam(Exam):
 
 
 def tags_exam(model: OpenModel, sample: Sample) -> Exam:
-    """The sentences of the task, else the texts of the sample; of a long one its first window."""
+    """The sentences of the task, else the texts of the sample; of a long one its first window.
+
+    Raises:
+        DataError: none of them has a word.
+    """
     assert isinstance(model, Tagger)
     items = sample.held_out or [HeldOut(text=text) for text in sample.texts]
     texts = [item.text for item in items]
@@ -79,6 +83,8 @@ def tags_exam(model: OpenModel, sample: Sample) -> Exam:
         _in_words(item.entities, words, seen) for item, words, (_, seen) in zip(items, words_T, placed, strict=True)
     ]
     text_A = np.repeat(np.arange(len(texts)), [len(first_W) for first_W, _ in placed])
+    if len(text_A) == 0:
+        raise nothing_to_ask(f"{len(texts)} texts without a word, such as {texts[0][:60]!r}")
     return TagsExam(
         texts=[window.read for window in windows],
         text_A=text_A,
