@@ -146,7 +146,7 @@ def _architecture(folder: Path) -> str:
             do="run `dvc repro`, which makes models/ first",
         ) from error
     names = facts.get("architectures") or []
-    kind = facts.get("model_type")
+    kind = str(facts.get("model_type"))
     if kind in NOT_EXPORTED:
         raise ArtifactError(
             f"{folder}: a model of this kind cannot be exported to ONNX",
