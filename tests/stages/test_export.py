@@ -20,6 +20,7 @@ from clozeline.exporting.ladder import Climbed, Ladder, Passed
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.quantization import PRODUCT, Quantized
 from clozeline.exporting.sample import Sample, read_sample
+from clozeline.inference.errors import NotANumberError
 from clozeline.inference.manifest import FILES, HALF_GRAPH, Manifest, read_manifest, record_of, verify
 from clozeline.inference.package import load
 from clozeline.params import ExportGates, ExportParams, RungParams, read_params
@@ -359,6 +360,21 @@ def test_a_graph_that_differs_is_refused_and_the_old_package_stays(
         )
     assert [file.name for file in tmp_path.iterdir()] == ["dist"]
     assert (out / "old").read_text(encoding="utf-8") == "old"
+
+
+def test_a_package_that_gives_no_numbers_when_it_is_timed_is_no_package(
+    small_encoder: Path, export_model: ExportModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is live yet: there is no version to roll back to."""
+
+    def no_numbers(folder: Path, **asked: object) -> None:
+        raise NotANumberError("no finite numbers", given="3 values", expected="finite numbers", do="clozeline rollback")
+
+    monkeypatch.setattr(export, "measure", no_numbers)
+    with pytest.raises(ArtifactError, match="train again") as refused:
+        export_model(small_encoder)
+    assert str(small_encoder) in str(refused.value)
+    assert "rollback" not in str(refused.value)
 
 
 def test_a_model_that_is_not_there_is_refused(params: ExportParams, validation_texts: Path, tmp_path: Path) -> None:

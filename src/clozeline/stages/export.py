@@ -11,7 +11,7 @@ from onnx import ModelProto
 from pydantic import BaseModel, ConfigDict
 
 from clozeline import atomic
-from clozeline.errors import GateError
+from clozeline.errors import ArtifactError, GateError
 from clozeline.exporting.graph import absorb_graph, declare, op_counts, remove_graph, size_of, write_graph
 from clozeline.exporting.in_half import in_half, watched
 from clozeline.exporting.ladder import Climbed, Ladder, Passed
@@ -22,8 +22,9 @@ from clozeline.exporting.sample import Sample, read_sample
 from clozeline.exporting.through_optimum import export_onnx, head_products, last_layer_of
 from clozeline.exporting.trained import TrainedModel, open_trained
 from clozeline.held_out import read_held_out
+from clozeline.inference.errors import NotANumberError
 from clozeline.inference.evidence import HalfPrecision, Rung
-from clozeline.inference.latency import measure
+from clozeline.inference.latency import Latency, measure
 from clozeline.inference.manifest import (
     FILES,
     HALF_GRAPH,
@@ -115,7 +116,8 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
 
     Raises:
         ArtifactError: `model` is incomplete, damaged, or of a kind that cannot be exported, or an item of it is.
-        DataError: `texts` has no column `text` or `export.label_field`, or no text.
+        DataError: `texts` is no Parquet file, has no column `text` or `export.label_field`, or no text that the model
+            can be asked.
         GateError: the fp32 graph does not compute what the trained model computes.
     """
     num_texts = params.num_agreement_texts
@@ -144,9 +146,21 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
             _say_what_is_lacking(climbed)
         elif not climbed.served.quantized.num_matmuls:
             _LOG.warning("%s: what is served has no product in INT8: %s", out, climbed.served.rung.scheme.kind)
-        _LOG.info("%s answers %s", out, measure(folder, repeats=5))
+        _LOG.info("%s answers %s", out, _latency(folder, model))
     with atomic.replacing_file(metrics) as file:
         file.write_text(record.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
+
+
+def _latency(folder: Path, model: Path) -> Latency:
+    try:
+        return measure(folder, repeats=5)
+    except NotANumberError as error:
+        raise ArtifactError(
+            f"{model}: the package that was made of it gives no numbers for some text",
+            given=str(error.given),
+            expected=error.expected,
+            do="train again, with a lower learning rate if the loss was no number either: no export can mend this",
+        ) from error
 
 
 def _proven_parity(trained: TrainedModel, graph: Path, inputs: tuple[str, ...], limit: float) -> float:
