@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 
-from clozeline.exporting.answers import Answers
+from clozeline.exporting.answers import Answers, logits
+from clozeline.exporting.exams.kinds import exam_of
 from clozeline.exporting.exams.of_labels import LabelSetExam
 from clozeline.exporting.graph import read_graph, write_graph
 from clozeline.exporting.proof import Proof, lacking
 from clozeline.exporting.sample import Sample
 from clozeline.inference.evidence import Check, HalfPrecision, QuantizationScheme, Rung
 from clozeline.inference.manifest import FILES, read_manifest
+from clozeline.inference.package import load
 from clozeline.params import ExportGates
 from tests.tiny_models import SENTENCES
 
@@ -149,3 +151,10 @@ def test_labels_that_nobody_gives_do_not_hide_those_that_neighbours_change(
     rung = held.rung(topics_package / FILES.fp32, scheme)
     assert rung.batch_flips.value == pytest.approx(1 / 5)
     assert rung.batch_flips.num_items == 15
+
+
+def test_words_are_those_that_the_graph_names_first(package: Path) -> None:
+    model = load(package, precision="fp32")
+    exam = exam_of(model, Sample(SENTENCES[:1], [None]))
+    (logits_MV,) = logits(model, exam.texts)
+    assert exam.answers(model, model.batches(exam.texts)).top1_A.tolist() == logits_MV.argmax(axis=1).tolist()
