@@ -17,8 +17,9 @@ from clozeline.exporting.in_half import in_half, watched
 from clozeline.exporting.ladder import Climbed, Ladder, Passed
 from clozeline.exporting.outputs import outputs_of
 from clozeline.exporting.parity import largest_difference
-from clozeline.exporting.proof import Proof, lacking
+from clozeline.exporting.proof import Proof
 from clozeline.exporting.sample import Sample, read_sample
+from clozeline.exporting.scarcity import say_what_is_lacking, say_what_is_short
 from clozeline.exporting.through_optimum import export_onnx, head_products, last_layer_of
 from clozeline.exporting.trained import TrainedModel, open_trained
 from clozeline.held_out import read_held_out
@@ -126,7 +127,7 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
     trained = open_trained(model)
     read = replace(read, held_out=read_held_out(model)[:num_texts])
     sample, calibration = read.parted(num_texts, num_calibration)
-    _say_what_is_short(texts, sample, calibration, params)
+    say_what_is_short(texts, sample, calibration, params)
     with atomic.replacing_folder(out) as folder:
         inputs = export_onnx(trained, params.opset, folder / FILES.fp32)
         graph = _declared(trained, folder / FILES.fp32)
@@ -143,7 +144,7 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
         record = _record(folder, sample, difference, climbed, manifest)
         if climbed.served is None:
             _LOG.warning("%s: no INT8 scheme of `export.ladder` passed `export.gates`: fp32 is served", out)
-            _say_what_is_lacking(climbed)
+            say_what_is_lacking(climbed.rungs)
         elif not climbed.served.quantized.num_matmuls:
             _LOG.warning("%s: what is served has no product in INT8: %s", out, climbed.served.rung.scheme.kind)
         _LOG.info("%s answers %s", out, _latency(folder, model))
@@ -241,32 +242,6 @@ def _manifest(folder: Path, draft: Manifest, climbed: Climbed, half: HalfPrecisi
         "files": {name: record_of(folder / name) for name in names},
     }
     return Manifest.model_validate(dict(draft) | known)
-
-
-def _say_what_is_short(texts: Path, sample: Sample, calibration: Sample, params: ExportParams) -> None:
-    if len(calibration.texts) < params.num_calibration_texts:
-        overlap = "" if calibration.texts != sample.texts else ", the same that decides"
-        _LOG.warning(
-            "%s has %d different texts: %d decide (`export.num_agreement_texts`: %d), INT8's scales are fixed on %d%s"
-            " (`export.num_calibration_texts`: %d)",
-            texts,
-            len({*sample.texts, *calibration.texts}),
-            len(sample.texts),
-            params.num_agreement_texts,
-            len(calibration.texts),
-            overlap,
-            params.num_calibration_texts,
-        )
-
-
-def _say_what_is_lacking(climbed: Climbed) -> None:
-    counts = [str(check) for rung in climbed.rungs[-1:] for check in lacking(rung)]
-    if counts:
-        _LOG.warning(
-            "INT8 was asked too little to be trusted: %s; give preprocess more text (or the task more items), raise"
-            " `export.num_agreement_texts`, or lower the limit in `export.gates`",
-            "; ".join(counts),
-        )
 
 
 def _record(folder: Path, sample: Sample, difference: float, climbed: Climbed, manifest: Manifest) -> ExportMetrics:
