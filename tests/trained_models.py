@@ -137,30 +137,28 @@ def validation_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def run_export(model: Path, texts: Path, folder: Path, **changes: object) -> Path:
+    """Run the export stage; the package's folder in `folder`, metrics.json beside it."""
+    from clozeline.stages import export
+
+    params = read_params(PROJECT / "params.yaml").export
+    # Weights are random here: what such a model gets right, it does by chance.
+    few = {"min_agreement_texts": 1, "min_metric_items": 1}
+    gates = params.gates.model_copy(update={"min_agreement": 0.9, "min_metric_ratio": 0.0, **few})
+    counts = {"num_agreement_texts": 32, "num_calibration_texts": 8}
+    params = params.model_copy(update={"gates": gates, **counts, **changes})
+    lock = folder / "requirements.lock"
+    lock.write_text("numpy==2\n", encoding="utf-8")
+    export.run(params, model=model, texts=texts, lock=lock, out=folder / "model", metrics=folder / "metrics.json")
+    return folder / "model"
+
+
 @pytest.fixture(scope="session")
 def export_model(tmp_path_factory: pytest.TempPathFactory, validation_texts: Path) -> ExportModel:
     """`export_model(folder, **params)` runs the export stage; the package's folder, metrics.json beside it."""
-    from clozeline.stages import export
 
     def run(model: Path, **changes: object) -> Path:
-        folder = tmp_path_factory.mktemp("dist")
-        params = read_params(PROJECT / "params.yaml").export
-        # Weights are random here: what such a model gets right, it does by chance.
-        few = {"min_agreement_texts": 1, "min_metric_items": 1}
-        gates = params.gates.model_copy(update={"min_agreement": 0.9, "min_metric_ratio": 0.0, **few})
-        counts = {"num_agreement_texts": 32, "num_calibration_texts": 8}
-        params = params.model_copy(update={"gates": gates, **counts, **changes})
-        lock = folder / "requirements.lock"
-        lock.write_text("numpy==2\n", encoding="utf-8")
-        export.run(
-            params,
-            model=model,
-            texts=validation_texts,
-            lock=lock,
-            out=folder / "model",
-            metrics=folder / "metrics.json",
-        )
-        return folder / "model"
+        return run_export(model, validation_texts, tmp_path_factory.mktemp("dist"), **changes)
 
     return run
 
