@@ -4,7 +4,8 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -14,6 +15,9 @@ from starlette.types import ASGIApp
 
 from clozeline import registry
 from clozeline.errors import TransientError
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.question import Rows
+from clozeline.inference.tokenization import TokenizedText
 from clozeline.registry import FetchedPackage
 from clozeline.serving import loading, watching
 from clozeline.serving.app import create_app
@@ -22,6 +26,7 @@ from clozeline.serving.loading import open_source
 from clozeline.serving.service import Capacity, Service
 from clozeline.serving.sources import ModelSource
 from clozeline.serving.watching import AliasWatcher
+from tests.serving.conftest import wait_until
 from tests.tiny_packages import write_classifier, write_encoder
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
@@ -102,6 +107,32 @@ def test_an_alias_that_moves_swaps_the_model_and_no_request_fails(
     assert 'clozeline_model_swaps_total{model="encoder"} 3.0' in counted
     assert 'version="2"} 1.0' in counted
     assert 'version="1"' not in counted
+
+
+def test_what_was_accepted_before_a_swap_is_answered_by_the_version_that_accepted_it(
+    serving: Server, service: Service, watcher: AliasWatcher, aliases: Aliases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request runs and another waits while the alias moves; what comes after is the new version's."""
+    goes_on, rows = threading.Event(), Encoder.rows
+
+    def held(self: Encoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
+        assert goes_on.wait(timeout=30)
+        return rows(self, texts, output)
+
+    with serving(create_app(service)) as client, ThreadPoolExecutor(2) as clients, monkeypatch.context() as patched:
+        patched.setattr(Encoder, "rows", held)
+        running = clients.submit(version_of, client)
+        wait_until(lambda: service.workers.num_running == 1)
+        waiting = clients.submit(version_of, client)
+        wait_until(lambda: service.scheduler.waiting_tokens > 0)
+        # A version that comes runs once before it answers.
+        monkeypatch.setattr(loading, "_warm_up", lambda model: None)
+        aliases.live = "2"
+        watcher.look()
+        assert service.catalogue.named("encoder").identity.version == "2"
+        assert not running.done()
+        goes_on.set()
+        assert [running.result(), waiting.result(), version_of(client)] == ["1", "1", "2"]
 
 
 def test_a_damaged_version_is_refused_and_the_old_one_stays(
