@@ -20,6 +20,7 @@ from clozeline.cli.plan_tables import size_of
 from clozeline.errors import ParamsError
 from clozeline.params import SIZE_NAMES, read_params
 from clozeline.planning.counting import ParameterCount, outline
+from clozeline.planning.serving import served_families
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -153,13 +154,29 @@ def test_a_family_that_leaves_by_no_graph_is_refused_before_anything_is_built(pr
     assert "/tmp" not in str(error)
 
 
+def told_by_the_readme() -> dict[str, list[str]]:
+    """By family the figures of its row, one column after the other; of most, in fp32, fp16 and INT8."""
+    readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
+    _, found, table = readme.partition("\n| family | mini: file, MiB | memory, MiB | one text, ms |")
+    assert found
+    rows = [line.strip("| ").split(" | ") for line in table.partition("\n\n")[0].splitlines()[2:]]
+    return {family: columns for family, *columns in rows}
+
+
+def test_the_readme_tells_of_every_family_that_is_served_in_every_precision() -> None:
+    told = told_by_the_readme()
+    assert list(told) == served_families()
+    assert {len([float(figure) for figure in column.split(" / ")]) for row in told.values() for column in row} == {3}
+
+
 @pytest.mark.slow
 def test_what_serving_costs_is_measured_on_graphs_of_every_precision(project: Path) -> None:
-    options = "--serving --family bert --size mini --vocab-size 300"
+    options = "--serving --family bert --size mini"
     result = CliRunner().invoke(app, ["plan", *options.split()], catch_exceptions=False)
     rows = [line.split() for line in result.stdout.splitlines() if line.split()[:1] == ["bert"]]
     assert [row[1] for row in rows] == ["fp32", "fp16", "INT8"]
     files, memory, text, batch = (np.array([float(row[place]) for row in rows]) for place in (2, 4, 6, 8))
+    assert [f"{size:.1f}" for size in files] == told_by_the_readme()["bert"][0].split(" / ")
     assert 0.45 < files[1] / files[0] < 0.65
     assert files[2] < files[1]
     assert (memory > files).all()
