@@ -1,7 +1,8 @@
 """`make test-clients`: clients whose pins exclude ours ask a server of ours, from an environment of their own.
 
 `python -m tests.clients PYTHON`: PYTHON has what requirements.lock beside this file names, and no Clozeline. First
-pytest runs the tests of Hugging Face's client, then schemathesis asks what our OpenAPI document allows and forbids.
+pytest runs the tests of Hugging Face's client, then schemathesis asks what our OpenAPI document allows and forbids;
+last, of a server with keys, whether each route wants one as the document says.
 """
 
 import os
@@ -10,6 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+import httpx
+
+from clozeline.serving.access import ApiKeys
 from clozeline.serving.app import create_app
 from clozeline.serving.catalogue import Catalogue
 from clozeline.serving.loading import open_source
@@ -44,6 +48,7 @@ SCHEMATHESIS = ["schemathesis.cli", "--config-file", str(Path(__file__).with_nam
 _TENSORS = ["--include-path-regex", "^/v2/models/"]
 ASKED = {"encoder": [], "ranker": _TENSORS, "names": _TENSORS, "reader": _TENSORS}
 """Of which models a path may name one, and what is asked with it: in tensors, each kind is asked otherwise."""
+KEY = "a-key-of-some-length"
 
 
 def main(python: str) -> int:
@@ -52,23 +57,35 @@ def main(python: str) -> int:
         dist = Path(folder) / "dist"
         for name, write in MODELS.items():
             write(dist / name)
-        service = Service(Capacity(num_workers=1))
-        sources = parse_sources([str(dist / name) for name in MODELS])
-        service.open(Catalogue([open_source(source, "int8") for source in sources]))
-        with run_app(create_app(service)) as client:
-            url = str(client.base_url)
-            environment = {**os.environ, "CLOZELINE_URL": url}
-            versions = {card["name"]: card["version"] for card in client.get("/models").json()["models"]}
-            commands: list[tuple[list[str], Path, dict[str, str]]] = [([*PYTEST, TESTS], PROJECT, {})]
+        with run_app(create_app(_service(dist))) as client:
+            failed = [_run([python, "-m", *PYTEST, TESTS], PROJECT, client)]
             for model, only in ASKED.items():
-                generated = ["run", f"{url}/openapi.json", "--checks", "all", "--no-color", *only]
-                named = {"CLOZELINE_MODEL": model, "CLOZELINE_VERSION": versions[model]}
-                commands.append(([*SCHEMATHESIS, *generated], Path(folder), named))
-            failed = [
-                subprocess.run([python, "-m", *command], cwd=where, env=environment | named).returncode
-                for command, where, named in commands
-            ]
-            return int(any(failed))
+                failed.append(_run([python, "-m", *_generated(client, "all"), *only], dist, client, model))
+        with run_app(create_app(_service(dist), ApiKeys.of([KEY]))) as client:
+            client.headers["authorization"] = f"Bearer {KEY}"
+            # Told of a header that every request is to have, it wants those that no document names to be refused: of
+            # its checks, only the one that has nothing to do where there are no keys. It knows that header in capitals.
+            keyed = [*_generated(client, "ignored_auth"), "--header", f"Authorization: Bearer {KEY}"]
+            failed.append(_run([python, "-m", *keyed], dist, client))
+    return int(any(failed))
+
+
+def _service(dist: Path) -> Service:
+    service = Service(Capacity(num_workers=1))
+    sources = parse_sources([str(dist / name) for name in MODELS])
+    service.open(Catalogue([open_source(source, "int8") for source in sources]))
+    return service
+
+
+def _generated(client: httpx.Client, checks: str) -> list[str]:
+    return [*SCHEMATHESIS, "run", f"{client.base_url}/openapi.json", "--checks", checks, "--no-color"]
+
+
+def _run(command: list[str], where: Path, client: httpx.Client, model: str = "encoder") -> int:
+    """The exit code of `command`, which is told where the server is, and of a model to name in paths."""
+    versions = {card["name"]: card["version"] for card in client.get("/models").json()["models"]}
+    told = {"CLOZELINE_URL": str(client.base_url), "CLOZELINE_MODEL": model, "CLOZELINE_VERSION": versions[model]}
+    return subprocess.run(command, cwd=where, env=os.environ | told).returncode
 
 
 if __name__ == "__main__":

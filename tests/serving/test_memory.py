@@ -130,6 +130,13 @@ def serve(dist: Path, heads: Path, tmp_path: Path) -> Iterator[Serve]:
     server.process.communicate()
 
 
+def resident_bytes(client: httpx.Client) -> float:
+    """Of the server, as it says itself."""
+    found = re.search(r"^process_resident_memory_bytes (\S+)$", client.get("/metrics").text, re.MULTILINE)
+    assert found
+    return float(found[1])
+
+
 @pytest.mark.slow
 def test_memory_stays_where_it_was_after_ten_thousand_random_requests(serve: Serve) -> None:
     url = serve.url()
@@ -138,12 +145,11 @@ def test_memory_stays_where_it_was_after_ten_thousand_random_requests(serve: Ser
     with closing(Pipelined(url)) as connection, httpx.Client(base_url=url, trust_env=False) as client:
         requests = Requests(client)
         for number in range(0, NUM_REQUESTS, AT_ONCE):
+            if number % 1_000 < AT_ONCE and number >= WARM_UP:
+                resident.append(resident_bytes(client))
             routes, sent = zip(*(requests.any() for _ in range(AT_ONCE)), strict=True)
             answered.update(zip(routes, connection.statuses(list(sent)), strict=True))
-            if number % 1_000 < AT_ONCE and number >= WARM_UP:
-                found = re.search(r"^process_resident_memory_bytes (\S+)$", client.get("/metrics").text, re.MULTILINE)
-                assert found
-                resident.append(float(found[1]))
+        resident.append(resident_bytes(client))
     serve.process.send_signal(signal.SIGTERM)
     assert serve.end()[0] == 0
     assert {status for _, status in answered} <= {200, 400, 404, 422}
