@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 import httpx
 import numpy as np
 import pytest
+from fastapi import routing
 from starlette.types import ASGIApp
 
 from clozeline.inference.encoder import Encoder
@@ -45,6 +46,14 @@ def test_the_server_is_live_but_not_ready_until_its_models_are_loaded(serving: S
         service.open(catalogue)
         assert client.get("/health/ready").json() == {"status": "ready"}
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200
+
+
+def test_no_request_waits_until_the_routes_are_worked_out(serving: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a quarter of a second, and the loop answers nobody meanwhile: `/docs` stands behind all other routes."""
+    app = create_app(Service(Capacity(num_workers=1)))
+    monkeypatch.setattr(routing, "get_dependant", raising(AssertionError("a route is worked out")))
+    with serving(app) as client:
+        assert client.get("/docs").status_code == 200
 
 
 def test_a_server_that_stops_answers_what_it_has_accepted_and_sends_the_rest_away(

@@ -1,11 +1,13 @@
 """The ASGI application: routes, errors, limits and log around one `Service`."""
 
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from importlib.resources import files
 
 from fastapi import FastAPI, Request
+from fastapi.routing import iter_route_contexts
 from starlette.middleware import Middleware
 from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp
@@ -99,6 +101,8 @@ def create_app(service: Service, keys: ApiKeys | None = None, bounds: BodyBounds
     app.router.middleware_stack = direct(HeadRequests(app.router.middleware_stack), service)
     if keys and keys.digests:
         ask_for_keys(app.openapi(), OPEN_PATHS)
+    # FastAPI works out what its routes take when they are first gone through: here nobody waits for it.
+    deque(iter_route_contexts(app.routes), maxlen=0)
     return app
 
 
