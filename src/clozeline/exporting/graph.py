@@ -53,6 +53,7 @@ def write_graph(model: ModelProto, path: Path) -> None:
         path.write_bytes(model.SerializeToString(deterministic=True))
         return
     convert_model_to_external_data(model, all_tensors_to_one_file=True, location=data.name)
+    data.touch()  # onnx would make it for its owner alone: a server in a container is somebody else
     write_external_data_tensors(model, str(path.parent))
     path.write_bytes(model.SerializeToString(deterministic=True))
     onnx.checker.check_model(str(path), full_check=True)
