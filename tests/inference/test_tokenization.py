@@ -49,6 +49,22 @@ def test_masks_are_where_the_text_has_them(tokenizer: TextTokenizer) -> None:
     assert text.mask_spans == ((0, 6), (9, 15))
 
 
+def test_a_mask_is_one_however_it_is_written(encoder_package: Path, tmp_path: Path) -> None:
+    saved = (encoder_package / FILES.tokenizer).read_text(encoding="utf-8").replace("[MASK]", "mask")
+    (tmp_path / "tokenizer.json").write_text(saved, encoding="utf-8")
+    tokenizer = TextTokenizer(tmp_path / "tokenizer.json", max_length=8, mask_id=MASK)
+    read = tokenizer.tokenize(["a mask", "a MASK", "a MASK"], truncate=False)
+    assert [text.mask_spans for text in read] == [((2, 6),)] * 3
+
+
+def test_texts_keep_their_order_whether_their_words_are_known_or_not(tokenizer: TextTokenizer) -> None:
+    tokenizer.tokenize(["the list"], truncate=False)
+    given = ["list", ("the", "list"), "[MASK]", "the list", "a b c d e f g h i", "open"]
+    alone = [tokenizer.tokenize([one], truncate=True)[0].ids_L.tolist() for one in given]
+    assert [text.ids_L.tolist() for text in tokenizer.tokenize(given, truncate=True)] == alone
+    assert len({tuple(ids) for ids in alone}) == len(given)
+
+
 @pytest.mark.parametrize(("token", "filled"), [("the", "Is the Model"), ("##s", "Iss Model"), ("##", "Is ## Model")])
 def test_a_token_takes_the_place_of_the_mask_and_a_piece_joins_the_word_before(
     tokenizer: TextTokenizer, token: str, filled: str

@@ -9,35 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from clozeline.params import TokenizeParams
 from clozeline.tokens import word_cache
-from clozeline.tokens.vocabularies import learn
 from clozeline.tokens.word_cache import WordCache
 from clozeline.word_hashes import word_hashes
-
-ODD = "=\u0338?{`aéb 東É\u0301\n\t\r\x0b\x0c\x1c\x1f\x85\xa0\u200b\u2028\u3000▁'sĠ½¨ﷺ,.(MASK]0१\ufffd\x00\U0001f600İΣς"
-ALGORITHMS = ("wordpiece", "bpe", "unigram")
-odd_texts = st.lists(st.text(st.sampled_from(ODD + "    \n\nabab"), max_size=30), max_size=6)
+from tests.odd_texts import ALGORITHMS, learned_tokenizer, odd_text
 
 
 @pytest.fixture(scope="module")
 def learned(texts: list[str]) -> dict[str, Tokenizer]:
-    def tokenizer(algorithm: str, lowercase: bool) -> Tokenizer:
-        params = TokenizeParams.model_validate(
-            {
-                "algorithm": algorithm,
-                "existing": None,
-                "vocab_size": 400,
-                "min_frequency": 2,
-                "lowercase": lowercase,
-                "shard_tokens": 5000,
-            }
-        )
-        tokenizer = learn(params, lambda: iter([[*texts, ODD, ODD]]))
+    def tokenizer(algorithm: str) -> Tokenizer:
+        tokenizer = learned_tokenizer(algorithm, texts)
         tokenizer.encode_special_tokens = True
         return tokenizer
 
-    return {algorithm: tokenizer(algorithm, algorithm != "bpe") for algorithm in ALGORITHMS}
+    return {algorithm: tokenizer(algorithm) for algorithm in ALGORITHMS}
 
 
 def assert_same_as_whole_texts(tokenizer: Tokenizer, texts: Sequence[str], cache: WordCache | None = None) -> None:
@@ -48,7 +33,7 @@ def assert_same_as_whole_texts(tokenizer: Tokenizer, texts: Sequence[str], cache
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@given(texts=odd_texts)
+@given(texts=st.lists(odd_text, max_size=6))
 @settings(max_examples=300, deadline=None)
 def test_odd_texts_are_encoded_as_wholes_are(learned: dict[str, Tokenizer], algorithm: str, texts: list[str]) -> None:
     assert_same_as_whole_texts(learned[algorithm], texts)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
 from clozeline.inference.errors import NotUnicodeError, TextTooLongError
+from clozeline.inference.known_words import KnownWords
 
 Given = str | tuple[str, str]
 """One text, or two that are read together."""
@@ -75,6 +76,7 @@ class TextTokenizer:
         self._cut.enable_truncation(max_length)
         self._cutters: OrderedDict[tuple[int, int, bool], Tokenizer] = OrderedDict()
         self._cutters_lock = Lock()
+        self._known_words = KnownWords.of(self._whole)
         self._continuing: str = getattr(self._whole.model, "continuing_subword_prefix", None) or ""
         self._max_length = max_length
         self._mask_id = mask_id
@@ -99,14 +101,15 @@ class TextTokenizer:
         Raises:
             TextError: naming the text (counted from 0) that is too long, or is no valid Unicode.
         """
-        encodings = self._encode(texts)
-        read = [self._tokenized(encoding) for encoding in encodings]
-        for number, encoding in self._too_long(encodings):
+        for number, text in enumerate(texts):
+            _check_unicode(number, text)
+        read = self._read(texts)
+        for number in [number for number, whole in enumerate(read) if len(whole) > self._max_length]:
             if not truncate:
                 raise TextTooLongError(
                     "is too long for the model",
                     number=number,
-                    given=f"{len(encoding.ids):,} tokens: {' '.join(_parts(texts[number]))[:60]!r}…",
+                    given=f"{len(read[number]):,} tokens: {' '.join(_parts(texts[number]))[:60]!r}…",
                     expected=f"at most {self._max_length:,} tokens, special tokens among them",
                     do="split the text, or ask for truncation (its end is then not read)",
                 )
@@ -207,8 +210,19 @@ class TextTokenizer:
         encodings: list[Encoding] = self._whole.encode_batch(list(texts), add_special_tokens=add_special_tokens)
         return encodings
 
-    def _too_long(self, encodings: Sequence[Encoding]) -> Iterator[tuple[int, Encoding]]:
-        return ((n, encoding) for n, encoding in enumerate(encodings) if len(encoding) > self._max_length)
+    def _read(self, texts: Sequence[Given]) -> list[TokenizedText]:
+        """Each whole text: from words that are known, and those of which they are not all at once."""
+        found = [self._from_words(text) for text in texts]
+        rest = [text for text, tokens in zip(texts, found, strict=True) if tokens is None]
+        encoded = map(self._tokenized, self._whole.encode_batch(rest)) if rest else iter(())
+        return [next(encoded) if tokens is None else tokens for tokens in found]
+
+    def _from_words(self, text: Given) -> TokenizedText | None:
+        """None: `text` has to be encoded, be it for the places of its masks."""
+        if self._known_words is None or not isinstance(text, str):
+            return None
+        ids = self._known_words.ids(text)
+        return None if ids is None or self._mask_id in ids else TokenizedText(np.array(ids, dtype=np.int64), ())
 
     def _tokenized(self, encoding: Encoding) -> TokenizedText:
         ids: list[int] = encoding.ids

@@ -6,11 +6,7 @@ stands around them, a text's ids are its words' ids back to back, and words can 
 Shapes: D texts, N their tokens, W words of all texts, U distinct words, K words of the cache by their hashes.
 """
 
-import json
-import re
-import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Self
 
@@ -20,16 +16,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
+from clozeline import word_independence
 from clozeline.byte_words import ByteClasses, CutTexts
 from clozeline.tokens.word_encoding import Encoded, encode_each, encode_joined
 from clozeline.word_hashes import word_hashes
+from clozeline.word_independence import (
+    BEFORE_BLANKS,
+    MARK,
+    ONLY_PYTHON_SAYS_SPACE,
+    PUNCTUATION,
+    PUNCTUATION_BLANKS,
+    WORD_BLANKS,
+)
 
 Cut = Callable[[Any], CutTexts]
 """Of an Arrow array of texts."""
 Encode = Callable[[Tokenizer, Sequence[str]], Encoded]
-
-BLANKS = r"\s+"
-"""What the Unigram tokenizer makes one space of."""
 
 _MOST_WORDS = 2**17
 _MOST_WORD_BYTES = 2**22
@@ -48,8 +50,7 @@ class WordCache:
     @classmethod
     def create(cls, tokenizer: Tokenizer) -> Self:
         """A cache for `tokenizer`; where words are not independent of each other, a whole text is one word."""
-        kind = _independence_of(tokenizer)
-        return cls(tokenizer, kind.cut, kind.encode) if kind else cls(tokenizer, _whole, encode_each)
+        return cls(tokenizer, *_WAYS[word_independence.cut_of(tokenizer)])
 
     def __len__(self) -> int:
         return len(self._words)
@@ -106,36 +107,17 @@ class WordCache:
         self._ordinal_K = np.insert(self._ordinal_K, at_K[is_new_K], len(self) + first_K[is_new_K])
 
 
-_AT_BLANKS = ByteClasses.of(blanks=" \n")
-_AT_PUNCTUATION = ByteClasses.of(blanks=" \t\n\r", alone=string.punctuation)
-
-
-def _cut_at_blanks(texts_D: Any) -> CutTexts:
-    """For tokenizers that throw whitespace away."""
-    return _AT_BLANKS.cut(texts_D)
-
-
-def _cut_at_punctuation(texts_D: Any) -> CutTexts:
-    """For BERT's pre-tokenizer, to which each ASCII punctuation mark is a word; other marks stay inside their word."""
-    return _AT_PUNCTUATION.cut(texts_D)
+_AT_BLANKS = ByteClasses.of(blanks=WORD_BLANKS)
+_AT_PUNCTUATION = ByteClasses.of(blanks=PUNCTUATION_BLANKS, alone=PUNCTUATION)
 
 
 def _cut_at_blanks_unless_marked(texts_D: Any) -> CutTexts:
-    """For Metaspace, which puts a mark before a word unless a mark stands there already, be it the text's own."""
-    return _AT_BLANKS.cut(texts_D, pc.match_substring(texts_D, "▁").to_numpy(zero_copy_only=False))
-
-
-_BEFORE_BLANKS = re.compile(r"\s*\S+|\s+")
-_ONLY_PYTHON_SAYS_SPACE = re.compile(r"[\x1c-\x1f]")
+    return _AT_BLANKS.cut(texts_D, pc.match_substring(texts_D, MARK).to_numpy(zero_copy_only=False))
 
 
 def _cut_before_blanks(texts_D: Any) -> CutTexts:
-    """For GPT-2's pattern, where spaces belong to the word after them and no match goes from a letter into a space."""
     return _spelled(
-        [
-            [text] if _ONLY_PYTHON_SAYS_SPACE.search(text) else _BEFORE_BLANKS.findall(text)
-            for text in texts_D.to_pylist()
-        ]
+        [[text] if ONLY_PYTHON_SAYS_SPACE.search(text) else BEFORE_BLANKS.findall(text) for text in texts_D.to_pylist()]
     )
 
 
@@ -149,86 +131,10 @@ def _spelled(words_D: list[list[str]]) -> CutTexts:
     return CutTexts(words_W.dictionary, words_W.indices.to_numpy(), num_words_D)
 
 
-@dataclass(frozen=True)
-class _Independence:
-    """A kind of tokenizer for which `cut` gives words that are encoded alike alone and in a text."""
-
-    pre_tokenizers: Sequence[Mapping[str, object]]
-    """What the tokenizer.json must say of each, at least."""
-    normalizers: frozenset[object]
-    """Other ones may look across the cut."""
-    needed_normalizers: frozenset[object]
-    cut: Cut
-    encode: Encode
-
-
-_CHARACTERWISE: frozenset[object] = frozenset({"NFC", "NFD", "Lowercase"})
-
-# The first row that fits is taken.
-_INDEPENDENT = (
-    # Without NFC, which makes one character of = and a stroke after it.
-    _Independence(
-        [{"type": "BertPreTokenizer"}],
-        frozenset({"BertNormalizer", "NFD", "Lowercase", "StripAccents"}),
-        frozenset(),
-        _cut_at_punctuation,
-        encode_joined,
-    ),
-    _Independence(
-        [{"type": "BertPreTokenizer"}],
-        _CHARACTERWISE | {"BertNormalizer", "NFKC", "NFKD", "StripAccents"},
-        frozenset(),
-        _cut_at_blanks,
-        encode_joined,
-    ),
-    _Independence(
-        [{"type": "ByteLevel", "add_prefix_space": False, "use_regex": True}],
-        _CHARACTERWISE,
-        frozenset(),
-        _cut_before_blanks,
-        encode_each,
-    ),
-    # Replace is the one of our own Unigram: it makes one space of any white space, and Strip takes it off the ends.
-    _Independence(
-        [
-            {"type": "Metaspace", "prepend_scheme": "always", "split": True},
-            {"type": "Punctuation", "behavior": "Isolated"},
-        ],
-        _CHARACTERWISE | {"NFKC", "Replace", "Strip"},
-        frozenset({"Replace", "Strip"}),
-        _cut_at_blanks_unless_marked,
-        encode_each,
-    ),
-)
-
-
-def _independence_of(tokenizer: Tokenizer) -> _Independence | None:
-    description = json.loads(tokenizer.to_str())
-    if not all(token["special"] for token in description["added_tokens"]):
-        return None
-    pre_tokenizers = _steps(description["pre_tokenizer"], "pretokenizers")
-    found = frozenset(_normalizer_type(step) for step in _steps(description["normalizer"], "normalizers"))
-    for kind in _INDEPENDENT:
-        if _are(pre_tokenizers, kind.pre_tokenizers) and kind.needed_normalizers <= found <= kind.normalizers:
-            return kind
-    return None
-
-
-def _steps(description: dict[str, Any] | None, key: str) -> list[dict[str, Any]]:
-    """A component of a tokenizer.json as the list of its steps, sequences in sequences unfolded."""
-    if description is None:
-        return []
-    if description["type"] != "Sequence":
-        return [description]
-    return [step for part in description[key] for step in _steps(part, key)]
-
-
-def _are(found: Sequence[Mapping[str, object]], wanted: Sequence[Mapping[str, object]]) -> bool:
-    return len(found) == len(wanted) and all(
-        want.items() <= step.items() for step, want in zip(found, wanted, strict=True)
-    )
-
-
-def _normalizer_type(step: Mapping[str, object]) -> object:
-    is_other_replace = step["type"] == "Replace" and step["pattern"] != {"Regex": BLANKS}
-    return "another Replace" if is_other_replace else step["type"]
+_WAYS: Mapping[word_independence.Cut | None, tuple[Cut, Encode]] = {
+    "at punctuation": (_AT_PUNCTUATION.cut, encode_joined),
+    "at blanks": (_AT_BLANKS.cut, encode_joined),
+    "at blanks unless marked": (_cut_at_blanks_unless_marked, encode_each),
+    "before blanks": (_cut_before_blanks, encode_each),
+    None: (_whole, encode_each),
+}

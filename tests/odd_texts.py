@@ -1,0 +1,28 @@
+"""Texts of characters that tokenizers treat in a way of their own, and tokenizers of each algorithm that know them."""
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+
+from clozeline.params import TokenizeParams
+from clozeline.tokens.vocabularies import learn
+
+ODD = "=\u0338?{`aéb 東É\u0301\n\t\r\x0b\x0c\x1c\x1f\x85\xa0\u200b\u2028\u3000▁'sĠ½¨ﷺ,.(MASK]0१\ufffd\x00\U0001f600İΣς"
+ALGORITHMS = ("wordpiece", "bpe", "unigram")
+odd_text = st.text(st.sampled_from(ODD + "    \n\nabab"), max_size=30)
+
+
+def learned_tokenizer(algorithm: str, texts: Sequence[str]) -> Tokenizer:
+    """Of 400 tokens, from `texts` and the odd characters; all but BPE's is lowercase."""
+    params = TokenizeParams.model_validate(
+        {
+            "algorithm": algorithm,
+            "existing": None,
+            "vocab_size": 400,
+            "min_frequency": 2,
+            "lowercase": algorithm != "bpe",
+            "shard_tokens": 5000,
+        }
+    )
+    return learn(params, lambda: iter([[*texts, ODD, ODD]]))
