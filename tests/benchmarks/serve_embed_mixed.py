@@ -1,11 +1,12 @@
 """Texts of mixed lengths embedded in a second, against sentence-transformers with `backend="onnx"` in INT8.
 
-all-MiniLM-L6-v2 on both sides, the same weights, in process, the same number of threads, nothing cached, one call that
-does not count before. Ours is the scheduler of the server: the texts come as requests of 32 and are tokenized as they
-come, while workers with one thread each run what is of nearly the same length. Theirs is `encode` of all texts with
-its own sorting and batches of 32, one session with as many threads, and a tokenizer that spreads a batch over as many
-where that is faster, which is tried first; of its two INT8 presets the better one counts.
-The cosine says how near the two sides' embeddings are, and theirs in fp32 is what both are compared with.
+all-MiniLM-L6-v2 on both sides, the same weights, in process, the same number of threads, no answer kept; each round has
+texts of its own, and one call with others comes before that does not count. Ours is the scheduler of the server: the
+texts come as requests of 32 and are tokenized as they come, while workers with one thread each run what is of nearly
+the same length. Theirs is `encode` of all texts with its own sorting and batches of 32, one session with as many
+threads, and a tokenizer that spreads a batch over as many where that is faster, which is tried first; of its two INT8
+presets the better one counts. The cosine says how near the two sides' embeddings are, and theirs in fp32 is what both
+are compared with.
 
 What sorts 512 texts pads little. A second measurement (`…_in_requests`) has both sides called with 32 texts at a time,
 as they come, each call after the answer to the one before: one batch of theirs, padded to its longest text.
@@ -41,8 +42,9 @@ def main() -> None:
         f"cosine_with_fp32_{name}": cosine(side(texts), exact) for name, side in {"ours": ours, **theirs}.items()
     }
     facts |= {f"theirs_{preset}_tokenizes_in_parallel": in_parallel for preset, (_, in_parallel) in best.items()}
-    rounds, of_presets = _in_turn(ours, theirs, texts, chosen.rounds, in_a_call=len(texts))
-    in_requests, of_presets_in_requests = _in_turn(ours, theirs, texts, chosen.rounds, in_a_call=REQUEST_TEXTS)
+    draws = [mixed_texts(chosen.texts, draw) for draw in range(1, 2 * chosen.rounds + 1)]
+    rounds, of_presets = _in_turn(ours, theirs, draws[: chosen.rounds], in_a_call=chosen.texts)
+    in_requests, of_presets_in_requests = _in_turn(ours, theirs, draws[chosen.rounds :], in_a_call=REQUEST_TEXTS)
     facts |= in_requests.facts("in_requests", higher_is_better=True)
     facts |= of_presets.facts() | of_presets_in_requests.facts("_in_requests")
     finish(
@@ -59,12 +61,15 @@ def main() -> None:
 
 
 def _in_turn(
-    ours: Embed, theirs: Mapping[str, Embed], texts: Sequence[str], num_rounds: int, *, in_a_call: int
+    ours: Embed, theirs: Mapping[str, Embed], draws: Sequence[Sequence[str]], *, in_a_call: int
 ) -> tuple[Rounds, BestOf]:
-    """Ours and the better preset of theirs in each round; and both presets."""
-    speed = partial(texts_per_second, texts=texts, in_a_call=in_a_call)
+    """Ours and the better preset of theirs in each round, which has a draw of texts; and both presets."""
+
+    def speed(embed: Embed, number: int) -> float:
+        return texts_per_second(embed, draws[number], in_a_call=in_a_call)
+
     presets = BestOf({preset: partial(speed, embed) for preset, embed in theirs.items()}, higher_is_better=True)
-    return alternate(lambda _: speed(ours), presets, num_rounds, f"texts/s, {in_a_call} in a call"), presets
+    return alternate(partial(speed, ours), presets, len(draws), f"texts/s, {in_a_call} in a call"), presets
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """Texts of mixed lengths embedded in a second, against sentence-transformers as it comes: torch, in fp32.
 
-all-MiniLM-L6-v2 on both sides, the same weights, in process, the same number of threads, nothing cached, one call that
-does not count before. Ours is the scheduler of the server over its INT8 graph: the texts come as requests of 32 and are
-tokenized as they come, while workers with one thread each run what is of nearly the same length. Theirs is `encode` of
-all texts with its own sorting and batches of 32, and a tokenizer that spreads a batch over as many threads where that
-is faster, which is tried first. A second measurement (`…_in_requests`) has both sides called with 32 texts at a time,
-each call after the answer to the one before. The cosine says how near the two sides' embeddings are.
+all-MiniLM-L6-v2 on both sides, the same weights, in process, the same number of threads, no answer kept; each round has
+texts of its own, and one call with others comes before that does not count. Ours is the scheduler of the server over
+its INT8 graph: the texts come as requests of 32 and are tokenized as they come, while workers with one thread each run
+what is of nearly the same length. Theirs is `encode` of all texts with its own sorting and batches of 32, and a
+tokenizer that spreads a batch over as many threads where that is faster, which is tried first. A second measurement
+(`…_in_requests`) has both sides called with 32 texts at a time, each call after the answer to the one before. The
+cosine says how near the two sides' embeddings are.
 """
 
 import argparse
@@ -37,9 +38,10 @@ def main() -> None:
     theirs = tokenizing(theirs_alone, in_parallel)
     facts = {"cosine_of_both": cosine(ours(texts), theirs(texts)), "texts": len(texts)} | verdict(models.ours)
     facts |= {"theirs_tokenizes_in_parallel": in_parallel}
+    draws = [mixed_texts(chosen.texts, draw) for draw in range(1, 2 * chosen.rounds + 1)]
     rounds, in_requests = (
-        alternate(*(partial(_speed, embed, texts, each) for embed in (ours, theirs)), chosen.rounds, "texts/s")
-        for each in (len(texts), REQUEST_TEXTS)
+        alternate(*(partial(_speed, embed, of_rounds, each) for embed in (ours, theirs)), chosen.rounds, "texts/s")
+        for of_rounds, each in ((draws[: chosen.rounds], chosen.texts), (draws[chosen.rounds :], REQUEST_TEXTS))
     )
     finish(
         Comparison(
@@ -54,8 +56,8 @@ def main() -> None:
     )
 
 
-def _speed(embed: Embed, texts: Sequence[str], in_a_call: int, _: int) -> float:
-    return texts_per_second(embed, texts, in_a_call=in_a_call)
+def _speed(embed: Embed, draws: Sequence[Sequence[str]], in_a_call: int, number: int) -> float:
+    return texts_per_second(embed, draws[number], in_a_call=in_a_call)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,9 @@ clients that send their next as soon as they are answered, over the loopback fro
 worker thread for each core. Theirs is comparison/sentence_server.py, once as one process with as many threads and once
 as a process for each core with one thread: the better one counts in each round. Each runs the INT8 preset that answers
 these texts sooner in so many threads on this machine, and its tokenizer has as many where that is faster: both are
-tried first, in process. Nothing is cached; 32 requests come before that do not count. Percentiles are of the latency
-that clients see; `closed_p99_is_lower` says whether ours is below theirs, in the set-up of theirs where it is lowest.
+tried first, in process. No answer is kept; each round has texts of its own, and 32 requests come before that do not
+count. Either server writes a line for each request. Percentiles are of the latency that clients see;
+`closed_p99_is_lower` says whether ours is below theirs, in the set-up of theirs where it is lowest.
 
 Then, in as many rounds, requests arrive at moments that no answer changes (a Poisson process, the same for both sides):
 at 70 % of what the slower side answered before. Here latency counts from the moment at which a request was due,
@@ -36,11 +37,12 @@ def main() -> None:
     chosen = parser.parse_args()
     num_threads = available_cores()
     tokenize_as_the_server(num_threads)
-    models, texts = sentence_models(), mixed_texts(chosen.requests)
-    bodies = [json.dumps({"inputs": [text]}).encode() for text in texts]
-    in_threads, in_processes = (
-        FasterPreset.measured(models, threads_each, texts[:_PROBED]) for threads_each in (num_threads, 1)
-    )
+    models, texts = sentence_models(), mixed_texts(_PROBED)
+
+    def bodies(draw: int) -> list[bytes]:
+        return [json.dumps({"inputs": [text]}).encode() for text in mixed_texts(chosen.requests, draw)]
+
+    in_threads, in_processes = (FasterPreset.measured(models, threads_each, texts) for threads_each in (num_threads, 1))
     facts = verdict(models.ours) | in_threads.facts("fastapi_threads") | in_processes.facts("fastapi_processes")
     with (
         servers.ours(models, num_threads) as ours,

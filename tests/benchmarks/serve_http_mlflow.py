@@ -5,8 +5,9 @@ all-MiniLM-L6-v2 on both sides, the same weights; the same requests to /invocati
 a worker thread for each core. Theirs is MLflow's own flavor of sentence-transformers (torch, fp32), once as one process
 with as many threads and once as a process for each core with one thread: the better one counts in each round. Its
 tokenizer has as many threads where a text is embedded sooner then, which is tried first, in process. Beside it is told,
-and does not count, what `mlflow models serve` makes of our INT8 graph, in a process for each core. Nothing is cached;
-32 requests come before that do not count. Percentiles are of the latency that clients see.
+and does not count, what `mlflow models serve` makes of our INT8 graph, in a process for each core. No answer is kept;
+each round has texts of its own, and 32 requests come before that do not count. Percentiles are of the latency that
+clients see.
 
 Then, in as many rounds, requests arrive at moments that no answer changes (a Poisson process, the same for both sides):
 at 70 % of what the slower side answered before. Here latency counts from the moment at which a request was due,
@@ -24,6 +25,8 @@ from comparison.sentences import mixed_texts, sentence_models, theirs_torch
 from comparison.tokenizing import at_its_best, tokenize_as_the_server
 from comparison.verdict import verdict
 
+_PROBED = 1
+
 
 def main() -> None:
     report_progress()
@@ -33,9 +36,12 @@ def main() -> None:
     chosen = parser.parse_args()
     num_threads = available_cores()
     tokenize_as_the_server(num_threads)
-    models, texts = sentence_models(), mixed_texts(chosen.requests)
-    bodies = [json.dumps({"inputs": [text]}).encode() for text in texts]
-    in_parallel = at_its_best(theirs_torch(num_threads), texts[:1])[1]
+    models, texts = sentence_models(), mixed_texts(_PROBED)
+
+    def bodies(draw: int) -> list[bytes]:
+        return [json.dumps({"inputs": [text]}).encode() for text in mixed_texts(chosen.requests, draw)]
+
+    in_parallel = at_its_best(theirs_torch(num_threads), texts)[1]
     flavor, our_graph = servers.their_mlflow_model(), servers.our_mlflow_model(models)
     with (
         servers.ours(models, num_threads) as ours,

@@ -60,15 +60,15 @@ def test_the_side_that_goes_first_changes_with_every_round(alternation: ModuleTy
     assert rounds == alternation.Rounds(ours=(0, 1, 2), theirs=(10, 11, 12))
 
 
-@pytest.mark.parametrize(("higher_is_better", "rounds"), [(True, (5.0, 9.0)), (False, (1.0, 2.0))])
+@pytest.mark.parametrize(("higher_is_better", "rounds"), [(True, (5.0, 109.0)), (False, (1.0, 102.0))])
 def test_of_several_set_ups_of_theirs_the_best_counts_in_each_round(
     alternation: ModuleType, higher_is_better: bool, rounds: tuple[float, ...]
 ) -> None:
     given = {"one": iter([1.0, 9.0]), "other": iter([5.0, 2.0])}
-    setups = {name: lambda values=values: next(values) for name, values in given.items()}
+    setups = {name: lambda number, values=values: next(values) + 100 * number for name, values in given.items()}
     best = alternation.BestOf(setups, higher_is_better=higher_is_better)
     assert (best(0), best(1)) == rounds
-    assert best.facts("_x") == {"theirs_one_x": [1.0, 9.0], "theirs_other_x": [5.0, 2.0]}
+    assert best.facts("_x") == {"theirs_one_x": [1.0, 109.0], "theirs_other_x": [5.0, 102.0]}
 
 
 @pytest.mark.parametrize(("higher_is_better", "ratio"), [(True, 4.0), (False, 0.25)])

@@ -208,21 +208,23 @@ def test_a_comparison_tells_of_both_loops_and_both_sides_get_the_same_moments(
         4: 0.1,
     }  # seconds: the set-up that answers most is not the one where 99 % wait least
     sent: list[tuple[int, tuple[float, ...]]] = []
+    draws: list[tuple[int, bytes]] = []
+
+    def load(port: int, path: str, bodies: Any, at_once: int) -> Any:
+        draws.append((port, bodies[0]))
+        return closed.Load(len(bodies) / of_port[port], (waits[port],) * len(bodies))
 
     def open_load(port: int, path: str, bodies: Any, due_seconds: tuple[float, ...], *, num_connections: int) -> Any:
         sent.append((port, due_seconds))
+        draws.append((port, bodies[0]))
         return opened.OpenLoad(1.0, (0.1 * port,) * len(bodies), port, 2 * port, (0.001,))
 
-    monkeypatch.setattr(
-        over_http,
-        "load",
-        lambda port, path, bodies, at_once: closed.Load(len(bodies) / of_port[port], (waits[port],) * len(bodies)),
-    )
+    monkeypatch.setattr(over_http, "load", load)
     monkeypatch.setattr(over_http, "open_load", open_load)
     done = over_http.compare(
         "some",
         2.0,
-        over_http.Asked("/embed", numbered(50)),
+        over_http.Asked("/embed", lambda draw: [b"%d" % draw] * 50),
         1,
         {"threads": 2, "processes": 3},
         beside={"other": 4},
@@ -232,6 +234,8 @@ def test_a_comparison_tells_of_both_loops_and_both_sides_get_the_same_moments(
     line = json.loads(done.json_line())
     assert (line["ratio"], line["ours_p95_ms"], line["open_arrivals_per_second"]) == (2.0, 500.0, 70.0)
     assert [port for port, _ in sent] == [1, 3, 3, 1]
+    assert [draw for port, draw in draws if port == 1] == [b"0", b"1", b"2", b"3", b"4"]
+    assert [draw for port, draw in draws if port == 3] == [b"0", b"1", b"2", b"3", b"4"]
     assert sent[0][1] == sent[1][1] == opened.arrivals(70.0, 50, 0)
     assert sent[2][1] == sent[3][1] == opened.arrivals(70.0, 50, 1)
     assert (line["open_ours_p50_ms"], line["open_processes_p99_ms"]) == (100.0, 300.0)

@@ -42,15 +42,15 @@ class Rounds:
 class BestOf:
     """A side with several set-ups: each is measured in every round, and the best of a round counts."""
 
-    def __init__(self, setups: Mapping[str, Callable[[], float]], *, higher_is_better: bool) -> None:
+    def __init__(self, setups: Mapping[str, Measure], *, higher_is_better: bool) -> None:
         self._setups = setups
         self._best = max if higher_is_better else min
         self.rounds: dict[str, list[float]] = {name: [] for name in setups}
         """What each gave, in the order of the rounds."""
 
-    def __call__(self, _: int) -> float:
+    def __call__(self, number: int) -> float:
         for name, measure in self._setups.items():
-            self.rounds[name].append(measure())
+            self.rounds[name].append(measure(number))
         return self._best(values[-1] for values in self.rounds.values())
 
     def facts(self, ending: str = "") -> dict[str, list[float]]:

@@ -5,8 +5,9 @@ First in a closed loop, then in an open one at a rate that both can answer, wher
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from types import MappingProxyType
 from typing import Any
@@ -29,7 +30,8 @@ class Asked:
     """What is sent to every server."""
 
     path: str
-    bodies: Sequence[bytes]
+    bodies: Callable[[int], Sequence[bytes]]
+    """Of a draw: 0 comes before what counts, and each round, closed or open, has one of its own."""
 
 
 _NONE: Mapping[str, int] = MappingProxyType({})
@@ -55,26 +57,27 @@ def compare(
     """
     loads: dict[str, list[Load]] = defaultdict(list)
 
-    def measured(side: str, port: int) -> Load:
-        loads[side].append(load(port, asked.path, asked.bodies, CONCURRENCY))
-        return loads[side][-1]
+    def measured(side: str, port: int, number: int) -> float:
+        loads[side].append(load(port, asked.path, draws[1 + number], CONCURRENCY))
+        return loads[side][-1].requests_per_second
 
-    def best_of_theirs(_: int) -> float:
+    def best_of_theirs(number: int) -> float:
         for side, port in beside.items():
-            measured(side, port)
-        return max(measured(side, port).requests_per_second for side, port in theirs.items())
+            measured(side, port, number)
+        return max(measured(side, port, number) for side, port in theirs.items())
 
+    draws = [asked.bodies(draw) for draw in range(1 + 2 * num_rounds)]
     for port in (ours, *theirs.values(), *beside.values()):
-        load(port, asked.path, asked.bodies[:_WARM_UP_REQUESTS], CONCURRENCY)
-    rounds = alternate(lambda _: measured("ours", ours).requests_per_second, best_of_theirs, num_rounds, "requests/s")
+        load(port, asked.path, draws[0][:_WARM_UP_REQUESTS], CONCURRENCY)
+    rounds = alternate(partial(measured, "ours", ours), best_of_theirs, num_rounds, "requests/s")
     speeds = {side: median(one.requests_per_second for one in some) for side, some in loads.items()}
     best = max(theirs, key=lambda side: speeds[side])
     per_second = OPEN_SHARE * min(speeds["ours"], speeds[best])
-    opened = _opened(asked, per_second, {"ours": ours, best: theirs[best]}, num_rounds)
+    opened = _opened(asked.path, draws[1 + num_rounds :], per_second, {"ours": ours, best: theirs[best]})
     _tell(loads, opened)
     told: dict[str, Any] = {
         **facts,
-        "requests": len(asked.bodies),
+        "requests": len(draws[0]),
         "warm_up_requests": _WARM_UP_REQUESTS,
         "concurrency": CONCURRENCY,
     }
@@ -89,18 +92,20 @@ def compare(
     return Comparison(name, "requests/s", rounds, True, goal, num_threads, told)
 
 
-def _opened(asked: Asked, per_second: float, ports: Mapping[str, int], num_rounds: int) -> dict[str, list[OpenLoad]]:
-    """Both sides in turn at moments that the number of the round alone draws."""
+def _opened(
+    path: str, draws: Sequence[Sequence[bytes]], per_second: float, ports: Mapping[str, int]
+) -> dict[str, list[OpenLoad]]:
+    """Both sides in turn, once for each of `draws`, at moments that the number of the round alone draws."""
     loads: dict[str, list[OpenLoad]] = {side: [] for side in ports}
 
     def p99(side: str, number: int) -> float:
-        due_seconds = arrivals(per_second, len(asked.bodies), number)
-        one = open_load(ports[side], asked.path, asked.bodies, due_seconds, num_connections=CONCURRENCY)
+        due_seconds = arrivals(per_second, len(draws[number]), number)
+        one = open_load(ports[side], path, draws[number], due_seconds, num_connections=CONCURRENCY)
         loads[side].append(one)
         return one.milliseconds(99)
 
     ours, theirs = ports
-    alternate(lambda number: p99(ours, number), lambda number: p99(theirs, number), num_rounds, "ms of 99 in 100")
+    alternate(partial(p99, ours), partial(p99, theirs), len(draws), "ms of 99 in 100")
     return loads
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -82,22 +83,22 @@ def sentence_models() -> SentenceModels:
     return models
 
 
-def mixed_texts(num_texts: int) -> list[str]:
-    """Held-out texts, each cut to 4 to 120 words."""
-    generator = random.Random(0)
+def mixed_texts(num_texts: int, draw: int = 0) -> list[str]:
+    """Held-out texts, each cut to 4 to 120 words; every draw has others."""
+    generator = random.Random(draw)
     return [_first_words(text, generator.randint(4, 120)) for text in _sampled(generator, num_texts)]
 
 
-def short_texts(num_texts: int) -> list[str]:
+def short_texts(num_texts: int, draw: int = 0) -> list[str]:
     """Held-out texts, each cut to 6 to 12 words: what is typed into a search field."""
-    generator = random.Random(0)
+    generator = random.Random(draw)
     return [_first_words(text, generator.randint(6, 12)) for text in _sampled(generator, num_texts)]
 
 
-def masked_texts(num_texts: int, mask_token: str) -> list[str]:
+def masked_texts(num_texts: int, mask_token: str, draw: int = 0) -> list[str]:
     """As `mixed_texts`, one word of each masked."""
     generator = random.Random(1)
-    texts = [text.split() for text in mixed_texts(num_texts)]
+    texts = [text.split() for text in mixed_texts(num_texts, draw)]
     places = [generator.randrange(len(words)) for words in texts]
     return [" ".join([*words[:at], mask_token, *words[at + 1 :]]) for words, at in zip(texts, places, strict=True)]
 
@@ -149,9 +150,15 @@ def _encode(model: Any) -> Embed:
 
 
 def _sampled(generator: random.Random, num_texts: int) -> list[str]:
-    texts = prepared(news()).texts("holdout")  # the largest part that no tokenizer has seen
+    texts = _held_out()
     enough = len(texts) >= num_texts
     return generator.sample(texts, num_texts) if enough else generator.choices(texts, k=num_texts)
+
+
+@cache
+def _held_out() -> list[str]:
+    """The largest part that no tokenizer has seen."""
+    return prepared(news()).texts("holdout")
 
 
 def _first_words(text: str, num_words: int) -> str:

@@ -72,7 +72,7 @@ def fastapi(models: SentenceModels, num_processes: int, num_threads: int, chosen
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), str(models.installed)]),
         **tokenizer_settings(chosen.in_parallel, num_threads),
     }
-    application = ["-m", "uvicorn", "--factory", "comparison.sentence_server:create_app", "--no-access-log"]
+    application = ["-m", "uvicorn", "--factory", "comparison.sentence_server:create_app"]
     with _running([*application, "--workers", str(num_processes), "--port"], "/health", settings) as port:
         yield port
 
