@@ -10,7 +10,7 @@ from clozeline.tokens.vocabularies import learn
 
 ODD = "=\u0338?{`aéb 東É\u0301\n\t\r\x0b\x0c\x1c\x1f\x85\xa0\u200b\u2028\u3000▁'sĠ½¨ﷺ,.(MASK]0१\ufffd\x00\U0001f600İΣς"
 ALGORITHMS = ("wordpiece", "bpe", "unigram")
-odd_text = st.text(st.sampled_from(ODD + "    \n\nabab"), max_size=30)
+odd_text = st.lists(st.sampled_from([*ODD, *"    \n\nabab", "[MASK]", "[UNK]"]), max_size=30).map("".join)
 
 
 def learned_tokenizer(algorithm: str, texts: Sequence[str]) -> Tokenizer:

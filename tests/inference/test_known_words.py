@@ -75,10 +75,34 @@ def test_of_a_text_with_many_new_words_some_are_learned_until_all_are_known(toke
 
 
 @pytest.mark.parametrize("special", SPECIALS)
-def test_a_text_with_a_special_token_is_left_to_the_tokenizer(tokenizers: dict[str, Tokenizer], special: str) -> None:
+def test_a_special_token_is_a_word_where_words_end_before_it(tokenizers: dict[str, Tokenizer], special: str) -> None:
     known = known_of(tokenizers["wordpiece"])
-    assert known.ids(f"kato{special}mire") is None
-    assert known.ids(f"kato {special.lower()} mire") is not None
+    texts = [f"kato{special}mire", f"kato {special.lower()} mire", f"[{special}]", f"{special}{special[1:]}"]
+    assert assert_same(known, tokenizers["wordpiece"], texts) == 0
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+@pytest.mark.parametrize("special", SPECIALS)
+def test_a_text_with_one_is_left_to_the_tokenizer_where_they_do_not(
+    tokenizers: dict[str, Tokenizer], special: str, algorithm: str
+) -> None:
+    assert known_of(tokenizers[algorithm]).ids(f"kato{special}mire") is None
+
+
+@pytest.mark.parametrize("takes", ["lstrip", "rstrip", "single_word"])
+def test_so_is_one_with_a_special_token_that_takes_more_than_itself(
+    tokenizers: dict[str, Tokenizer], takes: str
+) -> None:
+    tokenizer = Tokenizer.from_str(tokenizers["wordpiece"].to_str())
+    tokenizer.add_special_tokens([AddedToken("<x>", normalized=False, **{takes: True})])
+    assert known_of(tokenizer).ids("kato <x> mire") is None
+
+
+def test_of_special_tokens_that_begin_alike_the_longest_is_meant(tokenizers: dict[str, Tokenizer]) -> None:
+    tokenizer = Tokenizer.from_str(tokenizers["wordpiece"].to_str())
+    tokenizer.add_special_tokens([AddedToken(f"[MASK]{more}", normalized=False) for more in ("", "]", "]]")])
+    texts = [f"kato [MASK]{more}" for more in ("", "]", "]]", "]]]", "a]")]
+    assert assert_same(known_of(tokenizer), tokenizer, texts) == 0
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

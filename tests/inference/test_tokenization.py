@@ -49,6 +49,14 @@ def test_masks_are_where_the_text_has_them(tokenizer: TextTokenizer) -> None:
     assert text.mask_spans == ((0, 6), (9, 15))
 
 
+def test_they_stay_there_once_every_word_is_known(tokenizer: TextTokenizer) -> None:
+    texts = ["a[MASK]b é [MASK] [UNK]", "[MASK]", "[MASK", "[[MASK]]"]
+    spans = [((1, 7), (11, 17)), ((0, 6),), (), ((1, 7),)]
+    for _ in range(2):
+        read = tokenizer.tokenize(texts, truncate=False)
+        assert [text.mask_spans for text in read] == spans
+
+
 def test_a_mask_is_one_however_it_is_written(encoder_package: Path, tmp_path: Path) -> None:
     saved = (encoder_package / FILES.tokenizer).read_text(encoding="utf-8").replace("[MASK]", "mask")
     (tmp_path / "tokenizer.json").write_text(saved, encoding="utf-8")

@@ -1,7 +1,7 @@
 """The ids of a text from those of its words, which are encoded when they first come: a sixth of the time for a text.
 
-For tokenizers whose words are independent of each other (word_independence.py); of every other, and of a text that may
-hold a special token, nothing is known here, and the tokenizer is asked.
+For tokenizers whose words are independent of each other (word_independence.py); of every other, and of a text with a
+special token that may take what is beside it, nothing is known here, and the tokenizer is asked.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from clozeline.word_independence import (
     BEFORE_BLANKS,
@@ -35,18 +35,20 @@ _PROBES = ("a", "a b")
 
 @dataclass(frozen=True)
 class _Words:
-    pattern: re.Pattern[str]
+    pattern: str
     wholes: tuple[str, ...] = ()
     """Patterns of what a text does not hold that is cut."""
+    ends_before: str = ""
+    """No word but a single character begins with one of these, or has it within."""
 
 
 _WORDS: Mapping[Cut, _Words] = {
     "at punctuation": _Words(
-        re.compile(f"[{re.escape(PUNCTUATION)}]|[^{re.escape(PUNCTUATION + PUNCTUATION_BLANKS)}]+")
+        f"[{re.escape(PUNCTUATION)}]|[^{re.escape(PUNCTUATION + PUNCTUATION_BLANKS)}]+", ends_before=PUNCTUATION
     ),
-    "at blanks": _Words(re.compile(f"[^{WORD_BLANKS}]+")),
-    "at blanks unless marked": _Words(re.compile(f"[^{WORD_BLANKS}]+"), (MARK,)),
-    "before blanks": _Words(BEFORE_BLANKS, (ONLY_PYTHON_SAYS_SPACE.pattern,)),
+    "at blanks": _Words(f"[^{WORD_BLANKS}]+"),
+    "at blanks unless marked": _Words(f"[^{WORD_BLANKS}]+", (MARK,)),
+    "before blanks": _Words(BEFORE_BLANKS.pattern, (ONLY_PYTHON_SAYS_SPACE.pattern,)),
 }
 
 
@@ -55,8 +57,11 @@ class KnownWords:
 
     def __init__(self, tokenizer: Tokenizer, words: _Words, before: list[int], after: list[int]) -> None:
         self._tokenizer = tokenizer
-        self._words = words.pattern
-        wholes = [re.escape(token.content) for token in tokenizer.get_added_tokens_decoder().values()]
+        # As the tokenizer looks for them: the longest that fits.
+        specials = sorted(tokenizer.get_added_tokens_decoder().values(), key=lambda token: -len(token.content))
+        cut = [token.content for token in specials if _is_a_word(token, words)]
+        wholes = [re.escape(token.content) for token in specials if token.content not in cut]
+        self._words = re.compile("|".join([*map(re.escape, cut), words.pattern]))
         self._whole = re.compile("|".join([*wholes, *words.wholes]) or r"(?!)")
         self._before, self._after = before, after
         self._known: dict[str, tuple[int, ...]] = {}
@@ -111,6 +116,12 @@ class KnownWords:
         self._known.update(
             {word: ids for word, ids in found.items() if len(word) <= _MOST_CHARACTERS and len(ids) <= _MOST_IDS}
         )
+
+
+def _is_a_word(token: AddedToken, words: _Words) -> bool:
+    """Whether a special token is one wherever it stands, and takes nothing beside it."""
+    takes_more = token.lstrip or token.rstrip or token.single_word
+    return not takes_more and token.content.startswith(tuple(words.ends_before))
 
 
 def _around(tokenizer: Tokenizer) -> tuple[list[int], list[int]] | None:

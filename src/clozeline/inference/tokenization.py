@@ -1,5 +1,6 @@
 """Texts to token ids, with the tokenizer of the package; padding is left to batching."""
 
+import re
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -80,6 +81,7 @@ class TextTokenizer:
         self._continuing: str = getattr(self._whole.model, "continuing_subword_prefix", None) or ""
         self._max_length = max_length
         self._mask_id = mask_id
+        self._mask = re.compile(re.escape((mask_id is not None and self._whole.id_to_token(mask_id)) or ""))
         self._types_tell_pairs = types_tell_pairs
         unknown: str | None = getattr(self._whole.model, "unk_token", None)
         self.unknown_id: int | None = self._whole.token_to_id(unknown) if unknown else None
@@ -218,11 +220,16 @@ class TextTokenizer:
         return [next(encoded) if tokens is None else tokens for tokens in found]
 
     def _from_words(self, text: Given) -> TokenizedText | None:
-        """None: `text` has to be encoded, be it for the places of its masks."""
+        """None: `text` has to be encoded."""
         if self._known_words is None or not isinstance(text, str):
             return None
         ids = self._known_words.ids(text)
-        return None if ids is None or self._mask_id in ids else TokenizedText(np.array(ids, dtype=np.int64), ())
+        if ids is None:
+            return None
+        num_masks = ids.count(self._mask_id) if self._mask_id is not None else 0
+        spans = tuple(mask.span() for mask in self._mask.finditer(text)) if num_masks else ()
+        # One that is written in another way, as in capitals, is not found so.
+        return TokenizedText(np.array(ids, dtype=np.int64), spans) if len(spans) == num_masks else None
 
     def _tokenized(self, encoding: Encoding) -> TokenizedText:
         ids: list[int] = encoding.ids
