@@ -16,12 +16,13 @@ def pace_of(tokens_per_second: int, num_workers: int = 1) -> Pace:
     return pace
 
 
-def due(tokens: int) -> Waiting:
-    return Waiting(tokens, tokens)
+def due(tokens: int, pace: Pace = NOTHING_MEASURED) -> Waiting:
+    seconds = pace.seconds_for(tokens)
+    return Waiting(seconds, seconds, tokens)
 
 
 def test_where_nothing_is_due_any_request_may_that_is_no_bulk_request() -> None:
-    later = Waiting(100_000, due_tokens=0, promised_per_second=5_000)
+    later = Waiting(seconds=20, due_seconds=0, due_tokens=0, promised=0.9)
     assert Admission(max_waiting_tokens=10).refusal(later, Asks(384), pace_of(1)) is None
 
 
@@ -36,8 +37,9 @@ def test_no_more_seconds_of_work_are_ever_due_than_the_limit_and_the_request_s_o
     waiting: int, tokens: int, per_second: int, patience: float
 ) -> None:
     admission = Admission(max_waiting_tokens=10**9, max_wait_seconds=2)
-    refusal = admission.refusal(due(waiting), Asks(tokens, patience), pace_of(per_second))
-    assert (refusal is None) == ((waiting + tokens) / per_second <= min(2, patience))
+    pace = pace_of(per_second)
+    refusal = admission.refusal(due(waiting, pace), Asks(tokens, patience), pace)
+    assert (refusal is None) == (waiting / per_second + tokens / per_second <= min(2, patience))
 
 
 def test_who_is_refused_may_come_back_when_there_is_room() -> None:
@@ -46,7 +48,8 @@ def test_who_is_refused_may_come_back_when_there_is_room() -> None:
     assert refusal
     assert (refusal.reason, refusal.retry_after_seconds) == ("queue_full", 2)  # 300 tokens too many at 200 a second
     long = Admission(max_waiting_tokens=10**9, max_wait_seconds=10)
-    slow = long.refusal(due(2900), Asks(100), pace_of(100, num_workers=2))
+    pace = pace_of(100, num_workers=2)
+    slow = long.refusal(due(2900, pace), Asks(100), pace)
     assert slow
     assert (slow.reason, slow.retry_after_seconds) == ("queue_slow", 5)
 
@@ -55,8 +58,8 @@ def test_a_request_is_bulk_that_takes_more_than_half_of_what_may_wait_and_than_a
     admission = Admission(max_waiting_tokens=10_000, max_wait_seconds=10)
     asks = Asks(5_000, patience_seconds=30)
     assert admission.spread_seconds(asks, NOTHING_MEASURED, BATCH_TOKENS) == 0
-    assert admission.spread_seconds(asks, pace_of(999), BATCH_TOKENS) == 20  # 5.005 of 10 s
-    assert admission.spread_seconds(Asks(5_001, 30), NOTHING_MEASURED, BATCH_TOKENS) == 20
+    assert admission.spread_seconds(asks, pace_of(999), BATCH_TOKENS) == 17.5  # 5.005 of 10 s
+    assert admission.spread_seconds(Asks(5_001, 30), NOTHING_MEASURED, BATCH_TOKENS) == 17.5
     assert admission.spread_seconds(Asks(5_001, 4), NOTHING_MEASURED, BATCH_TOKENS) == 2
     assert Admission(max_waiting_tokens=5).spread_seconds(Asks(384, 30), NOTHING_MEASURED, BATCH_TOKENS) == 0
 
@@ -75,12 +78,20 @@ def test_what_cannot_be_in_time_is_not_told_to_come_back() -> None:
 
 def test_bulk_requests_are_never_promised_more_than_is_done_in_a_second() -> None:
     asks, pace = Asks(12_000, 30), pace_of(1_000)
-    alone = Admission().bulk_refusal(Waiting(0, 0), asks, 20, pace)
+    alone = Admission().bulk_refusal(Waiting(0, 0, 0), asks, 20, pace)
     assert alone is None
-    beside = Admission().bulk_refusal(Waiting(9_000, 0, promised_per_second=600), asks, 20, pace)
+    beside = Admission().bulk_refusal(Waiting(9, 0, 0, promised=0.6), asks, 20, pace)
     assert beside
     assert (beside.reason, beside.retry_after_seconds) == ("queue_slow", 9)
-    assert Admission().bulk_refusal(Waiting(9_000, 0, promised_per_second=400), asks, 20, pace) is None
+    assert Admission().bulk_refusal(Waiting(9, 0, 0, promised=0.4), asks, 20, pace) is None
+
+
+def test_a_bulk_request_that_has_less_time_after_its_turns_than_is_due_is_told_to_come_back() -> None:
+    asks, pace = Asks(6_000, 12), pace_of(1_000)
+    refused = Admission().bulk_refusal(Waiting(9, 8, 8_000), asks, 6, pace)
+    assert refused
+    assert (refused.reason, refused.retry_after_seconds) == ("queue_slow", 2)
+    assert Admission().bulk_refusal(Waiting(9, 5, 5_000), asks, 6, pace) is None
 
 
 def test_a_pace_follows_what_was_measured_last() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clozeline.serving.scheduling.line import Line, turn_of, turns_of
-from clozeline.serving.scheduling.work import Lane, Ticket
+from clozeline.serving.scheduling.work import Lane, Model, Ticket
 
 Make = Callable[..., Ticket]
 requests = st.lists(
@@ -127,6 +127,10 @@ def bulk(ticket: Make, *lengths: int, spread: float, arrived: float = 0) -> Tick
     return made
 
 
+def at_100_a_second(model: Model, tokens: float) -> float:
+    return tokens / 100
+
+
 def due_tokens(line: Line, *, at: float) -> int:
     line.pass_time(at)
     return line.due_tokens
@@ -140,8 +144,9 @@ def test_the_texts_of_a_bulk_request_have_their_turns_one_after_the_other(ticket
 def test_a_bulk_request_counts_for_as_much_as_is_due(ticket: Make) -> None:
     line = Line(batch_tokens=64)
     line.add(bulk(ticket, *[50] * 10, spread=10))
-    assert (line.tokens, due_tokens(line, at=0), line.promised_per_second) == (500, 0, 50)
+    assert (line.tokens, due_tokens(line, at=0), line.promised(at_100_a_second)) == (500, 0, 0.5)
     assert due_tokens(line, at=3) == 150
+    assert (line.seconds(at_100_a_second), line.due_seconds(at_100_a_second)) == (5, 1.5)
     for _ in range(4):
         line.take()
     assert (line.tokens, due_tokens(line, at=3), due_tokens(line, at=6)) == (300, 0, 100)  # it ran ahead
@@ -161,10 +166,10 @@ def test_a_bulk_request_is_passed_until_its_turns_come_and_runs_where_nothing_el
 
 def test_what_is_to_run_later_does_not_go_along_with_what_is_due(ticket: Make) -> None:
     line = Line(batch_tokens=500)
-    large, small = bulk(ticket, *[50] * 6, spread=6), ticket(50, arrived=2.5)
+    large, small = bulk(ticket, *[50] * 6, spread=0.6), ticket(50, arrived=0.22)
     line.add(large)
     line.add(small)
-    line.pass_time(2.5)
+    line.pass_time(0.25)
     batches = [line.take(), line.take()]
     assert [
         [(entry.ticket is large, entry.position) for entry in batch.entries] for batch in batches if batch is not None
@@ -177,13 +182,23 @@ def test_of_a_bulk_request_that_left_or_ran_nothing_is_promised_or_kept(ticket: 
     line.add(gone)
     line.add(run)
     line.remove(gone)
-    assert line.promised_per_second == 60
+    assert line.promised(at_100_a_second) == 0.6
     taken(line)
-    assert (line.promised_per_second, due_tokens(line, at=0), due_tokens(line, at=1000)) == (0, 0, 0)
+    assert (line.promised(at_100_a_second), due_tokens(line, at=0), due_tokens(line, at=1000)) == (0, 0, 0)
     assert line._shelves == {}
     line.add(ticket(5))
     line.take()
     assert len(line._later) + len(line._turns) <= 2 * (2 * line.num_texts + 64)
+
+
+def test_what_came_seconds_later_does_not_run_along_while_others_wait(ticket: Make) -> None:
+    line = Line()
+    first, beside, later = ticket(30, arrived=0.1), ticket(33, arrived=0.5), ticket(30, arrived=3)
+    for one in (later, beside, first):
+        line.add(one)
+    batch = line.take()
+    assert batch
+    assert {entry.ticket for entry in batch.entries} == {first, beside}
 
 
 def test_texts_of_two_models_never_run_together(ticket: Make) -> None:

@@ -1,7 +1,11 @@
 """The scheduler with a clock that is set by hand, and no thread."""
 
-from collections.abc import Callable, Sequence
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import accumulate
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -11,8 +15,8 @@ from hypothesis import strategies as st
 from clozeline.serving.scheduling.admission import Admission
 from clozeline.serving.scheduling.line import turn_of
 from clozeline.serving.scheduling.scheduler import DeadlineError, OverloadedError, Scheduler
-from clozeline.serving.scheduling.work import MicroBatch, Ticket
-from tests.serving.scheduling.conftest import Clock
+from clozeline.serving.scheduling.work import Lane, MicroBatch, Ticket
+from tests.serving.scheduling.conftest import Clock, EchoModel
 
 Make = Callable[..., Ticket]
 
@@ -121,22 +125,42 @@ def test_once_it_is_closed_the_rest_runs_and_then_nothing(ticket: Make, clock: A
     assert recorded.scheduler.take() is None
 
 
-class Simulated:
-    """One worker that runs 500 tokens in a second; 1,000 tokens, or 2 s of work, may wait."""
+ADMISSION = Admission(max_waiting_tokens=1000, max_wait_seconds=2)
+NONE: Mapping[Lane, int] = MappingProxyType({})
 
-    def __init__(self, ticket: Make) -> None:
+
+class NeverWaits(threading.Condition):
+    """Of a worker that is alone: nobody would wake it."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        pytest.fail("all that waited was too late")
+
+
+class Simulated:
+    """One worker that runs 500 tokens in a second, or of another model as many as are said. 1,000 tokens, or 2 s of
+    work, may wait, unless said.
+    """
+
+    def __init__(
+        self,
+        ticket: Make,
+        admission: Admission = ADMISSION,
+        others: Mapping[Lane, int] = NONE,
+        batch_tokens: int = 64,
+    ) -> None:
         self.clock = Clock()
         self.ticket = ticket
-        self.recorded = Recorded(
-            self.clock, batch_tokens=64, admission=Admission(max_waiting_tokens=1000, max_wait_seconds=2)
-        )
+        self.tokens_per_second = {ticket(1).lane: 500, **others}
+        self.recorded = Recorded(self.clock, batch_tokens=batch_tokens, admission=admission)
+        self.recorded.scheduler._changed = NeverWaits()
         self.ended_seconds: dict[Ticket, float] = {}
-        self.submit(2, patience=60)
+        for lane in self.tokens_per_second:
+            self.submit(batch_tokens // 32, patience=60, lane=lane)
         self.run_until(10)
 
-    def submit(self, num_texts: int, patience: float) -> Ticket:
+    def submit(self, num_texts: int, patience: float, *, length: int = 32, lane: Lane | None = None) -> Ticket:
         now = self.clock.seconds
-        asked = self.ticket(*[32] * num_texts, arrived=now, deadline=now + patience)
+        asked = self.ticket(*[length] * num_texts, arrived=now, deadline=now + patience, lane=lane)
         self.recorded.scheduler.submit(asked)
         return asked
 
@@ -145,18 +169,20 @@ class Simulated:
         while self.recorded.scheduler.waiting_tokens and self.clock.seconds < seconds:
             batch = self.recorded.scheduler.take()
             assert batch
-            self.clock.seconds += batch.tokens / 500
-            run(self.recorded.scheduler, batch, batch.tokens / 500)
+            took = batch.padded_tokens / self.tokens_per_second[batch.lane]
+            self.clock.seconds += took
+            run(self.recorded.scheduler, batch, took)
             for ended in self.recorded.delivered:
                 self.ended_seconds.setdefault(ended, self.clock.seconds)
         self.clock.seconds = max(seconds, self.clock.seconds)
 
 
+gaps = st.floats(0, 1)  # seconds since the last one
 floods = st.lists(
-    st.tuples(
-        st.floats(0, 1),  # seconds since the last one
-        st.one_of(st.integers(1, 20), st.integers(100, 1000)),  # texts
-        st.sampled_from([3, 10, 30]),  # seconds until the deadline
+    st.one_of(
+        # texts, and seconds until the deadline; of a bulk request at least five, so that 2.5 s are left after its turns
+        st.tuples(gaps, st.integers(1, 15), st.sampled_from([3, 10, 30])),
+        st.tuples(gaps, st.one_of(st.integers(16, 20), st.integers(100, 1000)), st.sampled_from([5, 10, 30])),
     ),
     max_size=60,
 )
@@ -194,9 +220,41 @@ def test_while_a_bulk_request_runs_small_ones_get_in_and_wait_for_a_micro_batch_
 def test_a_request_that_would_be_too_late_is_refused_at_once_and_for_good(ticket: Make) -> None:
     simulated = Simulated(ticket)
     with pytest.raises(OverloadedError) as raised:
-        simulated.submit(450, patience=30)  # 28.8 s of work, and 2 s may be due before its last text
+        simulated.submit(450, patience=31)  # 28.8 s of work, and 2 s may be due before its last text, or a little more
     assert (raised.value.refusal.reason, raised.value.refusal.retry_after_seconds) == ("never_in_time", None)
-    simulated.submit(450, patience=31)
+    simulated.submit(450, patience=32)
+
+
+def test_what_one_model_takes_says_nothing_of_another(ticket: Make) -> None:
+    slow, fast = (Lane(EchoModel(), "logits") for _ in range(2))
+    simulated = Simulated(ticket, others={slow: 100, fast: 10_000})
+    simulated.submit(600, patience=4, lane=fast)  # 1.9 s of work, and 192 s of the slow model's
+    simulated.run_until(40)
+    with pytest.raises(OverloadedError) as raised:
+        simulated.submit(20, patience=4, lane=slow)
+    assert raised.value.refusal.reason == "never_in_time"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_a_flood_of_all_lengths_for_two_models_what_is_admitted_keeps_its_bound(ticket: Make, seed: int) -> None:
+    slow, fast = (Lane(EchoModel(), "logits") for _ in range(2))
+    simulated = Simulated(ticket, Admission(10**6, max_wait_seconds=10), {slow: 4_000, fast: 8_000}, batch_tokens=384)
+    drawn = random.Random(seed)
+    admitted: list[Ticket] = []
+    for arrives_seconds in accumulate(drawn.expovariate(400) for _ in range(16_000)):
+        simulated.run_until(10 + arrives_seconds)
+        is_bulk = drawn.random() < 0.001
+        num_texts = drawn.randint(1000, 2000) if is_bulk else 1
+        with suppress(OverloadedError):
+            lane, length = drawn.choice([slow, fast]), drawn.randint(4, 64)
+            admitted.append(simulated.submit(num_texts, patience=30, length=length, lane=lane))
+    simulated.run_until(100)
+    assert sum(asked.spread_seconds > 0 for asked in admitted) > 1
+    assert len(admitted) > 500
+    for asked in admitted:
+        assert asked.error is None
+        bound = asked.deadline_seconds if asked.spread_seconds else turn_of(asked) + 1.15 * 10
+        assert simulated.ended_seconds[asked] <= bound
 
 
 def test_small_requests_do_not_teach_that_a_large_one_would_be_too_late(ticket: Make, clock: Any) -> None:

@@ -6,8 +6,8 @@ waits before it than is admitted at all.
 A bulk request, one that would take more than half of the tokens or seconds that may wait, does not shut others out: it
 counts only for as much of it as is due. Its texts have their turns one after the other, over the time that it has. As
 what bulk requests are to have run in each second is never more than a second's work, what is due does not grow by
-them; so no more than `max_waiting_tokens` is ever due, and the last text of a bulk request is answered
-`max_wait_seconds` after its turn.
+them; so hardly more than `max_waiting_tokens` is ever due, and the last text of a bulk request is answered little more
+than `max_wait_seconds` after its turn.
 """
 
 import math
@@ -19,6 +19,9 @@ from clozeline.serving.scheduling.pace import Pace
 MAX_WAITING_TOKENS = 65_536
 MAX_WAIT_SECONDS = 10.0
 _BULK = 0.5
+_MAX_DELAY = 1.25
+"""Of the seconds that may be due, how long they take at most: up to a tenth is padding, and some of the texts that run
+along came later."""
 _MAX_SPREAD_SECONDS = 600.0
 
 Reason = Literal["queue_full", "queue_slow", "tokenizer_full", "never_in_time"]
@@ -48,12 +51,14 @@ class Asks:
 class Waiting:
     """What a request finds."""
 
-    tokens: int
-    """All that waits,"""
+    seconds: float
+    """Of work, at the pace of each model: all that waits,"""
+    due_seconds: float
+    """and what of it counts for who comes now;"""
     due_tokens: int
-    """and what of it counts for who comes now."""
-    promised_per_second: float = 0.0
-    """Tokens that bulk requests are to have run in each second."""
+    """in tokens."""
+    promised: float = 0.0
+    """Of each second, how much bulk requests are to have for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +71,19 @@ class Admission:
     def spread_seconds(self, asks: Asks, pace: Pace, batch_tokens: int) -> float:
         """Over how long a request's texts have their turns; 0: together, for it is no bulk request.
 
-        What one micro-batch holds is none, however little may wait.
+        What one micro-batch holds is none, however little may wait. After the last turn there is time left for what may
+        be due by then; of a request that has less than twice as long, half of its time.
         """
         share = max(asks.tokens / self.max_waiting_tokens, pace.seconds_for(asks.tokens) / self.max_wait_seconds)
         if share <= _BULK or asks.tokens <= batch_tokens:
             return 0.0
         patience_seconds = min(max(0.0, asks.patience_seconds), _MAX_SPREAD_SECONDS)
-        return max(patience_seconds - self.max_wait_seconds, patience_seconds / 2)
+        return max(patience_seconds - _MAX_DELAY * self.max_wait_seconds, patience_seconds / 2)
 
     def refusal(self, waiting: Waiting, asks: Asks, pace: Pace) -> Refusal | None:
         """Why a request whose texts have their turns together may not join what waits; None: it may.
 
-        Where nothing is due, it may.
+        `pace`, here and below, is that of its model. Where nothing is due, it may.
         """
         if not waiting.due_tokens:
             return None
@@ -89,19 +95,22 @@ class Admission:
                 expected=f"at most {self.max_waiting_tokens:,} tokens that wait",
                 retry_after_seconds=_whole(pace.seconds_for(together - self.max_waiting_tokens)),
             )
-        return _slow(pace.seconds_for(together), min(self.max_wait_seconds, asks.patience_seconds))
+        seconds = waiting.due_seconds + pace.seconds_for(asks.tokens)
+        return _slow(seconds, min(self.max_wait_seconds, asks.patience_seconds), "with this request")
 
     def bulk_refusal(self, waiting: Waiting, asks: Asks, spread_seconds: float, pace: Pace) -> Refusal | None:
-        """Why a bulk request may not wait; None: it may, and is answered before its deadline."""
-        promised = pace.seconds_for(waiting.promised_per_second)
+        """Why a bulk request may not wait; None: it may, and is in time if no more is due after its turns than now, or
+        if it left time for as much as may be.
+        """
         seconds = pace.seconds_for(asks.tokens)
-        if promised + seconds / spread_seconds <= 1:
-            return None
+        if waiting.promised + seconds / spread_seconds <= 1:
+            # After its last turn, what is due by then runs before its last text.
+            return _slow(waiting.due_seconds, asks.patience_seconds - spread_seconds, "that is due")
         return Refusal(
             "queue_slow",
             given=f"{seconds:.1f} s of work, beside other large requests",
-            expected=f"at most {max(0.0, 1 - promised) * spread_seconds:.1f} s of work",
-            retry_after_seconds=_whole(pace.seconds_for(waiting.tokens)),
+            expected=f"at most {max(0.0, 1 - waiting.promised) * spread_seconds:.1f} s of work",
+            retry_after_seconds=_whole(waiting.seconds),
         )
 
 
@@ -121,12 +130,12 @@ def never_in_time(asks: Asks, spread_seconds: float, pace: Pace) -> Refusal | No
     )
 
 
-def _slow(seconds: float, most: float) -> Refusal | None:
+def _slow(seconds: float, most: float, of_what: str) -> Refusal | None:
     if seconds <= most:
         return None
     return Refusal(
         "queue_slow",
-        given=f"{seconds:.1f} s of work with this request",
+        given=f"{seconds:.1f} s of work {of_what}",
         expected=f"at most {most:g} s of work that waits",
         retry_after_seconds=_whole(seconds - most),
     )

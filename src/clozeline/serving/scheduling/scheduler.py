@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from clozeline.serving.scheduling.admission import Admission, Asks, Refusal, Waiting, never_in_time
 from clozeline.serving.scheduling.line import Line
-from clozeline.serving.scheduling.pace import Pace
+from clozeline.serving.scheduling.pace import Paces
 from clozeline.serving.scheduling.window import BATCH_TOKENS, MIN_SHARE_TOKENS
-from clozeline.serving.scheduling.work import Entry, MicroBatch, Ticket
+from clozeline.serving.scheduling.work import Entry, MicroBatch, Model, Ticket
 
 Deliver = Callable[[Sequence[Ticket]], None]
 """Called, in any thread, with tickets that are settled; each comes once. Does not call back."""
@@ -41,8 +41,8 @@ class Scheduler:
         self.clock = clock
         self._deliver = deliver
         self._admission = admission or Admission()
-        self._pace = Pace(num_workers)
-        self._full_pace = Pace(num_workers)
+        self._paces = Paces(num_workers)
+        self._full_paces = Paces(num_workers)
         """Of micro-batches that were at least half full: the fastest that a token is run here."""
         self._batch_tokens = batch_tokens
         self._line = Line(batch_tokens)
@@ -61,10 +61,10 @@ class Scheduler:
             OverloadedError: no request would be admitted now.
         """
         with self._changed:
-            self._refuse(Asks(tokens=1), spread_seconds=0.0)
+            self._raise(self._admission.refusal(self._waiting(), Asks(tokens=1), self._paces.of_all))
 
     def submit(self, *tickets: Ticket) -> None:
-        """Let `tickets` wait, all or none; `deliver` gets each when it is settled.
+        """Let `tickets`, all for one model, wait, all or none; `deliver` gets each when it is settled.
 
         Raises:
             OverloadedError: too much waits already, or they are more than is done before their deadline.
@@ -72,9 +72,8 @@ class Scheduler:
         deadline_seconds = min(ticket.deadline_seconds for ticket in tickets)
         asks = Asks(sum(ticket.tokens for ticket in tickets), deadline_seconds - self.clock())
         with self._changed:
-            spread_seconds = self._admission.spread_seconds(asks, self._full_pace, self._batch_tokens)
             assert not self._closed, "the server stops after its last request"
-            self._refuse(asks, spread_seconds)
+            spread_seconds = self._admitted(asks, tickets[0].lane.model)
             for ticket in tickets:
                 ticket.spread_seconds = spread_seconds
                 self._line.add(ticket)
@@ -98,9 +97,9 @@ class Scheduler:
     def hand_back(self, batch: MicroBatch, answers: Sequence[object], seconds: float) -> None:
         """`batch` ran for `seconds`: an answer for each entry, or the exception that it met."""
         with self._changed:
-            self._pace.note(batch.padded_tokens, seconds)
+            self._paces.note(batch.lane.model, batch.padded_tokens, seconds)
             if batch.padded_tokens >= self._batch_tokens / 2:
-                self._full_pace.note(batch.padded_tokens, seconds)
+                self._full_paces.note(batch.lane.model, batch.padded_tokens, seconds)
             pairs = zip(batch.entries, answers, strict=True)
             settled = [entry.ticket for entry, answer in pairs if self._settles(entry, answer)]
             if settled:
@@ -112,17 +111,37 @@ class Scheduler:
             self._closed = True
             self._changed.notify_all()
 
-    def _refuse(self, asks: Asks, spread_seconds: float) -> None:
-        line = self._line
-        line.pass_time(self.clock())
-        waiting = Waiting(line.tokens, line.due_tokens, line.promised_per_second)
-        refusal = never_in_time(asks, spread_seconds, self._full_pace)
-        if refusal is None and spread_seconds:
-            refusal = self._admission.bulk_refusal(waiting, asks, spread_seconds, self._full_pace)
-        elif refusal is None:
-            refusal = self._admission.refusal(waiting, asks, self._pace)
+    def _admitted(self, asks: Asks, model: Model) -> float:
+        """Over how many seconds the texts have their turns.
+
+        Raises:
+            OverloadedError: they may not wait.
+        """
+        pace, full_pace = self._paces.known_of(model), self._full_paces.of(model)
+        spread_seconds = self._admission.spread_seconds(asks, full_pace, self._batch_tokens)
+        self._raise(never_in_time(asks, spread_seconds, full_pace))
+        waiting = self._waiting()
+        if spread_seconds:
+            self._raise(self._admission.bulk_refusal(waiting, asks, spread_seconds, full_pace))
+        else:
+            self._raise(self._admission.refusal(waiting, asks, pace))
+        return spread_seconds
+
+    def _raise(self, refusal: Refusal | None) -> None:
         if refusal:
             raise OverloadedError(refusal)
+
+    def _waiting(self) -> Waiting:
+        self._line.pass_time(self.clock())
+        return Waiting(
+            self._line.seconds(self._seconds_for),
+            self._line.due_seconds(self._seconds_for),
+            self._line.due_tokens,
+            self._line.promised(lambda model, tokens: self._full_paces.of(model).seconds_for(tokens)),
+        )
+
+    def _seconds_for(self, model: Model, tokens: float) -> float:
+        return self._paces.known_of(model).seconds_for(tokens)
 
     def _next(self) -> MicroBatch | None:
         """Of what waits, what to run now; what nobody waits for any more is left out."""
