@@ -14,6 +14,10 @@ _TEXTS = 4
 _REPEATS = 15
 _SECONDS = 0.15
 """Of one text, and as long again of a few; however slow the model, once after a warm-up."""
+_MEASUREMENTS = 3
+"""INT8 is slower if it is in each of them. One alone is wrong now and then on a busy machine, as where a server that
+answers loads a new version: of 40 each time, 4 and 8 (6 layers of 384, three threads at work on two cores).
+"""
 _PASSED = "it passed its checks"
 
 
@@ -41,12 +45,13 @@ def choice(found: FetchedModel, manifest: Manifest, asked: Precision | None) -> 
 
 
 def timed(fp32: OpenModel, int8: OpenModel) -> Choice:
-    """Both graphs of a package, asked in turns for a moment."""
+    """Both graphs of a package, asked in turns for a moment; what speaks against INT8 is measured again."""
     models: dict[Precision, OpenModel] = {"fp32": fp32, "int8": int8}
-    measured = compare(models, batch_texts=_TEXTS, repeats=_REPEATS, seconds=_SECONDS, figure=min)
-    if (measured.int8_speedup or 0.0) < MIN_INT8_SPEEDUP:
-        return Choice("fp32", f"INT8 is slower on this processor: {measured}")
-    return Choice("int8", f"{_PASSED}, and is not slower on this processor: {measured}")
+    for _ in range(_MEASUREMENTS):
+        measured = compare(models, batch_texts=_TEXTS, repeats=_REPEATS, seconds=_SECONDS, figure=min)
+        if (measured.int8_speedup or 0.0) >= MIN_INT8_SPEEDUP:
+            return Choice("int8", f"{_PASSED}, and is not slower on this processor: {measured}")
+    return Choice("fp32", f"INT8 is slower on this processor: {measured}")
 
 
 def untimed(why: str) -> Choice:
