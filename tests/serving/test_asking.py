@@ -10,9 +10,12 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
+from clozeline.inference.answerer import Answerer
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.question import Rows
+from clozeline.inference.tagger import Tagger
 from clozeline.inference.tokenization import TextTokenizer, TokenizedText
+from clozeline.serving import tokenizing as of_texts
 from clozeline.serving.app import create_app
 from clozeline.serving.catalogue import Catalogue
 from clozeline.serving.scheduling.admission import Admission
@@ -28,6 +31,34 @@ TWICE = {
 """Bodies that want an embedding of their text and words for its mask: 4 tokens, twice."""
 LONG = "a " * 4_000
 """More characters than are tokenized where they arrive."""
+
+
+def tensor(name: str, text: str) -> dict[str, object]:
+    return {"name": name, "shape": [1], "datatype": "BYTES", "data": [text]}
+
+
+FINISHED = {
+    "/tag": {"inputs": LONG},
+    "/v2/models/names/infer": {"inputs": [tensor("text", LONG)]},
+    "/models/names/invocations": {"inputs": [LONG]},
+    "/answer": {"inputs": {"question": "a", "context": LONG}},
+    "/v2/models/reader/infer": {"inputs": [tensor("question", "a"), tensor("context", LONG)]},
+    "/models/reader/invocations": {"instances": [{"question": "a", "context": LONG}]},
+}
+"""Bodies of which there is something to do, other than a model's, once the model has answered."""
+
+
+def around(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Tagger | Answerer], method: str, first: Callable[[], None]
+) -> None:
+    """Let `first` happen before `method` of each model of that `kind`."""
+    then = getattr(kind, method)
+
+    def both(*given: object, **options: object) -> object:
+        first()
+        return then(*given, **options)
+
+    monkeypatch.setattr(kind, method, both)
 
 
 @pytest.fixture
@@ -132,3 +163,42 @@ def test_a_client_that_leaves_while_its_text_waits_to_be_tokenized_is_dropped(
         wait_until(lambda: 'rejections_total{reason="dropped"} 1.0' in client.get("/metrics").text)
         tokenizing.may_end.set()
         assert before.result().status_code == 200
+
+
+@pytest.mark.parametrize("path", FINISHED)
+def test_the_deadline_of_a_request_holds_to_its_end_and_holds_nobody_up(
+    serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    begun, may_end = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        may_end.wait(timeout=20)
+
+    around(monkeypatch, Tagger, "entities", wait)
+    around(monkeypatch, Answerer, "best", wait)
+    with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
+        late = clients.submit(client.post, path, json=FINISHED[path], headers={"x-timeout-ms": "1500"})
+        assert begun.wait(timeout=20)
+        assert client.get("/health/live", timeout=2).status_code == 200
+        assert late.result(timeout=10).status_code == 504
+        may_end.set()
+
+
+@pytest.mark.parametrize("path", FINISHED)
+def test_a_request_that_the_models_have_answered_is_refused_no_more(
+    serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+
+    def let_nobody_in() -> None:
+        monkeypatch.setattr(of_texts, "_MAX_WAITING_CHARACTERS", -1)
+
+    around(monkeypatch, Tagger, "tagging", let_nobody_in)
+    around(monkeypatch, Answerer, "asking", let_nobody_in)
+    with serving(create_app(service)) as client:
+        assert client.post(path, json=FINISHED[path]).status_code == 200
+        assert client.post(path, json=FINISHED[path]).status_code == 429

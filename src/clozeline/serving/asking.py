@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from fastapi import Request
@@ -35,6 +36,7 @@ class Reply(Generic[Answer]):
     """Of the whole request."""
     tokens: int
     """Of all texts, special tokens among them."""
+    patience: "_Patience"
 
 
 @dataclass(eq=False, slots=True)
@@ -123,7 +125,18 @@ class Asking:
             for ticket in tickets:
                 self._scheduler.give_up(ticket)  # changes nothing if it is settled
         headers = served.identity.headers | self._times(served, tickets, patience)
-        return [Reply(ticket.answers, headers, ticket.tokens) for ticket in tickets]
+        return [Reply(ticket.answers, headers, ticket.tokens, patience) for ticket in tickets]
+
+    async def finished(self, reply: Reply[Any], work: Callable[[], Made], num_characters: int) -> Made:
+        """What `work` makes of the answers to so many characters, where it does not hold up other requests.
+
+        The models have done their part: it is refused no more, and the deadline of its request holds.
+
+        Raises:
+            ApiError: 504, the deadline passed; 499, the client left; 503, nothing is waited for any more.
+        """
+        wait = partial(self._in_time, patience=reply.patience)
+        return await self._tokenizer.made(work, num_characters, wait, is_admitted=True)
 
     async def tokenizing(self, request: Request, work: Callable[[], Made], num_characters: int) -> Made:
         """What `work` makes of so many characters, where it does not hold up other requests.

@@ -33,9 +33,8 @@ async def tag(
     reply = await service.asking.ask(
         request, served, texts, lambda: served.model.tagging(texts, overlap=wanted.stride), timeout_milliseconds
     )
-    # Of a long text this takes a while, and others wait for their answers.
-    found = await service.asking.tokenizing(
-        request,
+    found = await service.asking.finished(
+        reply,
         lambda: served.model.entities(
             texts, reply.answers, strategy=wanted.aggregation_strategy, ignored=wanted.ignore_labels
         ),
@@ -70,6 +69,8 @@ async def answer(
         lambda: served.model.asking(pairs, search=search, reading=reading),
         timeout_milliseconds,
     )
-    (answers,) = served.model.best(pairs, reply.answers, search=search)
+    (answers,) = await service.asking.finished(
+        reply, lambda: served.model.best(pairs, reply.answers, search=search), sum(map(len, pairs[0]))
+    )
     service.metrics.confident(served.identity.name, (one.score for one in answers[:1]))
     return JsonResponse(answers[0] if top_k == 1 else answers, headers=reply.headers)

@@ -24,15 +24,17 @@ class TokenizerThread:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="clozeline-tokenizer")
         self._waiting_characters = 0
 
-    async def made(self, work: Callable[[], Made], num_characters: int, wait: Wait) -> Made:
+    async def made(
+        self, work: Callable[[], Made], num_characters: int, wait: Wait, *, is_admitted: bool = False
+    ) -> Made:
         """What `work` makes of so many characters; what `wait` gives up before its turn is not begun.
 
         Raises:
-            OverloadedError: too much waits.
+            OverloadedError: too much waits, and its request is not admitted yet.
         """
         if num_characters <= _INLINE_CHARACTERS:
             return work()
-        if self._waiting_characters > _MAX_WAITING_CHARACTERS:
+        if self._waiting_characters > _MAX_WAITING_CHARACTERS and not is_admitted:
             raise OverloadedError(
                 Refusal(
                     "tokenizer_full",

@@ -170,8 +170,8 @@ async def _tagged(
 ) -> Answered:
     served, texts = service.catalogue.tagger(name), sent.texts()
     reply = await service.asking.ask(request, served, texts, lambda: served.model.tagging(texts), timeout)
-    found = await service.asking.tokenizing(
-        request, lambda: served.model.entities(texts, reply.answers), sum(map(len, texts))
+    found = await service.asking.finished(
+        reply, lambda: served.model.entities(texts, reply.answers), sum(map(len, texts))
     )
     service.metrics.confident(name, (entity.score for of_text in found for entity in of_text))
     return [{"entities": of_text} for of_text in found], reply.headers
@@ -185,8 +185,8 @@ async def _answered(
     check_answer_size(search.top_k, [context for _, context in pairs], "params.top_k")
     texts = each_text(pairs)
     reply = await service.asking.ask(request, served, texts, lambda: served.model.asking(pairs, search=search), timeout)
-    found = await service.asking.tokenizing(
-        request, lambda: served.model.best(pairs, reply.answers, search=search), sum(map(len, texts))
+    found = await service.asking.finished(
+        reply, lambda: served.model.best(pairs, reply.answers, search=search), sum(map(len, texts))
     )
     service.metrics.confident(name, (one.score for answers in found for one in answers[:1]))
     return [{"answers": answers} for answers in found], reply.headers

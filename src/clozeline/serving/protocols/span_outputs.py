@@ -29,8 +29,8 @@ async def found_entities(service: Service, asked: Asked) -> Answered:
         lambda: served.model.tagging(texts, overlap=wanted.stride),
         asked.timeout_milliseconds,
     )
-    found = await service.asking.tokenizing(
-        asked.request,
+    found = await service.asking.finished(
+        reply,
         lambda: served.model.entities(texts, reply.answers, strategy=wanted.aggregation_strategy),
         sum(map(len, texts)),
     )
@@ -52,8 +52,8 @@ async def found_answers(service: Service, asked: Asked) -> Answered:
         lambda: served.model.asking(pairs, search=search, reading=reading),
         asked.timeout_milliseconds,
     )
-    found = await service.asking.tokenizing(
-        asked.request, lambda: served.model.best(pairs, reply.answers, search=search), sum(map(len, texts))
+    found = await service.asking.finished(
+        reply, lambda: served.model.best(pairs, reply.answers, search=search), sum(map(len, texts))
     )
     service.metrics.confident(asked.model, (one.score for answers in found for one in answers[:1]))
     most = max(map(len, found))
