@@ -11,6 +11,7 @@ from clozeline.exporting.exams.kinds import exam_of
 from clozeline.exporting.exams.of_tokens import AnswersExam, TagsExam
 from clozeline.exporting.sample import Sample
 from clozeline.held_out import EntitySpan, HeldOut
+from clozeline.inference.entities import Extent
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 from clozeline.tasks.classification.label_sets import FIGURES
@@ -46,6 +47,45 @@ def said(answers: np.ndarray) -> Answers:
 def test_texts_of_nothing_are_nothing_to_ask(writing: object, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be compared"):
         exam_of(opened(writing, tmp_path / "package"), Sample(["   "], [None]))
+
+
+REPEATED = ["the list of files", "THE  list of files", "a " * 80, f"{'a ' * 90}b", "open the file é"]
+"""Two are read as the first ones before them: but for case and spaces, and but for what is cut off."""
+
+
+@pytest.mark.parametrize("writing", [write_encoder, write_embedder, write_classifier, write_tagger, write_answerer])
+def test_texts_that_the_model_reads_as_one_are_one(writing: object, tmp_path: Path) -> None:
+    """Of a corpus of long texts that begin with the same licence, all are."""
+    model = opened(writing, tmp_path / "package")
+    once, again = (exam_of(model, Sample(texts, [None] * len(texts))) for texts in (REPEATED[::2], REPEATED))
+    assert [text.ids_L.tolist() for text in again.texts] == [text.ids_L.tolist() for text in once.texts]
+    assert again.text_A.tolist() == once.text_A.tolist()
+    given = again.answers(model, model.batches(again.texts))
+    assert again.counts(given, given).value == once.counts(given, given).value
+
+
+def test_items_that_the_model_reads_as_one_keep_what_is_right_of_the_first(tmp_path: Path) -> None:
+    tagger, answerer = opened(write_tagger, tmp_path / "names"), opened(write_answerer, tmp_path / "reader")
+    spans = [(EntitySpan(start=0, end=size, type="PER"),) for size in (3, 8, 3, 5, 4)]
+    sentences = [HeldOut(text=text, entities=of) for text, of in zip(REPEATED, spans, strict=True)]
+    tags = exam_of(tagger, Sample(TEXTS, [None] * 4, sentences))
+    assert isinstance(tags, TagsExam)
+    assert tags.true_T == [{Extent("PER", 0, last)} for last in (0, 1, 0)]
+    questions = [HeldOut(text="open", second=text, right=(text[:4],)) for text in REPEATED]
+    reading = exam_of(answerer, Sample(TEXTS, [None] * 4, questions))
+    assert isinstance(reading, AnswersExam)
+    assert [list(right) for right in reading.right_T] == [["the "], ["a a "], ["open"]]
+
+
+def test_a_second_half_that_is_there_twice_is_looked_for_once(tmp_path: Path) -> None:
+    """Which of two such is nearer, rounding would decide: a graph without a fault would not agree with itself."""
+    model = opened(write_embedder, tmp_path / "package")
+    texts = ["return the list", "open the list", "a b", "é b", "c d"]
+    exam = exam_of(model, Sample(texts, [None] * 5))
+    assert [text.ids_L.tolist() for text in exam.texts] == [
+        text.ids_L.tolist() for text in model.tokenize(["return", "the list", "a", "b", "c", "d"])
+    ]
+    assert exam.true_A.tolist() == [0, 1, 2]
 
 
 def test_micro_f1_of_label_sets_is_that_of_the_task(tmp_path: Path) -> None:

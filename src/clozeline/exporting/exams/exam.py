@@ -68,6 +68,15 @@ class Exam:
         return np.ones(len(one.top1_A), dtype=np.bool_)
 
 
+def different(texts: Sequence[TokenizedText]) -> list[int]:
+    """Places of those that are not read as one before them: what a model reads twice it has shown once."""
+    first: dict[tuple[bytes, bytes], int] = {}
+    for place, text in enumerate(texts):
+        types = b"" if text.types_L is None else text.types_L.tobytes()
+        first.setdefault((text.ids_L.tobytes(), types), place)
+    return list(first.values())
+
+
 def either(one: Holds, other: Holds) -> Holds:
     """Where one of both says something; everywhere, if that is nowhere."""
     is_said = one | other

@@ -6,7 +6,7 @@ A answers, T texts.
 import numpy as np
 
 from clozeline.exporting.answers import halves, hide, named_first
-from clozeline.exporting.exams.exam import Exam, Places, nothing_to_ask
+from clozeline.exporting.exams.exam import Exam, Places, different, nothing_to_ask
 from clozeline.exporting.sample import Sample
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.open_model import OpenModel
@@ -28,7 +28,7 @@ def masks_exam(model: OpenModel, sample: Sample) -> Exam:
     """
     assert isinstance(model, Encoder)
     read = model.tokenize(sample.texts, truncate=True)
-    hidden = [hide(text, model) for text in read]
+    hidden = [hide(read[place], model) for place in different(read)]
     text_A = np.repeat(np.arange(len(hidden)), [len(text.true_ids_M) for text in hidden])
     if len(text_A) == 0:
         given = f"{len(read)} texts without a token that could be hidden, such as {sample.texts[0][:60]!r}"
@@ -38,13 +38,14 @@ def masks_exam(model: OpenModel, sample: Sample) -> Exam:
 
 
 def halves_exam(model: OpenModel, sample: Sample) -> Exam:
-    """Each first half is to find its second half.
+    """Each first half is to find its second half: of two that are read as one, rounding would say which is nearer.
 
     Raises:
         DataError: there is none.
     """
-    texts = halves(model.tokenize(sample.texts, truncate=True), model.manifest.special_tokens.ids)
-    if not texts:
+    every = halves(model.tokenize(sample.texts, truncate=True), model.manifest.special_tokens.ids)
+    if not every:
         raise nothing_to_ask("no text of two tokens or more")
+    texts = [half for place in different(every[1::2]) for half in every[2 * place : 2 * place + 2]]
     number_A = np.arange(len(texts) // 2)
     return Exam(texts=texts, text_A=number_A, true_A=number_A, metric="halves found")

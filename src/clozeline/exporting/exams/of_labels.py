@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clozeline.exporting.answers import Answers
-from clozeline.exporting.exams.exam import UNKNOWN, Exam, Holds, Places, either
+from clozeline.exporting.exams.exam import UNKNOWN, Exam, Holds, Places, different, either
 from clozeline.exporting.ratios import Counts, per_text
 from clozeline.exporting.sample import Sample
 from clozeline.inference.batching import Batch
@@ -64,7 +64,9 @@ def labels_exam(model: OpenModel, sample: Sample) -> Exam:
     assert isinstance(model, Classifier)
     manifest = model.manifest
     asked, labels_T = _items(model, sample)
-    read = model.tokenize(asked, truncate=True)
+    every = model.tokenize(asked, truncate=True)
+    places = different(every)
+    read, labels_T = [every[place] for place in places], [labels_T[place] for place in places]
     if len(manifest.labels) == 1:
         number_T = np.arange(len(read))
         return OrderExam(texts=read, text_A=number_T, true_A=np.full_like(number_T, UNKNOWN), metric="order agreement")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clozeline.exporting.answers import Answers
-from clozeline.exporting.exams.exam import UNKNOWN, Exam, Holds, Places, either, nothing_to_ask
+from clozeline.exporting.exams.exam import UNKNOWN, Exam, Holds, Places, different, either, nothing_to_ask
 from clozeline.exporting.ratios import Counts
 from clozeline.exporting.sample import Sample
 from clozeline.held_out import EntitySpan, HeldOut
@@ -74,9 +74,10 @@ def tags_exam(model: OpenModel, sample: Sample) -> Exam:
         DataError: none of them has a word.
     """
     assert isinstance(model, Tagger)
-    items = sample.held_out or [HeldOut(text=text) for text in sample.texts]
+    every = sample.held_out or [HeldOut(text=text) for text in sample.texts]
+    windows = _first_windows(model.windows([item.text for item in every]))
+    items = [every[window.number] for window in windows]
     texts = [item.text for item in items]
-    windows = [window for window in model.windows(texts) if window.place == 0]
     words_T = [[(word.start(), word.end()) for word in _WORD.finditer(text)] for text in texts]
     placed = [_first_tokens(window, words) for window, words in zip(windows, words_T, strict=True)]
     true_T = [
@@ -94,6 +95,12 @@ def tags_exam(model: OpenModel, sample: Sample) -> Exam:
         first_TW=[first_W for first_W, _ in placed],
         true_T=true_T,
     )
+
+
+def _first_windows(windows: Sequence[Window]) -> list[Window]:
+    """Of each text the first, but of those that are read as one."""
+    first = [window for window in windows if window.place == 0]
+    return [first[place] for place in different([window.read for window in first])]
 
 
 def _first_tokens(window: Window, words: Sequence[tuple[int, int]]) -> tuple[Places, list[int]]:
@@ -162,10 +169,10 @@ def answers_exam(model: OpenModel, sample: Sample) -> Exam:
     asked = [(item.text, item.second or item.text) for item in sample.held_out] or [
         (" ".join(text.split()[:_QUESTION_WORDS]), text) for text in sample.texts
     ]
-    windows = [window for window in model.windows(asked) if window.place == 0]
-    contexts = [context for _, context in asked]
+    windows = _first_windows(model.windows(asked))
+    contexts = [asked[window.number][1] for window in windows]
     number_T = np.arange(len(windows))
-    right = [item.right for item in sample.held_out]
+    right = [sample.held_out[window.number].right for window in windows] if sample.held_out else []
     return AnswersExam(
         texts=[window.read for window in windows],
         text_A=number_T,
