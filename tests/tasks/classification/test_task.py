@@ -165,6 +165,16 @@ def test_pairs_are_read_as_one_row_with_the_second_text_told_apart(
         assert stock.config.id2label[int(stock(**inputs).logits.argmax())] == shown.predicted
 
 
+def test_texts_with_one_label_are_held_out_too(prepare: Prepare, tmp_path: Path) -> None:
+    """They are of data of their own: the text that `export` reads otherwise need not have their labels."""
+    records = [{"text": f"{topic} {words} {n}", "label": topic} for topic, words in TOPICS.items() for n in range(40)]
+    prepare(records).save(tmp_path / "out")
+    held_out = read_held_out(tmp_path / "out")
+    assert held_out
+    assert {(item.text, *item.right) for item in held_out} <= {(it["text"], it["label"]) for it in records}
+    assert {item.second for item in held_out} == {None}
+
+
 def test_a_family_without_types_reads_pairs_too(prepare: Prepare) -> None:
     task = prepare(repeated(60), second_field="second")
     assert next(task.batches_from(0, 0)).inputs.encoded.token_type_ids_BL is None

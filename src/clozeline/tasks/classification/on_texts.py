@@ -71,12 +71,10 @@ class ClassifierOnTexts:
         return training_batches(length_T, self.params.batch_size, self.inputs.seed, epoch, index, self.train.batch)
 
     def save(self, out: Path) -> None:
-        of_pairs = self.params.second_field is not None
-        if of_pairs:
+        if self.params.second_field is not None:
             self.model.config.reads_pairs = True
         heads.save(self.model, self.inputs.encoder, self.params.max_length, out, with_types=self.train.with_types)
-        if of_pairs or self.problem == "multi_label_classification":
-            self._hold_out(out)  # Single texts with one label are in what `export` reads anyway.
+        self._hold_out(out)
 
     def _hold_out(self, out: Path) -> None:
         """Leave the validation part beside the model, for what is exported of it."""
