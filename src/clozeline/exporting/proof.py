@@ -136,7 +136,7 @@ class Proof:
             agreement=share((self._fp32.top1_A == given.top1_A)[matters_A], exam.text_A[matters_A]),
             given=counts,
             fp32=fp32_counts,
-            ratio=ratio_of_figures(counts, fp32_counts, num_items=exam.num_items),
+            ratio=ratio_of_figures(counts, fp32_counts, num_items=exam.num_items(self._fp32)),
             cosines_T=_cosines(self._fp32, given),
         )
 

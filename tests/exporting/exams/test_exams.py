@@ -93,8 +93,8 @@ def test_micro_f1_of_label_sets_is_that_of_the_task(tmp_path: Path) -> None:
     items = [HeldOut(text=text, right=right) for text, right in zip(TEXTS, labels, strict=True)]
     model = opened(write_topics, tmp_path / "topics")
     exam = exam_of(model, Sample(TEXTS, [None] * 4, items))
-    assert (exam.metric, exam.num_items) == ("micro F1", 4)
     given = exam.answers(model, model.batches(exam.texts))
+    assert (exam.metric, exam.num_items(given), exam.num_texts) == ("micro F1", 5, 4)
     actual_TC = np.array([[label in right for label in TOPICS] for right in labels])
     said_TC = given.top1_A.reshape(4, len(TOPICS)).astype(bool)
     assert exam.counts(given, given).value == pytest.approx(FIGURES["micro_f1"](actual_TC, said_TC))
@@ -112,6 +112,21 @@ def test_labels_that_both_do_not_give_are_no_agreement(tmp_path: Path) -> None:
     assert np.flatnonzero(exam.matters(said(one), said(other))).tolist() == [0, 5, 6]
     assert exam.matters(said(0 * one), said(0 * other)).all()
     assert exam.counts(said(other), said(one)).value == 0.5
+    assert (exam.num_items(said(one)), exam.num_items(said(0 * one))) == (2, 0)
+
+
+def test_one_label_of_each_text_is_not_what_is_right_where_texts_have_several(tmp_path: Path) -> None:
+    """One text of four that has one of the labels is no measure of the other three, nor of its other labels."""
+    exam = exam_of(opened(write_topics, tmp_path / "topics"), Sample(TEXTS, ["sport", "news", None, None]))
+    assert exam.metric == "label agreement"
+
+
+@pytest.mark.parametrize(("threshold", "is_given"), [(0.0, True), (1.0, False)])
+def test_every_label_scores_above_0_and_none_above_1(threshold: float, is_given: bool, tmp_path: Path) -> None:
+    model = opened(write_topics, tmp_path / "topics")
+    model.manifest = model.manifest.model_copy(update={"decision_threshold": threshold})
+    exam = exam_of(model, SAMPLE)
+    assert (exam.answers(model, model.batches(exam.texts)).top1_A == is_given).all()
 
 
 def test_one_score_is_held_to_its_order_in_pairs(tmp_path: Path) -> None:
@@ -132,7 +147,8 @@ def test_one_label_is_asked_of_pairs_that_the_task_held_out(tmp_path: Path) -> N
         HeldOut(text="é", second="of", right=("torch",)),
     ]
     exam = exam_of(model, Sample(TEXTS, ["numpy"] * 4, pairs))
-    assert (exam.metric, exam.num_items, exam.true_A.tolist()) == ("accuracy", 2, [1, 0])
+    assert (exam.metric, exam.num_texts, exam.true_A.tolist()) == ("accuracy", 2, [1, 0])
+    assert exam.num_items(exam.answers(model, model.batches(exam.texts))) == 2
     assert [len(text) for text in exam.texts] == [8, 5]
 
 
@@ -146,9 +162,9 @@ def test_entity_f1_is_that_of_the_task(tmp_path: Path) -> None:
     ]
     exam = exam_of(model, Sample(TEXTS, [None] * 4, items))
     assert isinstance(exam, TagsExam)
-    assert (exam.metric, exam.num_items) == ("entity F1", 2)
     true = [["O", "B-PER", "I-PER", "O"], ["O", "B-LOC", "O", "O"], ["O", "O"]]
     given = exam.answers(model, model.batches(exam.texts))
+    assert (exam.metric, exam.num_items(given), exam.num_texts) == ("entity F1", 2, 3)
     names = [TAGS[place] for place in given.top1_A]
     words = np.split(np.array(names), [4, 8])
     assert exam.counts(given, given).value == pytest.approx(score(true, [one.tolist() for one in words]).f1)
@@ -166,6 +182,7 @@ def test_words_that_both_leave_outside_are_no_agreement(tmp_path: Path) -> None:
     # One entity of two words, beside two of one word and of another type: none in common.
     assert exam.counts(said(other), said(one)).value == 0
     assert exam.counts(said(one), said(one)).value == 1
+    assert (exam.num_items(said(one)), exam.num_items(said(0 * one))) == (1, 0)
 
 
 def test_answer_f1_is_that_of_squad_and_right_is_what_stands_in_the_window(tmp_path: Path) -> None:
@@ -178,9 +195,10 @@ def test_answer_f1_is_that_of_squad_and_right_is_what_stands_in_the_window(tmp_p
     ]
     exam = exam_of(model, Sample(TEXTS, [None] * 4, items))
     assert isinstance(exam, AnswersExam)
-    assert (exam.metric, exam.num_items) == ("answer F1", 3)
+    assert (exam.metric, exam.num_texts) == ("answer F1", 3)
     assert [list(right) for right in exam.right_T] == [["list of files", "files"], [], []]
     given = exam.answers(model, model.batches(exam.texts))
+    assert exam.num_items(given) == 3
     (best,) = model.ask([("open", "the list of files")])[0]
     counts = exam.counts(given, given)
     assert counts.part_T[0] == f1(("list of files", "files"), best.answer)

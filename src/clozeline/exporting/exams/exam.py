@@ -36,8 +36,12 @@ class Exam:
     metric: Metric
 
     @property
-    def num_items(self) -> int:
-        """That the metric is of."""
+    def num_texts(self) -> int:
+        """Texts, pairs, questions, …: each may have several answers."""
+        return len(np.unique(self.text_A))
+
+    def num_items(self, fp32: Answers) -> int:
+        """That the metric is of: what is known to be right, or what fp32 says."""
         return int(self._is_counted.sum())
 
     @property

@@ -28,22 +28,26 @@ class LabelSetExam(Exam):
     least_logit: float
     """Above it, a label is given."""
 
-    @property
-    def num_items(self) -> int:
-        return len(self.texts)
+    def num_items(self, fp32: Answers) -> int:
+        """Labels: what a text does not have is no merit."""
+        return int(self._right(fp32).sum())
 
     def read(self, position: int, rows: Rows) -> Places:
         return (rows > self.least_logit).astype(np.int64)
 
     def counts(self, given: Answers, fp32: Answers) -> Counts:
         """Of the micro-averaged F1."""
-        true_A = fp32.top1_A if self.is_agreement else self.true_A
-        right_T = per_text((given.top1_A == 1) & (true_A == 1), self.text_A)
-        return Counts(2 * right_T, per_text(given.top1_A == 1, self.text_A) + per_text(true_A == 1, self.text_A))
+        is_given_A, is_right_A = given.top1_A == 1, self._right(fp32)
+        right_T = per_text(is_given_A & is_right_A, self.text_A)
+        return Counts(2 * right_T, per_text(is_given_A, self.text_A) + per_text(is_right_A, self.text_A))
 
     def matters(self, one: Answers, other: Answers) -> Holds:
         """Labels that one of both gives: that most are not given, both know."""
         return either(one.top1_A == 1, other.top1_A == 1)
+
+    def _right(self, fp32: Answers) -> Holds:
+        is_right_A: Holds = (fp32.top1_A if self.is_agreement else self.true_A) == 1
+        return is_right_A
 
 
 class OrderExam(Exam):
@@ -71,7 +75,10 @@ def labels_exam(model: OpenModel, sample: Sample) -> Exam:
         number_T = np.arange(len(read))
         return OrderExam(texts=read, text_A=number_T, true_A=np.full_like(number_T, UNKNOWN), metric="order agreement")
     if manifest.label_scores == "sigmoid":
-        return _label_sets(manifest.labels, manifest.decision_threshold or 0.5, read, labels_T)
+        # A column has one label of a text, not all of them.
+        known_T = labels_T if sample.held_out else [()] * len(read)
+        threshold = 0.5 if manifest.decision_threshold is None else manifest.decision_threshold
+        return _label_sets(manifest.labels, threshold, read, known_T)
     return _one_label(manifest.labels, read, labels_T)
 
 

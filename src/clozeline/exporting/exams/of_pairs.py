@@ -32,8 +32,7 @@ class CosinesExam(Exam):
 
     score_A: Values
 
-    @property
-    def num_items(self) -> int:
+    def num_items(self, fp32: Answers) -> int:
         return len(self.score_A)
 
     def answers(self, model: OpenModel, grouped: Iterable[Batch]) -> Answers:
@@ -56,8 +55,7 @@ class SearchExam(Exam):
     """Of each first text, its places among the second ones."""
     recall_at: int
 
-    @property
-    def num_items(self) -> int:
+    def num_items(self, fp32: Answers) -> int:
         return len(self.belonging)
 
     def answers(self, model: OpenModel, grouped: Iterable[Batch]) -> Answers:

@@ -38,9 +38,9 @@ class TagsExam(Exam):
     first_TW: Sequence[Places]
     true_T: Sequence[frozenset[Extent]]
 
-    @property
-    def num_items(self) -> int:
-        return super().num_items if self.is_agreement else sum(map(len, self.true_T))
+    def num_items(self, fp32: Answers) -> int:
+        """Entities: that a word is outside of them is no merit."""
+        return sum(map(len, self._right(fp32)))
 
     def read(self, position: int, rows: Rows) -> Places:
         said_W: Places = rows[self.first_TW[position]].argmax(axis=1)
@@ -48,8 +48,7 @@ class TagsExam(Exam):
 
     def counts(self, given: Answers, fp32: Answers) -> Counts:
         """Of the F1 of entities; of both graphs' entities, if nothing is known to be right."""
-        said_T = self._entities(given)
-        true_T = self._entities(fp32) if self.is_agreement else self.true_T
+        said_T, true_T = self._entities(given), self._right(fp32)
         right = [2 * len(said & true) for said, true in zip(said_T, true_T, strict=True)]
         return Counts(
             np.array(right, dtype=np.int64),
@@ -60,6 +59,9 @@ class TagsExam(Exam):
         """Words of which one of both says that they are of an entity: that most are not, both know."""
         outside = self.tags.index(OUTSIDE) if OUTSIDE in self.tags else UNKNOWN
         return either(one.top1_A != outside, other.top1_A != outside)
+
+    def _right(self, fp32: Answers) -> Sequence[frozenset[Extent]]:
+        return self._entities(fp32) if self.is_agreement else self.true_T
 
     def _entities(self, given: Answers) -> list[frozenset[Extent]]:
         ends = np.cumsum([len(first_W) for first_W in self.first_TW])[:-1]
@@ -138,8 +140,7 @@ class AnswersExam(Exam):
     right_T: Sequence[Sequence[str]]
     no_answer_margin: float | None
 
-    @property
-    def num_items(self) -> int:
+    def num_items(self, fp32: Answers) -> int:
         return len(self.texts)
 
     def read(self, position: int, rows: Rows) -> Places:
