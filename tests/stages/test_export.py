@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -23,6 +24,7 @@ from clozeline.exporting.ladder import Climbed, Ladder, Passed
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.quantization import PRODUCT, Quantized
 from clozeline.exporting.sample import Sample, read_sample
+from clozeline.held_out import HeldOut, write_held_out
 from clozeline.inference.errors import NotANumberError
 from clozeline.inference.manifest import FILES, HALF_GRAPH, Manifest, read_manifest, record_of, verify
 from clozeline.inference.package import load
@@ -88,12 +90,11 @@ def test_what_is_recorded_is_validated_not_taken_as_it_comes(encoder_package: Pa
     manifest = read_manifest(encoder_package)
     rung = next(rung for rung in manifest.ladder if rung.scheme == manifest.quantization)
     graph = read_graph(encoder_package / FILES.int8)
-    sample = Sample(SENTENCES, [None] * len(SENTENCES))
     for num_matmuls, is_sound in ((7, True), ("many", False)):
         quantized = Quantized(graph, num_matmuls, 1, (), 5, {})  # type: ignore[arg-type]
         climbed = Climbed(manifest.ladder, Passed(rung, quantized))
         with nullcontext() if is_sound else pytest.raises(ValidationError, match="quantized_matmuls"):
-            record = export._record(encoder_package, sample, 0.0, climbed, manifest)
+            record = export._record(encoder_package, 5, 0.0, climbed, manifest)
             assert (record.served, record.quantized_matmuls) == (manifest.served, num_matmuls)
     with pytest.raises(ValidationError, match="half"):
         export._manifest(encoder_package, manifest, climbed, "none")  # type: ignore[arg-type]
@@ -283,6 +284,32 @@ def test_texts_that_scales_are_measured_on_decide_nothing(
     assert (len(climbing.deciding), len(climbing.calibrating)) == parts
     told = "10 different texts: 8 decide (`export.num_agreement_texts`: 32), INT8's scales are fixed on 2"
     assert (told in caplog.text) == (num_texts == 10)
+
+
+def test_what_the_metrics_count_is_what_was_asked_where_held_out_items_tell_nothing(
+    small_scorer: Path, export_model: ExportModel, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(small_scorer, tmp_path / "scorer"))
+    write_held_out(folder, [HeldOut(text=text, second=text, score=1.0) for text in SENTENCES])
+    metrics = metrics_of(export_model(folder, gates=OPEN, static_ratios=()))
+    (rung,) = metrics["ladder"]
+    assert rung["metric"] == "halves found"
+    assert metrics["num_agreement_texts"] == rung["agreement"]["num_texts"] == 32
+
+
+def test_of_texts_that_decide_nothing_it_is_not_said_that_they_do(
+    small_topics: Path,
+    export_model: ExportModel,
+    validation_texts: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for num_texts, num_fixed_on in ((10, 2), (1, 1)):
+        read = read_sample(validation_texts, num_texts)
+        monkeypatch.setattr(export, "read_sample", lambda *given, read=read: read)
+        package = export_model(small_topics, gates=OPEN, static_ratios=())
+        assert metrics_of(package)["num_agreement_texts"] == len(SENTENCES)
+        assert f"{num_texts} different texts: INT8's scales are fixed on {num_fixed_on} (`exp" in caplog.text
 
 
 def test_int8_that_was_asked_too_little_is_not_served_and_the_counts_are_said(

@@ -72,6 +72,11 @@ class Proof:
         self._exam = exam_of(model, sample)
         self._fp32 = self._exam.answers(model, model.batches(self._exam.texts))
 
+    @property
+    def num_texts(self) -> int:
+        """Texts, pairs, questions, … that every graph is asked."""
+        return self._exam.num_texts
+
     def rung(self, graph: Path, scheme: QuantizationScheme, reference: Rung | None = None) -> Rung:
         """What the INT8 graph in the file `graph`, beside tokenizer.json, shows.
 

@@ -13,18 +13,19 @@ _LOG = logging.getLogger(__name__)
 
 
 def say_what_is_short(texts: Path, sample: Sample, calibration: Sample, params: ExportParams) -> None:
-    """If the file `texts` has fewer than params.yaml asks for: how many decide, and how many are measured on."""
+    """If the file `texts` has fewer than params.yaml asks for: how many decide, unless held-out items are to, and how
+    many are measured on.
+    """
     if len(calibration.texts) < params.num_calibration_texts:
+        deciding = f"{len(sample.texts)} decide (`export.num_agreement_texts`: {params.num_agreement_texts}), "
         overlap = "" if calibration.texts != sample.texts else ", the same that decides"
         _LOG.warning(
-            "%s has %d different texts: %d decide (`export.num_agreement_texts`: %d), INT8's scales are fixed on %d%s"
-            " (`export.num_calibration_texts`: %d)",
+            "%s has %d different texts: %sINT8's scales are fixed on %d%s (`export.num_calibration_texts`: %d)",
             texts,
             len({*sample.texts, *calibration.texts}),
-            len(sample.texts),
-            params.num_agreement_texts,
+            "" if sample.held_out else deciding,
             len(calibration.texts),
-            overlap,
+            "" if sample.held_out else overlap,
             params.num_calibration_texts,
         )
 

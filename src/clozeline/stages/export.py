@@ -18,7 +18,7 @@ from clozeline.exporting.ladder import Climbed, Ladder, Passed
 from clozeline.exporting.outputs import outputs_of
 from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.proof import Proof
-from clozeline.exporting.sample import Sample, read_sample
+from clozeline.exporting.sample import read_sample
 from clozeline.exporting.scarcity import say_what_is_lacking, say_what_is_short
 from clozeline.exporting.through_optimum import export_onnx, head_products, last_layer_of
 from clozeline.exporting.trained import TrainedModel, open_trained
@@ -75,6 +75,7 @@ class ExportMetrics(BaseModel):
     last_layer: LastLayer
     """Where it is computed, in both graphs."""
     num_agreement_texts: int
+    """Texts, pairs, questions, … that both graphs were asked."""
     int8_agreement: float | None = None
     """Share of masked tokens (encoder), texts (classifier), … that INT8 answers as fp32 does: `Rung.agreement`."""
     num_agreement_items: int | None = None
@@ -141,7 +142,7 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
         half = _half(graph, folder, proof) if params.half else None
         manifest = _manifest(folder, draft, climbed, half)
         (folder / FILES.manifest).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        record = _record(folder, sample, difference, climbed, manifest)
+        record = _record(folder, proof.num_texts, difference, climbed, manifest)
         if climbed.served is None:
             _LOG.warning("%s: no INT8 scheme of `export.ladder` passed `export.gates`: fp32 is served", out)
             say_what_is_lacking(climbed.rungs)
@@ -244,13 +245,13 @@ def _manifest(folder: Path, draft: Manifest, climbed: Climbed, half: HalfPrecisi
     return Manifest.model_validate(dict(draft) | known)
 
 
-def _record(folder: Path, sample: Sample, difference: float, climbed: Climbed, manifest: Manifest) -> ExportMetrics:
+def _record(folder: Path, num_texts: int, difference: float, climbed: Climbed, manifest: Manifest) -> ExportMetrics:
     known = {
         "served": manifest.served,
         "fp32_size_bytes": size_of(folder / FILES.fp32),
         "parity_max_abs_difference": difference,
         "last_layer": manifest.last_layer,
-        "num_agreement_texts": len(sample.held_out or sample.texts),
+        "num_agreement_texts": num_texts,
         "ladder": climbed.rungs,
         "half": manifest.half,
     }
