@@ -30,10 +30,22 @@ def test_few_are_kept_of_many(tmp_path: Path) -> None:
     assert 0.3 < sum(number < MAX_ITEMS for number in numbers) / MAX_ITEMS < 0.7
 
 
-def test_without_a_file_there_are_none_and_a_line_that_is_none_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"words": 1}',
+        b"",
+        b'{"text": "caf\xe9"}',
+        b"\xff\xfe{\x00",
+        b'{"text": "a", "second": "b", "score": NaN}',
+        b'{"text": "a", "right": ["b"], "recall_at": 0}',
+    ],
+    ids=["another record", "empty", "Latin-1", "UTF-16", "no number", "no place"],
+)
+def test_without_a_file_there_are_none_and_a_line_that_is_none_is_named(tmp_path: Path, line: bytes) -> None:
     assert read_held_out(tmp_path) == []
     write_held_out(tmp_path, ITEMS[:1])
-    with (tmp_path / FILE).open("a") as file:
-        file.write('{"words": 1}\n')
+    with (tmp_path / FILE).open("ab") as file:
+        file.write(line + b"\n")
     with pytest.raises(ArtifactError, match=r"held_out\.jsonl:2"):
         read_held_out(tmp_path)

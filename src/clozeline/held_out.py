@@ -5,7 +5,7 @@ import heapq
 from collections.abc import Sequence
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, FiniteFloat, PositiveInt, ValidationError
 
 from clozeline.errors import ArtifactError
 
@@ -38,9 +38,9 @@ class HeldOut(BaseModel):
     """
     entities: tuple[EntitySpan, ...] = ()
     """Of tagging."""
-    score: float | None = None
+    score: FiniteFloat | None = None
     """Of two texts of similarity: how alike they are, 0-1."""
-    recall_at: int | None = None
+    recall_at: PositiveInt | None = None
     """Of a text of similarity: a right one is to be among so many that are nearest."""
 
 
@@ -61,17 +61,17 @@ def read_held_out(folder: Path) -> list[HeldOut]:
     if not path.is_file():
         return []
     # As a file is read, not by `splitlines`: that also ends a line at U+2028 and others, which JSON leaves in a text.
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         return [_item(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
 
 
-def _item(line: str, place: str) -> HeldOut:
+def _item(line: bytes, place: str) -> HeldOut:
     try:
         return HeldOut.model_validate_json(line)
     except ValidationError as error:
         raise ArtifactError(
             f"{place} is no held-out item",
-            given=line.strip()[:80] or "an empty line",
+            given=line.decode(errors="replace").strip()[:80] or "an empty line",
             expected='a JSON object such as {"text": "…", "right": ["label"]}',
             do="run `dvc repro finetune`, which writes it; or delete the file: other texts are taken then",
         ) from error

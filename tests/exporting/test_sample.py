@@ -54,6 +54,35 @@ def test_texts_that_are_no_parquet_are_refused_by_file(tmp_path: Path) -> None:
     assert str(path) in str(refused.value)
 
 
+@pytest.mark.parametrize("texts", [pa.array([1, 2]), pa.array([b"one"]), pa.array([["one"]])])
+def test_a_column_that_holds_no_text_is_refused_by_file(tmp_path: Path, texts: pa.Array) -> None:
+    path = tmp_path / "texts.parquet"
+    pq.write_table(pa.table({"text": texts}), path)
+    with pytest.raises(DataError, match="a column `text` of ") as refused:
+        read_sample(path, 10)
+    assert str(path) in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())])
+def test_text_is_text_however_it_is_kept(tmp_path: Path, kind: pa.DataType) -> None:
+    path = tmp_path / "texts.parquet"
+    pq.write_table(pa.table({"text": pa.array(["one", None, "two"]).cast(kind)}), path)
+    assert sorted(read_sample(path, 10).texts) == ["one", "two"]
+
+
+@pytest.mark.parametrize("damage", [b"\0" * 8, b"\xff" * 8])
+def test_a_file_that_is_damaged_inside_is_refused_by_name(tmp_path: Path, damage: bytes) -> None:
+    """Its end, where columns are named, is as it was."""
+    path = write_texts(tmp_path / "texts.parquet", [f"text {number * 7919}" for number in range(500)])
+    content = bytearray(path.read_bytes())
+    for place in range(8, 2000, 64):
+        content[place : place + 8] = damage
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="damaged rows") as refused:
+        read_sample(path, 10)
+    assert str(path) in str(refused.value)
+
+
 def test_labels_come_with_their_texts_and_a_text_of_two_labels_has_none(tmp_path: Path) -> None:
     path = tmp_path / "texts.parquet"
     rows = {"text": ["one", "two", "two", "three", "one"], "source": ["a", "b", "c", None, "a"]}

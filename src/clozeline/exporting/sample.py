@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ArrowInvalid
 
@@ -47,7 +48,7 @@ def read_sample(texts: Path, num_texts: int, label_field: str | None = None) -> 
     Their labels are those of the column `label_field`; a text that is there with two labels has none.
 
     Raises:
-        DataError: there is no such file, no column `text` or `label_field`, or no text in it.
+        DataError: there is no such file, no column `text` or `label_field`, no text in it, or it is damaged.
     """
     columns = ["text", *([label_field] if label_field else [])]
     _check_columns(texts, columns)
@@ -74,28 +75,45 @@ def read_sample(texts: Path, num_texts: int, label_field: str | None = None) -> 
 def _check_columns(texts: Path, columns: Sequence[str]) -> None:
     given = _fault(texts, columns)
     if given:
-        raise DataError(
-            f"{texts} gives no texts to compare INT8 and fp32 on",
-            given=given,
-            expected="a Parquet file with the column `text`, and that of `export.label_field` if it names one",
-            do="run `dvc repro preprocess`, or correct `texts` of the stage in dvc.yaml or `export.label_field`",
-        )
+        raise _unusable(texts, given)
+
+
+def _unusable(texts: Path, given: str) -> DataError:
+    return DataError(
+        f"{texts} gives no texts to compare INT8 and fp32 on",
+        given=given,
+        expected="a Parquet file with the column `text`, and that of `export.label_field` if it names one",
+        do="run `dvc repro preprocess`, or correct `texts` of the stage in dvc.yaml or `export.label_field`",
+    )
 
 
 def _fault(texts: Path, columns: Sequence[str]) -> str | None:
     if not texts.is_file():
         return "no such file"
     try:
-        found = pq.read_schema(texts).names
+        found = pq.read_schema(texts)
     except ArrowInvalid as error:
         return f"no Parquet file: {error}"
-    missing = [column for column in columns if column not in found]
-    return f"no column `{missing[0]}`" if missing else None
+    missing = [column for column in columns if column not in found.names]
+    if missing:
+        return f"no column `{missing[0]}`"
+    kind = found.field("text").type
+    return None if _is_text(kind) else f"a column `text` of {kind}"
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(value) or pa.types.is_large_string(value) or pa.types.is_string_view(value))
 
 
 def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(columns=list(columns)):
-            for row in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
-                if row[0]:
-                    yield row
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in file.iter_batches(columns=list(columns)):
+                for row in zip(*(batch.column(column).to_pylist() for column in columns), strict=True):
+                    if row[0]:
+                        yield row
+    except (ArrowInvalid, OSError, UnicodeDecodeError) as error:
+        if getattr(error, "errno", None) is not None:  # the disk's, not the file's
+            raise
+        raise _unusable(path, f"damaged rows: {error}") from error
