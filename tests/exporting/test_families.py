@@ -97,6 +97,18 @@ def test_the_graph_computes_what_the_model_computes(trained: TrainedModel, expor
     assert largest_difference(trained, exported.path, exported.inputs) < 1e-5
 
 
+@pytest.mark.parametrize("length", [3, 8, 15])
+def test_a_model_that_reads_fewer_tokens_than_are_traced_elsewhere_is_traced_with_fewer(
+    length: int, save_trained: object, tmp_path: Path
+) -> None:
+    config = small("bert")
+    config.max_position_embeddings = length
+    trained = open_trained(save_trained(AutoModelForMaskedLM.from_config(config)))
+    inputs = export_onnx(trained, OPSET, tmp_path / "model.onnx")
+    assert trained.max_length == length
+    assert largest_difference(trained, tmp_path / "model.onnx", tuple(inputs)) < 1e-5
+
+
 @pytest.mark.parametrize("head", HEADS, scope="module")
 @pytest.mark.parametrize("family", EXPORTED, scope="module")
 def test_attention_is_one_operator_in_each_layer(family: str, exported: Exported) -> None:

@@ -1,6 +1,7 @@
 """A model that cannot be exported is refused before any work, by file and fault."""
 
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,25 @@ def cut(name: str) -> Callable[[Path], None]:
     return damage
 
 
+def change_tokenizer(folder: Path, **changes: object) -> None:
+    config = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | changes), encoding="utf-8")
+
+
+def renumber(folder: Path) -> None:
+    """A token is moved behind the last row of the table; there are as many tokens as before."""
+    tokenizer = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
+    tokenizer["model"]["vocab"]["the"] = 90
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer), encoding="utf-8")
+
+
+def spoil(folder: Path) -> None:
+    """In a row that no random text need have."""
+    weights = load_file(folder / "model.safetensors")
+    weights["model.embeddings.tok_embeddings.weight"][77, 3] = torch.nan
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
 def without_model(folder: Path) -> None:
     """JSON, but no tokenizer."""
     (folder / "tokenizer.json").write_text('{"version": "1.0"}', encoding="utf-8")
@@ -60,6 +80,15 @@ def without_model(folder: Path) -> None:
         (drop_weight, r"such as head\.dense\.weight"),
         (lambda folder: change_config(folder, architectures=["ModernBertDecoder"]), "architectures: ModernBertDecoder"),
         (lambda folder: change_config(folder, architectures=None), "architectures: none"),
+        (lambda folder: change_config(folder, architectures=[None]), "architectures: None"),
+        (lambda folder: change_config(folder, architectures=5), "architectures: 5"),
+        (lambda folder: change_config(folder, no_answer_margin="x"), r"config\.json is damaged"),
+        (lambda folder: change_config(folder, no_answer_margin=math.inf), "no_answer_margin inf"),
+        (lambda folder: change_tokenizer(folder, model_max_length="x"), r"tokenizer_config\.json is damaged"),
+        (lambda folder: change_tokenizer(folder, model_max_length=0), "room for 0 tokens, 2 special ones"),
+        (lambda folder: change_tokenizer(folder, model_max_length=2), "room for 2 tokens, 2 special ones"),
+        (renumber, "a tokenizer with ids up to 90, a model of 90"),
+        (spoil, r"model\.safetensors has weights that are no numbers\n.* such as model\.embeddings\.tok_embeddings"),
         (lambda folder: change_config(folder, model_type="clozeline-encoder"), "for an encoder of your own"),
     ],
 )
@@ -76,6 +105,33 @@ def test_a_tokenizer_larger_than_the_model_is_refused(encoder: Path, small_encod
     model.save_pretrained(encoder)
     with pytest.raises(ArtifactError, match="a model of 20"):
         open_trained(encoder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"id2label": {"0": "jax", "1": "numpy", "3": "torch"}}, r"config\.json is damaged\n *given: *KeyError\(2\)"),
+        ({"decision_threshold": "x"}, r"config\.json is damaged"),
+        ({"decision_threshold": math.nan}, "decision_threshold nan"),
+        ({"decision_threshold": 1.5}, "decision_threshold 1.5"),
+    ],
+)
+def test_labels_with_a_gap_and_thresholds_that_are_none_are_refused(
+    small_topics: Path, tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    folder = Path(shutil.copytree(small_topics, tmp_path / "topics"))
+    change_config(folder, **changes)
+    with pytest.raises(ArtifactError, match=message):
+        open_trained(folder)
+
+
+def test_a_question_has_to_fit_beside_a_context(small_answerer: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(small_answerer, tmp_path / "answerer"))
+    change_tokenizer(folder, model_max_length=5)
+    assert open_trained(folder).max_length == 5
+    change_tokenizer(folder, model_max_length=4)
+    with pytest.raises(ArtifactError, match="room for 4 tokens, 3 special ones"):
+        open_trained(folder)
 
 
 def test_a_regression_of_several_numbers_is_refused(small_classifier: Path, tmp_path: Path) -> None:
@@ -128,9 +184,7 @@ def test_every_head_is_known(small_tagger: Path, small_answerer: Path, small_top
 
 
 def test_what_the_tokenizer_reads_limits_the_length(encoder: Path) -> None:
-    path = encoder / "tokenizer_config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps(config | {"model_max_length": 10}), encoding="utf-8")
+    change_tokenizer(encoder, model_max_length=10)
     assert open_trained(encoder).max_length == 10
 
 

@@ -67,7 +67,7 @@ def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
     config = config_class(trained.model.config, task="feature-extraction")
     is_pruned = last_layer_of(trained) == "first position"
     with last_layer_at(trained.model, FirstPosition()) if is_pruned else nullcontext():
-        inputs = _export(module, config, min(opset, _HIGHEST), path)
+        inputs = _export(module, config, min(opset, _HIGHEST), path, min(trained.max_length, _EXAMPLE_TOKENS))
     graph = _converted(absorb_graph(path), opset)
     if trained.task == "fill-mask":
         add_default(graph)
@@ -130,7 +130,11 @@ _HIGHEST = 20
 """Opset that the exporter of torch 2.13 under optimum writes."""
 
 
-def _export(model: nn.Module, config: Any, opset: int, path: Path) -> list[str]:
+_EXAMPLE_TOKENS = 16
+"""Of the texts that are traced: optimum's own number, but where a model reads fewer."""
+
+
+def _export(model: nn.Module, config: Any, opset: int, path: Path, num_tokens: int) -> list[str]:
     logging.getLogger("optimum").setLevel(logging.WARNING)
     with warnings.catch_warnings():
         # optimum 0.1.0 calls the TorchScript exporter, which torch 2.13 still has and calls legacy.
@@ -138,7 +142,8 @@ def _export(model: nn.Module, config: Any, opset: int, path: Path) -> list[str]:
         # Branches on shapes are traced once; the parity check runs other shapes than the trace.
         warnings.filterwarnings("ignore", category=TracerWarning)
         # Folding would store the transposed vocabulary head beside the embedding it is tied to.
-        inputs, _ = export(model, config, path, opset=opset, do_constant_folding=False)
+        shapes = {"sequence_length": num_tokens}
+        inputs, _ = export(model, config, path, opset=opset, do_constant_folding=False, input_shapes=shapes)
     return cast(list[str], inputs)
 
 

@@ -1,7 +1,8 @@
 """A trained model folder of any family, opened for export: model, tokenizer, and what a package says about them."""
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -130,6 +131,7 @@ def open_trained(folder: Path) -> TrainedModel:
             )
     tokenizer = _tokenizer(folder)
     trained = TrainedModel(folder, task, _weights(folder, auto_class), tokenizer)
+    _check_facts(trained)
     _check_fit(trained)
     return trained
 
@@ -145,7 +147,8 @@ def _architecture(folder: Path) -> str:
             expected="the folder of a trained model",
             do="run `dvc repro`, which makes models/ first",
         ) from error
-    names = facts.get("architectures") or []
+    said = facts.get("architectures") or []
+    names = [str(name) for name in (said if isinstance(said, list) else [said])]
     kind = str(facts.get("model_type"))
     if kind in NOT_EXPORTED:
         raise ArtifactError(
@@ -213,27 +216,63 @@ def _weights(folder: Path, auto_class: Any) -> PreTrainedModel:
             expected="every weight (transformers would fill them in at random)",
             do="save config and weights from the same model",
         )
+    broken = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
+    if broken:
+        raise ArtifactError(
+            f"{folder / 'model.safetensors'} has weights that are no numbers",
+            given=f"NaN or infinity in {len(broken)} tensors, such as {broken[0]}",
+            expected="finite numbers",
+            do="train again, with a lower learning rate if the loss was no number either: no export can mend this",
+        )
     return model.eval()
 
 
+def _check_facts(trained: TrainedModel) -> None:
+    """That what the configurations say can be read."""
+    facts: Mapping[str, Callable[[], object]] = {
+        "config.json": lambda: (trained.labels, trained.decision_threshold, trained.no_answer_margin),
+        "tokenizer_config.json": lambda: trained.max_length,
+    }
+    for name, read in facts.items():
+        try:
+            read()
+        except (KeyError, TypeError, ValueError) as error:
+            expected = "a label for each number from 0, and numbers where numbers belong"
+            raise _damaged(trained.folder / name, repr(error), expected) from error
+
+
 def _check_fit(trained: TrainedModel) -> None:
+    for given, expected in _faults(trained):
+        raise ArtifactError(
+            f"{trained.folder}: the model cannot be exported as it is",
+            given=given,
+            expected=expected,
+            do="save model and tokenizer of the same training run",
+        )
+
+
+def _faults(trained: TrainedModel) -> Iterator[tuple[str, str]]:
+    """What was given, and what was expected instead."""
     config, tokenizer = trained.model.config, trained.tokenizer
-    is_labelled = trained.task in _LABELLED
+    last_id = max(tokenizer.get_vocab().values(), default=-1)
+    if last_id >= config.vocab_size:
+        given = f"a tokenizer with ids up to {last_id:,}, a model of {config.vocab_size:,} tokens"
+        yield given, "a tokenizer made for the model"
+    if tokenizer.pad_token_id is None:
+        yield "a tokenizer without a padding token", "one that texts of a batch are padded with"
+    if trained.task == "fill-mask" and tokenizer.mask_token_id is None:
+        yield "a tokenizer without a mask token", "one that the model fills"
+    of_pairs = trained.reads_pairs or trained.task == "question-answering"
+    num_special = tokenizer.num_special_tokens_to_add(of_pairs)
+    if trained.max_length < num_special + (2 if of_pairs else 1):
+        given = f"room for {trained.max_length} tokens, {num_special} special ones among them"
+        yield given, "room for a token of the text, or of each text of a pair"
     num_least = 2 if config.problem_type == "single_label_classification" else 1
     fits = num_least <= config.num_labels and not (config.problem_type == "regression" and config.num_labels > 1)
-    faults = {
-        f"a tokenizer of {len(tokenizer):,} tokens, a model of {config.vocab_size:,}": (
-            len(tokenizer) > config.vocab_size
-        ),
-        "a tokenizer without a padding token": tokenizer.pad_token_id is None,
-        "a tokenizer without a mask token": trained.task == "fill-mask" and tokenizer.mask_token_id is None,
-        f"{config.num_labels} labels, problem type {config.problem_type}": is_labelled and not fits,
-    }
-    for fault, occurs in faults.items():
-        if occurs:
-            raise ArtifactError(
-                f"{trained.folder}: the model cannot be exported as it is",
-                given=fault,
-                expected="a tokenizer made for the model; labels that fit the problem type (regression has one)",
-                do="save model and tokenizer of the same training run",
-            )
+    if trained.task in _LABELLED and not fits:
+        given = f"{config.num_labels} labels, problem type {config.problem_type}"
+        yield given, "labels that fit the problem type (regression has one)"
+    if not 0 <= (trained.decision_threshold or 0) <= 1:
+        yield f"decision_threshold {trained.decision_threshold}", "a probability, from 0 to 1"
+    if not math.isfinite(trained.no_answer_margin or 0):
+        yield f"no_answer_margin {trained.no_answer_margin}", "a finite number"
