@@ -16,9 +16,11 @@ from typer.testing import CliRunner
 from clozeline.cli import app
 from clozeline.cli import plan as plan_module
 from clozeline.cli.plan import plan as verb
-from clozeline.cli.plan_tables import size_of
+from clozeline.cli.plan_tables import serving_table, size_of
 from clozeline.errors import ParamsError
+from clozeline.inference.footprint import Footprint
 from clozeline.params import SIZE_NAMES, read_params
+from clozeline.planning import serving
 from clozeline.planning.counting import ParameterCount, outline
 from clozeline.planning.serving import served_families
 
@@ -167,6 +169,22 @@ def test_the_readme_tells_of_every_family_that_is_served_in_every_precision() ->
     told = told_by_the_readme()
     assert list(told) == served_families()
     assert {len([float(figure) for figure in column.split(" / ")]) for row in told.values() for column in row} == {3}
+
+
+def test_a_ladder_without_a_scheme_has_no_cost_in_int8(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who wants fp32 alone is not to be told of INT8."""
+    monkeypatch.setattr(serving, "_cost", lambda graph, *given: len(graph.graph.node))
+    params = read_params(project / "params.yaml")
+    model = params.pretrain.model.model_copy(update={"size": "tiny", "family": "bert"})
+    for ladder, precisions in ((params.export.ladder, ["fp32", "fp16", "INT8"]), ((), ["fp32", "fp16"])):
+        costs = serving.serving_cost(model, 300, params.export.model_copy(update={"ladder": ladder}))
+        assert list(costs) == precisions
+    monkeypatch.setattr(plan_module, "_serving", lambda *given: serving_table({"bert": shown}, "tiny", 300))
+    footprint = Footprint(memory_bytes=1, text_milliseconds=1, batch_milliseconds=1)
+    for names in (["fp32", "fp16", "INT8"], ["fp32", "fp16"]):
+        shown = {name: serving.GraphCost(1, footprint) for name in names}
+        told = CliRunner().invoke(app, ["plan", "--serving"], catch_exceptions=False).stdout
+        assert ("INT8 is the first scheme" in told) == ("INT8" in names)
 
 
 @pytest.mark.slow

@@ -23,8 +23,8 @@ _PLAIN_WIDTH = 160
 _SERVED = (
     "Times are those of the graph, the fastest of several runs; memory is that of a whole process, the runtime in it.",
     "fp16 is how the file keeps the weights: a CPU has them in fp32 again.",
-    "INT8 is the first scheme of `export.ladder`, all scales at run time; whether it may answer, and with fixed scales,"
-    " which is faster, the export of a trained model finds out.",
+    "INT8 is the first scheme of `export.ladder`, with no product left out and all scales at run time; whether it may"
+    " answer, and with fixed scales, which is faster, the export of a trained model finds out.",
 )
 
 
@@ -82,7 +82,8 @@ def serving_table(
             times = (f"{taken.text_milliseconds:.2f} ms", f"{taken.batch_milliseconds:.1f} ms")
             table.add_row(family, precision, size_of(cost.file_bytes), memory, *times)
         table.add_section()
-    return [table, *map(Text, _SERVED)]
+    has_int8 = any("INT8" in by_precision for by_precision in costs.values())
+    return [table, *map(Text, _SERVED if has_int8 else _SERVED[:-1])]
 
 
 def chosen(needs: Sequence[str]) -> Sequence[RenderableType]:

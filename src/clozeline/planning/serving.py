@@ -22,8 +22,6 @@ from clozeline.model.families import FAMILIES, TokenIds
 from clozeline.params import ExportParams, ModelParams
 from clozeline.tokens.tokenizer import SPECIAL_TOKENS, frame_with_special_tokens, save
 
-PRECISIONS = ("fp32", "fp16", "INT8")
-
 
 @dataclass(frozen=True)
 class GraphCost:
@@ -55,9 +53,10 @@ def check_served(family: str) -> None:
 def serving_cost(params: ModelParams, vocab_size: int, export: ExportParams) -> dict[str, GraphCost]:
     """By precision: the encoder that `params` describe, exported as the stage exports it, with weights as they begin.
 
-    INT8 is of the ladder's first scheme, with all scales of activations at run time; whether a trained model passes its
-    gates with it, and where its tokens are alike enough for fixed scales, only that model's export can tell. Weights do
-    not change what a graph costs otherwise.
+    INT8 is of the ladder's first scheme, with no product left out and all scales of activations at run time; a ladder
+    without a scheme has none. Whether a trained model passes its gates with it, which products are its worst, and where
+    its tokens are alike enough for fixed scales, only that model's export can tell. Weights do not change what a graph
+    costs otherwise.
 
     Raises:
         ParamsError: the family is not known.
@@ -66,17 +65,14 @@ def serving_cost(params: ModelParams, vocab_size: int, export: ExportParams) -> 
         folder = Path(name)
         graph, feed, head = _exported(params, vocab_size, export.opset, folder)
         path = folder / "graph.onnx"
-        return {
-            precision: _cost(made, path, feed)
-            for precision, made in zip(PRECISIONS, _variants(graph, export, head), strict=True)
-        }
+        return {precision: _cost(made, path, feed) for precision, made in _variants(graph, export, head)}
 
 
-def _variants(graph: ModelProto, export: ExportParams, head: Sequence[str]) -> Iterator[ModelProto]:
-    scheme = scheme_of(export, export.ladder[0])
-    yield graph
-    yield with_half_weights(graph)
-    yield quantize(graph, scheme, exact=head).model
+def _variants(graph: ModelProto, export: ExportParams, head: Sequence[str]) -> Iterator[tuple[str, ModelProto]]:
+    yield "fp32", graph
+    yield "fp16", with_half_weights(graph)
+    for rung in export.ladder[:1]:
+        yield "INT8", quantize(graph, scheme_of(export, rung), exact=head).model
 
 
 def _cost(graph: ModelProto, path: Path, feed: Feed) -> GraphCost:
