@@ -23,6 +23,9 @@ from clozeline.inference.tokenization import TokenizedText
 MASK_RATE = 0.15
 """Share of a text's tokens that are masked to be guessed (Devlin et al. 2018, section 3.1)."""
 
+UNKNOWN = -1
+"""In place of what is right, where nobody knows."""
+
 
 @dataclass(frozen=True)
 class Answers:
@@ -101,6 +104,7 @@ class Hidden:
 
     text: TokenizedText
     true_ids_M: npt.NDArray[np.int64]
+    """UNKNOWN where the text has a mask of its own, such as one that is about models like these."""
 
 
 def hide(text: TokenizedText, model: Encoder) -> Hidden:
@@ -110,7 +114,8 @@ def hide(text: TokenizedText, model: Encoder) -> Hidden:
     places = hidden_places(text.ids_L, specials.ids)
     ids_L = text.ids_L.copy()
     ids_L[places] = specials.mask_id
-    return Hidden(replace(text, ids_L=ids_L), text.ids_L[places])
+    true_ids_M = text.ids_L[ids_L == specials.mask_id]
+    return Hidden(replace(text, ids_L=ids_L), np.where(true_ids_M == specials.mask_id, UNKNOWN, true_ids_M))
 
 
 def as_asked(model: OpenModel, texts: Sequence[str]) -> Sequence[TokenizedText]:

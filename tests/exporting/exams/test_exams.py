@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clozeline.errors import DataError
-from clozeline.exporting.answers import Answers
+from clozeline.exporting.answers import UNKNOWN, Answers
 from clozeline.exporting.exams.kinds import exam_of
 from clozeline.exporting.exams.of_tokens import AnswersExam, TagsExam
 from clozeline.exporting.sample import Sample
@@ -20,6 +20,7 @@ from clozeline.tasks.tagging.scores import score
 from tests.tiny_packages import (
     TAGS,
     TOPICS,
+    VOCABULARY,
     write_answerer,
     write_classifier,
     write_embedder,
@@ -62,6 +63,20 @@ def test_texts_that_the_model_reads_as_one_are_one(writing: object, tmp_path: Pa
     assert again.text_A.tolist() == once.text_A.tolist()
     given = again.answers(model, model.batches(again.texts))
     assert again.counts(given, given).value == once.counts(given, given).value
+
+
+def test_a_mask_that_a_text_has_itself_is_answered_and_nobody_knows_what_is_right(tmp_path: Path) -> None:
+    """Texts about models like these have some."""
+    model = opened(write_encoder, tmp_path / "package")
+    texts = ["the [MASK] of [MASK] files", "[MASK]", "open the file"]
+    exam = exam_of(model, Sample(texts, [None] * 3))
+    given = exam.answers(model, model.batches(exam.texts))
+    assert exam.text_A.tolist() == [0, 0, 0, 1, 2]
+    assert len(given.top1_A) == 5
+    the = VOCABULARY.index("the")
+    assert exam.true_A.tolist() == [the, UNKNOWN, UNKNOWN, UNKNOWN, the]
+    assert (exam.num_items(given), exam.num_texts) == (2, 3)
+    assert exam.counts(given, given).whole_T.tolist() == [1, 0, 1]
 
 
 def test_items_that_the_model_reads_as_one_keep_what_is_right_of_the_first(tmp_path: Path) -> None:

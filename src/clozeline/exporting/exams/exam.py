@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.errors import DataError
-from clozeline.exporting.answers import Answers, answers, likeliest
+from clozeline.exporting.answers import UNKNOWN, Answers, answers, likeliest
 from clozeline.exporting.ratios import Counts, per_text
 from clozeline.inference.batching import Batch
 from clozeline.inference.evidence import Metric
@@ -20,8 +20,6 @@ from clozeline.inference.tokenization import TokenizedText
 
 Places = npt.NDArray[np.int64]
 Holds = npt.NDArray[np.bool_]
-UNKNOWN = -1
-"""In place of what is right, where nobody knows."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clozeline.exporting.answers import Answers
-from clozeline.exporting.exams.exam import UNKNOWN, Exam, Holds, Places, different, either
+from clozeline.exporting.answers import UNKNOWN, Answers
+from clozeline.exporting.exams.exam import Exam, Holds, Places, different, either
 from clozeline.exporting.ratios import Counts, per_text
 from clozeline.exporting.sample import Sample
 from clozeline.inference.batching import Batch

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.exporting.answers import Answers
-from clozeline.exporting.exams.exam import UNKNOWN, Exam, Holds
+from clozeline.exporting.answers import UNKNOWN, Answers
+from clozeline.exporting.exams.exam import Exam, Holds
 from clozeline.exporting.exams.of_encoders import halves_exam
 from clozeline.exporting.ratios import Counts
 from clozeline.exporting.sample import Sample

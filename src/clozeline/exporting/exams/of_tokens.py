@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clozeline.exporting.answers import Answers
-from clozeline.exporting.exams.exam import UNKNOWN, Exam, Holds, Places, different, either, nothing_to_ask
+from clozeline.exporting.answers import UNKNOWN, Answers
+from clozeline.exporting.exams.exam import Exam, Holds, Places, different, either, nothing_to_ask
 from clozeline.exporting.ratios import Counts
 from clozeline.exporting.sample import Sample
 from clozeline.held_out import EntitySpan, HeldOut
