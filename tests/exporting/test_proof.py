@@ -1,14 +1,17 @@
 """Each gate is there: a graph that fails one figure alone is refused for it; so is one that was asked too little."""
 
+import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 
+from clozeline.exporting import proof
 from clozeline.exporting.answers import Answers, logits
 from clozeline.exporting.exams.kinds import exam_of
 from clozeline.exporting.exams.of_labels import LabelSetExam
@@ -16,7 +19,7 @@ from clozeline.exporting.graph import read_graph, write_graph
 from clozeline.exporting.proof import Proof, lacking
 from clozeline.exporting.sample import Sample
 from clozeline.inference.evidence import Check, HalfPrecision, QuantizationScheme, Rung
-from clozeline.inference.manifest import FILES, read_manifest
+from clozeline.inference.manifest import FILES, Manifest, read_manifest
 from clozeline.inference.package import load
 from clozeline.params import ExportGates
 from tests.tiny_models import SENTENCES
@@ -52,9 +55,13 @@ def proof_of(package: Path, gates: ExportGates = GATES, sample: Sample = SAMPLE)
 
 
 def rung_of(package: Path, gates: ExportGates = GATES, sample: Sample = SAMPLE) -> Rung:
+    return rung_by(proof_of(package, gates, sample), package)
+
+
+def rung_by(held: Proof, package: Path) -> Rung:
     scheme = read_manifest(package).quantization
     assert scheme is not None
-    return proof_of(package, gates, sample).rung(package / FILES.int8, scheme)
+    return held.rung(package / FILES.int8, scheme)
 
 
 def half_of(package: Path, gates: ExportGates = GATES) -> HalfPrecision:
@@ -158,3 +165,69 @@ def test_words_are_those_that_the_graph_names_first(package: Path) -> None:
     exam = exam_of(model, Sample(SENTENCES[:1], [None]))
     (logits_MV,) = logits(model, exam.texts)
     assert exam.answers(model, model.batches(exam.texts)).top1_A.tolist() == logits_MV.argmax(axis=1).tolist()
+
+
+def test_sums_that_saturate_are_seen_and_refused(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether they do depends on the processor, so that here the wide sums are another graph's."""
+    held, opened = proof_of(package), proof.open_graph
+
+    def other_if_wide(path: Path, given: Manifest, *, wide_sums: bool = False) -> object:
+        return opened(package / FILES.fp32 if wide_sums else path, given)
+
+    monkeypatch.setattr(proof, "open_graph", other_if_wide)
+    rung = rung_by(held, package)
+    assert rung.saturation > 0
+    assert failed(rung.checks) == ["saturation"]
+
+
+def no_number_in(place: int, values: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    for number, value in enumerate(values):
+        yield value * np.nan if number == place else value
+
+
+def test_a_text_without_a_number_is_no_text_without_saturation(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = proof_of(package)
+    monkeypatch.setattr(proof, "logits", lambda *given: no_number_in(1, logits(*given)))
+    rung = rung_by(held, package)
+    assert failed(rung.checks) == ["saturation"]
+    again = Rung.model_validate_json(rung.model_dump_json())
+    assert math.isnan(again.saturation)
+    assert not again.is_passed
+
+
+def test_a_grouping_that_gives_no_number_is_no_grouping_without_a_difference(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = proof_of(package)
+    # The first is with fp32; then there is one for each grouping.
+    given = iter(no_number_in(2, [np.ones(3, dtype=np.float32)] * 4))
+    monkeypatch.setattr(proof, "_cosines", lambda *answers: next(given))
+    assert failed(rung_by(held, package).checks) == ["batch_cosine_min"]
+
+
+def test_a_batch_without_a_number_in_half_is_no_small_one(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = proof_of(package)
+    ran = [(None, [np.array(value)]) for value in (1.0, math.nan, 2.0)]
+    monkeypatch.setattr(proof, "open_graph", lambda *given: SimpleNamespace(run_batches=lambda *asked: ran))
+    assert math.isnan(held.largest(package / FILES.fp32))
+
+
+THREE_TEXTS = SENTENCES[:3]
+
+
+@pytest.mark.parametrize(
+    ("labels", "metric", "num_items"),
+    [(["jax", "torch", None], "accuracy", 2), (["jax", "cobol", None], "label agreement", 3)],
+)
+def test_a_classifier_is_held_to_labels_if_half_of_the_texts_have_one_it_knows(
+    classifier_package: Path, labels: list[str | None], metric: str, num_items: int
+) -> None:
+    rung = rung_of(classifier_package, sample=Sample(THREE_TEXTS, labels))
+    assert rung.metric == metric
+    assert rung.metric_ratio.num_items == num_items
+    assert rung.batch_cosine_min is None
+    named = [best.label for (best,) in load(classifier_package, precision="fp32").classify(THREE_TEXTS, truncate=True)]
+    known = load(classifier_package).manifest.labels
+    right = [name == label for name, label in zip(named, labels, strict=True) if label in known]
+    expected = sum(right) / len(right) if metric == "accuracy" else 1.0
+    assert rung.fp32_metric == pytest.approx(expected)

@@ -16,6 +16,7 @@ from onnx import numpy_helper
 from clozeline.exporting.ranges import Range, Seen, measured, range_of
 from clozeline.inference.manifest import FILES, read_manifest
 from clozeline.inference.package import load
+from tests.exporting.conftest import TinyPackage
 from tests.tiny_packages import write_encoder, write_tagger
 
 TEXTS = ["open the list", "return of the file", "list the files"]
@@ -44,10 +45,9 @@ def reach_of(folder: Path, name: str, change: Callable[[onnx.ModelProto], None] 
 
 
 @pytest.fixture
-def tagger(tmp_path: Path) -> Path:
+def tagger(tiny_package: TinyPackage) -> Path:
     """Its one product reads the rows of a table of random numbers: tokens are alike."""
-    write_tagger(tmp_path / "tagger")
-    return tmp_path / "tagger"
+    return tiny_package(write_tagger)
 
 
 def plant_outlier(folder: Path) -> Callable[[onnx.ModelProto], None]:
@@ -89,10 +89,9 @@ def test_a_token_unlike_the_others_shows_in_the_ratio(tagger: Path) -> None:
     assert reach_of(tagger, "embedded_BLH", plant_outlier(tagger)).ratio > 50
 
 
-def test_a_head_that_reads_masks_alone_is_asked_for_some(tmp_path: Path) -> None:
+def test_a_head_that_reads_masks_alone_is_asked_for_some(tiny_package: TinyPackage) -> None:
     """Of texts without a mask it would have seen nothing."""
-    write_encoder(tmp_path / "encoder")
-    assert 0 < reach_of(tmp_path / "encoder", "hidden_MH").ratio < 10
+    assert 0 < reach_of(tiny_package(write_encoder), "hidden_MH").ratio < 10
 
 
 def tokens(*values: tuple[float, float]) -> Seen:

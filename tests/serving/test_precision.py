@@ -9,7 +9,7 @@ import pytest
 from clozeline import registry
 from clozeline.errors import ArtifactError
 from clozeline.inference.latency import Latency
-from clozeline.inference.manifest import FILES
+from clozeline.inference.manifest import FILES, Precision
 from clozeline.inference.open_model import OpenModel
 from clozeline.processor import processor
 from clozeline.registry import FetchedPackage
@@ -80,14 +80,14 @@ def test_what_a_release_found_holds_on_its_own_processor_only(
     folder: Path,
     clock: Clock,
     monkeypatch: pytest.MonkeyPatch,
-    released_as: str,
+    released_as: Precision,
     released_on: str | None,
     num_timed: int,
     answers: str,
 ) -> None:
     timed = clock(0.5, 0.5)
     place = {"here": processor(), "elsewhere": "Another CPU, avx2", None: None}[released_on]
-    package = FetchedPackage(folder, "clozeline-encoder", "7", served=released_as, served_on=place)  # type: ignore[arg-type]
+    package = FetchedPackage(folder, "clozeline-encoder", "7", served=released_as, served_on=place)
     monkeypatch.setattr(registry, "fetch", lambda uri: package)
     assert open_source(SOURCE, None).identity.precision == answers
     assert len(timed) == num_timed

@@ -1,5 +1,6 @@
 """Exams of heads: what is asked, which answers are right, and that a graph that answers otherwise scores lower."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from clozeline.inference.package import load
 from clozeline.tasks.classification.label_sets import FIGURES
 from clozeline.tasks.question_answering.scores import f1
 from clozeline.tasks.tagging.scores import score
+from tests.exporting.conftest import TinyPackage
 from tests.tiny_packages import (
     TAGS,
     TOPICS,
@@ -30,14 +32,16 @@ from tests.tiny_packages import (
     write_topics,
 )
 
+Writing = Callable[[Path], None]
+Opened = Callable[[Writing], OpenModel]
 TEXTS = ["the list of files", "return a b c", "open the file é", "of the opened lists"]
 SAMPLE = Sample(TEXTS, [None] * len(TEXTS))
 
 
-def opened(writing: object, folder: Path) -> OpenModel:
-    assert callable(writing)
-    writing(folder)
-    return load(folder)
+@pytest.fixture
+def opened(tiny_package: TinyPackage) -> Opened:
+    """`opened(write_tagger)`: that package, open."""
+    return lambda writing: load(tiny_package(writing))
 
 
 def said(answers: np.ndarray) -> Answers:
@@ -45,9 +49,9 @@ def said(answers: np.ndarray) -> Answers:
 
 
 @pytest.mark.parametrize("writing", [write_tagger, write_encoder, write_embedder])
-def test_texts_of_nothing_are_nothing_to_ask(writing: object, tmp_path: Path) -> None:
+def test_texts_of_nothing_are_nothing_to_ask(writing: Writing, opened: Opened) -> None:
     with pytest.raises(DataError, match="cannot be compared"):
-        exam_of(opened(writing, tmp_path / "package"), Sample(["   "], [None]))
+        exam_of(opened(writing), Sample(["   "], [None]))
 
 
 REPEATED = ["the list of files", "THE  list of files", "a " * 80, f"{'a ' * 90}b", "open the file é"]
@@ -55,9 +59,9 @@ REPEATED = ["the list of files", "THE  list of files", "a " * 80, f"{'a ' * 90}b
 
 
 @pytest.mark.parametrize("writing", [write_encoder, write_embedder, write_classifier, write_tagger, write_answerer])
-def test_texts_that_the_model_reads_as_one_are_one(writing: object, tmp_path: Path) -> None:
+def test_texts_that_the_model_reads_as_one_are_one(writing: Writing, opened: Opened) -> None:
     """Of a corpus of long texts that begin with the same licence, all are."""
-    model = opened(writing, tmp_path / "package")
+    model = opened(writing)
     once, again = (exam_of(model, Sample(texts, [None] * len(texts))) for texts in (REPEATED[::2], REPEATED))
     assert [text.ids_L.tolist() for text in again.texts] == [text.ids_L.tolist() for text in once.texts]
     assert again.text_A.tolist() == once.text_A.tolist()
@@ -65,9 +69,9 @@ def test_texts_that_the_model_reads_as_one_are_one(writing: object, tmp_path: Pa
     assert again.counts(given, given).value == once.counts(given, given).value
 
 
-def test_a_mask_that_a_text_has_itself_is_answered_and_nobody_knows_what_is_right(tmp_path: Path) -> None:
+def test_a_mask_that_a_text_has_itself_is_answered_and_nobody_knows_what_is_right(opened: Opened) -> None:
     """Texts about models like these have some."""
-    model = opened(write_encoder, tmp_path / "package")
+    model = opened(write_encoder)
     texts = ["the [MASK] of [MASK] files", "[MASK]", "open the file"]
     exam = exam_of(model, Sample(texts, [None] * 3))
     given = exam.answers(model, model.batches(exam.texts))
@@ -79,8 +83,8 @@ def test_a_mask_that_a_text_has_itself_is_answered_and_nobody_knows_what_is_righ
     assert exam.counts(given, given).whole_T.tolist() == [1, 0, 1]
 
 
-def test_items_that_the_model_reads_as_one_keep_what_is_right_of_the_first(tmp_path: Path) -> None:
-    tagger, answerer = opened(write_tagger, tmp_path / "names"), opened(write_answerer, tmp_path / "reader")
+def test_items_that_the_model_reads_as_one_keep_what_is_right_of_the_first(opened: Opened) -> None:
+    tagger, answerer = opened(write_tagger), opened(write_answerer)
     spans = [(EntitySpan(start=0, end=size, type="PER"),) for size in (3, 8, 3, 5, 4)]
     sentences = [HeldOut(text=text, entities=of) for text, of in zip(REPEATED, spans, strict=True)]
     tags = exam_of(tagger, Sample(TEXTS, [None] * 4, sentences))
@@ -92,9 +96,9 @@ def test_items_that_the_model_reads_as_one_keep_what_is_right_of_the_first(tmp_p
     assert [list(right) for right in reading.right_T] == [["the "], ["a a "], ["open"]]
 
 
-def test_a_second_half_that_is_there_twice_is_looked_for_once(tmp_path: Path) -> None:
+def test_a_second_half_that_is_there_twice_is_looked_for_once(opened: Opened) -> None:
     """Which of two such is nearer, rounding would decide: a graph without a fault would not agree with itself."""
-    model = opened(write_embedder, tmp_path / "package")
+    model = opened(write_embedder)
     texts = ["return the list", "open the list", "a b", "é b", "c d"]
     exam = exam_of(model, Sample(texts, [None] * 5))
     assert [text.ids_L.tolist() for text in exam.texts] == [
@@ -103,10 +107,10 @@ def test_a_second_half_that_is_there_twice_is_looked_for_once(tmp_path: Path) ->
     assert exam.true_A.tolist() == [0, 1, 2]
 
 
-def test_micro_f1_of_label_sets_is_that_of_the_task(tmp_path: Path) -> None:
+def test_micro_f1_of_label_sets_is_that_of_the_task(opened: Opened) -> None:
     labels = [("sport",), ("money", "travel"), (), ("health", "sport")]
     items = [HeldOut(text=text, right=right) for text, right in zip(TEXTS, labels, strict=True)]
-    model = opened(write_topics, tmp_path / "topics")
+    model = opened(write_topics)
     exam = exam_of(model, Sample(TEXTS, [None] * 4, items))
     given = exam.answers(model, model.batches(exam.texts))
     assert (exam.metric, exam.num_items(given), exam.num_texts) == ("micro F1", 5, 4)
@@ -119,8 +123,8 @@ def test_micro_f1_of_label_sets_is_that_of_the_task(tmp_path: Path) -> None:
     assert exam.counts(said(actual_TC.ravel()), given).value == 1
 
 
-def test_labels_that_both_do_not_give_are_no_agreement(tmp_path: Path) -> None:
-    exam = exam_of(opened(write_topics, tmp_path / "topics"), SAMPLE)
+def test_labels_that_both_do_not_give_are_no_agreement(opened: Opened) -> None:
+    exam = exam_of(opened(write_topics), SAMPLE)
     assert (exam.metric, exam.is_agreement) == ("label agreement", True)
     one, other = np.zeros(16), np.zeros(16)
     one[[0, 5]], other[[5, 6]] = 1, 1
@@ -130,22 +134,22 @@ def test_labels_that_both_do_not_give_are_no_agreement(tmp_path: Path) -> None:
     assert (exam.num_items(said(one)), exam.num_items(said(0 * one))) == (2, 0)
 
 
-def test_one_label_of_each_text_is_not_what_is_right_where_texts_have_several(tmp_path: Path) -> None:
+def test_one_label_of_each_text_is_not_what_is_right_where_texts_have_several(opened: Opened) -> None:
     """One text of four that has one of the labels is no measure of the other three, nor of its other labels."""
-    exam = exam_of(opened(write_topics, tmp_path / "topics"), Sample(TEXTS, ["sport", "news", None, None]))
+    exam = exam_of(opened(write_topics), Sample(TEXTS, ["sport", "news", None, None]))
     assert exam.metric == "label agreement"
 
 
 @pytest.mark.parametrize(("threshold", "is_given"), [(0.0, True), (1.0, False)])
-def test_every_label_scores_above_0_and_none_above_1(threshold: float, is_given: bool, tmp_path: Path) -> None:
-    model = opened(write_topics, tmp_path / "topics")
+def test_every_label_scores_above_0_and_none_above_1(threshold: float, is_given: bool, opened: Opened) -> None:
+    model = opened(write_topics)
     model.manifest = model.manifest.model_copy(update={"decision_threshold": threshold})
     exam = exam_of(model, SAMPLE)
     assert (exam.answers(model, model.batches(exam.texts)).top1_A == is_given).all()
 
 
-def test_one_score_is_held_to_its_order_in_pairs(tmp_path: Path) -> None:
-    model = opened(write_ranker, tmp_path / "ranker")
+def test_one_score_is_held_to_its_order_in_pairs(opened: Opened) -> None:
+    model = opened(write_ranker)
     exam = exam_of(model, SAMPLE)
     assert all(text.types_L is not None for text in exam.texts)
     given = exam.answers(model, model.batches(exam.texts)).top1_A
@@ -155,8 +159,8 @@ def test_one_score_is_held_to_its_order_in_pairs(tmp_path: Path) -> None:
     assert set(given.tolist()) == {0, 1}
 
 
-def test_one_label_is_asked_of_pairs_that_the_task_held_out(tmp_path: Path) -> None:
-    model = opened(write_classifier, tmp_path / "library")
+def test_one_label_is_asked_of_pairs_that_the_task_held_out(opened: Opened) -> None:
+    model = opened(write_classifier)
     pairs = [
         HeldOut(text="the list", second="a b c", right=("numpy",)),
         HeldOut(text="é", second="of", right=("torch",)),
@@ -167,9 +171,9 @@ def test_one_label_is_asked_of_pairs_that_the_task_held_out(tmp_path: Path) -> N
     assert [len(text) for text in exam.texts] == [8, 5]
 
 
-def test_entity_f1_is_that_of_the_task(tmp_path: Path) -> None:
+def test_entity_f1_is_that_of_the_task(opened: Opened) -> None:
     """Tags of whitespace words, by their first token; entities by type and both ends."""
-    model = opened(write_tagger, tmp_path / "names")
+    model = opened(write_tagger)
     items = [
         HeldOut(text="the lists, of files", entities=(EntitySpan(start=4, end=13, type="PER"),)),
         HeldOut(text="return a b c", entities=(EntitySpan(start=7, end=8, type="LOC"),)),
@@ -188,8 +192,8 @@ def test_entity_f1_is_that_of_the_task(tmp_path: Path) -> None:
     assert names[:4] == [one.entity for one in tokens if one.start in (0, 4, 11, 14)]
 
 
-def test_words_that_both_leave_outside_are_no_agreement(tmp_path: Path) -> None:
-    exam = exam_of(opened(write_tagger, tmp_path / "names"), SAMPLE)
+def test_words_that_both_leave_outside_are_no_agreement(opened: Opened) -> None:
+    exam = exam_of(opened(write_tagger), SAMPLE)
     assert exam.metric == "entity agreement"
     one, other = np.zeros(len(exam.text_A)), np.zeros(len(exam.text_A))
     one[:2], other[:3] = (1, 2), (1, 4, 3)
@@ -200,8 +204,8 @@ def test_words_that_both_leave_outside_are_no_agreement(tmp_path: Path) -> None:
     assert (exam.num_items(said(one)), exam.num_items(said(0 * one))) == (1, 0)
 
 
-def test_answer_f1_is_that_of_squad_and_right_is_what_stands_in_the_window(tmp_path: Path) -> None:
-    model = opened(write_answerer, tmp_path / "reader")
+def test_answer_f1_is_that_of_squad_and_right_is_what_stands_in_the_window(opened: Opened) -> None:
+    model = opened(write_answerer)
     long = "a b c d " * 40 + "the end"
     items = [
         HeldOut(text="open", second="the list of files", right=("list of files", "files")),
@@ -221,8 +225,8 @@ def test_answer_f1_is_that_of_squad_and_right_is_what_stands_in_the_window(tmp_p
     assert exam.counts(nothing, given).part_T.tolist() == [0, 1, 1]
 
 
-def test_questions_are_made_of_texts_where_there_are_none(tmp_path: Path) -> None:
-    model = opened(write_answerer, tmp_path / "reader")
+def test_questions_are_made_of_texts_where_there_are_none(opened: Opened) -> None:
+    model = opened(write_answerer)
     exam = exam_of(model, SAMPLE)
     assert exam.metric == "answer agreement"
     given = exam.answers(model, model.batches(exam.texts))

@@ -25,6 +25,7 @@ from clozeline.params import ExportGates
 from clozeline.tasks.intervals import bootstrap_interval
 from clozeline.tasks.similarity.correlations import spearman
 from clozeline.tasks.similarity.ranking import by_vectors, ranked
+from tests.exporting.conftest import TinyPackage
 from tests.tiny_packages import write_embedder
 
 TEXTS = ["the list of files", "return a b c", "open the file é", "of the opened lists"]
@@ -41,10 +42,8 @@ METRIC_ALONE = ExportGates(
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("pairs") / "model"
-    write_embedder(folder)
-    return folder
+def package(tiny_package: TinyPackage) -> Path:
+    return tiny_package(write_embedder)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,53 @@
+"""Encoders whose tokens are alike in every layer, and the same one with channels that leave the others no digits."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import ModernBertForMaskedLM
+
+from clozeline.params import ExportGates
+
+ExportModel = Callable[..., Path]
+GATES = ExportGates(
+    min_agreement=0.9,
+    min_agreement_texts=3,
+    min_metric_ratio=0,
+    min_metric_items=1,
+    min_embedding_cosine=0.9,
+    max_batch_flips=0.005,
+    min_batch_cosine=0.999,
+)
+OUTLIER_CHANNELS, OUTLIER_SIZE = 6, 1024.0
+OPEN = GATES.model_copy(update={"min_agreement": 0.5})
+
+
+@pytest.fixture(scope="session")
+def outlier_encoder(small_encoder: Path, save_trained: Callable[[Any], Path]) -> Path:
+    """Channels before the last product of a layer are 1,024 times as large, and its weights for them as much smaller:
+    fp32 answers the same to the bit, but a token's scale leaves the other channels no digits.
+    """
+    model = ModernBertForMaskedLM.from_pretrained(small_encoder)
+    mlp = model.model.layers[1].mlp
+    with torch.no_grad():
+        # As drawn, the layers add so little that each mask is answered with the token of [MASK] itself.
+        for weight in (*model.model.layers.parameters(), model.head.dense.weight):
+            weight *= 8 if weight.ndim == 2 else 1
+        gate = slice(mlp.Wi.out_features // 2, mlp.Wi.out_features // 2 + OUTLIER_CHANNELS)
+        mlp.Wi.weight[gate] *= OUTLIER_SIZE
+        mlp.Wo.weight[:, :OUTLIER_CHANNELS] /= OUTLIER_SIZE
+    return save_trained(model)
+
+
+@pytest.fixture(scope="session")
+def outspoken_encoder(outlier_encoder: Path, save_trained: Callable[[Any], Path]) -> Path:
+    """Without the outlier channels: its tokens are alike in every layer."""
+    model = ModernBertForMaskedLM.from_pretrained(outlier_encoder)
+    mlp = model.model.layers[1].mlp
+    with torch.no_grad():
+        gate = slice(mlp.Wi.out_features // 2, mlp.Wi.out_features // 2 + OUTLIER_CHANNELS)
+        mlp.Wi.weight[gate] /= OUTLIER_SIZE
+        mlp.Wo.weight[:, :OUTLIER_CHANNELS] *= OUTLIER_SIZE
+    return save_trained(model)

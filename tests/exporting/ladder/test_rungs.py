@@ -1,0 +1,180 @@
+"""A model with outlier channels loses its INT8 answers in one product: the ladder finds it, or lets fp32 answer."""
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+from onnx import ModelProto
+
+from clozeline.errors import ArtifactError
+from clozeline.exporting import ladder
+from clozeline.exporting.graph import read_graph, write_graph
+from clozeline.exporting.proof import Proof
+from clozeline.exporting.quantization import Scheme, quantize
+from clozeline.exporting.sample import Sample
+from clozeline.exporting.sensitivity import worst_first
+from clozeline.inference.evidence import Rung
+from clozeline.inference.latency import measure
+from clozeline.inference.manifest import FILES, Manifest, read_manifest, verify
+from clozeline.inference.package import load
+from clozeline.params import RungParams, read_params
+from tests.exporting.ladder.conftest import GATES, ExportModel
+
+CHECKOUT = Path(__file__).parents[3]
+LADDER = tuple(
+    RungParams(weights="int7", exact_share=share, quantize_embeddings=True) for share in (0.0, 0.01, 0.1, 0.5)
+)
+SPOILED = "layers.1/mlp/Wo/MatMul"
+
+
+@pytest.fixture(scope="module")
+def climbed(outlier_encoder: Path, export_model: ExportModel) -> Path:
+    return export_model(outlier_encoder, ladder=LADDER, gates=GATES, static_ratios=())
+
+
+def test_with_every_product_exact_it_is_said_that_none_is_int8(
+    outlier_encoder: Path, export_model: ExportModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its gates are passed by doing nothing: what is served is not to look like INT8."""
+    rung = RungParams(weights="int7", exact_share=1.0, quantize_embeddings=True)
+    caplog.set_level(logging.INFO)
+    manifest = read_manifest(export_model(outlier_encoder, ladder=(rung,), gates=GATES, static_ratios=()))
+    assert (manifest.served, manifest.ladder[0].scheme.quantized_matmuls) == ("int8", 0)
+    assert manifest.ladder[0].scheme.kind == "products in fp32, embeddings in INT8"
+    assert "what is served has no product in INT8: products in fp32, embeddings in INT8" in caplog.text
+    assert "INT8 scheme: products in fp32, embeddings in INT8: " in caplog.text
+
+
+def test_the_plan_of_a_server_and_the_ladder_take_one_scheme_from_params() -> None:
+    export = read_params(CHECKOUT / "params.yaml").export
+    rung = export.ladder[-1]
+    scheme = ladder.scheme_of(export, rung)
+    assert (scheme.per_token, scheme.per_channel) == (export.per_token, export.per_channel)
+    assert (scheme.weights, scheme.embeddings) == (rung.weights, rung.quantize_embeddings)
+
+
+@pytest.fixture(scope="module")
+def refused(outlier_encoder: Path, export_model: ExportModel) -> Path:
+    return export_model(outlier_encoder, ladder=LADDER[:1], gates=GATES)
+
+
+def test_the_plain_scheme_fails_and_leaving_the_spoiled_product_out_passes(climbed: Path) -> None:
+    manifest = read_manifest(climbed)
+    plain, mended = manifest.ladder
+    assert not plain.is_passed
+    assert [check.name for check in plain.checks if not check.is_passed] == ["agreement"]
+    assert mended.is_passed
+    (left_out,) = set(mended.scheme.exact_matmuls) - set(plain.scheme.exact_matmuls)
+    assert left_out.endswith(SPOILED)
+    assert mended.agreement.value > 0.9 > plain.agreement.high
+    assert (manifest.served, manifest.quantization) == ("int8", mended.scheme)
+    assert mended.size_bytes == (climbed / FILES.int8).stat().st_size
+
+
+def test_a_rung_that_comes_to_the_same_is_not_tried_twice(climbed: Path) -> None:
+    """1 % and 10 % of nine products are one each."""
+    assert len(read_manifest(climbed).ladder) == 2
+
+
+def test_the_whole_ladder_is_in_the_metrics_too(climbed: Path) -> None:
+    metrics = json.loads((climbed.parent / "metrics.json").read_text(encoding="utf-8"))
+    ladder = [Rung.model_validate(rung) for rung in metrics["ladder"]]
+    assert ladder == list(read_manifest(climbed).ladder)
+    assert metrics["served"] == "int8"
+    assert metrics["int8_agreement"] == ladder[-1].agreement.value
+
+
+def test_every_rung_states_items_and_interval(climbed: Path) -> None:
+    for rung in read_manifest(climbed).ladder:
+        assert rung.metric == "masked-LM accuracy"
+        for measured in (rung.agreement, rung.metric_ratio):
+            assert measured.low <= measured.value <= measured.high
+            assert measured.num_items > 100
+        assert rung.batch_flips.num_items > rung.agreement.num_items
+        assert rung.saturation == 0
+
+
+def test_where_nothing_passes_fp32_is_served_and_it_is_said(
+    refused: Path, outlier_encoder: Path, export_model: ExportModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    manifest = read_manifest(refused)
+    assert (manifest.served, manifest.quantization, manifest.precisions) == ("fp32", None, ("fp32",))
+    assert len(manifest.ladder) == 1
+    assert not (refused / FILES.int8).exists()
+    verify(refused, manifest)
+    metrics = json.loads((refused.parent / "metrics.json").read_text(encoding="utf-8"))
+    assert metrics["served"] == "fp32"
+    assert "int8_agreement" not in metrics
+    assert metrics["ladder"][0]["checks"][0]["is_passed"] is False
+    with caplog.at_level(logging.WARNING):
+        export_model(outlier_encoder, ladder=(), gates=GATES)
+    assert "no INT8 scheme of `export.ladder` passed `export.gates`: fp32 is served" in caplog.text
+
+
+def test_a_package_without_int8_answers_in_fp32_and_refuses_int8_with_the_reason(refused: Path) -> None:
+    text = ["the encoder reads a [MASK]"]
+    assert load(refused).fill(text) == load(refused, precision="fp32").fill(text)
+    with pytest.raises(ArtifactError, match="1 INT8 schemes were tried, and none passed"):
+        load(refused, precision="int8")
+    latency = measure(refused, batch_texts=2, repeats=1)
+    assert latency.int8_speedup is None
+    assert "INT8" not in str(latency)
+
+
+def test_the_worst_product_is_found_by_what_it_alone_does_to_the_logits(climbed: Path, tmp_path: Path) -> None:
+    (tmp_path / FILES.fp32).write_bytes((climbed / FILES.fp32).read_bytes())
+    (tmp_path / FILES.tokenizer).write_bytes((climbed / FILES.tokenizer).read_bytes())
+    manifest = read_manifest(climbed)
+    scheme = Scheme(per_token=True, per_channel=True, weights="int7", embeddings=True)
+    head = manifest.ladder[0].scheme.exact_matmuls
+    texts = ["raises an error if the file is empty", "a tokenizer cuts text into pieces"]
+    graph = read_graph(climbed / FILES.fp32)
+    worst = worst_first(graph, tmp_path / FILES.int8, manifest, scheme, head, texts)
+    assert worst[0].endswith(SPOILED)
+    assert len(worst) == 9
+    assert not set(worst) & set(head)
+
+
+def test_the_worst_products_are_those_of_the_weights_that_a_rung_has(
+    small_encoder: Path, export_model: ExportModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kind of weights has its own order, whatever becomes of the embeddings."""
+    rungs = [("int7", True), ("uint8", True), ("uint8", False)]
+    orders: dict[str, list[str]] = {}
+
+    def measured(graph: ModelProto, path: Path, manifest: Manifest, scheme: Scheme, *given: object) -> list[str]:
+        assert scheme.weights not in orders
+        names = [node.name for node in graph.graph.node if "layers.0/" in node.name and "/MatMul" in node.name]
+        orders[scheme.weights] = names[: 2 * len(orders) + 1][::-1]
+        return orders[scheme.weights]
+
+    monkeypatch.setattr(ladder, "worst_first", measured)
+    tried = tuple(RungParams(weights=name, exact_share=0.1, quantize_embeddings=yes) for name, yes in rungs)
+    never = GATES.model_copy(update={"min_agreement": 1.01})
+    manifest = read_manifest(export_model(small_encoder, ladder=tried, gates=never))
+    worst = [rung.scheme.exact_matmuls[-1] for rung in manifest.ladder]
+    assert worst == [orders["int7"][0], orders["uint8"][0], orders["uint8"][0]]
+    assert orders["int7"][0] != orders["uint8"][0]
+
+
+def test_neighbours_show_where_a_batch_has_one_scale_and_not_where_each_token_has_its_own(
+    climbed: Path, tmp_path: Path
+) -> None:
+    by_token, by_batch = (rung_with(climbed, tmp_path, per_token=each) for each in (True, False))
+    assert by_token.batch_cosine_min is not None
+    assert by_batch.batch_cosine_min is not None
+    assert by_token.batch_cosine_min > 0.999999 > by_batch.batch_cosine_min
+    assert by_token.batch_flips.value == 0
+
+
+def rung_with(package: Path, folder: Path, per_token: bool) -> Rung:
+    """Of the package's fp32 graph in INT8 with these scales of activations."""
+    (folder / FILES.tokenizer).write_bytes((package / FILES.tokenizer).read_bytes())
+    manifest = read_manifest(package)
+    assert manifest.quantization is not None
+    scheme = Scheme(per_token=per_token, per_channel=True, weights="int7", embeddings=True)
+    write_graph(quantize(read_graph(package / FILES.fp32), scheme).model, folder / FILES.int8)
+    texts = ["the encoder reads a sentence and fills in the word", "small models", "returns a tensor " * 9]
+    held = Proof(package / FILES.fp32, manifest, Sample(texts, [None] * 3), GATES)
+    return held.rung(folder / FILES.int8, manifest.quantization)

@@ -1,0 +1,91 @@
+"""What is too uneven for a fixed scale is smoothed for one; what a normalization smooths at no cost is in any case."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import ModernBertForMaskedLM
+
+from clozeline.exporting import ladder
+from clozeline.exporting.graph import read_graph
+from clozeline.inference.evidence import QuantizationScheme
+from clozeline.inference.manifest import FILES, read_manifest
+from tests.exporting.ladder.conftest import OPEN, OUTLIER_CHANNELS, ExportModel
+
+LIMIT = 4.0
+
+
+@pytest.fixture(scope="module")
+def outlying_encoder(outspoken_encoder: Path, save_trained: Callable[[Any], Path]) -> Path:
+    """Channels 16 times as large before the last product of a layer, and 4 times as large before the one before it: not
+    so large that a token's own scale leaves the others no digits.
+    """
+    model = ModernBertForMaskedLM.from_pretrained(outspoken_encoder)
+    layer = model.model.layers[1]
+    mlp = layer.mlp
+    with torch.no_grad():
+        gate = slice(mlp.Wi.out_features // 2, mlp.Wi.out_features // 2 + OUTLIER_CHANNELS)
+        mlp.Wi.weight[gate] *= 16
+        mlp.Wo.weight[:, :OUTLIER_CHANNELS] /= 16
+        layer.mlp_norm.weight[:OUTLIER_CHANNELS] *= 4
+        mlp.Wi.weight[:, :OUTLIER_CHANNELS] /= 4
+    return save_trained(model)
+
+
+@pytest.fixture(scope="module")
+def eased(outlying_encoder: Path, export_model: ExportModel) -> QuantizationScheme:
+    return scheme_of(export_model(outlying_encoder, gates=OPEN, static_ratios=(LIMIT,)))
+
+
+@pytest.fixture(scope="module")
+def not_eased(outlying_encoder: Path, export_model: ExportModel) -> QuantizationScheme:
+    with pytest.MonkeyPatch.context() as never:
+        never.setattr(ladder, "smoothable", lambda *given: {})
+        return scheme_of(export_model(outlying_encoder, gates=OPEN, static_ratios=(LIMIT,)))
+
+
+def scheme_of(package: Path) -> QuantizationScheme:
+    """What is served; of each activation that it names, there is one in the graph."""
+    scheme = read_manifest(package).quantization
+    assert scheme is not None
+    assert set(scheme.smoothed_activations) <= set(scheme.static_activations)
+    read = {name for node in read_graph(package / FILES.int8).graph.node for name in node.input}
+    assert set(scheme.static_activations) <= read
+    metrics = json.loads((package.parent / "metrics.json").read_text(encoding="utf-8"))
+    assert metrics["smoothed_activations"] == len(scheme.smoothed_activations)
+    return scheme
+
+
+def test_an_activation_too_uneven_for_a_fixed_scale_is_smoothed(
+    eased: QuantizationScheme, not_eased: QuantizationScheme
+) -> None:
+    (uneven,) = (name for name in eased.smoothed_activations if "layers.1/mlp/Mul" in name)
+    assert uneven == "/masked_lm/model/layers.1/mlp/Mul_2_output_0/smoothed"
+    assert not any("layers.1/mlp/Mul" in name for name in not_eased.static_activations)
+    assert eased.static_ratio <= LIMIT
+
+
+def test_one_that_a_normalization_smooths_at_no_cost_is_smoothed_though_it_need_not_be(
+    eased: QuantizationScheme, not_eased: QuantizationScheme
+) -> None:
+    name = "/masked_lm/model/layers.1/mlp_norm/LayerNormalization_output_0"
+    assert name in not_eased.static_activations
+    assert f"{name}/smoothed" in eased.smoothed_activations
+
+
+def test_one_that_is_even_enough_stays_as_it_is(eased: QuantizationScheme, not_eased: QuantizationScheme) -> None:
+    """A product of gates; and what a normalization could smooth at no cost, and has no channel to."""
+    for name in ("mlp/Mul_2_output_0", "mlp_norm/LayerNormalization_output_0"):
+        assert f"/masked_lm/model/layers.0/{name}" in not_eased.static_activations
+        assert f"/masked_lm/model/layers.0/{name}" in eased.static_activations
+    assert not any("/layers.0/" in name for name in eased.smoothed_activations)
+
+
+def test_one_that_stays_too_uneven_though_smoothed_has_no_fixed_scale(
+    outlying_encoder: Path, export_model: ExportModel
+) -> None:
+    package = export_model(outlying_encoder, gates=OPEN, static_ratios=(0.01,))
+    assert len(read_manifest(package).ladder) == 1
