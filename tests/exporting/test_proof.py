@@ -22,11 +22,14 @@ from clozeline.inference.evidence import Check, HalfPrecision, QuantizationSchem
 from clozeline.inference.manifest import FILES, Manifest, read_manifest
 from clozeline.inference.package import load
 from clozeline.params import ExportGates
+from tests.exporting.conftest import TinyPackage
 from tests.tiny_models import SENTENCES
+from tests.tiny_packages import LABELS, write_classifier
 
 GATES = ExportGates(
     min_agreement=0.9,
     min_agreement_texts=5,
+    min_different_answers=1,
     min_metric_ratio=0,
     min_metric_items=5,
     min_embedding_cosine=0.99,
@@ -37,6 +40,7 @@ SAMPLE = Sample(SENTENCES, [None] * len(SENTENCES))
 LIMITS = {
     "agreement": ("min_agreement", 1.01),
     "agreement_texts": ("min_agreement_texts", 6),
+    "different_answers": ("min_different_answers", 1000),
     "metric_ratio": ("min_metric_ratio", 9.0),
     "metric_items": ("min_metric_items", 1000),
     "embedding_cosine_mean": ("min_embedding_cosine", 1.01),
@@ -138,6 +142,35 @@ def test_a_long_text_is_one_text_however_many_masks_it_has(package: Path) -> Non
     rung = rung_of(package, sample=Sample([" ".join(SENTENCES)], [None]))
     assert rung.agreement.num_items > 5
     assert failed(rung.checks) == ["agreement_texts"]
+
+
+def say_one_label(graph: ModelProto) -> None:
+    """Whatever the text."""
+    for node in graph.graph.node:
+        node.output[:] = [{"logits": "right"}.get(name, name) for name in node.output]
+    constants = {"nothing": np.float32(0), "always": np.float32([0, 9, 0])}
+    graph.graph.initializer.extend(numpy_helper.from_array(np.array(it), name) for name, it in constants.items())
+    graph.graph.node.append(helper.make_node("Mul", ["right", "nothing"], ["gone"]))
+    graph.graph.node.append(helper.make_node("Add", ["gone", "always"], ["logits"]))
+
+
+def test_one_answer_to_every_text_is_no_evidence_for_a_graph_that_has_no_other(tiny_package: TinyPackage) -> None:
+    """All are of one class, and INT8 says that of any text."""
+    package = tiny_package(write_classifier)
+    every = [f"{one} {other}" for one in "abcdefg" for other in "hijk"]
+    named = [best.label for (best,) in load(package).classify(every)]
+    of_one = [text for text, label in zip(every, named, strict=True) if label == LABELS[1]]
+    assert len(of_one) >= GATES.min_agreement_texts
+    graph = read_graph(package / FILES.int8)
+    say_one_label(graph)
+    write_graph(graph, package / FILES.int8)
+    gates = GATES.model_copy(update={"min_different_answers": 2})
+    alike, different = (rung_of(package, gates, Sample(them, [None] * len(them))) for them in (of_one, every))
+    assert (alike.agreement.value, alike.metric_ratio.value) == (1, 1)
+    assert failed(alike.checks) == ["different_answers"]
+    assert [str(check) for check in lacking(alike)] == ["different_answers is 1, at least 2: NO"]
+    assert failed(different.checks) == ["agreement"]
+    assert different.different_answers == len(set(named)) == 3
 
 
 def test_labels_that_nobody_gives_do_not_hide_those_that_neighbours_change(

@@ -37,6 +37,7 @@ ExportModel = Callable[..., Path]
 OPEN = ExportGates(
     min_agreement=0,
     min_agreement_texts=1,
+    min_different_answers=1,
     min_metric_ratio=0,
     min_metric_items=1,
     min_embedding_cosine=0,

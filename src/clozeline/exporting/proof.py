@@ -31,7 +31,7 @@ _NEIGHBOURS = 8
 _ROUNDS = 3
 """in so many groupings."""
 _SATURATION_TEXTS = 16
-_NUM_TEXTS, _NUM_ITEMS = "agreement_texts", "metric_items"
+_NUM_TEXTS, _NUM_ITEMS, _NUM_DIFFERENT = "agreement_texts", "metric_items", "different_answers"
 """Of how many the figures are, as names of checks."""
 
 
@@ -71,6 +71,7 @@ class Proof:
         self._manifest, self._gates = manifest, gates
         self._exam = exam_of(model, sample)
         self._fp32 = self._exam.answers(model, model.batches(self._exam.texts))
+        self._num_different = len(np.unique(self._fp32.top1_A))
 
     @property
     def num_texts(self) -> int:
@@ -92,6 +93,7 @@ class Proof:
             scheme=scheme,
             size_bytes=size_of(graph),
             agreement=beside.agreement,
+            different_answers=self._num_different,
             metric=self._exam.metric,
             fp32_metric=beside.fp32.value,
             int8_metric=beside.given.value,
@@ -109,7 +111,7 @@ class Proof:
     def half(self, graph: Path, largest_value: float) -> HalfPrecision:
         """What the graph in float16 in the file `graph` shows; `largest_value` as of `largest`."""
         beside = self._beside(open_graph(graph, self._manifest))
-        low = _beside_fp32(beside.agreement, beside.ratio, beside.cosine_mean, self._gates)
+        low = _beside_fp32(beside.agreement, beside.ratio, beside.cosine_mean, self._num_different, self._gates)
         return HalfPrecision(
             size_bytes=size_of(graph),
             largest_value=largest_value,
@@ -176,14 +178,14 @@ def no_worse_than(rung: Rung, gates: ExportGates) -> ExportGates:
 
 def checks(rung: Rung, gates: ExportGates) -> tuple[Check, ...]:
     """Every figure that a rung is held to, beside its limit."""
-    low = _beside_fp32(rung.agreement, rung.metric_ratio, rung.embedding_cosine_mean, gates)
+    low = _beside_fp32(rung.agreement, rung.metric_ratio, rung.embedding_cosine_mean, rung.different_answers, gates)
     low |= {"batch_cosine_min": (rung.batch_cosine_min, gates.min_batch_cosine)}
     high = {"batch_flips": (rung.batch_flips.value, gates.max_batch_flips), "saturation": (rung.saturation, 0.0)}
     return (*_all_at_least(low), *(_at_most(name, given, limit) for name, (given, limit) in high.items()))
 
 
 def _beside_fp32(
-    agreement: Measured, metric_ratio: Measured, cosine: float | None, gates: ExportGates
+    agreement: Measured, metric_ratio: Measured, cosine: float | None, num_different: int | None, gates: ExportGates
 ) -> dict[str, tuple[float | None, float]]:
     """What is the same for every graph that is compared with fp32, and its limit."""
     return {
@@ -192,12 +194,14 @@ def _beside_fp32(
         "embedding_cosine_mean": (cosine, gates.min_embedding_cosine),
         _NUM_TEXTS: (agreement.num_texts, gates.min_agreement_texts),
         _NUM_ITEMS: (metric_ratio.num_items, gates.min_metric_items),
+        _NUM_DIFFERENT: (num_different, gates.min_different_answers),
     }
 
 
 def lacking(rung: Rung) -> tuple[Check, ...]:
     """Failed counts of what was asked: another scheme would be asked no more."""
-    return tuple(check for check in rung.checks if check.name in (_NUM_TEXTS, _NUM_ITEMS) and not check.is_passed)
+    counts = (_NUM_TEXTS, _NUM_ITEMS, _NUM_DIFFERENT)
+    return tuple(check for check in rung.checks if check.name in counts and not check.is_passed)
 
 
 def _all_at_least(low: Mapping[str, tuple[float | None, float]]) -> tuple[Check, ...]:

@@ -35,7 +35,8 @@ def say_what_is_lacking(rungs: Sequence[Rung]) -> None:
     counts = [str(check) for rung in rungs[-1:] for check in lacking(rung)]
     if counts:
         _LOG.warning(
-            "INT8 was asked too little to be trusted: %s; give preprocess more text (or the task more items), raise"
-            " `export.num_agreement_texts`, or lower the limit in `export.gates`",
+            "INT8 was asked too little to be trusted: %s; give preprocess more text (or the task more items), of more"
+            " kinds if all are answered alike; raise `export.num_agreement_texts`; or lower the limit in"
+            " `export.gates`",
             "; ".join(counts),
         )

@@ -104,6 +104,8 @@ class Rung(Record):
     second text, or of scored pairs that it says the same of: whether they are more alike than the pair before; of
     several labels for each text, of the labels that either of both gives; of a tagger, of the words that either says
     are of an entity."""
+    different_answers: int | None = None
+    """Of fp32, to all that was asked. None in packages from before these were counted."""
     metric: Metric
     """Of the task: what fp32 and INT8 get right. Without what is right (an agreement), INT8 is held to fp32."""
     fp32_metric: float

@@ -24,6 +24,8 @@ class ExportGates(Section):
     min_agreement_texts: Count
     """Texts that the agreement is of. Below -3 / ln(min_agreement), not even INT8 that always agrees has shown it: as
     many texts would agree by chance once in 20 times though it is no better than the limit (0.97: 99)."""
+    min_different_answers: Count
+    """Of fp32, to all that it is asked. Where it always says the same, a graph that no longer reads agrees with it."""
     min_metric_ratio: Share
     min_metric_items: Count
     """Answers that the metric is of. Below 1 / (1 - min_metric_ratio), one answer weighs more than all that may be lost

@@ -33,6 +33,7 @@ WORDS = ["list", "file", "open", "return", "of", *"abcdefghijklmnop"]
 METRIC_ALONE = ExportGates(
     min_agreement=0,
     min_agreement_texts=1,
+    min_different_answers=1,
     min_metric_ratio=0.995,
     min_metric_items=1,
     min_embedding_cosine=0,

@@ -14,6 +14,7 @@ ExportModel = Callable[..., Path]
 GATES = ExportGates(
     min_agreement=0.9,
     min_agreement_texts=3,
+    min_different_answers=1,
     min_metric_ratio=0,
     min_metric_items=1,
     min_embedding_cosine=0.9,
