@@ -2,13 +2,13 @@
 
 A request's turn is when it arrived, plus a wait that grows with its tokens. Small requests therefore pass large ones
 that came shortly before them, and nobody is passed by what came later than that wait: no text starves. A turn never
-changes, so the line is a heap. With the text whose turn it is run those of nearly its length that have theirs in the
-same second: if any might, then under a load that does not end the last of those that came together would wait for much
-that came after them (1.7 times as long, of texts of 4 to 64 tokens of which 10 s of work wait).
+changes, so the line is a heap. With the text whose turn it is run those of nearly its length that came in the same
+second: if any might, then under a load that does not end the last of those that came together would wait for much that
+came after them (1.7 times as long, of texts of 4 to 64 tokens of which 10 s of work wait).
 
 Of a bulk request (admission.py) each text has a turn of its own: they are spread over the time that the request has.
 Until its turn has come, a text of it is passed by whatever comes, and goes along with nothing but its like; where
-nothing else waits, it runs all the same.
+nothing else waits, it runs all the same. From then on it is as if it had come at its turn.
 """
 
 import heapq
@@ -38,7 +38,6 @@ def turns_of(ticket: Ticket) -> list[float]:
     return [ticket.arrived_seconds + tokens * seconds_per_token for tokens in upto]
 
 
-_ABREAST_SECONDS = 1.0
 _Turns = list[tuple[float, int, Entry]]
 SecondsFor = Callable[[Model, float], float]
 """How long a model takes for so many tokens."""
@@ -66,7 +65,8 @@ class Line:
             if is_bulk:
                 heapq.heappush(self._later, turn)
             entry = turn[2]
-            entry.turn, entry.waits, entry.is_later = turn[0], True, is_bulk
+            entry.second = int(turn[0] if is_bulk else ticket.arrived_seconds)
+            entry.waits, entry.is_later = True, is_bulk
             self._shelf(entry).add(entry)
         ticket.num_waiting = len(ticket.entries)
         self.num_texts += len(ticket.entries)
@@ -96,7 +96,7 @@ class Line:
 
     def due_seconds(self, seconds_for: SecondsFor) -> float:
         """and what of it is not to run later."""
-        due = ((place.lane, shelf) for place, shelf in self._shelves.items() if place.turn is not None)
+        due = ((place.lane, shelf) for place, shelf in self._shelves.items() if place.second is not None)
         return sum(seconds_for(lane.model, shelf.tokens) for lane, shelf in due)
 
     def promised(self, seconds_for: SecondsFor) -> float:
@@ -161,12 +161,12 @@ class _Place(NamedTuple):
     """Where what may run together waits."""
 
     lane: Lane
-    turn: int | None
-    """In whole seconds; None: it is to run later."""
+    second: int | None
+    """None: it is to run later."""
 
 
 def _place(entry: Entry) -> _Place:
-    return _Place(entry.ticket.lane, None if entry.is_later else int(entry.turn // _ABREAST_SECONDS))
+    return _Place(entry.ticket.lane, None if entry.is_later else entry.second)
 
 
 class _Shelf:

@@ -63,8 +63,8 @@ class Entry:
     position: int
     length: int
     """In tokens."""
-    turn: float = 0.0
-    """When it comes, by the scheduler's clock."""
+    second: int = 0
+    """When it came, or of a bulk request when its turn comes: in whole seconds of the scheduler's clock."""
     waits: bool = False
     is_later: bool = False
     """Waits, and does not count for who comes now: its turn has not come."""
