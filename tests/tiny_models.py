@@ -1,6 +1,9 @@
 """What stages leave behind, in small: the shape of a model with random weights, and a tokenizer of five sentences."""
 
+from collections.abc import Sequence
 from typing import Any
+
+from clozeline.tokens.tokenizer import SPECIAL_TOKENS
 
 SENTENCES = [
     "the encoder reads a sentence and fills in the word that is missing",
@@ -11,17 +14,34 @@ SENTENCES = [
 ]
 
 
+def word_pieces(texts: Sequence[str], vocab_size: int) -> dict[str, int]:
+    """Ids of so many WordPieces of lower-case `texts`, or fewer, after the special ones; the same in every process.
+
+    Left to itself, the trainer numbers `##a`, `##b` … as it meets them in a hash map, and breaks ties by these numbers.
+    """
+    from tokenizers import BertWordPieceTokenizer
+
+    letters = sorted(set("".join(texts)) - {" "})
+    trainer = BertWordPieceTokenizer()
+    trainer.train_from_iterator(
+        texts,
+        vocab_size=vocab_size,
+        initial_alphabet=letters,
+        special_tokens=[*SPECIAL_TOKENS.values(), *(f"##{letter}" for letter in letters if letter.isalnum())],
+        show_progress=False,
+    )
+    pieces: dict[str, int] = trainer.get_vocab()
+    return pieces
+
+
 def sentence_tokenizer() -> Any:
     from tokenizers import BertWordPieceTokenizer
     from transformers import PreTrainedTokenizerFast
 
-    trainer = BertWordPieceTokenizer()
-    trainer.train_from_iterator(SENTENCES, vocab_size=200, show_progress=False)
-    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
     return PreTrainedTokenizerFast(
-        tokenizer_object=BertWordPieceTokenizer(vocab=trainer.get_vocab())._tokenizer,
+        tokenizer_object=BertWordPieceTokenizer(vocab=word_pieces(SENTENCES, vocab_size=200))._tokenizer,
         model_input_names=["input_ids", "attention_mask"],
-        **names,
+        **SPECIAL_TOKENS,
     )
 
 

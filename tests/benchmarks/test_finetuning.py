@@ -14,6 +14,9 @@ import torch
 from tokenizers import BertWordPieceTokenizer
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
+from clozeline.tokens.tokenizer import SPECIAL_TOKENS
+from tests.tiny_models import word_pieces
+
 FOLDER = Path(__file__).parent
 Module = Callable[[str], ModuleType]
 
@@ -30,11 +33,9 @@ def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Module:
 
 def tiny_encoder(folder: Path, texts: list[str]) -> Path:
     """A BERT of two layers whose tokenizer knows these words."""
-    trainer = BertWordPieceTokenizer()
-    trainer.train_from_iterator(texts, vocab_size=600, show_progress=False)
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=BertWordPieceTokenizer(vocab=trainer.get_vocab())._tokenizer,
-        **{f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")},
+        tokenizer_object=BertWordPieceTokenizer(vocab=word_pieces(texts, vocab_size=600))._tokenizer,
+        **SPECIAL_TOKENS,
     )
     tokenizer.save_pretrained(folder)
     torch.manual_seed(0)

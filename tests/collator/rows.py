@@ -9,8 +9,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from torch.utils.data import DataLoader
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
-NAMES = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]"}
-SPECIAL = list(NAMES.values())
+from clozeline.tokens.tokenizer import SPECIAL_TOKENS
+from tests.tiny_models import word_pieces
+
 Rows = list[dict[str, list[int]]]
 
 
@@ -21,27 +22,28 @@ def sentences(count: int, seed: int = 0) -> list[str]:
     return [" ".join(draw.choices(words, k=draw.randint(3, 30))) + "." for _ in range(count)]
 
 
-def framed(tokenizer: Tokenizer, trainer: Any, **names: str) -> PreTrainedTokenizerFast:
-    tokenizer.train_from_iterator(sentences(300), trainer)
+def framed(tokenizer: Tokenizer) -> PreTrainedTokenizerFast:
     ends = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
     tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **NAMES | names)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL_TOKENS)
 
 
 def wordpiece_tokenizer() -> PreTrainedTokenizerFast:
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer = Tokenizer(models.WordPiece(word_pieces(sentences(300), vocab_size=110), unk_token="[UNK]"))
     tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    return framed(tokenizer, trainers.WordPieceTrainer(vocab_size=110, special_tokens=SPECIAL, show_progress=False))
+    tokenizer.add_special_tokens(list(SPECIAL_TOKENS.values()))
+    return framed(tokenizer)
 
 
 def byte_level_tokenizer() -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    return framed(
-        tokenizer,
-        trainers.BpeTrainer(vocab_size=320, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False),
+    trainer = trainers.BpeTrainer(
+        vocab_size=320, special_tokens=list(SPECIAL_TOKENS.values()), initial_alphabet=alphabet, show_progress=False
     )
+    tokenizer.train_from_iterator(sentences(300), trainer)
+    return framed(tokenizer)
 
 
 def collated(collator: Any, rows: Sequence[Any], batch_size: int = 16, **loading: Any) -> list[tuple[Any, Any]]:

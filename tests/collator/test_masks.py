@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedTokenizerFast
 
 from clozeline.collator import MaskingCollator
-from tests.collator.rows import NAMES, Rows, collated, labels_of
+from clozeline.tokens.tokenizer import SPECIAL_TOKENS
+from tests.collator.rows import Rows, collated, labels_of
 
 
 def test_a_batch_is_padded_and_has_labels_where_there_is_a_loss(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:
@@ -35,7 +36,7 @@ def test_a_batch_is_padded_and_has_labels_where_there_is_a_loss(wordpiece: PreTr
 def test_a_row_is_padded_to_a_multiple_and_on_the_tokenizers_side(wordpiece: PreTrainedTokenizerFast) -> None:
     row = {"input_ids": [2, 20, 21, 3]}
     assert MaskingCollator(wordpiece, pad_to_multiple_of=8)([row])["attention_mask"].tolist() == [[1] * 4 + [0] * 4]
-    left = PreTrainedTokenizerFast(tokenizer_object=wordpiece.backend_tokenizer, **NAMES, padding_side="left")
+    left = PreTrainedTokenizerFast(tokenizer_object=wordpiece.backend_tokenizer, **SPECIAL_TOKENS, padding_side="left")
     batch = MaskingCollator(left, pad_to_multiple_of=8)([row])
     assert batch["attention_mask"].tolist() == [[0] * 4 + [1] * 4]
     assert batch["input_ids"][0, [0, 4, 7]].tolist() == [0, 2, 3]
@@ -99,7 +100,7 @@ def in_one_process(tokenizer: PreTrainedTokenizerFast, rows: Rows, epoch: int) -
 
 def test_no_special_token_is_hidden_drawn_or_asked_for(wordpiece: PreTrainedTokenizerFast) -> None:
     """P2, P3: also in mid-row, also those that were added later, also what the row itself calls special."""
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=wordpiece.backend_tokenizer, **NAMES)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=wordpiece.backend_tokenizer, **SPECIAL_TOKENS)
     tokenizer.add_special_tokens({"additional_special_tokens": ["[NEW]"]})
     tokenizer.add_tokens([AddedToken("[NEWER]", special=True)])
     special = [0, 1, 2, 3, 4, *tokenizer.convert_tokens_to_ids(["[NEW]", "[NEWER]"])]

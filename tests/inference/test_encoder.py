@@ -48,9 +48,14 @@ def test_candidates_are_those_of_the_trained_model(encoder: Encoder, small_encod
 
 
 def test_one_mask_is_filled_at_a_time_in_the_text_as_it_was_given(encoder: Encoder) -> None:
-    (masks,) = encoder.fill(["Small MODELS answer [MASK] on ordinary [MASK]"], top_k=1)
-    assert masks[0][0].sequence == f"Small MODELS answer {masks[0][0].token_str} on ordinary [MASK]"
-    assert masks[1][0].sequence == f"Small MODELS answer [MASK] on ordinary {masks[1][0].token_str}"
+    (masks,) = encoder.fill(["Small MODELS answer [MASK] on ordinary [MASK]"], targets=["the"])
+    assert masks[0][0].sequence == "Small MODELS answer the on ordinary [MASK]"
+    assert masks[1][0].sequence == "Small MODELS answer [MASK] on ordinary the"
+
+
+def test_a_piece_joins_the_word_before_it(encoder: Encoder) -> None:
+    (((filled,),),) = encoder.fill(["Small MODELS answer [MASK] on ordinary processors"], targets=["##er"])
+    assert filled.sequence == "Small MODELS answerer on ordinary processors"
 
 
 def test_targets_compete_among_themselves(encoder: Encoder) -> None:

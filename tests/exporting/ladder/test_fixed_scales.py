@@ -19,8 +19,8 @@ def at_run_time(outspoken_encoder: Path, export_model: ExportModel) -> Path:
 
 
 @pytest.fixture(scope="module")
-def fixed(outspoken_encoder: Path, export_model: ExportModel) -> Path:
-    return export_model(outspoken_encoder, gates=OPEN, static_ratios=RATIOS)
+def fixed(outspoken_encoder: Path, export_openly: ExportModel) -> Path:
+    return export_openly(outspoken_encoder, static_ratios=RATIOS)
 
 
 def test_where_tokens_are_alike_the_scheme_that_passed_is_served_with_fixed_scales(
@@ -43,8 +43,11 @@ def test_where_tokens_are_alike_the_scheme_that_passed_is_served_with_fixed_scal
     assert metrics["int8_agreement"] == static.agreement.value
 
 
-def test_fixed_scales_may_not_show_less_than_the_intervals_of_those_at_run_time(fixed: Path) -> None:
-    dynamic, *_, static = read_manifest(fixed).ladder
+def test_fixed_scales_may_not_show_less_than_the_intervals_of_those_at_run_time(
+    outspoken_encoder: Path, export_model: ExportModel
+) -> None:
+    package = export_model(outspoken_encoder, gates=OPEN, static_ratios=RATIOS)
+    dynamic, *_, static = read_manifest(package).ladder
     limits = {check.name: check.limit for check in static.checks}
     assert limits["agreement"] == dynamic.agreement.low > OPEN.min_agreement
     assert limits["metric_ratio"] == min(dynamic.metric_ratio.low, 1)
@@ -52,9 +55,9 @@ def test_fixed_scales_may_not_show_less_than_the_intervals_of_those_at_run_time(
 
 
 def test_a_second_export_measures_the_same_ranges(
-    fixed: Path, outspoken_encoder: Path, export_model: ExportModel
+    fixed: Path, outspoken_encoder: Path, export_openly: ExportModel
 ) -> None:
-    again = export_model(outspoken_encoder, gates=OPEN, static_ratios=RATIOS)
+    again = export_openly(outspoken_encoder, static_ratios=RATIOS)
     assert (again / FILES.int8).read_bytes() == (fixed / FILES.int8).read_bytes()
 
 

@@ -13,7 +13,7 @@ from clozeline.exporting import ladder
 from clozeline.exporting.graph import read_graph
 from clozeline.inference.evidence import QuantizationScheme
 from clozeline.inference.manifest import FILES, read_manifest
-from tests.exporting.ladder.conftest import OPEN, OUTLIER_CHANNELS, ExportModel
+from tests.exporting.ladder.conftest import OUTLIER_CHANNELS, ExportModel
 
 LIMIT = 4.0
 
@@ -36,15 +36,15 @@ def outlying_encoder(outspoken_encoder: Path, save_trained: Callable[[Any], Path
 
 
 @pytest.fixture(scope="module")
-def eased(outlying_encoder: Path, export_model: ExportModel) -> QuantizationScheme:
-    return scheme_of(export_model(outlying_encoder, gates=OPEN, static_ratios=(LIMIT,)))
+def eased(outlying_encoder: Path, export_openly: ExportModel) -> QuantizationScheme:
+    return scheme_of(export_openly(outlying_encoder, static_ratios=(LIMIT,)))
 
 
 @pytest.fixture(scope="module")
-def not_eased(outlying_encoder: Path, export_model: ExportModel) -> QuantizationScheme:
+def not_eased(outlying_encoder: Path, export_openly: ExportModel) -> QuantizationScheme:
     with pytest.MonkeyPatch.context() as never:
         never.setattr(ladder, "smoothable", lambda *given: {})
-        return scheme_of(export_model(outlying_encoder, gates=OPEN, static_ratios=(LIMIT,)))
+        return scheme_of(export_openly(outlying_encoder, static_ratios=(LIMIT,)))
 
 
 def scheme_of(package: Path) -> QuantizationScheme:
@@ -85,7 +85,7 @@ def test_one_that_is_even_enough_stays_as_it_is(eased: QuantizationScheme, not_e
 
 
 def test_one_that_stays_too_uneven_though_smoothed_has_no_fixed_scale(
-    outlying_encoder: Path, export_model: ExportModel
+    outlying_encoder: Path, export_openly: ExportModel
 ) -> None:
-    package = export_model(outlying_encoder, gates=OPEN, static_ratios=(0.01,))
+    package = export_openly(outlying_encoder, static_ratios=(0.01,))
     assert len(read_manifest(package).ladder) == 1

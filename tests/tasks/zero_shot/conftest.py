@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from clozeline.tasks.training import use_threads
+from clozeline.tokens.tokenizer import SPECIAL_TOKENS
 from tests.tasks.zero_shot.topics import ABOUT, FILLER, TOPICS, topical
 from tests.tiny_models import small_modernbert
 
@@ -50,11 +51,10 @@ def _tokenizer() -> Any:
     from tokenizers import BertWordPieceTokenizer
     from transformers import PreTrainedTokenizerFast
 
-    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "unk", "cls", "sep", "mask")}
-    words = [*names.values(), *TOPICS, *FILLER, *ABOUT.split(), *" ".join(TOPICS.values()).split()]
+    words = [*SPECIAL_TOKENS.values(), *TOPICS, *FILLER, *ABOUT.split(), *" ".join(TOPICS.values()).split()]
     vocab = {word: number for number, word in enumerate(words)}
     return PreTrainedTokenizerFast(
         tokenizer_object=BertWordPieceTokenizer(vocab=vocab)._tokenizer,
         model_input_names=["input_ids", "attention_mask"],
-        **names,
+        **SPECIAL_TOKENS,
     )
