@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import ModernBertForMaskedLM
 
 from clozeline.errors import ArtifactError
+from clozeline.exporting import trained
 from clozeline.exporting.trained import open_trained
 
 
@@ -105,6 +106,17 @@ def test_a_tokenizer_larger_than_the_model_is_refused(encoder: Path, small_encod
     model.save_pretrained(encoder)
     with pytest.raises(ArtifactError, match="a model of 20"):
         open_trained(encoder)
+
+
+def test_a_tensor_too_large_for_a_graph_is_refused_before_any_work(
+    small_encoder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The largest has 96 x 32 numbers of 4 bytes."""
+    monkeypatch.setattr(trained, "_MAX_TENSOR_BYTES", 96 * 32 * 4)
+    open_trained(small_encoder)
+    monkeypatch.setattr(trained, "_MAX_TENSOR_BYTES", 96 * 32 * 4 - 1)
+    with pytest.raises(ArtifactError, match=r"attn\.Wqkv\.weight of 96 x 32: 0\.00 GiB in fp32"):
+        open_trained(small_encoder)
 
 
 @pytest.mark.parametrize(

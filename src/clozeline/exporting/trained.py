@@ -104,6 +104,8 @@ _KINDS: Mapping[str, tuple[Task, Any]] = MappingProxyType(
 _OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 """Files that are one JSON object each; the first is always there."""
 
+_MAX_TENSOR_BYTES = 2**31 - 1
+"""Of one tensor of a graph, in fp32: protobuf writes none that is larger, wherever its numbers lie."""
 
 NOT_EXPORTED: Mapping[str, str] = MappingProxyType(
     {
@@ -133,6 +135,7 @@ def open_trained(folder: Path) -> TrainedModel:
     trained = TrainedModel(folder, task, _weights(folder, auto_class), tokenizer)
     _check_facts(trained)
     _check_fit(trained)
+    _check_sizes(trained)
     return trained
 
 
@@ -248,6 +251,18 @@ def _check_fit(trained: TrainedModel) -> None:
             given=given,
             expected=expected,
             do="save model and tokenizer of the same training run",
+        )
+
+
+def _check_sizes(trained: TrainedModel) -> None:
+    name, weight = max(trained.model.named_parameters(), key=lambda named: named[1].numel())
+    size_bytes = 4 * weight.numel()
+    if size_bytes > _MAX_TENSOR_BYTES:
+        raise ArtifactError(
+            f"{trained.folder}: the model has a tensor that is too large for an ONNX graph",
+            given=f"{name} of {' x '.join(map(str, weight.shape))}: {size_bytes / 2**30:.2f} GiB in fp32",
+            expected="less than 2 GiB in each tensor (together they may be more)",
+            do="train with fewer tokens (`tokenize.vocab_size`) or a smaller hidden size",
         )
 
 
