@@ -28,6 +28,15 @@ TIMES = ("x-tokenization-time", "x-queue-time", "x-inference-time", "x-total-tim
 
 
 @dataclass(frozen=True, slots=True)
+class Patience:
+    """How long the client of a request waits; times are those of the scheduler's clock."""
+
+    request: Request
+    arrived_seconds: float
+    deadline_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Reply(Generic[Answer]):
     """The answers to the texts of a question, and what its response says of the model and the time."""
 
@@ -36,7 +45,7 @@ class Reply(Generic[Answer]):
     """Of the whole request."""
     tokens: int
     """Of all texts, special tokens among them."""
-    patience: "_Patience"
+    patience: Patience
 
 
 @dataclass(eq=False, slots=True)
@@ -58,15 +67,6 @@ def _wake(tickets: Sequence[Ticket]) -> None:
         assert isinstance(ticket, _Asked)
         if not ticket.settled.done():
             ticket.settled.set_result(None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Patience:
-    """How long the client of a request waits; times are those of the scheduler's clock."""
-
-    request: Request
-    arrived_seconds: float
-    deadline_seconds: float
 
 
 class Asking:
@@ -159,11 +159,11 @@ class Asking:
     def close(self) -> None:
         self._tokenizer.close()
 
-    def _patience(self, request: Request, timeout_milliseconds: int | None) -> _Patience:
+    def _patience(self, request: Request, timeout_milliseconds: int | None) -> Patience:
         timeout_seconds = timeout_milliseconds / 1000 if timeout_milliseconds else self._timeout_seconds
         now_seconds = self._scheduler.clock()
         self.last_deadline_seconds = max(self.last_deadline_seconds, now_seconds + timeout_seconds)
-        return _Patience(request, now_seconds, now_seconds + timeout_seconds)
+        return Patience(request, now_seconds, now_seconds + timeout_seconds)
 
     def _stopping(self) -> "asyncio.Future[None]":
         """Done once `stop` was called: one for all requests, of the loop that they run in."""
@@ -171,15 +171,15 @@ class Asking:
             self._stopped = asyncio.get_running_loop().create_future()
         return self._stopped
 
-    def _ticket(self, served: ServedModel[OpenModel], asked: AnyQuestion, patience: _Patience) -> "_Asked":
+    def _ticket(self, served: ServedModel[OpenModel], asked: AnyQuestion, patience: Patience) -> "_Asked":
         settled = asyncio.get_running_loop().create_future()
         lane = Lane(served.model, asked.output)
         return _Asked(lane, asked, self._scheduler.clock(), patience.deadline_seconds, settled=settled)
 
-    async def _made(self, work: Callable[[], Made], num_characters: int, patience: _Patience) -> Made:
+    async def _made(self, work: Callable[[], Made], num_characters: int, patience: Patience) -> Made:
         return await self._tokenizer.made(work, num_characters, lambda making: self._in_time(making, patience))
 
-    async def _settled(self, ticket: _Asked, patience: _Patience) -> None:
+    async def _settled(self, ticket: _Asked, patience: Patience) -> None:
         """Wait until `ticket` is settled, its deadline has passed, or nobody waits for it any more."""
         await self._in_time(ticket.settled, patience)
         if isinstance(ticket.error, DeadlineError):
@@ -188,7 +188,7 @@ class Asking:
             self._metrics.rejected("failed")
             raise ticket.error
 
-    async def _in_time(self, awaited: "asyncio.Future[Any]", patience: _Patience) -> None:
+    async def _in_time(self, awaited: "asyncio.Future[Any]", patience: Patience) -> None:
         """Wait until `awaited` is done.
 
         Raises:
@@ -205,7 +205,7 @@ class Asking:
         if ended == "late":
             raise self._late(patience)
 
-    def _late(self, patience: _Patience) -> Exception:
+    def _late(self, patience: Patience) -> Exception:
         self._metrics.rejected("deadline")
         return deadline_passed(self._scheduler.clock() - patience.arrived_seconds)
 
@@ -213,7 +213,7 @@ class Asking:
         self._metrics.rejected(error.refusal.reason)
         return overloaded(error.refusal)
 
-    def _times(self, served: ServedModel[OpenModel], tickets: Sequence[_Asked], patience: _Patience) -> dict[str, str]:
+    def _times(self, served: ServedModel[OpenModel], tickets: Sequence[_Asked], patience: Patience) -> dict[str, str]:
         now_seconds = self._scheduler.clock()
         submitted_seconds = tickets[0].arrived_seconds
         started_seconds = min(ticket.started_seconds for ticket in tickets if ticket.started_seconds is not None)

@@ -1,0 +1,174 @@
+"""What the stage leaves behind, that the manifest says what it is, and that it leaves the same again."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from pydantic import ValidationError
+from transformers import BertConfig, BertForMaskedLM
+
+from clozeline.errors import ArtifactError
+from clozeline.exporting.graph import read_graph
+from clozeline.exporting.ladder import Climbed, Passed
+from clozeline.exporting.quantization import Quantized
+from clozeline.inference.manifest import FILES, read_manifest, record_of, verify
+from clozeline.inference.package import load
+from clozeline.stages import export
+from tests.stages.export.conftest import ExportModel, metrics_of
+from tests.trained_models import PROJECT
+
+
+def test_a_package_is_whole_and_verified_by_its_manifest(encoder_package: Path, classifier_package: Path) -> None:
+    for package in (encoder_package, classifier_package):
+        assert {file.name for file in package.iterdir()} == set(FILES)
+        verify(package, read_manifest(package))
+
+
+def test_the_manifest_says_what_the_graphs_take_and_give(encoder_package: Path, classifier_package: Path) -> None:
+    for package in (encoder_package, classifier_package):
+        manifest = read_manifest(package)
+        for name in (FILES.fp32, FILES.int8):
+            graph = onnx.load(package / name).graph
+            for specs, values in ((manifest.inputs, graph.input), (manifest.outputs, graph.output)):
+                declared = {spec.name: list(spec.shape) for spec in specs}
+                found = {
+                    value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
+                    for value in values
+                }
+                assert list(found) == list(declared)
+                assert [len(shape) for shape in found.values()] == [len(shape) for shape in declared.values()]
+                assert values is graph.input or found == declared
+            kinds = {spec.name: {"int64": 7, "float32": 1, "bool": 9}[spec.dtype] for spec in manifest.inputs}
+            assert kinds == {value.name: value.type.tensor_type.elem_type for value in graph.input}
+
+
+def test_the_manifest_names_the_lock_and_the_tools(encoder_package: Path) -> None:
+    manifest = read_manifest(encoder_package)
+    assert manifest.lock_sha256 == record_of(encoder_package.parent / "requirements.lock").sha256
+    assert {"torch", "transformers", "onnxruntime", "optimum-onnx"} <= set(manifest.versions)
+
+
+def test_what_is_recorded_is_validated_not_taken_as_it_comes(encoder_package: Path) -> None:
+    """The manifest that was just written is read again elsewhere: a wrong kind of figure is to be found here."""
+    manifest = read_manifest(encoder_package)
+    rung = next(rung for rung in manifest.ladder if rung.scheme == manifest.quantization)
+    graph = read_graph(encoder_package / FILES.int8)
+    for num_matmuls, is_sound in ((7, True), ("many", False)):
+        quantized = Quantized(graph, num_matmuls, 1, (), 5, {})  # type: ignore[arg-type]
+        climbed = Climbed(manifest.ladder, Passed(rung, quantized))
+        with nullcontext() if is_sound else pytest.raises(ValidationError, match="quantized_matmuls"):
+            record = export._record(encoder_package, 5, 0.0, climbed, manifest)
+            assert (record.served, record.quantized_matmuls) == (manifest.served, num_matmuls)
+    with pytest.raises(ValidationError, match="half"):
+        export._manifest(encoder_package, manifest, climbed, "none")  # type: ignore[arg-type]
+
+
+def test_the_metrics_count_what_was_compared(encoder_package: Path, classifier_package: Path) -> None:
+    encoder, classifier = metrics_of(encoder_package), metrics_of(classifier_package)
+    for metrics, package in ((encoder, encoder_package), (classifier, classifier_package)):
+        assert metrics["fp32_size_bytes"] == (package / FILES.fp32).stat().st_size
+        assert metrics["int8_size_bytes"] == (package / FILES.int8).stat().st_size
+        assert metrics["parity_max_abs_difference"] < 1e-5
+        assert metrics["num_agreement_texts"] == 32
+        assert metrics["served"] == read_manifest(package).served == "int8"
+    assert encoder["int8_agreement"] > 0.95
+    assert encoder["embedding_cosine_mean"] > 0.999
+    assert encoder["num_agreement_items"] > 100
+    assert classifier["num_agreement_items"] == 32
+    assert "embedding_cosine_mean" not in classifier
+
+
+def test_the_manifest_tells_how_a_head_is_read(
+    tagger_package: Path, answerer_package: Path, topics_package: Path, classifier_package: Path
+) -> None:
+    tagger, answerer, topics, single = map(
+        read_manifest, (tagger_package, answerer_package, topics_package, classifier_package)
+    )
+    assert tagger.labels == ("O", "B-thing", "I-thing", "B-act", "I-act")
+    assert (answerer.no_answer_margin, answerer.types_tell_pairs) == (0.25, True)
+    assert (topics.label_scores, topics.decision_threshold, topics.types_tell_pairs) == ("sigmoid", 0.45, False)
+    assert (single.label_scores, single.decision_threshold, single.reads_pairs) == ("softmax", None, False)
+
+
+def test_manifest_and_metrics_say_where_the_last_layer_is_computed(
+    encoder_package: Path, tagger_package: Path, topics_package: Path, classifier_package: Path
+) -> None:
+    """Heads of sequence classifiers read the first position; tags are said of every one."""
+    for package, told in (
+        (encoder_package, "masked positions"),
+        (topics_package, "first position"),
+        (classifier_package, "first position"),
+        (tagger_package, "every position"),
+    ):
+        assert read_manifest(package).last_layer == metrics_of(package)["last_layer"] == told
+
+
+AGAIN = """
+import sys
+from pathlib import Path
+from tests.trained_models import run_export
+run_export(*map(Path, sys.argv[1:]))
+"""
+
+
+def test_a_second_export_gives_the_same_bytes(
+    encoder_package: Path, small_encoder: Path, validation_texts: Path, tmp_path: Path
+) -> None:
+    """In a process of its own: another order in every set of names, and another number of threads."""
+    subprocess.run(
+        [sys.executable, "-c", AGAIN, str(small_encoder), str(validation_texts), str(tmp_path)],
+        cwd=PROJECT,
+        env={**os.environ, "PYTHONHASHSEED": "1", "OMP_NUM_THREADS": "1"},
+        check=True,
+    )
+    for name in FILES:
+        assert (tmp_path / "model" / name).read_bytes() == (encoder_package / name).read_bytes(), name
+    assert metrics_of(tmp_path / "model") == metrics_of(encoder_package)
+
+
+def test_no_path_of_this_machine_is_in_the_package(encoder_package: Path, small_encoder: Path) -> None:
+    for name in FILES:
+        content = (encoder_package / name).read_bytes()
+        assert b"site-packages" not in content
+        assert str(small_encoder).encode() not in content
+        assert str(Path.home()).encode() not in content
+
+
+def test_the_int8_file_is_about_a_quarter_and_that_in_half_the_half(
+    save_trained: Callable[[Any], Path], export_model: ExportModel
+) -> None:
+    config = BertConfig(
+        vocab_size=8000, hidden_size=128, num_hidden_layers=2, num_attention_heads=2, intermediate_size=256
+    )
+    torch.manual_seed(0)
+    package = export_model(save_trained(BertForMaskedLM(config)), half=True)
+    metrics = metrics_of(package)
+    assert metrics["int8_size_bytes"] < 0.30 * metrics["fp32_size_bytes"]
+    assert metrics["half"]["size_bytes"] < 0.55 * metrics["fp32_size_bytes"]
+    # The vocabulary table is there once, in both files.
+    assert metrics["fp32_size_bytes"] < 1.1 * 4 * BertForMaskedLM(config).num_parameters()
+
+
+def test_a_graph_too_large_for_one_file_is_a_whole_package_too(
+    small_encoder: Path, export_model: ExportModel, encoder_package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as lowered:
+        lowered.setattr("clozeline.exporting.graph._MAX_FILE_BYTES", 10_000)
+        package = export_model(small_encoder)
+    manifest = read_manifest(package)
+    weights = [f"{FILES.fp32}.data", f"{FILES.int8}.data"]
+    assert sorted(manifest.files) == sorted({file.name for file in package.iterdir()} - {FILES.manifest})
+    assert set(weights) < set(manifest.files)
+    for precision in manifest.precisions:
+        answers = load(package, precision=precision).fill(["the [MASK] reads"])
+        assert answers == load(encoder_package, precision=precision).fill(["the [MASK] reads"])
+    (package / weights[1]).write_bytes(b"damaged")
+    with pytest.raises(ArtifactError, match=r"model\.int8\.onnx\.data"):
+        load(package, precision="int8")

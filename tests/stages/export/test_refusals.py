@@ -1,0 +1,57 @@
+"""When the stage leaves nothing, and what was there stays."""
+
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import ArtifactError, GateError
+from clozeline.inference.errors import NotANumberError
+from clozeline.params import ExportParams
+from clozeline.stages import export
+from tests.stages.export.conftest import ExportModel
+
+
+def test_a_graph_that_differs_is_refused_and_the_old_package_stays(
+    params: ExportParams, small_encoder: Path, validation_texts: Path, tmp_path: Path
+) -> None:
+    out, metrics = tmp_path / "dist", tmp_path / "metrics.json"
+    out.mkdir()
+    (out / "old").write_text("old", encoding="utf-8")
+    with pytest.raises(GateError, match="max_parity_difference"):
+        export.run(
+            params.model_copy(update={"max_parity_difference": 1e-12}),
+            model=small_encoder,
+            texts=validation_texts,
+            lock=Path(__file__),
+            out=out,
+            metrics=metrics,
+        )
+    assert [file.name for file in tmp_path.iterdir()] == ["dist"]
+    assert (out / "old").read_text(encoding="utf-8") == "old"
+
+
+def test_a_package_that_gives_no_numbers_when_it_is_timed_is_no_package(
+    small_encoder: Path, export_model: ExportModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is live yet: there is no version to roll back to."""
+
+    def no_numbers(folder: Path, **asked: object) -> None:
+        raise NotANumberError("no finite numbers", given="3 values", expected="finite numbers", do="clozeline rollback")
+
+    monkeypatch.setattr(export, "measure", no_numbers)
+    with pytest.raises(ArtifactError, match="train again") as refused:
+        export_model(small_encoder)
+    assert str(small_encoder) in str(refused.value)
+    assert "rollback" not in str(refused.value)
+
+
+def test_a_model_that_is_not_there_is_refused(params: ExportParams, validation_texts: Path, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="holds no model"):
+        export.run(
+            params,
+            model=tmp_path / "nothing",
+            texts=validation_texts,
+            lock=Path(__file__),
+            out=tmp_path / "dist",
+            metrics=tmp_path / "metrics.json",
+        )
