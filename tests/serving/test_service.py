@@ -56,6 +56,15 @@ def test_no_request_waits_until_the_routes_are_worked_out(serving: Server, monke
         assert client.get("/docs").status_code == 200
 
 
+def test_who_asks_for_nothing_that_is_there_holds_nobody_up(serving: Server) -> None:
+    """The document takes a quarter of a second to make: its paths are known without it."""
+    app = create_app(Service(Capacity(num_workers=1)))
+    with serving(app) as client:
+        told = client.get("/tags").json()["error"]
+        assert app.openapi_schema is None
+    assert told["expected"] == f"one of: {', '.join(sorted(app.openapi()['paths']))}"
+
+
 def test_a_server_that_stops_answers_what_it_has_accepted_and_sends_the_rest_away(
     serving: Server, catalogue: Catalogue, held: threading.Event
 ) -> None:

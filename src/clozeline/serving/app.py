@@ -1,6 +1,5 @@
 """The ASGI application: routes, errors, limits and log around one `Service`."""
 
-from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -102,7 +101,8 @@ def create_app(service: Service, keys: ApiKeys | None = None, bounds: BodyBounds
     if keys and keys.digests:
         ask_for_keys(app.openapi(), OPEN_PATHS)
     # FastAPI works out what its routes take when they are first gone through: here nobody waits for it.
-    deque(iter_route_contexts(app.routes), maxlen=0)
+    told = (context for context in iter_route_contexts(app.routes) if getattr(context, "include_in_schema", False))
+    app.state.paths = sorted({context.path for context in told})
     return app
 
 

@@ -128,7 +128,7 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 def _no_route(request: Request, error: HTTPException) -> ApiError:
-    paths = sorted(request.app.openapi()["paths"])
+    paths: list[str] = request.app.state.paths
     near = difflib.get_close_matches(request.url.path, paths, n=1)
     return problem(
         404,
