@@ -30,7 +30,12 @@ def test_a_text_that_is_too_long_is_refused_by_its_number_and_length(tokenizer: 
     long = "the model " * 50
     with pytest.raises(TextTooLongError, match="text 1 is too long") as refused:
         tokenizer.tokenize(["the model", long], truncate=False)
-    assert f"{tokenizer.count([long])[0]} tokens" in str(refused.value)
+    assert f"{tokenizer.count([long])[0]} tokens: 'the" in str(refused.value)
+
+
+def test_of_a_pair_that_is_too_long_it_is_told_which_text_is(tokenizer: TextTokenizer) -> None:
+    with pytest.raises(TextTooLongError, match=r"54 tokens \(the two texts have 50 and 1\): 'the the"):
+        tokenizer.tokenize([("the " * 50, "the")], truncate=False)
 
 
 def test_a_cut_text_still_ends_with_its_special_token(tokenizer: TextTokenizer) -> None:

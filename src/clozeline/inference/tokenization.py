@@ -111,7 +111,7 @@ class TextTokenizer:
                 raise TextTooLongError(
                     "is too long for the model",
                     number=number,
-                    given=f"{len(read[number]):,} tokens: {' '.join(_parts(texts[number]))[:60]!r}…",
+                    given=f"{self._lengths(texts[number], read[number])}: {' '.join(_parts(texts[number]))[:60]!r}…",
                     expected=f"at most {self._max_length:,} tokens, special tokens among them",
                     do="split the text, or ask for truncation (its end is then not read)",
                 )
@@ -211,6 +211,13 @@ class TextTokenizer:
             _check_unicode(number, text)
         encodings: list[Encoding] = self._whole.encode_batch(list(texts), add_special_tokens=add_special_tokens)
         return encodings
+
+    def _lengths(self, given: Given, read: TokenizedText) -> str:
+        """Of a pair, each text's too: only one of them may be what is too long."""
+        if isinstance(given, str):
+            return f"{len(read):,} tokens"
+        first, second = (len(self._whole.encode(text, add_special_tokens=False)) for text in given)
+        return f"{len(read):,} tokens (the two texts have {first:,} and {second:,})"
 
     def _read(self, texts: Sequence[Given]) -> list[TokenizedText]:
         """Each whole text: from words that are known, and those of which they are not all at once."""
