@@ -67,7 +67,7 @@ def test_weights_that_one_file_cannot_hold_lie_beside_it_and_come_back(
     large = numpy_helper.from_array(np.arange(9000, dtype=np.float32).reshape(3, 3000), "large")
     model.graph.initializer.append(large)
     before = model.SerializeToString(deterministic=True)
-    monkeypatch.setattr(graph, "_MAX_FILE_BYTES", 30_000)
+    monkeypatch.setattr(graph, "MAX_PROTOBUF_BYTES", 30_000)
     path, data = tmp_path / "model.onnx", tmp_path / "model.onnx.data"
     write_graph(model, path)
     assert data.stat().st_size >= 36_000

@@ -23,18 +23,19 @@ from clozeline.inference.manifest import FILES, Manifest, read_manifest
 from clozeline.inference.package import load
 from clozeline.params import ExportGates
 from tests.exporting.conftest import TinyPackage
+from tests.open_gates import OPEN_GATES
 from tests.tiny_models import SENTENCES
 from tests.tiny_packages import LABELS, write_classifier
 
-GATES = ExportGates(
-    min_agreement=0.9,
-    min_agreement_texts=5,
-    min_different_answers=1,
-    min_metric_ratio=0,
-    min_metric_items=5,
-    min_embedding_cosine=0.99,
-    max_batch_flips=0.005,
-    min_batch_cosine=0.999,
+GATES = OPEN_GATES.model_copy(
+    update={
+        "min_agreement": 0.9,
+        "min_agreement_texts": 5,
+        "min_metric_items": 5,
+        "min_embedding_cosine": 0.99,
+        "max_batch_flips": 0.005,
+        "min_batch_cosine": 0.999,
+    }
 )
 SAMPLE = Sample(SENTENCES, [None] * len(SENTENCES))
 LIMITS = {

@@ -112,9 +112,9 @@ def test_a_tensor_too_large_for_a_graph_is_refused_before_any_work(
     small_encoder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The largest has 96 x 32 numbers of 4 bytes."""
-    monkeypatch.setattr(trained, "_MAX_TENSOR_BYTES", 96 * 32 * 4)
+    monkeypatch.setattr(trained, "MAX_PROTOBUF_BYTES", 96 * 32 * 4 + 1)
     open_trained(small_encoder)
-    monkeypatch.setattr(trained, "_MAX_TENSOR_BYTES", 96 * 32 * 4 - 1)
+    monkeypatch.setattr(trained, "MAX_PROTOBUF_BYTES", 96 * 32 * 4)
     with pytest.raises(ArtifactError, match=r"attn\.Wqkv\.weight of 96 x 32: 0\.00 GiB in fp32"):
         open_trained(small_encoder)
 

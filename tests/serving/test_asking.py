@@ -62,6 +62,14 @@ def around(
 
 
 @pytest.fixture
+def service(catalogue: Catalogue) -> Service:
+    """Of one worker, which one text holds up."""
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    return service
+
+
+@pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """Until it is set, no encoder comes to an end."""
     release = threading.Event()
@@ -120,10 +128,8 @@ def test_both_questions_of_a_request_are_admitted_or_none(
 
 @pytest.mark.parametrize("path", TWICE)
 def test_both_questions_have_one_deadline_and_leave_together(
-    serving: Server, catalogue: Catalogue, held: threading.Event, path: str
+    serving: Server, service: Service, held: threading.Event, path: str
 ) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
     with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
         running = clients.submit(client.post, "/embed", json={"inputs": "a"})
         wait_until(lambda: service.workers.num_running == 1)
@@ -134,10 +140,8 @@ def test_both_questions_have_one_deadline_and_leave_together(
 
 
 def test_a_deadline_holds_while_the_tokenizer_is_at_another_text(
-    serving: Server, catalogue: Catalogue, tokenizing: Tokenizing
+    serving: Server, service: Service, tokenizing: Tokenizing
 ) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
     with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
         before = clients.submit(client.post, "/embed", json={"inputs": LONG, "truncate": True})
         assert tokenizing.begun.wait(timeout=20)
@@ -151,10 +155,8 @@ def test_a_deadline_holds_while_the_tokenizer_is_at_another_text(
 
 @pytest.mark.parametrize("path", ["/embed", "/tokenize"])
 def test_a_client_that_leaves_while_its_text_waits_to_be_tokenized_is_dropped(
-    serving: Server, catalogue: Catalogue, tokenizing: Tokenizing, path: str
+    serving: Server, service: Service, tokenizing: Tokenizing, path: str
 ) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
     with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
         before = clients.submit(client.post, "/embed", json={"inputs": LONG, "truncate": True})
         assert tokenizing.begun.wait(timeout=20)
@@ -167,10 +169,8 @@ def test_a_client_that_leaves_while_its_text_waits_to_be_tokenized_is_dropped(
 
 @pytest.mark.parametrize("path", FINISHED)
 def test_the_deadline_of_a_request_holds_to_its_end_and_holds_nobody_up(
-    serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, path: str
+    serving: Server, service: Service, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
     begun, may_end = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -189,10 +189,8 @@ def test_the_deadline_of_a_request_holds_to_its_end_and_holds_nobody_up(
 
 @pytest.mark.parametrize("path", FINISHED)
 def test_a_request_that_the_models_have_answered_is_refused_no_more(
-    serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, path: str
+    serving: Server, service: Service, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
 
     def let_nobody_in() -> None:
         monkeypatch.setattr(of_texts, "_MAX_WAITING_CHARACTERS", -1)

@@ -15,8 +15,8 @@ from onnx.external_data_helper import (
 
 from clozeline.inference.manifest import TensorSpec, data_file
 
-_MAX_FILE_BYTES = 2**31 - 2**24
-"""A protobuf file has to be below 2 GiB, what is not weights in it included."""
+MAX_PROTOBUF_BYTES = 2**31 - 2**24
+"""Of numbers in a file, or in a single tensor wherever it lies: with what else is in it, it has to be below 2 GiB."""
 
 
 def read_graph(path: Path) -> ModelProto:
@@ -48,7 +48,7 @@ def write_graph(model: ModelProto, path: Path) -> None:
     """
     data = path.with_name(data_file(path.name))
     data.unlink(missing_ok=True)
-    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < _MAX_FILE_BYTES:
+    if sum(len(tensor.raw_data) for tensor in model.graph.initializer) < MAX_PROTOBUF_BYTES:
         onnx.checker.check_model(model, full_check=True)
         path.write_bytes(model.SerializeToString(deterministic=True))
         return

@@ -21,6 +21,7 @@ from transformers import (
 )
 
 from clozeline.errors import ArtifactError
+from clozeline.exporting.graph import MAX_PROTOBUF_BYTES
 from clozeline.inference.manifest import Task
 from clozeline.inference.scores import ScoreFunction
 from clozeline.model.stock_classes import longest_row_of
@@ -104,8 +105,6 @@ _KINDS: Mapping[str, tuple[Task, Any]] = MappingProxyType(
 _OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 """Files that are one JSON object each; the first is always there."""
 
-_MAX_TENSOR_BYTES = 2**31 - 1
-"""Of one tensor of a graph, in fp32: protobuf writes none that is larger, wherever its numbers lie."""
 
 NOT_EXPORTED: Mapping[str, str] = MappingProxyType(
     {
@@ -257,7 +256,7 @@ def _check_fit(trained: TrainedModel) -> None:
 def _check_sizes(trained: TrainedModel) -> None:
     name, weight = max(trained.model.named_parameters(), key=lambda named: named[1].numel())
     size_bytes = 4 * weight.numel()
-    if size_bytes > _MAX_TENSOR_BYTES:
+    if size_bytes >= MAX_PROTOBUF_BYTES:
         raise ArtifactError(
             f"{trained.folder}: the model has a tensor that is too large for an ONNX graph",
             given=f"{name} of {' x '.join(map(str, weight.shape))}: {size_bytes / 2**30:.2f} GiB in fp32",

@@ -21,25 +21,16 @@ from clozeline.inference.embedder import Embedder
 from clozeline.inference.evidence import Metric, Rung
 from clozeline.inference.manifest import FILES, read_manifest
 from clozeline.inference.package import load
-from clozeline.params import ExportGates
 from clozeline.tasks.intervals import bootstrap_interval
 from clozeline.tasks.similarity.correlations import spearman
 from clozeline.tasks.similarity.ranking import by_vectors, ranked
 from tests.exporting.conftest import TinyPackage
+from tests.open_gates import OPEN_GATES
 from tests.tiny_packages import write_embedder
 
 TEXTS = ["the list of files", "return a b c", "open the file é", "of the opened lists"]
 WORDS = ["list", "file", "open", "return", "of", *"abcdefghijklmnop"]
-METRIC_ALONE = ExportGates(
-    min_agreement=0,
-    min_agreement_texts=1,
-    min_different_answers=1,
-    min_metric_ratio=0.995,
-    min_metric_items=1,
-    min_embedding_cosine=0,
-    max_batch_flips=1,
-    min_batch_cosine=0,
-)
+METRIC_ALONE = OPEN_GATES.model_copy(update={"min_metric_ratio": 0.995})
 
 
 @pytest.fixture(scope="module")

@@ -9,18 +9,17 @@ import torch
 from transformers import ModernBertForMaskedLM
 
 from clozeline.exporting import proof
-from clozeline.params import ExportGates
+from tests.open_gates import OPEN_GATES
 
 ExportModel = Callable[..., Path]
-GATES = ExportGates(
-    min_agreement=0.9,
-    min_agreement_texts=3,
-    min_different_answers=1,
-    min_metric_ratio=0,
-    min_metric_items=1,
-    min_embedding_cosine=0.9,
-    max_batch_flips=0.005,
-    min_batch_cosine=0.999,
+GATES = OPEN_GATES.model_copy(
+    update={
+        "min_agreement": 0.9,
+        "min_agreement_texts": 3,
+        "min_embedding_cosine": 0.9,
+        "max_batch_flips": 0.005,
+        "min_batch_cosine": 0.999,
+    }
 )
 MASK_ID = 4
 OUTLIER_CHANNELS, OUTLIER_SIZE = 6, 1024.0

@@ -11,7 +11,8 @@ from clozeline.exporting.graph import op_counts
 from clozeline.exporting.quantization import PRODUCT
 from clozeline.inference.manifest import FILES, HALF_GRAPH, read_manifest, verify
 from clozeline.params import ExportParams, RungParams
-from tests.stages.export.conftest import OPEN, ExportModel, metrics_of
+from tests.open_gates import OPEN_GATES
+from tests.stages.export.conftest import ExportModel, metrics_of
 
 
 def test_every_weight_product_is_in_8_bits_and_no_other(encoder_package: Path) -> None:
@@ -34,7 +35,7 @@ def test_attention_is_one_operator_of_the_opset_that_params_name(encoder_package
 def test_knobs_reach_the_graph(small_encoder: Path, export_model: ExportModel) -> None:
     rung = RungParams(weights="int7", exact_share=0.0, quantize_embeddings=False)
     knobs = {"opset": 18, "ladder": (rung,), "per_channel": False, "per_token": False, "static_ratios": ()}
-    package = export_model(small_encoder, gates=OPEN, **knobs)
+    package = export_model(small_encoder, gates=OPEN_GATES, **knobs)
     manifest = read_manifest(package)
     assert manifest.quantization is not None
     assert manifest.quantization.embeddings == "float32"

@@ -160,7 +160,7 @@ def test_a_graph_too_large_for_one_file_is_a_whole_package_too(
     small_encoder: Path, export_model: ExportModel, encoder_package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as lowered:
-        lowered.setattr("clozeline.exporting.graph._MAX_FILE_BYTES", 10_000)
+        lowered.setattr("clozeline.exporting.graph.MAX_PROTOBUF_BYTES", 10_000)
         package = export_model(small_encoder)
     manifest = read_manifest(package)
     weights = [f"{FILES.fp32}.data", f"{FILES.int8}.data"]

@@ -14,7 +14,8 @@ from clozeline.held_out import HeldOut, write_held_out
 from clozeline.inference.manifest import FILES, Manifest, read_manifest
 from clozeline.params import ExportGates, ExportParams
 from clozeline.stages import export
-from tests.stages.export.conftest import OPEN, ExportModel, metrics_of
+from tests.open_gates import OPEN_GATES
+from tests.stages.export.conftest import ExportModel, metrics_of
 from tests.tiny_models import SENTENCES
 
 
@@ -88,7 +89,7 @@ def test_what_the_metrics_count_is_what_was_asked_where_held_out_items_tell_noth
 ) -> None:
     folder = Path(shutil.copytree(small_scorer, tmp_path / "scorer"))
     write_held_out(folder, [HeldOut(text=text, second=text, score=1.0) for text in SENTENCES])
-    metrics = metrics_of(export_model(folder, gates=OPEN, static_ratios=()))
+    metrics = metrics_of(export_model(folder, gates=OPEN_GATES, static_ratios=()))
     (rung,) = metrics["ladder"]
     assert rung["metric"] == "halves found"
     assert metrics["num_agreement_texts"] == rung["agreement"]["num_texts"] == 32
@@ -104,7 +105,7 @@ def test_of_texts_that_decide_nothing_it_is_not_said_that_they_do(
     for num_texts, num_fixed_on in ((10, 2), (1, 1)):
         read = read_sample(validation_texts, num_texts)
         monkeypatch.setattr(export, "read_sample", lambda *given, read=read: read)
-        package = export_model(small_topics, gates=OPEN, static_ratios=())
+        package = export_model(small_topics, gates=OPEN_GATES, static_ratios=())
         assert metrics_of(package)["num_agreement_texts"] == len(SENTENCES)
         assert f"{num_texts} different texts: INT8's scales are fixed on {num_fixed_on} (`exp" in caplog.text
 
