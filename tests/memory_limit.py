@@ -15,6 +15,8 @@ import pytest
 
 PROJECT = Path(__file__).parents[1]
 MORE_BYTES = 64 << 20
+SMALL_BYTES = 128 << 10
+"""A C++ library that is refused less does not always say so: it can end the process."""
 
 
 def with_little_and_with_enough(train: Callable[[], list[float]]) -> None:
@@ -24,7 +26,7 @@ def with_little_and_with_enough(train: Callable[[], list[float]]) -> None:
     """
     told: list[str] = []
     logging.getLogger("clozeline").addHandler(_Noting(told))
-    with _at_most_more(MORE_BYTES):
+    with at_most_more(MORE_BYTES):
         little = train()
     told_with_little = list(told)
     enough = train()
@@ -41,8 +43,10 @@ class _Noting(logging.Handler):
 
 
 @contextlib.contextmanager
-def _at_most_more(num_bytes: int) -> Iterator[None]:
-    """Of address space: what is asked for beyond it is refused."""
+def at_most_more(num_bytes: int) -> Iterator[None]:
+    """Of address space: what is asked for beyond it is refused. What is small is had from gaps in what there is."""
+    between = [bytearray(SMALL_BYTES - 1024) for _ in range(128)]
+    del between[::2]
     before = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (_had_bytes() + num_bytes, before[1]))
     try:
@@ -62,7 +66,7 @@ def run_alone(module: str, *arguments: object) -> dict[str, Any]:
         pytest.skip("elsewhere a process is not held to so many addresses")
     environment = {
         **os.environ,
-        "MALLOC_MMAP_THRESHOLD_": "65536",  # what is freed goes back to the system, and is had no more
+        "MALLOC_MMAP_THRESHOLD_": str(SMALL_BYTES),  # what is freed goes back to the system, and is had no more
         "MALLOC_ARENA_MAX": "1",  # a thread would take 64 MiB of addresses
         "OMP_NUM_THREADS": "1",
     }

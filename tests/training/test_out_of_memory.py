@@ -23,6 +23,11 @@ from tests.training.test_micro_batches import rows
 HUGE = 1 << 50
 
 
+@pytest.fixture(autouse=True)
+def _has_onednn_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", torch.backends.mkldnn.enabled)
+
+
 def no_memory_on_a_gpu() -> None:
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacity of 4 GiB")
 
@@ -77,6 +82,23 @@ def test_what_memory_ran_out_for_is_let_go_of() -> None:
         fail()
     assert shortage.told
     assert held[0]() is None
+
+
+def test_after_a_kernel_without_memory_there_are_others_as_soon_as_there_is_memory() -> None:
+    found = run_alone("tests.training.no_memory_for_kernels")
+    assert found["told"] == "how much was asked for is not told: could not create a primitive"
+    assert found["later"] == pytest.approx(841.345, abs=0.001)
+
+
+def test_memory_for_anything_else_leaves_the_kernels_as_they_are(caplog: pytest.LogCaptureFixture) -> None:
+    with noting_shortage():
+        torch.empty(HUGE)
+    assert torch.backends.mkldnn.enabled
+    assert not caplog.text
+    with noting_shortage():
+        no_memory_for_a_kernel()
+    assert not torch.backends.mkldnn.enabled
+    assert "bf16" in caplog.text
 
 
 def test_a_batch_too_large_for_the_memory_of_a_cpu_teaches_what_it_does_with_enough(

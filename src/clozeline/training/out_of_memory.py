@@ -4,6 +4,7 @@ A GPU has an error of its own for it. On a CPU torch raises a plain RuntimeError
 """
 
 import contextlib
+import logging
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,11 @@ import torch
 
 from clozeline.params import FinetuneParams, PretrainParams
 
+_LOG = logging.getLogger(__name__)
+
+_OF_ONEDNN = r"could not create a primitive$"
 _WORDS = re.compile(
-    r"can't allocate memory|std::bad_alloc|could not create a primitive$"
-    r"|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
+    rf"can't allocate memory|std::bad_alloc|{_OF_ONEDNN}|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
     re.MULTILINE,
 )
 """Of a RuntimeError: of torch's allocator for CPUs, of C++ around it, of oneDNN, whose kernels need memory of their own
@@ -44,6 +47,20 @@ def noting_shortage() -> Iterator[Shortage]:
         shortage.told = told_of_memory(error)
         if shortage.told is None:
             raise
+        if re.search(_OF_ONEDNN, str(error), re.MULTILINE):
+            _go_on_without_onednn()
+
+
+def _go_on_without_onednn() -> None:
+    """Once there was no memory for a kernel, oneDNN 3.12 makes none in that thread any more, however much there is
+    (uxlfoundation/oneDNN, pull request 5907): smaller parts alone would not help.
+    """
+    onednn: Any = torch.backends.mkldnn
+    onednn.enabled = False
+    _LOG.warning(
+        "no memory for a kernel of oneDNN, which has none for this process any more: going on with torch's own; "
+        "in bf16 they are many times slower"
+    )
 
 
 def told_of_memory(error: Exception) -> str | None:

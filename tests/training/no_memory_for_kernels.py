@@ -1,0 +1,24 @@
+"""Kernels of oneDNN until there is no memory for one, and one more where there is; run by a test in a process of its
+own."""
+
+import json
+import sys
+
+import torch
+from torch.nn.functional import gelu
+
+from clozeline.training.out_of_memory import noting_shortage
+from tests.memory_limit import at_most_more
+
+
+def main() -> None:
+    """Each number of values has a kernel of its own."""
+    gelu(torch.ones(1))
+    with at_most_more(0), noting_shortage() as shortage:
+        for num_values in range(2, 100):
+            gelu(torch.ones(num_values))
+    json.dump({"told": shortage.told, "later": gelu(torch.ones(1000)).sum().item()}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
