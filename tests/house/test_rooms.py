@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,13 @@ CALLERS = {
 ROOMS = [folder.parent.name for folder in sorted(PACKAGE.glob("*/__init__.py")) if folder.parent.name not in CALLERS]
 
 
+@cache
+def nodes_of(file: Path) -> list[ast.AST]:
+    return list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+
+
 def imported_by(file: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in nodes_of(file):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -80,7 +86,7 @@ def test_one_file_counts_the_cores_of_a_container() -> None:
     asking = {
         str(file.relative_to(PROJECT))
         for file in SOURCES
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in nodes_of(file)
         if isinstance(node, ast.Attribute) and node.attr in {"sched_getaffinity", "cpu_count", "process_cpu_count"}
     }
     assert asking == {"src/clozeline/cores.py"}
@@ -96,7 +102,7 @@ def functions() -> list[tuple[str, int]]:
     return [
         (f"{file.relative_to(PROJECT)}:{node.name}", (node.end_lineno or 0) - node.lineno + 1)
         for file in SOURCES
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in nodes_of(file)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
 
