@@ -18,8 +18,8 @@ from clozeline.inference import latency
 from clozeline.inference.manifest import Manifest, Precision, read_manifest, verify
 from clozeline.lineage.lock import Lock
 from clozeline.lineage.objects import Objects
+from clozeline.machine.processor import processor
 from clozeline.params import Params, read_params
-from clozeline.processor import processor
 from clozeline.registry import CANDIDATE, CHAMPION, model_name
 from clozeline.registry.figures import Figures, MetricPaths
 from clozeline.registry.gates import Gate, gates

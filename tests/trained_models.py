@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozeline.held_out import EntitySpan, HeldOut, write_held_out
+from clozeline.artifacts.held_out import EntitySpan, HeldOut, write_held_out
 from clozeline.params import read_params
 from tests.tiny_models import SENTENCES, outspoken, sentence_tokenizer, small_bert, small_modernbert
 

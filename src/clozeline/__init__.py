@@ -7,16 +7,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from clozeline.collator import MaskingCollator
     from clozeline.params import Params, read_params
     from clozeline.training.callbacks import Callback
+    from clozeline.training.collator import MaskingCollator
     from clozeline.training.pretraining import Pretrained, pretrain
 
 __all__ = ["Callback", "MaskingCollator", "Params", "Pretrained", "pretrain", "read_params"]
 
 _PLACES = {
     "Callback": "clozeline.training.callbacks",
-    "MaskingCollator": "clozeline.collator",
+    "MaskingCollator": "clozeline.training.collator",
     "Params": "clozeline.params",
     "Pretrained": "clozeline.training.pretraining",
     "pretrain": "clozeline.training.pretraining",

@@ -10,9 +10,9 @@ from tokenizers import Tokenizer
 from clozeline.demo.corpus import DemoCorpus
 from clozeline.demo.lesson import short, teach
 from clozeline.demo.questions import Examiner
-from clozeline.model import language_model
-from clozeline.model.batches import Split
-from clozeline.model.families import Objective, TokenIds
+from clozeline.encoder import language_model
+from clozeline.encoder.batches import Split
+from clozeline.encoder.families import Objective, TokenIds
 from clozeline.params import PretrainParams
 from clozeline.tokens.shards import TokenShards, TokensInfo
 from clozeline.tokens.spelling import Spelling

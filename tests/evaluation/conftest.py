@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.model import language_model
-from clozeline.model.batches import Split
-from clozeline.model.families import TokenIds
-from clozeline.model.language_model import LanguageModel
+from clozeline.encoder import language_model
+from clozeline.encoder.batches import Split
+from clozeline.encoder.families import TokenIds
+from clozeline.encoder.language_model import LanguageModel
 from clozeline.params import PretrainParams
 from clozeline.tokens.shards import TokenShards
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from clozeline.encoder import language_model
+from clozeline.encoder.language_model import LanguageModel
 from clozeline.errors import DataError
 from clozeline.evaluation.blimp import BlimpFigures, Pair, Verdicts, read_pairs, sentences
 from clozeline.evaluation.contender import Asking
 from clozeline.evaluation.judgement import Questions, Settings, judge_models
-from clozeline.model import language_model
-from clozeline.model.language_model import LanguageModel
 from clozeline.params import SourceParams
 
 UNSET = dict.fromkeys(("label_field", "dataset", "subset", "revision"))

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
+from clozeline.encoder import language_model
+from clozeline.encoder.batches import Split
+from clozeline.encoder.detection import ReplacedTokenPair, detection_logits, draw
+from clozeline.encoder.families import TokenIds
+from clozeline.encoder.objectives import OBJECTIVES, DetectionBatch
 from clozeline.evaluation import detection
 from clozeline.evaluation.asking import in_folds
 from clozeline.evaluation.detection import DetectionFigures, figures_of
-from clozeline.model import language_model
-from clozeline.model.batches import Split
-from clozeline.model.detection import ReplacedTokenPair, detection_logits, draw
-from clozeline.model.families import TokenIds
-from clozeline.model.objectives import OBJECTIVES, DetectionBatch
 from clozeline.params import PretrainParams
 from clozeline.tokens.shards import TokenShards
 

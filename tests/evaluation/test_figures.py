@@ -10,14 +10,14 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from clozeline.encoder.batches import Split
+from clozeline.encoder.objectives import OBJECTIVES
 from clozeline.errors import DataError
 from clozeline.evaluation import asking, unigram
 from clozeline.evaluation.answers import Sums
 from clozeline.evaluation.figures import DocumentSums, Figures, expected_calibration_error
 from clozeline.evaluation.figures import measure as sums_of
 from clozeline.evaluation.groupings import ByConfidence, ByDocument
-from clozeline.model.batches import Split
-from clozeline.model.objectives import OBJECTIVES
 from clozeline.tokens.frequencies import token_counts
 from clozeline.tokens.masking import evaluation_folds
 from clozeline.tokens.shards import TokenShards

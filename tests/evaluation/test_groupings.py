@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clozeline.encoder.batches import Split
 from clozeline.evaluation.answers import Answers
 from clozeline.evaluation.asking import Asked, in_folds
 from clozeline.evaluation.groupings import ByConfidence, ByDocument, ByFrequency, ByPlace, ByWordClass
-from clozeline.model.batches import Split
 from clozeline.tokens.shards import TokenShards
 from clozeline.tokens.spelling import Spelling
 

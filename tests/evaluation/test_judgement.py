@@ -10,11 +10,11 @@ from transformers import AutoModelForMaskedLM, BertConfig, BertModel, MPNetConfi
 from typer.testing import CliRunner
 
 from clozeline.cli import app
+from clozeline.encoder import language_model
+from clozeline.encoder.language_model import LanguageModel
 from clozeline.errors import ArtifactError, ClozelineError, DataError, ParamsError
 from clozeline.evaluation.contender import Asking
 from clozeline.evaluation.judgement import Judgement, Questions, Settings, judge_models
-from clozeline.model import language_model
-from clozeline.model.language_model import LanguageModel
 from clozeline.params import SourceParams
 
 ASKING = Asking(estimator="folds", seed=1, num_folds=3, max_length=32, batch_tokens=512)

@@ -17,6 +17,8 @@ from transformers import (
     PretrainedConfig,
 )
 
+from clozeline.encoder.encoders import OWN_MODEL_TYPE
+from clozeline.encoder.families import FAMILIES, TokenIds
 from clozeline.errors import ArtifactError
 from clozeline.exporting.attention import ATTENTION
 from clozeline.exporting.graph import op_counts, read_graph, write_graph
@@ -26,8 +28,6 @@ from clozeline.exporting.quantization import Scheme, quantize
 from clozeline.exporting.through_optimum import export_onnx, head_products, last_layer_of
 from clozeline.exporting.trained import NOT_EXPORTED, TrainedModel, open_trained
 from clozeline.inference.session import GraphSession
-from clozeline.model.encoders import OWN_MODEL_TYPE
-from clozeline.model.families import FAMILIES, TokenIds
 from clozeline.params import read_params
 
 PROJECT = Path(__file__).parents[2]

@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM
 
+from clozeline.encoder.families import FAMILIES, TokenIds
 from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.through_optimum import export_onnx
 from clozeline.exporting.trained import open_trained
-from clozeline.model.families import FAMILIES, TokenIds
 from clozeline.params import read_params
 
 PROJECT = Path(__file__).parents[2]

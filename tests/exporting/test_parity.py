@@ -19,7 +19,7 @@ from clozeline.exporting.through_optimum import export_onnx
 from clozeline.exporting.trained import TrainedModel, open_trained
 from clozeline.inference.batching import Batch
 from clozeline.inference.session import GraphSession
-from clozeline.model.pooling import mean_of_tokens
+from clozeline.tasks.pooling import mean_of_tokens
 
 
 @pytest.fixture(scope="module")

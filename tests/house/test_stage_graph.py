@@ -20,9 +20,9 @@ NO_DEPS = {
     "clozeline": "names the Python API, and holds nothing of it",
     "clozeline.params": "every stage reads it; what it reads is a dep by value",
     "clozeline.errors": "changes messages, never outputs",
-    "clozeline.atomic": "changes how a file is written, never what is in it",
+    "clozeline.storage.atomic": "changes how a file is written, never what is in it",
     "clozeline.progress": "changes what is shown, never outputs",
-    "clozeline.hub": "changes what is told of a download, never what is downloaded",
+    "clozeline.tokens.hub": "changes what is told of a download, never what is downloaded",
     "clozeline.planning": "changes what is warned of before a training, never outputs",
     "clozeline.tracking": "a side channel that cannot change an output",
 }

@@ -19,7 +19,7 @@ def test_what_runs_flows_in_this_process_comes_last(request: pytest.FixtureReque
 @pytest.mark.slow
 def test_a_worker_shares_the_cores_before_a_room_that_was_named_imports_torch() -> None:
     """The conftest of a file that is named is read before pytest configures itself."""
-    room = "tests/model/test_sizes.py"
+    room = "tests/encoder/test_sizes.py"
     assert "import torch" in (ROOT / room).with_name("conftest.py").read_text(encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-n0", "--collect-only", "--quiet", room],

@@ -38,6 +38,6 @@ def test_a_misspelt_family_is_told_before_anything_is_run(edited: Editor) -> Non
 
 
 def test_the_family_names_are_the_rows_of_the_table_of_families() -> None:
-    from clozeline.model.families import FAMILIES
+    from clozeline.encoder.families import FAMILIES
 
     assert set(FAMILY_NAMES) == set(FAMILIES)

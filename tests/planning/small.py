@@ -2,7 +2,7 @@
 
 import torch
 
-from clozeline.model.families import TokenIds
+from clozeline.encoder.families import TokenIds
 from clozeline.params import ModelParams, PretrainParams
 from clozeline.training.precision import Precision
 

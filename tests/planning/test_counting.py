@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from clozeline.model import language_model
-from clozeline.model.families import FAMILIES
+from clozeline.encoder import language_model
+from clozeline.encoder.families import FAMILIES
 from clozeline.params import PretrainParams
 from clozeline.planning.compute import Compute
 from clozeline.planning.counting import ParameterCount, outline

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from clozeline.model import language_model
-from clozeline.model.families import FAMILIES, Objective
-from clozeline.model.objectives import TargetBatch
+from clozeline.encoder import language_model
+from clozeline.encoder.families import FAMILIES, Objective
+from clozeline.encoder.objectives import TargetBatch
 from clozeline.params import PretrainParams
 from clozeline.planning.counting import ParameterCount, outline
 from clozeline.planning.memory import OPTIMIZER_NUMBERS, StepMemory, device_bytes

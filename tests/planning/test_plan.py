@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.model import language_model
-from clozeline.model.families import FAMILIES, TokenIds
+from clozeline.encoder import language_model
+from clozeline.encoder.families import FAMILIES, TokenIds
 from clozeline.params import PretrainParams, read_params
 from clozeline.planning.advice import Situation, advise
 from clozeline.planning.counting import ParameterCount

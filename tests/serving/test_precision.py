@@ -11,7 +11,7 @@ from clozeline.errors import ArtifactError
 from clozeline.inference.latency import Latency
 from clozeline.inference.manifest import FILES, Precision
 from clozeline.inference.open_model import OpenModel
-from clozeline.processor import processor
+from clozeline.machine.processor import processor
 from clozeline.registry import FetchedPackage
 from clozeline.serving import loading, precision
 from clozeline.serving.loading import open_source

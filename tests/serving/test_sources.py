@@ -8,7 +8,7 @@ import pytest
 
 from clozeline import registry
 from clozeline.errors import ArtifactError, ParamsError
-from clozeline.processor import processor
+from clozeline.machine.processor import processor
 from clozeline.registry import FetchedPackage
 from clozeline.serving.loading import open_source
 from clozeline.serving.sources import ModelSource, default_for, default_sources, parse_sources

@@ -74,7 +74,7 @@ def test_a_request_is_a_span_of_the_trace_its_client_names_and_its_phases_are_in
     phases = [spans[name] for name in ("tokenize", "queue", "inference")]
     for phase in phases:
         assert phase.parent == whole.context
-        assert (phase.attributes or {})["clozeline.model"] == "encoder"
+        assert (phase.attributes or {})["clozeline.encoder"] == "encoder"
         assert (phase.attributes or {})["clozeline.tokens"] == 7
         assert (phase.attributes or {})["clozeline.texts"] == 2
     times = [whole.start_time, *(phase.start_time for phase in phases), phases[-1].end_time, whole.end_time]

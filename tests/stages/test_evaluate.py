@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from clozeline.encoder import language_model
+from clozeline.encoder.families import TokenIds
 from clozeline.errors import ArtifactError
-from clozeline.model import language_model
-from clozeline.model.families import TokenIds
 from clozeline.params import EvaluateParams, PretrainParams
 from clozeline.stages import evaluate
 

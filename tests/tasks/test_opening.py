@@ -10,12 +10,12 @@ import torch
 from transformers import ModernBertForMaskedLM
 
 from clozeline.errors import ArtifactError, ParamsError, TrainingError
-from clozeline.model import embedder
-from clozeline.model.encoded import EncodedBatch
 from clozeline.params import SimilarityParams, read_params
 from clozeline.params.finetuning import SECTIONS
 from clozeline.params.finetuning.layers import whole_task
+from clozeline.tasks.encoded import EncodedBatch
 from clozeline.tasks.opening import answers, opened_for
+from clozeline.tasks.similarity import head as embedder
 from clozeline.tasks.task import TaskInputs
 from tests.named_knobs import is_knob_of, named_in
 from tests.tiny_models import small_modernbert

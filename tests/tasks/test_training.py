@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import clozeline
-from clozeline.model.encoded import EncodedBatch
+from clozeline.tasks.encoded import EncodedBatch
 from clozeline.tasks.seeds import train_each
 from clozeline.tasks.task import Task
 from clozeline.tasks.training import prepare_training

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from clozeline.text import shingles
 from clozeline.text.shingles import Banding, ShingleSets, plain_sets, shingle_sets
-from clozeline.word_hashes import word_hashes
+from clozeline.words.hashing import word_hashes
 
 BANDING = Banding.finding(0.5)
 

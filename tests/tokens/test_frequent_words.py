@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clozeline.byte_words import ByteClasses
 from clozeline.tokens import frequent_words
 from clozeline.tokens.frequent_words import FrequentWords, count_words
+from clozeline.words.cutting import ByteClasses
 
 CUT = ByteClasses.of(blanks=" ", alone=".").cut
 batches = st.lists(st.lists(st.text("ab é.", max_size=12), max_size=4), max_size=5)

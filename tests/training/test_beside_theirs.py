@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling, TrainingArguments
 
+from clozeline.encoder.objectives import OBJECTIVES, TargetBatch
 from clozeline.errors import ParamsError, TrainingError
-from clozeline.model.objectives import OBJECTIVES, TargetBatch
 from clozeline.params import PretrainParams
 from clozeline.training import pretraining
 from clozeline.training.callbacks import Callback

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.model.batches import Split
+from clozeline.encoder.batches import Split
 from clozeline.params import PretrainParams
 from clozeline.tokens.frequencies import unigram_entropy
 from clozeline.tokens.shards import TokenShards

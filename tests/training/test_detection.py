@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clozeline.model import language_model
-from clozeline.model.detection import ReplacedTokenPair, detection_logits, draw
-from clozeline.model.objectives import DetectionBatch
+from clozeline.encoder import language_model
+from clozeline.encoder.detection import ReplacedTokenPair, detection_logits, draw
+from clozeline.encoder.objectives import DetectionBatch
 from clozeline.params import PretrainParams
 from clozeline.tokens.frequencies import unigram_entropy
 from clozeline.training import compilation, pretraining

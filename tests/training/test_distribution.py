@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from clozeline.encoder.families import FAMILIES
 from clozeline.errors import ParamsError
-from clozeline.model.families import FAMILIES
 from clozeline.params import PretrainParams
 from clozeline.training.distribution import Processes
 from tests.training import two_ranks

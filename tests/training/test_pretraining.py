@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from clozeline.model.batches import Split
-from clozeline.model.objectives import OBJECTIVES
+from clozeline.encoder.batches import Split
+from clozeline.encoder.objectives import OBJECTIVES
 from clozeline.params import PretrainParams
 from clozeline.progress import ProgressBar
 from clozeline.tokens.masking import Masker

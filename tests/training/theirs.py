@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PrinterCallback, Trainer, TrainingArguments
 
-from clozeline.model.objectives import TargetBatch
+from clozeline.encoder.objectives import TargetBatch
 
 
 def trainer(model: nn.Module, rows: Sequence[Any], folder: Path, collator: Any = None, **arguments: Any) -> Trainer:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clozeline.model.objectives import TargetBatch
+from clozeline.encoder.objectives import TargetBatch
 from clozeline.params import PretrainParams
 from clozeline.training import pretraining
 from clozeline.training.callbacks import Callback

@@ -170,7 +170,7 @@ def changed(params: "PretrainParams", **options: object) -> "PretrainParams":
 
 def _vocab_size(params: "Params", pretrain: "PretrainParams") -> int:
     """Of the tokens that are there, else the one they will have: that of the checkpoint that training goes on from."""
-    from clozeline.model.starting import token_ids
+    from clozeline.encoder.starting import token_ids
     from clozeline.tokens.shards import INFO_NAME, TokensInfo
 
     if (_TOKENS / INFO_NAME).is_file():
@@ -185,7 +185,7 @@ def _zoo(params: "PretrainParams", vocab_size: int) -> Iterable[object]:
     from clozeline.planning.plan import zoo
 
     # What a family does not let one choose is told where one family is chosen.
-    logging.getLogger("clozeline.model").setLevel(logging.ERROR)
+    logging.getLogger("clozeline.encoder").setLevel(logging.ERROR)
     return plan_tables.zoo_table(zoo(params.model, vocab_size), vocab_size)
 
 
@@ -197,7 +197,7 @@ def _serving(params: "PretrainParams", vocab_size: int, export: "ExportParams", 
     if family:
         check_served(family)
 
-    for told in ("clozeline.model", "transformers"):
+    for told in ("clozeline.encoder", "transformers"):
         logging.getLogger(told).setLevel(logging.ERROR)
     chosen = [family] if family else served_families()
     costs = {

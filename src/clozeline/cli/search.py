@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clozeline.cores import available_cores
 from clozeline.errors import ArtifactError, ParamsError
+from clozeline.machine.cores import available_cores
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -89,7 +89,7 @@ def serve(
     Ctrl+C, or SIGTERM, stops it once what it has accepted is answered: whatever stops it has to grant --timeout, or the
     longest x-timeout-ms of a client (600 s at most), and 70 s. A second Ctrl+C answers with 503; the exit code is 130.
     """
-    from clozeline.cores import available_cores
+    from clozeline.machine.cores import available_cores
     from clozeline.serving.access import ApiKeys
     from clozeline.serving.scheduling.admission import Admission
     from clozeline.serving.server import Settings, run

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 
 from clozeline.demo.corpus import DemoCorpus
 from clozeline.demo.questions import Answer, Examiner, Question
-from clozeline.model.families import Objective
+from clozeline.encoder.families import Objective
 from clozeline.params import PretrainParams
 from clozeline.tokens.frequencies import token_counts, unigram_entropy
 from clozeline.tokens.spelling import Spelling

@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from clozeline.model import language_model
-from clozeline.model.batches import Split
-from clozeline.model.families import Objective
-from clozeline.model.language_model import LanguageModel
-from clozeline.model.objectives import TargetBatch
+from clozeline.encoder import language_model
+from clozeline.encoder.batches import Split
+from clozeline.encoder.families import Objective
+from clozeline.encoder.language_model import LanguageModel
+from clozeline.encoder.objectives import TargetBatch
 from clozeline.tokens.spelling import Spelling
 
 _LENGTHS = (12, 28)

@@ -6,10 +6,10 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from clozeline.atomic import replacing_file
 from clozeline.drift.comparison import Limits, Shift, shifts
 from clozeline.drift.traffic import Served, Traffic
 from clozeline.errors import ArtifactError
+from clozeline.storage.atomic import replacing_file
 
 
 class Watched(BaseModel):

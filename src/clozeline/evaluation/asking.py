@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clozeline.model.batches import Split
-from clozeline.model.families import Objective
-from clozeline.model.objectives import OBJECTIVES, TargetBatch, hidden_batch, in_fold
+from clozeline.encoder.batches import Split
+from clozeline.encoder.families import Objective
+from clozeline.encoder.objectives import OBJECTIVES, TargetBatch, hidden_batch, in_fold
 from clozeline.tokens.masking import Ids, Masked
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, RowTokens, sorted_plan
 

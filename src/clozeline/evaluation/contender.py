@@ -6,17 +6,17 @@ from typing import Literal, Self
 
 import torch
 
+from clozeline.encoder import language_model
+from clozeline.encoder.batches import Split
+from clozeline.encoder.families import Objective
+from clozeline.encoder.language_model import LanguageModel
+from clozeline.encoder.published import open_published
 from clozeline.errors import ArtifactError, DataError, ParamsError
 from clozeline.evaluation import asking
 from clozeline.evaluation.answers import Sums
 from clozeline.evaluation.figures import DocumentSums, measure
 from clozeline.evaluation.groupings import ByConfidence, ByDocument, Grouping
 from clozeline.evaluation.texts import shards_of
-from clozeline.model import language_model
-from clozeline.model.batches import Split
-from clozeline.model.families import Objective
-from clozeline.model.language_model import LanguageModel
-from clozeline.model.published import open_published
 from clozeline.progress import ProgressBar
 from clozeline.tokens.shards import TokenShards
 from clozeline.tokens.tokenizer import OpenTokenizer, save_existing

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from clozeline.encoder import language_model
+from clozeline.encoder.detection import ReplacedTokenPair, detection_logits, draw
+from clozeline.encoder.objectives import DetectionBatch
 from clozeline.evaluation.asking import Asked
-from clozeline.model import language_model
-from clozeline.model.detection import ReplacedTokenPair, detection_logits, draw
-from clozeline.model.objectives import DetectionBatch
 from clozeline.tokens.masking import Vocabulary
 
 Counts = NDArray[np.int64]

@@ -9,9 +9,9 @@ import torch
 from tokenizers import Tokenizer
 from transformers import PreTrainedModel
 
-from clozeline.model import language_model
-from clozeline.model.batches import Split
-from clozeline.model.objectives import OBJECTIVES
+from clozeline.encoder import language_model
+from clozeline.encoder.batches import Split
+from clozeline.encoder.objectives import OBJECTIVES
 from clozeline.tokens.rows import RowTokens
 
 _MIN_CONTENT_TOKENS = 12

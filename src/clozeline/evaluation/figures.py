@@ -19,13 +19,13 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from clozeline.encoder import language_model
+from clozeline.encoder.language_model import LanguageModel
 from clozeline.errors import DataError
 from clozeline.evaluation.answers import Sums, judge
 from clozeline.evaluation.asking import Asked
 from clozeline.evaluation.bootstrap import ratio_intervals
 from clozeline.evaluation.groupings import Grouping
-from clozeline.model import language_model
-from clozeline.model.language_model import LanguageModel
 from clozeline.tokens.shards import TokenShards
 
 _NATS_PER_UNKNOWN_BYTE = math.log(256)

@@ -9,9 +9,9 @@ from typing import Protocol, Self
 
 import numpy as np
 
+from clozeline.encoder.batches import Split
 from clozeline.evaluation.answers import Answers
 from clozeline.evaluation.asking import Asked
-from clozeline.model.batches import Split
 from clozeline.tokens.identity import follows
 from clozeline.tokens.masking import Ids
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS

@@ -8,15 +8,15 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from clozeline.atomic import replacing_file
+from clozeline.encoder.families import Objective
 from clozeline.errors import DataError
 from clozeline.evaluation import blimp, texts
 from clozeline.evaluation.blimp import BlimpFigures, Verdicts
 from clozeline.evaluation.comparison import Comparison, PairedTest, have_same_tokens
 from clozeline.evaluation.contender import Asking, Contender, Said
 from clozeline.evaluation.figures import MOST_BLOCKS, Figures, expected_calibration_error
-from clozeline.model.families import Objective
 from clozeline.params import SourceParams
+from clozeline.storage.atomic import replacing_file
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from clozeline.encoder.batches import Split
+from clozeline.encoder.language_model import LanguageModel
 from clozeline.evaluation import asking
 from clozeline.evaluation.answers import Answers
 from clozeline.evaluation.asking import Asked
 from clozeline.evaluation.figures import DocumentSums, Figures, measure
-from clozeline.model.batches import Split
-from clozeline.model.language_model import LanguageModel
 from clozeline.tokens.masking import Ids
 from clozeline.tokens.rows import Rows
 

@@ -6,9 +6,9 @@ Shapes: G groups.
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from clozeline.csv_files import write_csv
 from clozeline.evaluation.answers import Sums
 from clozeline.evaluation.groupings import NUM_CONFIDENCE_BINS, WORD_CLASSES, ByFrequency, ByPlace
+from clozeline.storage.csv_files import write_csv
 
 Row = Sequence[object]
 _FIGURES = ("targets", "loss_nats_per_token", "top1", "top5")

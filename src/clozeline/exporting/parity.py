@@ -17,7 +17,7 @@ from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
 from clozeline.inference.manifest import Task
 from clozeline.inference.scores import softmax
 from clozeline.inference.session import GraphSession
-from clozeline.model.pooling import mean_of_tokens
+from clozeline.tasks.pooling import mean_of_tokens
 
 BATCH_SIZES = (1, 3, 17)
 _ALWAYS = 3

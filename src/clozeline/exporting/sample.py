@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ArrowInvalid
 
+from clozeline.artifacts.held_out import HeldOut
 from clozeline.errors import DataError
-from clozeline.held_out import HeldOut
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,11 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from clozeline.encoder.stock_classes import longest_row_of
 from clozeline.errors import ArtifactError
 from clozeline.exporting.graph import MAX_PROTOBUF_BYTES
 from clozeline.inference.manifest import Task
 from clozeline.inference.scores import ScoreFunction
-from clozeline.model.stock_classes import longest_row_of
 
 _PAIR_MARKS = ("reads_pairs", "sentence_transformers", "sbert_ce_default_activation_function")
 """In the configuration: written by `finetune`, and by sentence-transformers for its cross-encoders, old and new."""

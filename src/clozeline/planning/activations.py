@@ -1,7 +1,7 @@
 """What a forward pass leaves to the backward pass, in numbers for each token."""
 
-from clozeline.model.detection import parts_of
-from clozeline.model.language_model import LanguageModel, objective_of
+from clozeline.encoder.detection import parts_of
+from clozeline.encoder.language_model import LanguageModel, objective_of
 from clozeline.params import PretrainParams
 from clozeline.planning.compute import hidden_size, num_layers, padded_length, window_of
 from clozeline.planning.counting import layer_matrices

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from clozeline.model.families import FAMILIES
+from clozeline.encoder.families import FAMILIES
 from clozeline.planning.memory import TOO_LARGE
 from clozeline.planning.plan import Plan
 from clozeline.planning.speed import Speed

@@ -7,8 +7,8 @@ from typing import Any, Self
 
 from torch import nn
 
-from clozeline.model.detection import ReplacedTokenPair
-from clozeline.model.language_model import LanguageModel, objective_of
+from clozeline.encoder.detection import ReplacedTokenPair
+from clozeline.encoder.language_model import LanguageModel, objective_of
 from clozeline.planning.counting import layer_matrices
 
 _BACKWARD = 2

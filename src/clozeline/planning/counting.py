@@ -7,10 +7,10 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from clozeline.model import language_model
-from clozeline.model.detection import parts_of
-from clozeline.model.families import Objective, TokenIds
-from clozeline.model.language_model import LanguageModel
+from clozeline.encoder import language_model
+from clozeline.encoder.detection import parts_of
+from clozeline.encoder.families import Objective, TokenIds
+from clozeline.encoder.language_model import LanguageModel
 from clozeline.params import ModelParams
 
 _FP32_BYTES = 4

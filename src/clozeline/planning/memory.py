@@ -7,8 +7,8 @@ from typing import Self
 
 import torch
 
-from clozeline.main_memory import available_bytes
-from clozeline.model.language_model import LanguageModel
+from clozeline.encoder.language_model import LanguageModel
+from clozeline.machine.main_memory import available_bytes
 from clozeline.params import PretrainParams
 from clozeline.planning.activations import kept_per_token
 from clozeline.planning.counting import ParameterCount

@@ -5,14 +5,14 @@ from typing import Self
 
 import torch
 
-from clozeline.cores import available_cores
-from clozeline.model import language_model
-from clozeline.model.detection import parts_of
-from clozeline.model.encoders import OwnEncoderWithHead
-from clozeline.model.families import FAMILIES, Objective, TokenIds
-from clozeline.model.language_model import LanguageModel
-from clozeline.model.sizes import SIZES
-from clozeline.model.starting import start_from, token_ids
+from clozeline.encoder import language_model
+from clozeline.encoder.detection import parts_of
+from clozeline.encoder.encoders import OwnEncoderWithHead
+from clozeline.encoder.families import FAMILIES, Objective, TokenIds
+from clozeline.encoder.language_model import LanguageModel
+from clozeline.encoder.sizes import SIZES
+from clozeline.encoder.starting import start_from, token_ids
+from clozeline.machine.cores import available_cores
 from clozeline.params import ModelParams, PretrainParams
 from clozeline.planning.compute import Compute
 from clozeline.planning.counting import ParameterCount, outline

@@ -9,6 +9,8 @@ from onnx import ModelProto
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from clozeline.encoder import language_model
+from clozeline.encoder.families import FAMILIES, TokenIds
 from clozeline.errors import ParamsError
 from clozeline.exporting.graph import absorb_graph, remove_graph, size_of, write_graph
 from clozeline.exporting.half import with_half_weights
@@ -17,8 +19,6 @@ from clozeline.exporting.quantization import quantize
 from clozeline.exporting.through_optimum import export_onnx, head_products
 from clozeline.exporting.trained import NOT_EXPORTED, open_trained
 from clozeline.inference.footprint import Feed, Footprint, footprint
-from clozeline.model import language_model
-from clozeline.model.families import FAMILIES, TokenIds
 from clozeline.params import ExportParams, ModelParams
 from clozeline.tokens.tokenizer import SPECIAL_TOKENS, frame_with_special_tokens, save
 

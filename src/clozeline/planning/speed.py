@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from clozeline.model.language_model import LanguageModel, objective_of
-from clozeline.model.objectives import DetectionBatch, TargetBatch
+from clozeline.encoder.language_model import LanguageModel, objective_of
+from clozeline.encoder.objectives import DetectionBatch, TargetBatch
 from clozeline.params import PretrainParams
 from clozeline.training.compilation import compiled
 from clozeline.training.losses import loss_of

@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from clozeline.model.language_model import LanguageModel
+from clozeline.encoder.language_model import LanguageModel
 from clozeline.params import PretrainParams
 from clozeline.planning.memory import TOO_LARGE, StepMemory, device_bytes
 from clozeline.planning.plan import target_share

@@ -30,7 +30,7 @@ class FetchedPackage:
     served: "Precision | None" = None
     """The graph that was found to answer sooner where it was released; None: what its manifest says."""
     served_on: str | None = None
-    """The processor that this was found on, as `clozeline.processor` calls it."""
+    """The processor that this was found on, as `clozeline.machine.processor` calls it."""
 
 
 def model_name(package: str) -> str:

@@ -9,9 +9,9 @@ from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
+from clozeline.artifacts.unbeaten import unbeaten
 from clozeline.errors import ArtifactError
 from clozeline.inference.manifest import Precision
-from clozeline.unbeaten import unbeaten
 
 Record = TypeVar("Record", bound="_Metrics")
 

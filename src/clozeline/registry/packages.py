@@ -7,13 +7,13 @@ from pathlib import Path
 from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 
-from clozeline.atomic import remove_folder, replacing_folder
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.inference.manifest import FILES
 from clozeline.registry import FetchedPackage
 from clozeline.registry.client import told
 from clozeline.registry.own_database import MODEL_URI, local_path, package_in
 from clozeline.registry.versions import Registered, Registry
+from clozeline.storage.atomic import remove_folder, replacing_folder
 from clozeline.workspace import Workspace, tracking_uri
 
 

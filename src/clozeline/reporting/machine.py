@@ -8,8 +8,8 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from clozeline.cores import available_cores
-from clozeline.processor import processor
+from clozeline.machine.cores import available_cores
+from clozeline.machine.processor import processor
 from clozeline.reporting.elements import described
 from clozeline.reporting.run import Part, Run
 

@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from clozeline.atomic import replacing_file
 from clozeline.errors import ClozelineError
 from clozeline.params import read_params
 from clozeline.reporting import machine, page
 from clozeline.reporting.files import RunFiles
 from clozeline.reporting.run import Run
+from clozeline.storage.atomic import replacing_file
 from clozeline.workspace import Workspace, tracking_uri
 
 REPORT: Final = Path("reports/report.html")

@@ -4,11 +4,11 @@ import logging
 from pathlib import Path
 
 from clozeline.errors import ArtifactError, TransientError
-from clozeline.free_memory import free_memory_bytes
-from clozeline.heap import give_back_freed
 from clozeline.inference.manifest import GRAPHS, Precision, data_file, read_manifest
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
+from clozeline.machine.free_memory import free_memory_bytes
+from clozeline.machine.heap import give_back_freed
 from clozeline.serving.catalogue import Identity, ServedModel
 from clozeline.serving.precision import Choice, choice, timed, untimed
 from clozeline.serving.sources import ModelSource, fetched

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from clozeline.serving.errors import problem
 
 _PREFIX = "/models/"
-_NAME = "clozeline.model"
+_NAME = "clozeline.encoder"
 """Key of a scope under which the name is that stood before its path."""
 
 

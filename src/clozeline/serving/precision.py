@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from clozeline.inference.latency import compare
 from clozeline.inference.manifest import Manifest, Precision
 from clozeline.inference.open_model import OpenModel
-from clozeline.processor import processor
+from clozeline.machine.processor import processor
 from clozeline.serving.sources import FetchedModel
 
 MIN_INT8_SPEEDUP = 0.9

@@ -47,8 +47,8 @@ class Spans:
 
     def answered(self, identity: Identity, moments: Moments, num_texts: int, tokens: int) -> None:
         attributes: dict[str, str | int] = {
-            "clozeline.model": identity.name,
-            "clozeline.model.version": identity.version,
+            "clozeline.encoder": identity.name,
+            "clozeline.encoder.version": identity.version,
             "clozeline.texts": num_texts,
             "clozeline.tokens": tokens,
         }

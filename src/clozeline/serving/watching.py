@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from clozeline import registry
 from clozeline.errors import ArtifactError
-from clozeline.heap import give_back_freed
 from clozeline.inference.manifest import Precision
+from clozeline.machine.heap import give_back_freed
 from clozeline.serving.caught import Caught
 from clozeline.serving.loading import LoadedModel, open_source
 from clozeline.serving.service import Service

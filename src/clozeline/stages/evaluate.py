@@ -11,19 +11,19 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from clozeline.atomic import replacing_file, replacing_folder
+from clozeline.encoder import language_model
+from clozeline.encoder.batches import Split
+from clozeline.encoder.detection import ReplacedTokenPair
+from clozeline.encoder.language_model import LanguageModel
 from clozeline.evaluation import asking, detection, pseudo, tables, unigram
 from clozeline.evaluation import examples as example_page
 from clozeline.evaluation.answers import Sums
 from clozeline.evaluation.asking import Asked
 from clozeline.evaluation.figures import MOST_BLOCKS, DocumentSums, Figures, expected_calibration_error, measure
 from clozeline.evaluation.groupings import ByConfidence, ByDocument, ByFrequency, ByPlace, ByWordClass, Grouping
-from clozeline.model import language_model
-from clozeline.model.batches import Split
-from clozeline.model.detection import ReplacedTokenPair
-from clozeline.model.language_model import LanguageModel
 from clozeline.params import EvaluateParams
 from clozeline.progress import ProgressBar
+from clozeline.storage.atomic import replacing_file, replacing_folder
 from clozeline.text.contamination import contamination, text_batches
 from clozeline.tokens.frequencies import token_counts
 from clozeline.tokens.shards import TokenShards

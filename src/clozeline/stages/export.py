@@ -10,7 +10,7 @@ from pathlib import Path
 from onnx import ModelProto
 from pydantic import BaseModel, ConfigDict
 
-from clozeline import atomic
+from clozeline.artifacts.held_out import read_held_out
 from clozeline.errors import ArtifactError, GateError
 from clozeline.exporting.graph import absorb_graph, declare, op_counts, remove_graph, size_of, write_graph
 from clozeline.exporting.in_half import in_half, watched
@@ -22,7 +22,6 @@ from clozeline.exporting.sample import read_sample
 from clozeline.exporting.scarcity import say_what_is_lacking, say_what_is_short
 from clozeline.exporting.through_optimum import export_onnx, head_products, last_layer_of
 from clozeline.exporting.trained import TrainedModel, open_trained
-from clozeline.held_out import read_held_out
 from clozeline.inference.errors import NotANumberError
 from clozeline.inference.evidence import HalfPrecision, Rung
 from clozeline.inference.latency import Latency, measure
@@ -38,6 +37,7 @@ from clozeline.inference.manifest import (
 )
 from clozeline.inference.session import MASKS_ONLY
 from clozeline.params import ExportParams
+from clozeline.storage import atomic
 
 _LOG = logging.getLogger(__name__)
 _MADE_WITH = ("clozeline", "onnx", "onnxruntime", "optimum-onnx", "tokenizers", "torch", "transformers")

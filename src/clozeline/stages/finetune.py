@@ -9,10 +9,11 @@ from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from clozeline.atomic import replacing_file, replacing_folder
-from clozeline.csv_files import write_csv
+from clozeline.artifacts.unbeaten import unbeaten
 from clozeline.params import FinetuneParams
 from clozeline.progress import ProgressBar
+from clozeline.storage.atomic import replacing_file, replacing_folder
+from clozeline.storage.csv_files import write_csv
 from clozeline.tasks.best_look import BestLook, Look, are_alike, best_of
 from clozeline.tasks.seeds import Finished, OverSeeds, is_better, train_each
 from clozeline.tasks.sources import hub_commit
@@ -22,7 +23,6 @@ from clozeline.text.contamination import contamination, in_batches, text_batches
 from clozeline.tracking import RunLogger, run_logger
 from clozeline.training.callbacks import Callback
 from clozeline.training.state import CurvePoint
-from clozeline.unbeaten import unbeaten
 
 _LOG = logging.getLogger(__name__)
 _NO_COLUMNS = ("f1",)

@@ -6,11 +6,11 @@ from contextlib import closing
 from dataclasses import astuple, fields
 from pathlib import Path
 
-from clozeline.atomic import replacing_file
-from clozeline.csv_files import write_csv
 from clozeline.params import PretrainParams
 from clozeline.planning.warning import warn_of_memory
 from clozeline.progress import ProgressBar
+from clozeline.storage.atomic import replacing_file
+from clozeline.storage.csv_files import write_csv
 from clozeline.tracking import RunLogger, run_logger
 from clozeline.training import pretraining
 from clozeline.training.advisers import Advancing, advisers

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 
-from clozeline.atomic import replacing_file, replacing_folder
-from clozeline.heap import give_back_freed, share_one_heap
-from clozeline.memory import system_allocator
+from clozeline.machine.arrow_memory import system_allocator
+from clozeline.machine.heap import give_back_freed, share_one_heap
 from clozeline.params import TokenizeParams
+from clozeline.storage.atomic import replacing_file, replacing_folder
 from clozeline.tokens import vocabularies
 from clozeline.tokens.packing import PackingCount, check_readable, pack, text_batches
 from clozeline.tokens.shard_writer import ShardWriter

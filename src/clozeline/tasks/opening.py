@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from clozeline.errors import TrainingError
-from clozeline.model import heads
-from clozeline.model.encoded import EncodedBatch
+from clozeline.tasks import heads
+from clozeline.tasks.encoded import EncodedBatch
 from clozeline.tasks.rows import Ids, TextRows, sorted_batches
 from clozeline.tasks.task import TaskInputs
 from clozeline.tokens.tokenizer import OpenTokenizer

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from clozeline.model.encoded import EncodedBatch
+from clozeline.tasks.encoded import EncodedBatch
 from clozeline.tokens.tokenizer import OpenTokenizer
 from clozeline.training.state import Batch
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clozeline.model import lora
-from clozeline.model.narrow_embedding import widen
+from clozeline.tasks import lora
 from clozeline.tasks.best_look import BestLook, Look, best_of
 from clozeline.tasks.kinds import KINDS
+from clozeline.tasks.narrow_embedding import widen
 from clozeline.tasks.task import Task, TaskInputs, TaskReport
 from clozeline.tasks.training import prepare_training
 from clozeline.training.checkpoint import Checkpoints

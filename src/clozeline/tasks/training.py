@@ -6,12 +6,12 @@ from typing import Any
 
 import torch
 
-from clozeline.cores import available_cores
-from clozeline.model import depths, lora
-from clozeline.model.dropout import cheapen_dropout
-from clozeline.model.narrow_embedding import narrow
+from clozeline.encoder.dropout import cheapen_dropout
+from clozeline.machine.cores import available_cores
 from clozeline.params import FinetuneParams
+from clozeline.tasks import depths, lora
 from clozeline.tasks.best_look import BestLook, Plan
+from clozeline.tasks.narrow_embedding import narrow
 from clozeline.tasks.task import Task, TaskInputs
 from clozeline.training.checkpoint import Checkpoints, code_of, fingerprint
 from clozeline.training.distribution import Processes
@@ -22,7 +22,19 @@ from clozeline.training.optimizers import build_optimizer
 from clozeline.training.precision import Precision
 from clozeline.training.schedule import Schedule
 
-ROOMS = ("model", "records", "search", "tasks", "text", "tokens", "training")
+ROOMS = (
+    "artifacts",
+    "encoder",
+    "machine",
+    "records",
+    "search",
+    "storage",
+    "tasks",
+    "text",
+    "tokens",
+    "training",
+    "words",
+)
 """Those whose code decides the result."""
 _LOG_EVERY_STEPS = 10
 

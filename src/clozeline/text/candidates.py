@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.disk_arrays import DiskArrays, chunks, mapped
+from clozeline.storage.arrays import DiskArrays, chunks, mapped
 from clozeline.text.sketches import Sketches
 from clozeline.text.workers import Workers
 

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from clozeline.spans import span_positions
+from clozeline.storage.runs import span_positions
 from clozeline.text.shingles import PlainSets, plain_sets
 
 SIMILARITY = 0.8

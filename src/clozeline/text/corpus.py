@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.disk_arrays import DiskArrays, chunks
 from clozeline.errors import DataError
 from clozeline.params import PreprocessParams
 from clozeline.progress import ProgressBar, track
+from clozeline.storage.arrays import DiskArrays, chunks
 from clozeline.text.buckets import num_buckets_for
 from clozeline.text.clean_writer import CleanWriter
 from clozeline.text.documents import DropReason, Source

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.disk_arrays import chunks, mapped
-from clozeline.spans import span_positions
+from clozeline.storage.arrays import chunks, mapped
+from clozeline.storage.runs import span_positions
 from clozeline.text.candidates import candidates, unpacked
 from clozeline.text.sketches import Sketches
 from clozeline.text.workers import Workers

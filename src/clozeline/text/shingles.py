@@ -16,10 +16,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from rensa import RMinHash
 
-from clozeline.byte_words import ByteClasses
-from clozeline.mixing import mixed
-from clozeline.spans import span_positions
-from clozeline.word_hashes import word_hashes
+from clozeline.storage.runs import span_positions
+from clozeline.words.cutting import ByteClasses
+from clozeline.words.hashing import word_hashes
+from clozeline.words.mixing import mixed
 
 NUM_PERMUTATIONS = 128
 _SHINGLE_WORDS = 3

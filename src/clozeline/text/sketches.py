@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.disk_arrays import DiskArrays, chunks, gathered, mapped
+from clozeline.storage.arrays import DiskArrays, chunks, gathered, mapped
 from clozeline.text.exact_duplicates import SketchedBucket
 
 _COLUMNS = {"ordinals": np.int64, "parents": np.int64, "draws": np.float64, "num_shingles": np.int64}

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.disk_arrays import Empty, chunks
 from clozeline.errors import DataError
+from clozeline.storage.arrays import Empty, chunks
 from clozeline.text.near_duplicates import Edges
 from clozeline.text.sketches import Sketches
 

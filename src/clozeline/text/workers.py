@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from clozeline.memory import system_allocator, use_system_allocator
+from clozeline.machine.arrow_memory import system_allocator, use_system_allocator
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

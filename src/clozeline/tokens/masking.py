@@ -14,11 +14,11 @@ from typing import Self
 import numpy as np
 
 from clozeline.errors import ParamsError
-from clozeline.mixing import mixed
 from clozeline.params import MaskingParams
 from clozeline.tokens.identity import Flags, Ids, Stream, first_uniform, second_uniform, token_hashes
 from clozeline.tokens.spelling import Spelling
 from clozeline.tokens.units import UNITS, Tokens, Unit
+from clozeline.words.mixing import mixed
 
 __all__ = ["Ids", "Masked", "Masker", "Vocabulary", "evaluation_folds"]
 

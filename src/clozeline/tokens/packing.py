@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
-from clozeline.byte_words import CutTexts, text_bytes
 from clozeline.errors import ArtifactError
 from clozeline.progress import ProgressBar
 from clozeline.tokens.shard_writer import ShardWriter
@@ -24,6 +23,7 @@ from clozeline.tokens.shards import SplitInfo
 from clozeline.tokens.tokenizer import OpenTokenizer
 from clozeline.tokens.word_cache import WordCache
 from clozeline.tokens.word_encoding import Encoded
+from clozeline.words.cutting import CutTexts, text_bytes
 
 _TEXT = "text"
 _BATCH_DOCUMENTS = 1024

@@ -6,7 +6,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from clozeline.errors import DataError
-from clozeline.hub import asking_hub
+from clozeline.tokens.hub import asking_hub
 
 
 def open_published(name: str, revision: str | None = None) -> Any:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.errors import DataError
-from clozeline.mixing import mixed
 from clozeline.tokens.identity import Flags, Ids
+from clozeline.words.mixing import mixed
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.disk_arrays import DiskArrays, chunks
 from clozeline.errors import DataError
+from clozeline.storage.arrays import DiskArrays, chunks
 from clozeline.tokens.masking import Ids
 from clozeline.tokens.shards import TokenShards
 

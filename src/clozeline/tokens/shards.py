@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from clozeline.disk_arrays import DiskArrays
 from clozeline.errors import ArtifactError
-from clozeline.spans import IndexArray, span_positions
+from clozeline.storage.arrays import DiskArrays
+from clozeline.storage.runs import IndexArray, span_positions
 
 INFO_NAME = "tokens.json"
 _TOKENIZER_FILE = "tokenizer.json"

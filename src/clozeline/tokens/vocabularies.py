@@ -22,7 +22,7 @@ from clozeline.tokens import unigram
 from clozeline.tokens.frequent_words import FrequentWords, count_words
 from clozeline.tokens.tokenizer import SPECIAL_TOKENS, frame_with_special_tokens, special_token
 from clozeline.tokens.word_cache import WordCache
-from clozeline.word_independence import BLANKS
+from clozeline.words.independence import BLANKS
 
 TextBatches = Callable[[], Iterator[Sequence[str]]]
 """Each call starts a new pass over the training texts."""

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from clozeline import word_independence
-from clozeline.byte_words import ByteClasses, CutTexts
 from clozeline.tokens.word_encoding import Encoded, encode_each, encode_joined
-from clozeline.word_hashes import word_hashes
-from clozeline.word_independence import (
+from clozeline.words import independence as word_independence
+from clozeline.words.cutting import ByteClasses, CutTexts
+from clozeline.words.hashing import word_hashes
+from clozeline.words.independence import (
     BEFORE_BLANKS,
     MARK,
     ONLY_PYTHON_SAYS_SPACE,

@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clozeline.model.detection import ReplacedTokenPair
+from clozeline.encoder.detection import ReplacedTokenPair
 from clozeline.params import PretrainParams
 from clozeline.progress import ProgressBar
 from clozeline.tokens.frequencies import unigram_entropy

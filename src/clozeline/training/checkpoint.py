@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 import clozeline
-from clozeline.atomic import replacing_folder
 from clozeline.errors import ArtifactError
+from clozeline.storage.atomic import replacing_folder
 
 _LOG = logging.getLogger(__name__)
 _STATE = "state.pt"
@@ -35,10 +35,9 @@ def fingerprint(facts: Mapping[str, object], files: Iterable[Path]) -> str:
 
 
 def code_of(rooms: Iterable[str]) -> list[Path]:
-    """Files whose code decides a result: those of `rooms`, the params they read, and the modules beside all rooms."""
+    """Files whose code decides a result: those of `rooms` and the params that they read."""
     package = Path(clozeline.__file__).parent
-    inside = (file for room in ("params", *rooms) for file in sorted((package / room).rglob("*.py")))
-    return [*sorted(package.glob("*.py")), *inside]
+    return [file for room in ("params", *rooms) for file in sorted((package / room).rglob("*.py"))]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from clozeline.model.batches import Split
-from clozeline.model.objectives import Batches, TargetBatch
+from clozeline.encoder.batches import Split
+from clozeline.encoder.objectives import Batches, TargetBatch
 from clozeline.tokens.masking import Masker
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, Turn, cursor, shuffled_plan
 from clozeline.training.state import Batch

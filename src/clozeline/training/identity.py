@@ -5,15 +5,15 @@ from pathlib import Path
 
 import torch
 
-from clozeline.model.encoders import sources_of
-from clozeline.model.language_model import LanguageModel
-from clozeline.model.starting import commit_of, sources_of_start
+from clozeline.encoder.encoders import sources_of
+from clozeline.encoder.language_model import LanguageModel
+from clozeline.encoder.starting import commit_of, sources_of_start
 from clozeline.params import PretrainParams
 from clozeline.tokens.shards import INFO_NAME
 from clozeline.training.checkpoint import code_of, fingerprint
 from clozeline.training.precision import Precision
 
-ROOMS = ("model", "tokens", "training")
+ROOMS = ("encoder", "machine", "storage", "tokens", "training", "words")
 """Those whose code decides the result."""
 _NOT_OF_THE_RESULT = {"checkpoint_every_steps", "num_checkpoints", "num_workers"}
 

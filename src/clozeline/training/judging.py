@@ -9,9 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from clozeline.encoder.batches import Split
+from clozeline.encoder.objectives import Batches, TargetBatch
 from clozeline.errors import DataError
-from clozeline.model.batches import Split
-from clozeline.model.objectives import Batches, TargetBatch
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, sorted_plan
 from clozeline.training.hardware import Hardware
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clozeline.model import language_model
-from clozeline.model.detection import ReplacedTokenPair, detection_logits, draw
-from clozeline.model.language_model import LanguageModel
-from clozeline.model.objectives import DetectionBatch, TargetBatch
+from clozeline.encoder import language_model
+from clozeline.encoder.detection import ReplacedTokenPair, detection_logits, draw
+from clozeline.encoder.language_model import LanguageModel
+from clozeline.encoder.objectives import DetectionBatch, TargetBatch
 from clozeline.tokens.identity import Flags
 
 

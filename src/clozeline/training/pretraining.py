@@ -18,17 +18,17 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor
 
-from clozeline.atomic import replacing_folder
-from clozeline.cores import available_cores
-from clozeline.model import language_model
-from clozeline.model.batches import Split
-from clozeline.model.dropout import cheapen_dropout
-from clozeline.model.families import TokenIds
-from clozeline.model.language_model import LanguageModel
-from clozeline.model.objectives import OBJECTIVES, TargetBatch
-from clozeline.model.starting import start_from
+from clozeline.encoder import language_model
+from clozeline.encoder.batches import Split
+from clozeline.encoder.dropout import cheapen_dropout
+from clozeline.encoder.families import TokenIds
+from clozeline.encoder.language_model import LanguageModel
+from clozeline.encoder.objectives import OBJECTIVES, TargetBatch
+from clozeline.encoder.starting import start_from
+from clozeline.machine.cores import available_cores
 from clozeline.params import PretrainParams
 from clozeline.progress import ProgressBar
+from clozeline.storage.atomic import replacing_folder
 from clozeline.tokens.identity import check_seed
 from clozeline.tokens.masking import Masker
 from clozeline.tokens.shards import TokenShards, TokensInfo

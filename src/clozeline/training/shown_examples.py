@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from clozeline.model import language_model
-from clozeline.model.batches import Split
-from clozeline.model.language_model import LanguageModel
-from clozeline.model.objectives import OBJECTIVES, TargetBatch
+from clozeline.encoder import language_model
+from clozeline.encoder.batches import Split
+from clozeline.encoder.language_model import LanguageModel
+from clozeline.encoder.objectives import OBJECTIVES, TargetBatch
 from clozeline.training.callbacks import Callback
 from clozeline.training.state import Look
 

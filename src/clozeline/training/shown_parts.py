@@ -4,7 +4,7 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Self
 
-from clozeline.model.detection import ReplacedTokenPair
+from clozeline.encoder.detection import ReplacedTokenPair
 from clozeline.training.callbacks import Callback, PlateauWarning
 from clozeline.training.judging import Judge
 from clozeline.training.losses import TargetLoss

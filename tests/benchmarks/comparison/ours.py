@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from clozeline.encoder import language_model
+from clozeline.encoder.batches import Split
+from clozeline.encoder.objectives import OBJECTIVES
 from clozeline.evaluation.asking import in_folds
 from clozeline.evaluation.figures import measure
 from clozeline.evaluation.groupings import ByDocument
-from clozeline.model import language_model
-from clozeline.model.batches import Split
-from clozeline.model.objectives import OBJECTIVES
 from clozeline.params import Params, PretrainParams
 from clozeline.params.recipes import laid_over
 from clozeline.tokens.rows import Rows

@@ -18,7 +18,7 @@ import torch
 from scipy.stats import ttest_1samp
 from transformers import AutoModelForMaskedLM, BertConfig, PretrainedConfig, PreTrainedModel
 
-from clozeline.model.batches import Split
+from clozeline.encoder.batches import Split
 from clozeline.params import PretrainParams
 from comparison import ours, run_mlm
 from comparison.alternation import Comparison, Rounds, finish, report_progress

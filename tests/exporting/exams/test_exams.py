@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clozeline.artifacts.held_out import EntitySpan, HeldOut
 from clozeline.errors import DataError
 from clozeline.exporting.answers import UNKNOWN, Answers
 from clozeline.exporting.exams.kinds import exam_of
 from clozeline.exporting.exams.of_tokens import AnswersExam, TagsExam
 from clozeline.exporting.sample import Sample
-from clozeline.held_out import EntitySpan, HeldOut
 from clozeline.inference.entities import Extent
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from clozeline.artifacts.held_out import HeldOut
 from clozeline.exporting.answers import Answers
 from clozeline.exporting.exams.exam import Exam
 from clozeline.exporting.exams.kinds import exam_of
@@ -16,7 +17,6 @@ from clozeline.exporting.exams.of_pairs import CosinesExam, SearchExam
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.ratios import ratio_of_figures
 from clozeline.exporting.sample import Sample
-from clozeline.held_out import HeldOut
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.evidence import Metric, Rung
 from clozeline.inference.manifest import FILES, read_manifest

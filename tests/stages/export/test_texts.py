@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from clozeline.artifacts.held_out import HeldOut, write_held_out
 from clozeline.exporting.ladder import Climbed, Ladder
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.sample import Sample, read_sample
-from clozeline.held_out import HeldOut, write_held_out
 from clozeline.inference.manifest import FILES, Manifest, read_manifest
 from clozeline.params import ExportGates, ExportParams
 from clozeline.stages import export

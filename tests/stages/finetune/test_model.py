@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
+from clozeline.encoder import language_model
+from clozeline.encoder.families import TokenIds
 from clozeline.errors import DataError, TrainingError
-from clozeline.model import language_model
-from clozeline.model.families import TokenIds
 from clozeline.params import read_params
 from clozeline.tasks.classification.labelled import Labelled
 from clozeline.tasks.classification.selection import select

@@ -14,8 +14,8 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertForMaskedLM
 
+from clozeline.artifacts.held_out import read_held_out
 from clozeline.errors import ArtifactError, DataError, ParamsError
-from clozeline.held_out import read_held_out
 from clozeline.params import ClassificationParams, read_params
 from clozeline.params.finetuning.layers import whole_task
 from clozeline.tasks.classification.single_label import SingleLabel

@@ -5,7 +5,7 @@ from math import exp, log
 import pytest
 import torch
 
-from clozeline.model.encoded import EncodedBatch
+from clozeline.tasks.encoded import EncodedBatch
 from clozeline.tasks.similarity.batches import PairBatch, Targets
 from clozeline.tasks.similarity.losses import cosine_losses, ranking_losses
 

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from clozeline.artifacts.held_out import HeldOut
 from clozeline.exporting.answers import UNKNOWN, Answers
 from clozeline.exporting.exams.exam import Exam, Holds
 from clozeline.exporting.exams.of_encoders import halves_exam
 from clozeline.exporting.ratios import Counts
 from clozeline.exporting.sample import Sample
-from clozeline.held_out import HeldOut
 from clozeline.inference.batching import Batch
 from clozeline.inference.evidence import RecallAt
 from clozeline.inference.open_model import OpenModel

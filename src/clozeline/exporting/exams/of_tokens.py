@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clozeline.artifacts.held_out import EntitySpan, HeldOut
 from clozeline.exporting.answers import UNKNOWN, Answers
 from clozeline.exporting.exams.exam import Exam, Holds, Places, different, either, nothing_to_ask
 from clozeline.exporting.ratios import Counts
 from clozeline.exporting.sample import Sample
-from clozeline.held_out import EntitySpan, HeldOut
 from clozeline.inference.answerer import Answerer, context_of, spans_in
 from clozeline.inference.entities import OUTSIDE, Extent, extents
 from clozeline.inference.open_model import OpenModel

@@ -12,12 +12,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.held_out import HeldOut, write_held_out
-from clozeline.model import classifier, heads
-from clozeline.model.encoded import TargetedBatch
+from clozeline.artifacts.held_out import HeldOut, write_held_out
 from clozeline.params import LabelledParams
+from clozeline.tasks import heads
+from clozeline.tasks.classification import head as classifier
 from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.classification.parts import ClassifiedRows, read_selection
+from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.opening import answers, check_fit, measuring_batches, num_batches, warn_of_unknown_tokens
 from clozeline.tasks.rows import Ids, TextRows, lengths_of, training_batches
 from clozeline.tasks.splitting import count_seen

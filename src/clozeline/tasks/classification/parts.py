@@ -12,12 +12,12 @@ import numpy.typing as npt
 import torch
 
 from clozeline.errors import DataError
-from clozeline.model.encoded import EncodedBatch, TargetedBatch
 from clozeline.params import LabelledParams
 from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.classification.label_files import readers
 from clozeline.tasks.classification.labelled import Labelled, fields_of
 from clozeline.tasks.classification.selection import Example, Selection, select
+from clozeline.tasks.encoded import EncodedBatch, TargetedBatch
 from clozeline.tasks.rows import Ids, TextRows
 from clozeline.tasks.sources import records_of
 from clozeline.tasks.task import TaskInputs

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from clozeline.errors import ParamsError
-from clozeline.model import classifier
-from clozeline.model.encoded import TargetedBatch
+from clozeline.tasks.classification import head as classifier
 from clozeline.tasks.classification.baselines import LabelledTexts, largest_class, tfidf_logistic_regression
 from clozeline.tasks.classification.on_texts import ClassifierOnTexts, Problem
 from clozeline.tasks.classification.parts import ClassifiedRows
 from clozeline.tasks.classification.scores import FIGURES, Classes, f1_of, score
+from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.intervals import bootstrap_interval
 from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, only_answer, shown
 

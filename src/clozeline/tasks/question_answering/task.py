@@ -14,12 +14,13 @@ import numpy.typing as npt
 from torch import Tensor
 from torch.nn import functional
 
-from clozeline.held_out import HeldOut, write_held_out
-from clozeline.model import answerer, heads
-from clozeline.model.encoded import TargetedBatch
+from clozeline.artifacts.held_out import HeldOut, write_held_out
 from clozeline.params import QuestionAnsweringParams
+from clozeline.tasks import heads
+from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.intervals import bootstrap_interval
 from clozeline.tasks.opening import answers, measuring_batches, num_batches, opened_for, warn_of_unknown_tokens
+from clozeline.tasks.question_answering import head as answerer
 from clozeline.tasks.question_answering.baselines import nearest_sentences
 from clozeline.tasks.question_answering.decoding import best_span, best_threshold
 from clozeline.tasks.question_answering.questions import AnswerCount, Question, QuestionCount, select

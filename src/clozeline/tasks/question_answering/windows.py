@@ -10,8 +10,8 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from clozeline.model.encoded import TargetedBatch
 from clozeline.params import QuestionAnsweringParams
+from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.question_answering.questions import Question
 from clozeline.tasks.rows import Ids, TextRows
 from clozeline.tokens.tokenizer import OpenTokenizer

@@ -14,7 +14,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from clozeline.model.encoded import EncodedBatch
+from clozeline.tasks.encoded import EncodedBatch
 from clozeline.tasks.rows import Ids, TextRows
 
 

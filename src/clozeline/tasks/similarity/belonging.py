@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from clozeline.held_out import MAX_ITEMS, HeldOut, write_held_out
+from clozeline.artifacts.held_out import MAX_ITEMS, HeldOut, write_held_out
 from clozeline.tasks.intervals import bootstrap_interval
 from clozeline.tasks.similarity.baselines import bm25, each_and_both
 from clozeline.tasks.similarity.on_pairs import OnPairs

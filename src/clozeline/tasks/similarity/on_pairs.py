@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from clozeline.model import embedder, heads
 from clozeline.params import SimilarityParams
+from clozeline.tasks import heads
 from clozeline.tasks.opening import answers, measuring_batches, num_batches, opened_for, warn_of_unknown_tokens
 from clozeline.tasks.rows import TextRows, training_batches
+from clozeline.tasks.similarity import head as embedder
 from clozeline.tasks.similarity.batches import PairBatch, PairRows
 from clozeline.tasks.similarity.losses import each_loss
 from clozeline.tasks.similarity.pairs import Pair, Pairs, select

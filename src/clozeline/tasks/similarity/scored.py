@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.held_out import HeldOut, write_held_out
+from clozeline.artifacts.held_out import HeldOut, write_held_out
 from clozeline.tasks.intervals import bootstrap_interval
 from clozeline.tasks.similarity.baselines import tfidf_cosines
 from clozeline.tasks.similarity.correlations import pearson, ranks, spearman

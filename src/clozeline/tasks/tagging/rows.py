@@ -14,7 +14,7 @@ from typing import Self
 import numpy as np
 import torch
 
-from clozeline.model.encoded import TargetedBatch
+from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.rows import Ids, TextRows
 from clozeline.tasks.tagging.sentences import Sentence
 from clozeline.tokens.tokenizer import OpenTokenizer, is_byte_level

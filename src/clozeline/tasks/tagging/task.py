@@ -11,14 +11,15 @@ from pathlib import Path
 from torch import Tensor
 from torch.nn import functional
 
-from clozeline.held_out import EntitySpan, HeldOut, write_held_out
-from clozeline.model import heads, tagger
-from clozeline.model.encoded import TargetedBatch
+from clozeline.artifacts.held_out import EntitySpan, HeldOut, write_held_out
 from clozeline.params import TaggingParams
+from clozeline.tasks import heads
+from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.opening import answers, measuring_batches, num_batches, opened_for, warn_of_unknown_tokens
 from clozeline.tasks.rows import Ids, batches_from
 from clozeline.tasks.sources import records_of
 from clozeline.tasks.splitting import count_seen
+from clozeline.tasks.tagging import head as tagger
 from clozeline.tasks.tagging.baselines import nothing, usual_tags
 from clozeline.tasks.tagging.columns import readers
 from clozeline.tasks.tagging.rows import NO_TARGET, TaggedRows

@@ -1,0 +1,40 @@
+"""How much memory this process may still take: less than the machine has, in a container."""
+
+from pathlib import Path
+
+from clozeline.machine.cores import CGROUPS, MEMBERSHIP, groups_of
+
+_VERSIONS = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Of control groups: the limit, what is used, and what of that are pages of files that can be dropped."""
+
+
+def free_memory_bytes(
+    cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP, meminfo: Path = Path("/proc/meminfo")
+) -> int | None:
+    """The smallest of what the machine and each control group have left; None: this system does not say."""
+    folders = groups_of("memory", cgroups, membership)
+    left = [bytes_left for folder in folders if (bytes_left := _left(folder)) is not None]
+    if meminfo.is_file():
+        left.append(1024 * _figure(meminfo, "MemAvailable:"))
+    return min(left, default=None)
+
+
+def _left(folder: Path) -> int | None:
+    """Bytes that the control group at `folder` may still take; None: it has no limit."""
+    for limit, used, dropped in _VERSIONS:
+        if (folder / limit).is_file():
+            limit_bytes = (folder / limit).read_text(encoding="utf-8").strip()
+            if limit_bytes == "max":
+                return None
+            used_bytes = int((folder / used).read_text(encoding="utf-8"))
+            return int(limit_bytes) - used_bytes + _figure(folder / "memory.stat", dropped)
+    return None
+
+
+def _figure(file: Path, name: str) -> int:
+    """The number behind `name`, in a file of a name and a number on each line; 0 if it is not there."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), 0)

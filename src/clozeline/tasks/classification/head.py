@@ -1,0 +1,38 @@
+"""An encoder with a head that tells classes apart.
+
+Shapes: B rows, L longest row, C classes.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification, PreTrainedModel
+
+from clozeline.tasks import heads
+from clozeline.tasks.encoded import EncodedBatch
+
+
+def build(
+    encoder: Path,
+    labels: Sequence[str],
+    seed: int,
+    problem: Literal["single_label_classification", "multi_label_classification"] = "single_label_classification",
+) -> PreTrainedModel:
+    """The encoder's weights under a fresh head of `labels`; as `heads.build`."""
+    changes: dict[str, object] = {
+        "id2label": dict(enumerate(labels)),
+        "label2id": {label: place for place, label in enumerate(labels)},
+        # Masked language modelling never trains [CLS]: the mean over tokens is the better summary of a text.
+        "classifier_pooling": "mean",
+    }
+    if problem == "multi_label_classification":  # one label for each text is what transformers takes unsaid
+        changes["problem_type"] = problem
+    return heads.build(encoder, AutoModelForSequenceClassification, seed, changes)
+
+
+def class_logits(model: PreTrainedModel, batch: EncodedBatch) -> Tensor:
+    """`logits_BC`."""
+    logits_BC: Tensor = model(**batch.inputs).logits
+    return logits_BC

@@ -1,0 +1,28 @@
+"""An encoder with a head that gives each token a tag.
+
+Shapes: B rows, L longest row, C tags.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor
+from transformers import AutoModelForTokenClassification, PreTrainedModel
+
+from clozeline.tasks import heads
+from clozeline.tasks.encoded import EncodedBatch
+
+
+def build(encoder: Path, tags: Sequence[str], seed: int) -> PreTrainedModel:
+    """The encoder's weights under a fresh head of `tags`; as `heads.build`."""
+    changes = {
+        "id2label": dict(enumerate(tags)),
+        "label2id": {tag: place for place, tag in enumerate(tags)},
+    }
+    return heads.build(encoder, AutoModelForTokenClassification, seed, changes)
+
+
+def tag_logits(model: PreTrainedModel, batch: EncodedBatch) -> Tensor:
+    """`logits_BLC`."""
+    logits_BLC: Tensor = model(**batch.inputs).logits
+    return logits_BLC

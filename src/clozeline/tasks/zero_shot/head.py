@@ -1,0 +1,43 @@
+"""The pre-trained model as it is: what it would fill into a blank.
+
+Shapes: B rows, L longest row, V vocabulary.
+"""
+
+import json
+from pathlib import Path
+
+from torch import Tensor
+from transformers import AutoModelForMaskedLM, PreTrainedModel
+
+from clozeline.errors import ArtifactError
+from clozeline.tasks import heads
+from clozeline.tasks.encoded import EncodedBatch
+
+_ENDING = "ForMaskedLM"
+
+
+def build(encoder: Path) -> PreTrainedModel:
+    """The masked language model in the folder; raises as `heads.build`.
+
+    Raises:
+        ArtifactError: it was trained for something else, so that nothing would be known of words.
+    """
+    config = encoder / "config.json"
+    names = json.loads(config.read_bytes()).get("architectures") or [] if config.is_file() else [_ENDING]
+    if not any(name.endswith(_ENDING) for name in names):
+        raise ArtifactError(
+            f"{encoder} fills no blanks",
+            given=f"architectures: {', '.join(names) or 'none'}",
+            expected="a masked language model",
+            do="pre-train with `pretrain.objective: mlm`, or choose another kind of task",
+        )
+    return heads.build(encoder, AutoModelForMaskedLM, 0, {})
+
+
+def log_probabilities(model: PreTrainedModel, batch: EncodedBatch, mask_id: int) -> Tensor:
+    """`log_probability_BV` of the word at each row's last mask."""
+    is_mask_BL = batch.input_ids_BL == mask_id
+    last_B = is_mask_BL.shape[1] - 1 - is_mask_BL.flip(1).int().argmax(dim=1)
+    logits_BLV = model(**batch.inputs).logits
+    log_probability_BV: Tensor = logits_BLV[range(len(last_B)), last_B].float().log_softmax(dim=1)
+    return log_probability_BV

@@ -1,0 +1,103 @@
+"""Claim: what run_mlm.py does to rows (transformers 4.57.6) is not done to ours: each test shows both."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoTokenizer, DataCollatorForLanguageModeling
+
+from clozeline.encoder import language_model
+from clozeline.encoder.batches import Split
+from clozeline.encoder.families import TokenIds
+from clozeline.encoder.objectives import OBJECTIVES
+from clozeline.params import PretrainParams
+from clozeline.tokens.masking import Masker
+from clozeline.tokens.rows import Boundary
+from clozeline.tokens.shards import TokenShards
+from tests.benchmarks.comparison.run_mlm import as_dataset, grouped
+from tests.training.changes import changed
+
+SEP = 3
+
+
+@pytest.fixture
+def bert(tiny_pretraining: PretrainParams) -> Any:
+    """With weights large enough that what it looks at is seen in its answer."""
+    shape = changed(tiny_pretraining, model__family="bert", model__initializer_range=0.5).model
+    return language_model.build(shape, "mlm", TokenIds(64, pad_id=0, cls_id=2, sep_id=SEP), seed=3).eval()
+
+
+def opened(tokens: Path) -> Split:
+    return Split.open(TokenShards.open(tokens, "train"), max_length=16)
+
+
+def words(ids: np.ndarray) -> str:
+    return " ".join(f"w{number}" for number in ids)
+
+
+@torch.no_grad()
+def logits_of(model: Any, ids: list[int], last: int) -> Tensor:
+    """Of the last so many tokens of a row."""
+    logits: Tensor = model(input_ids=torch.tensor([ids])).logits[0, -last:]
+    return logits
+
+
+def test_a_document_knows_nothing_of_another_and_in_theirs_it_does(
+    bert: Any, make_tokens: Callable[..., Path], tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    """P14: run_mlm joins texts into rows in which each token attends to all."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_tokenizer, local_files_only=True)
+    document, others = np.arange(20, 28), (np.arange(5, 13), np.arange(40, 48))
+    theirs = [
+        grouped(as_dataset([words(other), words(document)]), tokenizer, max_length=16)[0]["input_ids"]
+        for other in others
+    ]
+    ours = []
+    for place, other in enumerate(others):
+        split = opened(make_tokens([other, document], [document]).rename(tmp_path / str(place)))
+        tokens = split.read(np.array([1]))
+        ours.append(tokens.padded(tokens.input_ids_N, split.boundary)[0].tolist())
+    one, other = (logits_of(bert, ids, len(document)) for ids in theirs)
+    assert theirs[0][-8:] == theirs[1][-8:] == document.tolist()
+    assert (one - other).abs().max() > 0.1
+    one, other = (logits_of(bert, ids, len(document) + 1) for ids in ours)
+    assert ours[0][1:-1] == document.tolist()
+    assert torch.equal(one, other)
+
+
+def test_no_token_is_dropped_and_in_theirs_the_rest_of_each_batch_is(
+    make_tokens: Callable[..., Path], tiny_tokenizer: Path
+) -> None:
+    """P15."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_tokenizer, local_files_only=True)
+    documents = [np.arange(5, 5 + length) for length in (7, 12, 9, 11)]
+    num_tokens = sum(map(len, documents))
+    theirs = grouped(as_dataset([words(document) for document in documents]), tokenizer, max_length=16)["input_ids"]
+    assert sum(map(len, theirs)) == num_tokens - num_tokens % 16 < num_tokens
+    assert opened(make_tokens(documents, documents)).rows.length_R.sum() == num_tokens
+
+
+def test_the_end_of_a_text_is_learned_and_not_by_theirs_where_padding_is_the_same_token(
+    make_tokens: Callable[..., Path], tiny_pretraining: PretrainParams, tiny_tokenizer: Path
+) -> None:
+    """P19: as GPT-2's tokenizer has it."""
+    documents = [np.arange(5, 5 + length) for length in (4, 6, 9)]
+    tokenizer = AutoTokenizer.from_pretrained(tiny_tokenizer, local_files_only=True)
+    tokenizer.pad_token = "[SEP]"
+    rows = [{"input_ids": [*document.tolist(), SEP]} for document in documents]
+    labels_BL = DataCollatorForLanguageModeling(tokenizer, mlm=False)(rows)["labels"]
+    assert (labels_BL == 9).any()
+    assert not (labels_BL == SEP).any()
+
+    split = opened(make_tokens(documents, documents))
+    split = replace(split, boundary=Boundary(cls_id=2, sep_id=SEP, pad_id=SEP))
+    masker = Masker.create(tiny_pretraining.masking, split.vocabulary, seed=1)
+    batch = OBJECTIVES["clm"].training(split, masker, split.read(np.arange(3)), 0, 0.0)
+    row_T = batch.slot_T // batch.input_ids_BL.shape[1]
+    assert row_T[batch.labels_T == SEP].tolist() == [0, 1, 2]
+    assert len(batch.labels_T) == sum(len(document) + 1 for document in documents)

@@ -1,0 +1,68 @@
+import pytest
+import torch
+from torch import nn
+
+from clozeline.encoder.dropout import DropoutOf16Bits, cheapen_dropout
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.97])
+def test_as_much_is_dropped_as_asked_and_the_mean_stays(rate: float) -> None:
+    torch.manual_seed(1)
+    of_ones = DropoutOf16Bits(rate)(torch.ones(1000, 1001))
+    standard_error = (rate * (1 - rate) / of_ones.numel()) ** 0.5
+    assert abs((of_ones == 0).double().mean().item() - rate) < 5 * standard_error
+    assert abs(of_ones.double().mean().item() - 1) < 5 * standard_error / (1 - rate)
+    assert len(of_ones.unique()) == 2
+
+
+def test_what_is_dropped_of_an_element_says_nothing_about_its_neighbours() -> None:
+    torch.manual_seed(2)
+    is_dropped = (DropoutOf16Bits(0.3)(torch.ones(400_000)) == 0).double()
+    for distance in (1, 2, 3, 4):  # four elements share a draw
+        both = (is_dropped[distance:] * is_dropped[:-distance]).mean().item()
+        assert both == pytest.approx(0.09, abs=0.003)
+
+
+def test_the_gradient_goes_where_the_value_went() -> None:
+    torch.manual_seed(3)
+    given = torch.randn(7, 13, requires_grad=True)
+    out = DropoutOf16Bits(0.4)(given)
+    out.sum().backward()
+    assert given.grad is not None
+    torch.testing.assert_close(out, given * given.grad)
+
+
+def test_a_seed_gives_the_same_elements_again() -> None:
+    dropout, given = DropoutOf16Bits(0.5), torch.ones(30, 5)
+    torch.manual_seed(4)
+    first, second = dropout(given), dropout(given)
+    torch.manual_seed(4)
+    assert torch.equal(dropout(given), first)
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize(("rate", "left"), [(0.0, 1.0), (1.0, 0.0)])
+def test_nothing_and_everything(rate: float, left: float) -> None:
+    assert torch.equal(DropoutOf16Bits(rate)(torch.ones(9)), torch.full((9,), left))
+
+
+def test_answers_are_whole() -> None:
+    assert torch.equal(DropoutOf16Bits(0.5).eval()(torch.ones(9)), torch.ones(9))
+
+
+def test_half_precision_stays_half_precision() -> None:
+    assert DropoutOf16Bits(0.5)(torch.ones(9, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
+def test_every_dropout_of_a_model_is_replaced_and_nothing_else() -> None:
+    class Own(nn.Dropout):
+        pass
+
+    model = nn.ModuleDict({"a": nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.2)), "b": Own(0.3), "c": nn.Dropout(0.4)})
+    weights = set(model.state_dict())
+    cheapen_dropout(model)
+    kinds = {name: (type(module), getattr(module, "p", None)) for name, module in model.named_modules()}
+    assert kinds["a.1"] == (DropoutOf16Bits, 0.2)
+    assert kinds["b"] == (Own, 0.3)
+    assert kinds["c"] == (DropoutOf16Bits, 0.4)
+    assert set(model.state_dict()) == weights

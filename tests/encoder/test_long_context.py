@@ -1,0 +1,126 @@
+"""Families for long texts, at the length that they are published for."""
+
+import logging
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+from transformers import BigBirdForMaskedLM, PreTrainedModel, RobertaConfig, RobertaModel
+
+from clozeline.encoder import language_model
+from clozeline.encoder.objectives import TargetBatch
+from clozeline.encoder.starting import start_from
+
+LENGTHS = {"modernbert": 8192, "longformer": 4096, "big_bird": 4096}
+
+pytestmark = pytest.mark.slow
+
+
+def long_model(family: str, params_of, ids) -> PreTrainedModel:
+    """Attention that prefers some tokens to others, as after training: what a token sees is not drowned in a mean."""
+    length = LENGTHS[family]
+    params = params_of(family, max_position_embeddings=length, num_attention_heads=1, num_hidden_layers=3)
+    model = language_model.build(params, "mlm", ids, seed=0).eval()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter += torch.randn_like(parameter) * 0.15
+    return model
+
+
+def one_row(length: int) -> TargetBatch:
+    """A text, and an eighth of its tokens as targets."""
+    random = torch.Generator().manual_seed(0)
+    input_ids_1L = torch.randint(5, 64, (1, length), generator=random)
+    slot_T = torch.randperm(length, generator=random)[: length // 8].sort().values
+    labels_T = input_ids_1L[0, slot_T]
+    return TargetBatch(input_ids_1L.index_fill(1, slot_T, 4), None, slot_T, labels_T)
+
+
+@pytest.mark.parametrize("family", LENGTHS)
+def test_a_step_on_the_longest_row_has_the_loss_and_the_gradients_of_the_stock_model(family, params_of, ids) -> None:
+    model, batch = long_model(family, params_of, ids), one_row(LENGTHS[family])
+    assert language_model.longest_row(model) == LENGTHS[family]
+    loss = functional.cross_entropy(language_model.target_logits(model, batch), batch.labels_T)
+    loss.backward()
+    ours = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    model.zero_grad()
+    labels_1L = torch.full_like(batch.input_ids_BL, -100)
+    labels_1L[0, batch.slot_T] = batch.labels_T
+    stock = model(batch.input_ids_BL, attention_mask=torch.ones_like(batch.input_ids_BL), labels=labels_1L)
+    stock.loss.backward()
+    assert loss.item() == pytest.approx(stock.loss.item(), abs=1e-5)
+    theirs = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert set(ours) == set(theirs)
+    largest = max(gradient.abs().max() for gradient in theirs.values())
+    assert max((ours[name] - theirs[name]).abs().max() for name in theirs) <= 1e-4 * largest
+
+
+def test_a_longformer_of_four_thousand_tokens_is_a_roberta_that_sees_a_window(params_of, ids) -> None:
+    """Its sliding chunks, against full attention under a mask of 64 tokens to each side."""
+    model = long_model("longformer", params_of, ids)
+    row_1L, position_L = one_row(4096).input_ids_BL, torch.arange(4096)
+    roberta = RobertaModel(RobertaConfig(**model.config.to_dict()), add_pooling_layer=False).eval()
+    report = roberta.load_state_dict(model.base_model.state_dict(), strict=False)
+    assert not report.missing_keys
+    assert all("_global." in key for key in report.unexpected_keys)
+    window_1LL = ((position_L[:, None] - position_L).abs() <= 64)[None]
+    with torch.inference_mode():
+        expected_1LH = roberta(row_1L, attention_mask=window_1LL.long()).last_hidden_state
+        given_1LH = model.base_model(row_1L).last_hidden_state
+    assert (given_1LH - expected_1LH).abs().max() <= 1e-4
+
+
+def block_sparse(params_of, ids, folder: Path, tokenizer: Path) -> BigBirdForMaskedLM:
+    """A BigBird trained here, opened in stock transformers with the attention that it is published with."""
+    language_model.save(long_model("big_bird", params_of, ids), tokenizer, folder)
+    model, report = BigBirdForMaskedLM.from_pretrained(
+        folder, attention_type="block_sparse", local_files_only=True, output_loading_info=True
+    )
+    assert not report["missing_keys"]
+    return model.eval()
+
+
+def test_a_bigbird_trained_here_reads_long_texts_in_block_sparse_attention(params_of, ids, tiny_tokenizer, tmp_path):
+    """Its weights are those of full attention; what they give is near it and not the same."""
+    sparse = block_sparse(params_of, ids, tmp_path, tiny_tokenizer)
+    dense = language_model.load(tmp_path)
+    row_1L = one_row(4096).input_ids_BL
+    with torch.inference_mode():
+        difference = (sparse(row_1L).logits - dense(row_1L).logits).abs()
+    assert sparse.base_model.attention_type == "block_sparse"
+    assert 1e-3 < difference.mean() < math.inf
+
+
+def test_block_sparse_attention_of_transformers_is_no_function_of_its_row(params_of, ids, tiny_tokenizer, tmp_path):
+    """Why BigBird is trained with full attention: theirs looks elsewhere in training than in evaluation, sets numpy's
+    random state, and stays full for good once it has met a short row."""
+    sparse = block_sparse(params_of, ids, tmp_path, tiny_tokenizer)
+    sparse.config.hidden_dropout_prob = sparse.config.attention_probs_dropout_prob = 0.0
+    row_1L = one_row(4096).input_ids_BL
+    random = np.random.get_state()[1]
+    with torch.inference_mode():
+        evaluated, trained = sparse(row_1L).logits, sparse.train()(row_1L).logits
+        sparse.eval()(row_1L[:, :16])
+        after_a_short_row = sparse(row_1L).logits
+    assert (evaluated - trained).abs().max() > 1e-2
+    assert (evaluated - after_a_short_row).abs().max() > 1e-2
+    assert not np.array_equal(np.random.get_state()[1], random)
+
+
+def test_going_on_from_a_block_sparse_checkpoint_is_in_full_attention_and_that_is_told(
+    params_of, ids, tiny_tokenizer, tmp_path, caplog
+) -> None:
+    block_sparse(params_of, ids, tmp_path, tiny_tokenizer).save_pretrained(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        model = start_from(str(tmp_path), None, params_of("modernbert"), "mlm", ids, seed=0, max_length=4096)
+    assert "`attention_type` is `original_full` here, not `block_sparse`" in caplog.text
+    batch = one_row(4096)
+    with torch.inference_mode():
+        before = language_model.target_logits(model.eval(), batch)
+        language_model.target_logits(model, one_row(64))
+        assert torch.equal(language_model.target_logits(model, batch), before)

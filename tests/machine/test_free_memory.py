@@ -1,0 +1,64 @@
+"""How much memory a container has left."""
+
+from pathlib import Path
+
+import pytest
+
+from clozeline.machine.free_memory import free_memory_bytes
+
+MIB = 2**20
+
+
+def write(file: Path, text: object) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"{text}\n", encoding="utf-8")
+
+
+def left(machine: Path, membership: str) -> int | None:
+    write(machine / "self", membership)
+    return free_memory_bytes(machine, machine / "self", machine / "meminfo")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Path:
+    """A folder like /sys/fs/cgroup, on a machine that has 8 GiB left."""
+    write(tmp_path / "meminfo", f"MemTotal: {2**24} kB\nMemFree: 5 kB\nMemAvailable: {2**23} kB")
+    return tmp_path
+
+
+def group(folder: Path, limit: object, used: int, files: int) -> None:
+    write(folder / "memory.max", limit)
+    write(folder / "memory.current", used)
+    write(folder / "memory.stat", f"anon 1\ninactive_file {files}\nactive_file 7")
+
+
+def test_without_a_limit_it_is_what_the_machine_has(machine: Path) -> None:
+    group(machine / "pod", "max", 5 * MIB, 0)
+    assert left(machine, "0::/pod") == 2**33
+
+
+def test_the_limit_of_a_group_holds_and_pages_of_files_can_be_dropped(machine: Path) -> None:
+    group(machine / "pod", 100 * MIB, 90 * MIB, 30 * MIB)
+    assert left(machine, "0::/pod") == 40 * MIB
+
+
+def test_the_limit_of_a_group_around_it_holds_too(machine: Path) -> None:
+    group(machine / "pod", 50 * MIB, 20 * MIB, 0)
+    group(machine / "pod" / "one", "max", 20 * MIB, 0)
+    assert left(machine, "0::/pod/one") == 30 * MIB
+
+
+def test_the_limit_of_version_1_holds(machine: Path) -> None:
+    box = machine / "memory" / "box"
+    write(box / "memory.limit_in_bytes", 100 * MIB)
+    write(box / "memory.usage_in_bytes", 80 * MIB)
+    write(box / "memory.stat", f"inactive_file 3\ntotal_inactive_file {10 * MIB}")
+    assert left(machine, "9:name=systemd:/\n4:memory:/box\n1:cpu:/") == 30 * MIB
+
+
+def test_where_the_system_says_nothing_nothing_is_known(tmp_path: Path) -> None:
+    assert free_memory_bytes(tmp_path, tmp_path / "nothing", tmp_path / "nothing") is None
+
+
+def test_of_this_machine_it_is_known() -> None:
+    assert (free_memory_bytes() or 0) > MIB

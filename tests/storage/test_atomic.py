@@ -1,0 +1,130 @@
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import StorageError
+from clozeline.storage import atomic
+from clozeline.storage.atomic import remove_folder, replacing_file, replacing_folder
+
+
+def everything_in(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def fail_half_way(path: Path) -> None:
+    path.write_text("half")
+    raise IsADirectoryError
+
+
+def test_a_file_is_replaced_when_the_block_ends(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file"
+    with replacing_file(path) as beside:
+        beside.write_text("new")
+        assert not path.exists()
+    assert everything_in(tmp_path) == {"deep/file": b"new"}
+
+
+def test_a_failing_block_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with pytest.raises(IsADirectoryError), replacing_file(path) as beside:
+        fail_half_way(beside)
+    assert everything_in(tmp_path) == {"file": b"old"}
+
+
+def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    for name in ("one", "two"):
+        with replacing_folder(path) as beside:
+            (beside / name).write_text(name)
+    assert everything_in(tmp_path) == {"folder/two": b"two"}
+
+
+def test_a_folder_is_there_at_every_moment_of_its_replacement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, other, rename = tmp_path / "folder", tmp_path / "other", Path.replace
+    path.mkdir()
+    other.mkdir()
+    can_swap = atomic._exchange(path, other)  # of some file systems nothing more is promised
+    missing: list[Path] = []
+
+    def looking(source: Path, target: Path) -> Path:
+        moved = rename(source, target)
+        missing.extend(() if path.exists() else (source,))
+        return moved
+
+    monkeypatch.setattr(Path, "replace", looking)
+    with replacing_folder(path) as beside:
+        (beside / "one").write_text("new")
+    assert everything_in(path) == {"one": b"new"}
+    assert not (missing and can_swap)
+
+
+def test_where_names_cannot_be_swapped_a_failing_move_brings_the_old_folder_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, rename = tmp_path / "folder", Path.replace
+    monkeypatch.setattr(atomic, "_exchange", lambda one, other: False)
+    for text in ("first", "second"):
+        with replacing_folder(path) as beside:
+            (beside / "one").write_text(text)
+    assert everything_in(tmp_path) == {"folder/one": b"second"}
+    moved: list[Path] = []
+
+    def second_fails(source: Path, target: Path) -> Path:
+        moved.append(source)
+        if len(moved) == 2:
+            raise IsADirectoryError
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "replace", second_fails)
+    with pytest.raises(IsADirectoryError), replacing_folder(path):
+        pass
+    assert everything_in(tmp_path) == {"folder/one": b"second"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_folder_is_removed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of it, should the removal be interrupted, is never at its name."""
+    path = tmp_path / "folder"
+    (path / "deep").mkdir(parents=True)
+    monkeypatch.setattr(shutil, "rmtree", lambda folder: None)
+    remove_folder(path)
+    assert not path.exists()
+    monkeypatch.undo()
+    remove_folder(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failing_block_leaves_the_old_folder_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    with replacing_folder(path) as beside:
+        (beside / "one").write_text("one")
+    with pytest.raises(IsADirectoryError), replacing_folder(path) as beside:
+        fail_half_way(beside / "two")
+    assert everything_in(tmp_path) == {"folder/one": b"one"}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["folder"]
+
+
+@pytest.mark.parametrize("replacing", [replacing_file, replacing_folder])
+def test_a_full_disk_is_told_by_name_and_loses_nothing(tmp_path: Path, replacing: object) -> None:
+    path = tmp_path / "precious"
+    path.write_text("old") if replacing is replacing_file else path.mkdir()
+    with pytest.raises(StorageError, match="no space left while writing") as caught, replacing(path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert str(path) in str(caught.value)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["precious"]
+
+
+@pytest.mark.parametrize("replacing", [replacing_file, replacing_folder])
+def test_a_disk_that_may_only_be_read_is_told_by_name(tmp_path: Path, replacing: object) -> None:
+    with pytest.raises(StorageError, match="cannot be written") as caught, replacing(tmp_path / "new"):
+        raise OSError(errno.EROFS, "Read-only file system")
+    assert str(tmp_path / "new") in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_trouble_with_the_disk_keeps_its_own_name(tmp_path: Path) -> None:
+    with pytest.raises(PermissionError), replacing_file(tmp_path / "file"):
+        raise PermissionError(errno.EACCES, "denied")

@@ -1,0 +1,121 @@
+"""Claim: what killed writers left goes with the next write beside it, and what a living one writes stays."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from clozeline.storage import beside
+from clozeline.storage.atomic import replacing_file, replacing_folder
+from clozeline.storage.beside import held_beside
+
+WRITER = """
+import sys
+from pathlib import Path
+from clozeline.storage.atomic import replacing_file, replacing_folder
+path = Path(sys.argv[2])
+with {"file": replacing_file, "folder": replacing_folder}[sys.argv[1]](path) as beside:
+    (beside if sys.argv[1] == "file" else beside / "one").write_text("whole")
+    print("writing", flush=True)
+    sys.stdin.readline()
+"""
+KINDS = ["file", "folder"]
+
+
+@contextmanager
+def writing(kind: str, path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has written half of what it has to, and goes on when it is told to."""
+    command = [sys.executable, "-c", WRITER, kind, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            assert process.stdout.readline() == "writing\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_killed_writer_left_goes_with_the_next_write_beside_it(kind: str, tmp_path: Path) -> None:
+    with writing(kind, tmp_path / "out") as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert len(names_in(tmp_path)) == 1
+    with replacing_file(tmp_path / "another") as file:
+        file.write_text("new")
+    assert names_in(tmp_path) == ["another"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_living_writer_writes_stays(kind: str, tmp_path: Path) -> None:
+    with writing(kind, tmp_path / "out") as process:
+        with replacing_folder(tmp_path / "another"):
+            assert len(names_in(tmp_path)) == 2
+        with held_beside(tmp_path / "out"):  # another of the same name
+            pass
+        process.communicate("\n", timeout=60)
+    assert process.returncode == 0
+    assert names_in(tmp_path) == ["another", "out"]
+    written = tmp_path / "out" if kind == "file" else tmp_path / "out" / "one"
+    assert written.read_text() == "whole"
+
+
+def test_the_number_of_its_process_says_nothing(tmp_path: Path) -> None:
+    """Other containers have the same numbers."""
+    left = tmp_path / f".out.{os.getpid()}.0123abcd.partial"
+    left.mkdir()
+    (left / ".held").touch()
+    with held_beside(tmp_path / "out") as ours:
+        assert names_in(tmp_path) == [ours.name]
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", [".out.1.0123abcd.partial", ".partial", "out.partial"])
+def test_what_is_not_of_our_making_stays(name: str, tmp_path: Path) -> None:
+    """Of an older version, or of a person: nothing tells whether somebody still writes it."""
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "precious").touch()
+    with held_beside(tmp_path / "out"):
+        pass
+    assert names_in(tmp_path / name) == ["precious"]
+
+
+def test_one_that_is_taken_for_abandoned_as_it_is_made_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process comes between its folder and its lock."""
+    taken: list[Path] = []
+    make = Path.mkdir
+
+    def make_and_lose(folder: Path, **options: bool) -> None:
+        make(folder, **options)
+        if not taken:
+            taken.append(folder)
+            beside._remove_abandoned(folder)
+
+    monkeypatch.setattr(Path, "mkdir", make_and_lose)
+    with held_beside(tmp_path / "out") as ours:
+        assert names_in(tmp_path) == [ours.name] != [taken[0].name]
+
+
+def test_what_cannot_be_removed_now_is_removed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: Path) -> None:
+        raise PermissionError(folder)
+
+    with monkeypatch.context() as patched, held_beside(tmp_path / "out") as ours:
+        (ours / "deep").mkdir()
+        patched.setattr(shutil, "rmtree", refuse)
+    assert names_in(tmp_path) == [ours.name]
+    with held_beside(tmp_path / "out"):
+        pass
+    assert names_in(tmp_path) == []

@@ -1,0 +1,31 @@
+"""Claim: a table is the same bytes wherever it is written, and is there whole or not at all."""
+
+import csv
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from clozeline.storage.csv_files import write_csv
+
+
+def test_rows_stand_under_their_header_and_come_back_as_they_were(tmp_path: Path) -> None:
+    path = tmp_path / "plots" / "table.csv"
+    write_csv(path, ("label", "f1"), [('a "b", c', 0.5), ("größe\nin two lines", 1)])
+    assert path.read_bytes() == 'label,f1\n"a ""b"", c",0.5\n"größe\nin two lines",1\n'.encode()
+    with path.open(encoding="utf-8", newline="") as file:
+        assert list(csv.reader(file)) == [["label", "f1"], ['a "b", c', "0.5"], ["größe\nin two lines", "1"]]
+
+
+def test_where_a_row_cannot_be_made_the_table_that_was_there_stays(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    write_csv(path, ("x",), [(1,)])
+
+    def rows() -> Iterator[tuple[int]]:
+        yield (2,)
+        raise ArithmeticError
+
+    with pytest.raises(ArithmeticError):
+        write_csv(path, ("x",), rows())
+    assert path.read_text() == "x\n1\n"
+    assert [file.name for file in tmp_path.iterdir()] == ["table.csv"]

@@ -1,0 +1,119 @@
+"""Claim: a classifier is the pre-trained encoder under a head made from the seed, and stock classes load it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
+
+from clozeline.encoder import language_model
+from clozeline.encoder.families import FAMILIES
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.tasks import heads
+from clozeline.tasks.classification import head as classifier
+from clozeline.tasks.encoded import EncodedBatch
+
+LABELS = ("x", "y", "z")
+INPUT_IDS_BL = torch.tensor([[2, 10, 11, 12, 3], [2, 20, 3, 0, 0]])
+MASK_BL = (INPUT_IDS_BL != 0).long()
+
+
+def batch(rows: slice, length: int = 5, *, masked: bool = True) -> EncodedBatch:
+    input_ids_BL = INPUT_IDS_BL[rows, :length]
+    mask_BL = MASK_BL[rows, :length] if masked else None
+    return EncodedBatch(input_ids_BL, mask_BL)
+
+
+def test_the_encoders_weights_are_kept_and_the_head_follows_the_seed(small_encoder: Path) -> None:
+    encoder = AutoModelForMaskedLM.from_pretrained(small_encoder)
+    one, same, other = (classifier.build(small_encoder, LABELS, seed) for seed in (1, 1, 2))
+    for name, weight in encoder.base_model.state_dict().items():
+        assert torch.equal(weight, one.base_model.state_dict()[name]), name
+    assert torch.equal(one.classifier.weight, same.classifier.weight)
+    assert not torch.equal(one.classifier.weight, other.classifier.weight)
+    assert one.classifier.weight.shape == (3, 32)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_encoder_of_any_family_can_be_told_apart_with(
+    family, params_of, ids, tiny_tokenizer, tmp_path: Path
+) -> None:
+    """Shapes of the logits, and no answer changed by padding."""
+    encoder = language_model.build(params_of(family), "mlm", ids, seed=0).eval()
+    folder = tmp_path / "encoder"
+    folder.mkdir()
+    language_model.save(encoder, tiny_tokenizer, folder)
+    model = classifier.build(folder, LABELS, 1).eval()
+    weights = model.base_model.state_dict()
+    assert all(torch.equal(weights[name], weight) for name, weight in encoder.base_model.state_dict().items())
+    with torch.inference_mode():
+        together = classifier.class_logits(model, batch(slice(0, 2)))
+        second = classifier.class_logits(model, batch(slice(1, 2), length=3, masked=False))
+    assert together.shape == (2, 3)
+    torch.testing.assert_close(together[1:], second, rtol=0, atol=1e-5)
+    heads.check_fit(model, folder, vocab_size=64, max_length=64, pad_id=0)
+    with pytest.raises(ParamsError, match="at most 64"):
+        heads.check_fit(model, folder, vocab_size=64, max_length=65, pad_id=0)
+
+
+def test_the_global_random_state_is_left_alone(small_encoder: Path) -> None:
+    before = torch.get_rng_state()
+    classifier.build(small_encoder, LABELS, 1)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_padding_and_company_change_no_answer(small_encoder: Path) -> None:
+    model = classifier.build(small_encoder, LABELS, 1).eval()
+    with torch.inference_mode():
+        together = classifier.class_logits(model, batch(slice(0, 2)))
+        first = classifier.class_logits(model, batch(slice(0, 1), masked=False))
+        second = classifier.class_logits(model, batch(slice(1, 2), length=3, masked=False))
+    torch.testing.assert_close(together, torch.cat([first, second]), rtol=0, atol=1e-5)
+
+
+def test_stock_classes_load_what_is_saved_and_answer_the_same(small_encoder: Path, tmp_path: Path) -> None:
+    model = classifier.build(small_encoder, LABELS, 1).eval()
+    heads.save(model, small_encoder, 48, tmp_path)
+    stock = AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert stock.config.id2label == {0: "x", 1: "y", 2: "z"}
+    assert stock.config.label2id == {"x": 0, "y": 1, "z": 2}
+    assert tokenizer.model_max_length == 48
+    with torch.inference_mode():
+        inputs = tokenizer(["the model reads a file"], return_tensors="pt")
+        ours = classifier.class_logits(model, EncodedBatch(inputs["input_ids"], None))
+        torch.testing.assert_close(stock(**inputs).logits, ours, rtol=0, atol=1e-6)
+
+
+def test_rows_longer_than_the_encoder_reads_are_refused(small_encoder: Path) -> None:
+    model = classifier.build(small_encoder, LABELS, 1)
+    heads.check_fit(model, small_encoder, vocab_size=90, max_length=64, pad_id=0)
+    with pytest.raises(ParamsError, match="longer than the encoder can read") as caught:
+        heads.check_fit(model, small_encoder, vocab_size=90, max_length=65, pad_id=0)
+    assert (caught.value.given, caught.value.expected) == (65, "at most 64")
+
+
+def test_the_tokenizer_of_a_larger_model_is_refused(small_encoder: Path) -> None:
+    model = classifier.build(small_encoder, LABELS, 1)
+    with pytest.raises(ArtifactError, match="tokenizer of another model"):
+        heads.check_fit(model, small_encoder, vocab_size=91, max_length=64, pad_id=0)
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=str(tmp_path)):
+        classifier.build(tmp_path, LABELS, 1)
+
+
+@pytest.mark.parametrize(("attention_dropout", "attention"), [(0.1, "eager"), (0.0, "sdpa")])
+def test_attention_is_fused_where_nothing_is_dropped_in_it(
+    attention_dropout: float, attention: str, params_of, ids, tiny_tokenizer, tmp_path: Path
+) -> None:
+    encoder = language_model.build(params_of("bert", attention_dropout=attention_dropout), "mlm", ids, seed=0).eval()
+    language_model.save(encoder, tiny_tokenizer, tmp_path)
+    model = classifier.build(tmp_path, LABELS, 1).eval()
+    assert model.config._attn_implementation == attention
+    heads.save(model, tmp_path, 64, tmp_path / "out")
+    stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out", attn_implementation="sdpa").eval()
+    with torch.inference_mode():
+        own, fused = (each(INPUT_IDS_BL, attention_mask=MASK_BL).logits for each in (model, stock))
+    torch.testing.assert_close(own, fused, rtol=0, atol=1e-6)

@@ -1,0 +1,70 @@
+"""Claim: every weight has its depth in every family, low ones can stay as they are at no cost, rates fall with it."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from clozeline.encoder import language_model
+from clozeline.encoder.families import FAMILIES
+from clozeline.errors import ParamsError
+from clozeline.tasks import depths
+from clozeline.tasks.classification import head as classifier
+
+LABELS = ("x", "y")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_weight_of_a_family_has_the_depth_that_its_name_tells(
+    family, params_of, ids, tiny_tokenizer, tmp_path: Path
+) -> None:
+    (tmp_path / "encoder").mkdir()
+    encoder = language_model.build(params_of(family), "mlm", ids, seed=0)
+    language_model.save(encoder, tiny_tokenizer, tmp_path / "encoder")
+    model = classifier.build(tmp_path / "encoder", LABELS, 1)
+    num_layers = len(depths.layers_of(model))
+    assert num_layers == (1 if family == "albert" else model.config.num_hidden_layers)
+    for name, parameter in model.named_parameters():
+        depth = depths.depth_of_each(model)[id(parameter)]
+        if "embedding" in name:
+            assert depth == 0, name
+        elif ".layer." in name or ".layers." in name or "albert_layer_groups" in name:
+            place = next(int(part) for part in name.split(".") if part.isdigit())
+            assert depth == place + 1, name
+        else:
+            assert depth == num_layers + 1, name
+    depths.freeze(model, num_layers)
+    assert {name.split(".")[0] for name, p in model.named_parameters() if p.requires_grad} >= {"classifier"}
+
+
+def test_frozen_layers_cost_nothing_in_a_backward_pass(small_encoder: Path) -> None:
+    model = classifier.build(small_encoder, LABELS, 1)
+    depths.freeze(model, 1)
+    was_asked_back = {}
+    for place, layer in enumerate(depths.layers_of(model)):
+        layer.register_forward_hook(
+            lambda _, __, out, place=place: was_asked_back.update({place: out[0].requires_grad})
+        )
+    model(torch.tensor([[2, 10, 11, 3]])).logits.sum().backward()
+    assert was_asked_back == {0: False, 1: True}
+    trained = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert not any("embeddings" in name or "layers.0." in name for name in trained)
+    assert any("layers.1." in name for name in trained)
+    assert "classifier.weight" in trained
+
+
+def test_an_encoder_has_no_more_layers_to_freeze_than_it_has(small_encoder: Path) -> None:
+    model = classifier.build(small_encoder, LABELS, 1)
+    with pytest.raises(ParamsError, match="`frozen_layers` of the task") as caught:
+        depths.freeze(model, 3)
+    assert (caught.value.given, caught.value.expected.split(",")[0]) == (3, "at most 2")
+
+
+def test_each_layer_learns_at_a_share_of_the_rate_above_it(small_encoder: Path) -> None:
+    model = classifier.build(small_encoder, LABELS, 1)
+    rate_of = depths.rate_by_depth(model, 0.5)
+    rates = {name: rate_of(parameter) for name, parameter in model.named_parameters()}
+    assert rates["classifier.weight"] == rates["model.final_norm.weight"] == 1
+    assert rates["model.layers.1.mlp.Wi.weight"] == 0.5
+    assert rates["model.layers.0.mlp.Wi.weight"] == 0.25
+    assert rates["model.embeddings.tok_embeddings.weight"] == 0.125
