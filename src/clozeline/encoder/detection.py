@@ -117,7 +117,7 @@ def load_pair(folder: Path, form: Form) -> ReplacedTokenPair:
 
 def _stock(folder: Path, form: Form) -> PreTrainedModel:
     model: PreTrainedModel = form.model_class.from_pretrained(
-        folder, local_files_only=True, attn_implementation=form.attention
+        folder, local_files_only=True, use_safetensors=True, attn_implementation=form.attention
     )
     return model
 

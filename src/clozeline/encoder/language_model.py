@@ -96,7 +96,7 @@ def load(folder: Path) -> LanguageModel:
         if objective == "rtd":
             return load_pair(folder, form).eval()
         model: PreTrainedModel = form.model_class.from_pretrained(
-            folder, local_files_only=True, attn_implementation=form.attention
+            folder, local_files_only=True, use_safetensors=True, attn_implementation=form.attention
         )
     return model.eval()
 

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors import SafetensorError
-from transformers import AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from clozeline.encoder import language_model
@@ -14,7 +15,9 @@ from clozeline.encoder.families import FORMS
 from clozeline.encoder.language_model import LanguageModel
 from clozeline.encoder.messages import errors_only
 from clozeline.encoder.starting import Checkpoint
+from clozeline.encoder.stock_classes import attention_of
 from clozeline.errors import ArtifactError
+from clozeline.tokenizer.foreign import inspect_model
 from clozeline.tokenizer.hub import asking_hub
 
 
@@ -33,9 +36,9 @@ def open_published(name: str) -> LanguageModel:
     if architecture == OWN_ARCHITECTURE or (objective == "rtd" and checkpoint.is_folder):
         return language_model.load(Path(name))
     if form is not None and objective != "rtd":
-        return _loaded(checkpoint, form.model_class, attn_implementation=form.attention)
+        return _loaded(checkpoint, form.model_class)
     if facts.get("model_type") in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        return _loaded(checkpoint, AutoModelForMaskedLM)
+        return _loaded(checkpoint, getattr(transformers, MODEL_FOR_MASKED_LM_MAPPING_NAMES[facts["model_type"]]))
     raise ArtifactError(
         f"{name} holds a model that names no tokens",
         given=f"model_type {facts.get('model_type', 'none')}, architecture {architecture}",
@@ -55,14 +58,19 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
             expected="a folder with config.json and weights, or a name on the hub and a network",
             do=f"check the name; where there is a network, `hf download {checkpoint.name} --local-dir FOLDER`",
         ) from error
+    inspect_model(checkpoint.name, checkpoint.revision)
     return dict(facts)
 
 
-def _loaded(checkpoint: Checkpoint, model_class: Any, **options: Any) -> PreTrainedModel:
+def _loaded(checkpoint: Checkpoint, model_class: type[PreTrainedModel]) -> PreTrainedModel:
     try:
         with torch.random.fork_rng(devices=[]), errors_only():
             model, report = model_class.from_pretrained(
-                **checkpoint.where, dtype=torch.float32, output_loading_info=True, **options
+                **checkpoint.where,
+                dtype=torch.float32,
+                use_safetensors=True,
+                attn_implementation=attention_of(model_class),
+                output_loading_info=True,
             )
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise ArtifactError(

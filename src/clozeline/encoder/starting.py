@@ -24,6 +24,7 @@ from clozeline.encoder.stock_classes import first_position
 from clozeline.encoder.vocabulary import check_tokens, fit_vocabulary
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.params import ModelParams
+from clozeline.tokenizer.foreign import inspect_model
 from clozeline.tokenizer.hub import asking_hub
 
 _LOG = logging.getLogger(__name__)
@@ -157,6 +158,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
             expected="a folder with a model, or a name on the hub and a network",
             do=f"where there is a network, `hf download {checkpoint.name}{at} --local-dir FOLDER`; then start: FOLDER",
         ) from error
+    inspect_model(checkpoint.name, checkpoint.revision)
     return dict(facts)
 
 
@@ -237,6 +239,7 @@ def _loaded(checkpoint: Checkpoint, form: Form, config: PretrainedConfig) -> tup
             **checkpoint.where,
             config=config,
             dtype=torch.float32,
+            use_safetensors=True,
             attn_implementation=form.attention,
             output_loading_info=True,
         )
@@ -244,7 +247,7 @@ def _loaded(checkpoint: Checkpoint, form: Form, config: PretrainedConfig) -> tup
         raise ArtifactError(
             f"the weights of {checkpoint.name} cannot be read: {_first_line(error)}",
             given=f"config.json of {config.model_type}, and weights that are missing, damaged or of another shape",
-            expected="config.json and weights of one model: model.safetensors or pytorch_model.bin, whole or in shards",
+            expected="config.json and weights of one model: model.safetensors, whole or in shards",
             do="download or save it again",
         ) from error
     return model, report

@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoTokenizer, PretrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel
 
 from clozeline.encoder.messages import errors_only
 from clozeline.encoder.saving import save_weights
 from clozeline.encoder.stock_classes import attention_of, longest_row_of
 from clozeline.errors import ArtifactError, ParamsError
+from clozeline.tokenizer.folder import write
+from clozeline.tokenizer.foreign import inspect_model
+from clozeline.tokenizer.published.opening import open_published
 
 _LOG = logging.getLogger(__name__)
 TaskModel = PreTrainedModel
@@ -30,7 +33,7 @@ def build(encoder: Path, auto_class: Any, seed: int, changes: Mapping[str, objec
             apart from labels, which every configuration has.
 
     Raises:
-        ArtifactError: the folder holds no model, or its family has no such head.
+        ArtifactError: the folder holds no model, its family has no such head, or it asks for code of its own.
     """
     if not (encoder / "config.json").is_file():
         raise ArtifactError(
@@ -39,7 +42,8 @@ def build(encoder: Path, auto_class: Any, seed: int, changes: Mapping[str, objec
             expected="a folder that `pretrain` wrote",
             do="run `dvc repro pretrain`",
         )
-    config = AutoConfig.from_pretrained(encoder, local_files_only=True)
+    inspect_model(str(encoder))
+    config = AutoConfig.from_pretrained(encoder, local_files_only=True, trust_remote_code=False)
     if type(config) not in auto_class._model_mapping:
         raise ArtifactError(
             f"transformers has no head of this kind for the encoder in {encoder}",
@@ -54,7 +58,11 @@ def build(encoder: Path, auto_class: Any, seed: int, changes: Mapping[str, objec
     with torch.random.fork_rng(devices=[]), errors_only():
         torch.manual_seed(seed)
         model: PreTrainedModel = model_class.from_pretrained(
-            encoder, config=config, local_files_only=True, attn_implementation=_attention_of(model_class, config)
+            encoder,
+            config=config,
+            local_files_only=True,
+            use_safetensors=True,
+            attn_implementation=_attention_of(model_class, config),
         )
     return model
 
@@ -114,9 +122,9 @@ def save(model: PreTrainedModel, encoder: Path, max_length: int, out: Path, *, w
     `with_types` that it is to tell the texts of a pair apart, if the model has learned from that.
     """
     save_weights(model, out)
-    tokenizer = AutoTokenizer.from_pretrained(encoder, local_files_only=True)
+    tokenizer = open_published(str(encoder))
     tokenizer.model_max_length = max_length
     if with_types:
         tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
         tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names
-    tokenizer.save_pretrained(out)
+    write(tokenizer, out)
