@@ -7,6 +7,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from clozeline.encoder.messages import errors_only
+
 
 def save_weights(model: PreTrainedModel, out: Path, weights: dict[str, Tensor] | None = None) -> None:
     """Write config.json and model.safetensors.
@@ -15,7 +17,8 @@ def save_weights(model: PreTrainedModel, out: Path, weights: dict[str, Tensor] |
         OSError: the disk did not take it; safetensors tells that by an error of its own kind.
     """
     try:
-        model.save_pretrained(out, state_dict=weights, safe_serialization=True)
+        with errors_only():
+            model.save_pretrained(out, state_dict=weights)
     except SafetensorError as error:
         said = re.search(r"os error (\d+)", str(error))
         if said is None:
