@@ -11,24 +11,24 @@ from mlflow.tracking import MlflowClient
 
 from clozeline.errors import TransientError
 from clozeline.tracking.addresses import database_of, files_beside
+from clozeline.tracking.mlflow_adapter import client_of_database
 
 EXPERIMENT: Final = "clozeline"
 
 
 def prepare(tracking_uri: str) -> MlflowClient:
-    """A client of `tracking_uri` whose first call cannot meet a half-made or outdated SQLite database.
+    """A client of `tracking_uri`, which cannot meet a half-made or outdated SQLite database.
 
     Of four processes that open a new SQLite file at once, three fail in its migrations: hence the lock. A server's
     database is its administrator's.
     """
-    client = MlflowClient(tracking_uri, registry_uri=tracking_uri)
     database = database_of(tracking_uri)
-    if database is not None:
-        database.parent.mkdir(parents=True, exist_ok=True)
-        with database.with_suffix(".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            _upgrade(client, tracking_uri)
-    return client
+    if database is None:
+        return MlflowClient(tracking_uri, registry_uri=tracking_uri)
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with database.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return client_of_database(tracking_uri)
 
 
 def experiments(client: MlflowClient) -> list[Experiment]:
@@ -75,14 +75,3 @@ def answering(tracking_uri: str) -> Iterator[None]:
             expected="an MLflow server or database",
             do="start it, or unset MLFLOW_TRACKING_URI to use the project's own database",
         ) from error
-
-
-def _upgrade(client: MlflowClient, tracking_uri: str) -> None:
-    try:
-        client.search_experiments(max_results=1)  # makes what is not there
-    except MlflowException as error:
-        if "out-of-date database schema" not in str(error):
-            raise
-        from mlflow.db import commands
-
-        commands.main(["upgrade", tracking_uri], standalone_mode=False)

@@ -12,7 +12,7 @@ from mlflow.entities import Run, ViewType
 from clozeline.lineage.lock import Lock
 from clozeline.tracking.addresses import present
 from clozeline.tracking.database import answering, experiments, prepare
-from clozeline.tracking.sender import SERVER_FAULTS
+from clozeline.tracking.forgiving import forgiving
 
 _MOST: Final = 1000  # MLflow's page
 
@@ -74,15 +74,16 @@ def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:
 
 def attach(tracking_uri: str, run_id: str, file: Path) -> bool:
     """Store `file` with a run that has ended; False if MLflow did not take it, or keeps it where the project was."""
-    try:
+
+    def store() -> bool:
         client = prepare(tracking_uri)
         address = client.get_run(run_id).info.artifact_uri
         if present(address, tracking_uri) != address:
             return False
         client.log_artifact(run_id, str(file))
-    except SERVER_FAULTS:
-        return False
-    return True
+        return True
+
+    return forgiving(store) or False
 
 
 def _stage_run(run: Run) -> StageRun:
