@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from clozeline.errors import TransientError
+from clozeline.orchestration import server_process, supervisor
+from clozeline.orchestration.server_process import HOST, Server, running, wait_until_ready
 from clozeline.workspace import Workspace
-from flows import server_process, supervisor
-from flows.server_process import HOST, Server, running, wait_until_ready
-from tests.flows.processes import wait_for
+from tests.processes import wait_for
 
 NO_HTTP = f"""
 import socket, sys

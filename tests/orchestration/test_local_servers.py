@@ -12,12 +12,12 @@ from urllib.request import urlopen
 import psutil
 import pytest
 
-from tests.flows.processes import is_alive, wait_for
+from tests.processes import is_alive, wait_for
 
 CODE = """
 from pathlib import Path
 from clozeline.workspace import Workspace, set_defaults
-from flows.local_servers import serve_until_interrupted
+from clozeline.orchestration.local_servers import serve_until_interrupted
 import sys
 set_defaults(Workspace(Path.cwd()))
 serve_until_interrupted(Workspace(Path.cwd()), mlflow_port=int(sys.argv[1]), prefect_port=int(sys.argv[2]),
@@ -27,11 +27,7 @@ serve_until_interrupted(Workspace(Path.cwd()), mlflow_port=int(sys.argv[1]), pre
 
 @pytest.mark.slow
 def test_both_pages_are_shown_until_they_are_interrupted(tmp_path: Path, free_port: Callable[[], int]) -> None:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(Path(__file__).parents[2]),
-        "PREFECT_HOME": str(tmp_path / "prefect"),
-    }
+    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect")}
     process = subprocess.Popen(
         [sys.executable, "-c", CODE, str(free_port()), str(free_port())],
         cwd=tmp_path,

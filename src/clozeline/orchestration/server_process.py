@@ -12,9 +12,9 @@ from typing import Final
 from urllib.request import urlopen
 
 from clozeline.errors import TransientError
+from clozeline.orchestration import supervisor
+from clozeline.orchestration.stage_environment import stage_environment
 from clozeline.workspace import Workspace
-from flows import supervisor
-from flows.stage_environment import stage_environment
 
 HOST: Final = "127.0.0.1"
 _READY_WITHIN_SECONDS: Final = 120.0

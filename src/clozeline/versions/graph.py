@@ -1,4 +1,4 @@
-"""DVC's own graph, read when a run starts: the only place that knows DVC's Python API."""
+"""DVC's own graph, read when a run starts."""
 
 import hashlib
 import json

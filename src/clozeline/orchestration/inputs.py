@@ -4,11 +4,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from prefect import get_run_logger
 from ruamel.yaml import YAML
 
 from clozeline.errors import DataError
 from clozeline.params import LabelledParams, Params
-from flows.stage_graph import StageNode
+from clozeline.versions.graph import StageNode
 
 _CLEAN: Final = "data/clean"
 _LABELLED_BY_ITSELF: Final = "python-docs"  # each text knows its library
@@ -39,6 +40,16 @@ def unlabelled_tasks(params: Params) -> list[str]:
         for name, task in params.finetune.items()
         if isinstance(task, LabelledParams) and task.label_field == "source" and Path(task.data).is_relative_to(_CLEAN)
     ]
+
+
+def warn_of_missing_labels(params: Params) -> None:
+    """Tell the run's log of each of them."""
+    for name in unlabelled_tasks(params):
+        get_run_logger().warning(
+            "finetune.%s learns which file a text is from: preprocess.source.label_field is null. If your text has no "
+            "labels, write `finetune: {}` and leave only `encoder: encoder` under export.models",
+            name,
+        )
 
 
 def _missing(root: Path, node: StageNode, path: str) -> DataError:

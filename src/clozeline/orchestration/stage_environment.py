@@ -15,6 +15,5 @@ def stage_environment(workspace: Workspace, extra: Mapping[str, str]) -> dict[st
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         "PYTHONUNBUFFERED": "1",  # lines arrive when they are written
-        "SHELL": "/bin/sh",  # DVC runs a stage's command with it, whatever a person's own shell is
         **extra,
     }

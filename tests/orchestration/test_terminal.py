@@ -8,9 +8,9 @@ from pathlib import Path
 FLOW = """
 from pathlib import Path
 from clozeline.workspace import Workspace
-from flows.dvc_output import failure_of
-from flows.stage_environment import stage_environment
-from flows.stage_process import StageProcesses
+from clozeline.orchestration.stage_failure import failure_of
+from clozeline.orchestration.stage_environment import stage_environment
+from clozeline.orchestration.stage_process import StageProcesses
 workspace = Workspace(Path.cwd())
 heard = []
 ended = StageProcesses().reproduce("upper", root=workspace.root, environment=stage_environment(workspace, {}),
@@ -33,10 +33,7 @@ def test_a_bar_is_drawn_and_the_log_keeps_its_last_state_and_the_error(toy: Path
     (toy / "steps.py").write_text(STEP)
     ours, theirs = os.openpty()
     subprocess.run(["stty", "cols", "93"], stdin=theirs, check=True)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    flow = subprocess.Popen(
-        [sys.executable, "-c", FLOW], cwd=toy, env=environment, stdout=subprocess.PIPE, stderr=theirs, text=True
-    )
+    flow = subprocess.Popen([sys.executable, "-c", FLOW], cwd=toy, stdout=subprocess.PIPE, stderr=theirs, text=True)
     os.close(theirs)
     said, _ = flow.communicate()
     shown = os.read(ours, 65_536)

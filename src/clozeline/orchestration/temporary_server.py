@@ -5,15 +5,17 @@ Prefect would start one by itself, and a command that is killed would leave it r
 
 import atexit
 import contextlib
-import os
 import socket
-import sys
 
-from prefect.context import refresh_global_settings_context
-from prefect.settings import PREFECT_API_URL
-
+from clozeline.orchestration.prefect_adapter import (
+    HEALTH,
+    SERVER_WITHOUT_SCHEDULES,
+    api_url,
+    server_command,
+    use_server,
+)
+from clozeline.orchestration.server_process import HOST, Server, running, wait_until_ready
 from clozeline.workspace import Workspace
-from flows.server_process import HOST, Server, running, wait_until_ready
 
 
 def ensure_prefect_server(workspace: Workspace) -> None:
@@ -22,28 +24,23 @@ def ensure_prefect_server(workspace: Workspace) -> None:
     Raises:
         TransientError: the server did not start; its log says why.
     """
-    if PREFECT_API_URL.value():
+    if api_url():
         return
     server = _server_on(_free_port())
     lifetime = contextlib.ExitStack()
     process = lifetime.enter_context(running(server, workspace))
     atexit.register(lifetime.close)  # not earlier: until then Prefect's threads send their last logs to it
     wait_until_ready(server, process, workspace)
-    os.environ["PREFECT_API_URL"] = f"{server.url}/api"
-    refresh_global_settings_context()
+    use_server(f"{server.url}/api")
 
 
 def _server_on(port: int) -> Server:
-    application = ["--factory", "prefect.server.api.server:create_app"]
     return Server(
         name="Prefect",
-        command=[sys.executable, "-m", "uvicorn", *application, "--host", HOST, "--port", str(port)],
+        command=server_command(HOST, port),
         port=port,
-        health="/api/health",
-        environment={  # schedules are for a server that stays
-            "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
-            "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
-        },
+        health=HEALTH,
+        environment=SERVER_WITHOUT_SCHEDULES,  # they are for a server that stays
     )
 
 

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable
 
 from clozeline.errors import ParamsError
+from clozeline.orchestration.prefect_adapter import HEALTH
+from clozeline.orchestration.server_process import HOST, Server, running, wait_until_ready
 from clozeline.tracking.database import prepare
 from clozeline.workspace import Workspace, tracking_uri
-from flows.server_process import HOST, Server, running, wait_until_ready
 
 
 def serve_until_interrupted(
@@ -54,7 +55,7 @@ def _mlflow(port: int, address: str) -> Server:
 
 def _prefect(port: int) -> Server:
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
-    return Server(name="Prefect", command=command, port=port, health="/api/health")
+    return Server(name="Prefect", command=command, port=port, health=HEALTH)
 
 
 def _require_free(server: Server) -> None:

@@ -1,4 +1,4 @@
-"""One `dvc repro` of one stage as a process tree of its own: streamed, logged, and ended with the flow."""
+"""One stage brought up to date in a process tree of its own: streamed, logged, and ended with the flow."""
 
 import contextlib
 import os
@@ -7,15 +7,34 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from flows import supervisor
-from flows.dvc_output import Ended
-from flows.streams import Stream, Transcript, read_all
-from flows.terminal import terminal_or
+from clozeline.orchestration import supervisor
+from clozeline.orchestration.streams import Stream, Transcript, read_all
+from clozeline.orchestration.terminal import terminal_or
+from clozeline.versions import reproduce
+from clozeline.versions.reproduce import Outcome, outcome_of
 
 _ENDS_WITHIN_SECONDS: Final = 9.0  # the supervisor needs less to end all that it started
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The process of one stage, after its end."""
+
+    name: str
+    exit_code: int
+    text: str
+    """The end of what it and the stage wrote."""
+    log: str
+    """Where all of it is."""
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """None: it failed."""
+        return outcome_of(self.exit_code)
 
 
 class StageProcesses:
@@ -30,7 +49,7 @@ class StageProcesses:
         self, name: str, *, root: Path, environment: Mapping[str, str], log: Path, hear: Callable[[str], None]
     ) -> Ended:
         """Bring stage `name` up to date; `hear` gets the lines that no terminal shows, `log` gets all of them."""
-        command = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--single-item", name]
+        command = [sys.executable, "-m", reproduce.__name__, name]
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("a", encoding="utf-8") as log_file:
             transcript = Transcript(log_file, hear)

@@ -19,7 +19,7 @@ stages:
     deps: [data/clean]
     outs: [models/encoder]
   evaluate:
-    cmd: python steps.py data/clean/validation.parquet reports/examples
+    cmd: python steps.py validation_text=data/clean/validation.parquet examples=reports/examples
     deps: [data/clean/validation.parquet]
     params: [evaluate]
     outs: [reports/examples]
@@ -40,7 +40,7 @@ stages:
 
 STEPS = """
 import pathlib, shutil, sys
-source, target = map(pathlib.Path, sys.argv[1:])
+source, target = (pathlib.Path(argument.rpartition("=")[2]) for argument in sys.argv[1:])
 if source.is_dir():
     shutil.copytree(source, target, dirs_exist_ok=True)
 else:

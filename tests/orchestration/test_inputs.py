@@ -1,16 +1,15 @@
 """What no stage makes is looked for before anything runs, and told with the key that names it."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
 from clozeline.errors import DataError
+from clozeline.orchestration.inputs import require_inputs, unlabelled_tasks
 from clozeline.params import read_params
-from flows.inputs import require_inputs, unlabelled_tasks
-from flows.pipeline import pipeline
-from flows.stage_graph import read_stage_graph
+from clozeline.versions.graph import read_stage_graph
+from tests.toy_project import with_own_stages
 
 CHECKOUT = Path(__file__).parents[2]
 DATA = "data/clean/holdout.parquet"
@@ -18,11 +17,7 @@ DATA = "data/clean/holdout.parquet"
 
 @pytest.fixture
 def project(toy: Path) -> Path:
-    """The toy's folder with this project's own stages; nothing has run."""
-    for name in ("dvc.yaml", "requirements.lock"):
-        shutil.copy(CHECKOUT / name, toy / name)
-    shutil.copytree(CHECKOUT / "src", toy / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    return toy
+    return with_own_stages(toy)
 
 
 def set_param(root: Path, old: str, new: str) -> None:
@@ -76,26 +71,3 @@ def test_text_without_labels_is_noticed() -> None:
     labelled = source.model_copy(update={"label_field": "topic"})
     preprocess = params.preprocess.model_copy(update={"source": labelled})
     assert unlabelled_tasks(own.model_copy(update={"preprocess": preprocess})) == []
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("prefect_server")
-def test_a_missing_source_stops_the_flow_before_any_stage(project: Path, caplog: pytest.LogCaptureFixture) -> None:
-    set_param(project, "kind: python-docs", "kind: files")
-    set_param(project, "path: requirements.lock", "path: my-texts")
-    with pytest.raises(DataError, match="my-texts does not exist"):
-        pipeline(project)
-    assert "finetune.library learns which file a text is from" in caplog.text
-    assert not (project / "data").exists()
-    assert not (project / "work/mlflow").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("prefect_server")
-def test_a_flow_ends_when_a_stage_did_not_make_what_another_one_reads(toy: Path) -> None:
-    dvc_yaml = (toy / "dvc.yaml").read_text().replace("outs: [upper.txt]", "outs: [made]")
-    dvc_yaml = dvc_yaml.replace("raw.txt upper.txt", "raw.txt made/upper.txt")
-    (toy / "dvc.yaml").write_text(dvc_yaml.replace("deps: [upper.txt]", "deps: [made/lower.txt]"))
-    with pytest.raises(DataError, match=r"made/lower\.txt does not exist, and stage `count`"):
-        pipeline(toy)
-    assert (toy / "made/upper.txt").exists()
