@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from clozeline.encoder.last_layer import ChosenPositions, FirstPosition, can_choose, last_layer_at, reads_first_position
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from clozeline.encoder.families import FAMILIES, TokenIds
-from clozeline.encoder.last_layer import ChosenPositions, FirstPosition, can_choose, last_layer_at, reads_first_position
 from clozeline.params import read_params
 
 PROJECT = Path(__file__).parents[2]
