@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import DebertaV2Config, DebertaV2ForMaskedLM
 
 from clozeline.contest.contender import Contender
 from clozeline.encoder.families import TokenIds
 from clozeline.encoder.published import open_published
 from clozeline.encoder.starting import start_from, token_ids
+from clozeline.encoder.stock import StockModel
 from clozeline.errors import ArtifactError
 from clozeline.exporting.trained import open_trained
 from clozeline.params import read_params
@@ -149,6 +151,12 @@ def test_a_pickle_beside_safetensors_is_left_alone(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("attention", [None, "eager", "sdpa", "flash_attention_2"])
-def test_the_attention_of_stock_is_nobodys_code_and_ours_is_used(attention: str | None, folder: Path) -> None:
-    change(folder, "config.json", {"_attn_implementation": attention, "quantization_config": None})
-    assert open_published(str(folder)).config._attn_implementation == "sdpa"
+def test_attention_that_transformers_has_itself_is_nobodys_code_and_is_chosen_here(
+    attention: str | None, tmp_path: Path
+) -> None:
+    shape = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    DebertaV2ForMaskedLM(DebertaV2Config(vocab_size=16, **shape)).save_pretrained(tmp_path)
+    change(tmp_path, "config.json", {"_attn_implementation": attention, "quantization_config": None})
+    model = open_published(str(tmp_path))
+    assert isinstance(model, StockModel)
+    assert model.stock.config._attn_implementation == "eager"
