@@ -17,8 +17,8 @@ from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, wait
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
+from clozeline.artifacts.lock import Lock
 from clozeline.errors import ClozelineError, TransientError
-from clozeline.lineage.lock import Lock
 from clozeline.params import Params, read_params
 from clozeline.tracking.flow_run import WORKSPACE, FlowRun, StageRecord, Status
 from clozeline.workspace import Workspace, set_defaults, tracking_uri

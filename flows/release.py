@@ -13,15 +13,15 @@ from prefect import flow, get_run_logger, runtime, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
+from clozeline.artifacts.lock import Lock
+from clozeline.artifacts.manifest import Manifest, Precision, read_manifest, verify
+from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
 from clozeline.errors import ArtifactError, GateError
 from clozeline.inference import latency
-from clozeline.inference.manifest import Manifest, Precision, read_manifest, verify
-from clozeline.lineage.lock import Lock
 from clozeline.lineage.objects import Objects
 from clozeline.machine.processor import processor
 from clozeline.params import Params, read_params
 from clozeline.registry import CANDIDATE, CHAMPION, model_name
-from clozeline.registry.figures import Figures, MetricPaths
 from clozeline.registry.gates import Gate, gates
 from clozeline.registry.measured_on import MeasuredOn
 from clozeline.registry.publishing import LOCK, METRICS, Evidence, Publisher, example_texts
@@ -164,16 +164,16 @@ def _require_locked(workspace: Workspace, package: str) -> None:
 
 @dataclass(frozen=True)
 class _Evidenced:
-    """Figures, and what they were measured on."""
+    """PackageMetrics, and what they were measured on."""
 
-    figures: Figures
+    figures: PackageMetrics
     measured_on: MeasuredOn
 
     @classmethod
     def read(cls, folder: Path, paths: MetricPaths) -> Self:
         """Of a project, or of what was stored with a version."""
         lock = Lock.read(folder / LOCK)
-        return cls(Figures.read(folder / METRICS, paths), MeasuredOn.of(lock, paths))
+        return cls(PackageMetrics.read(folder / METRICS, paths), MeasuredOn.of(lock, paths))
 
 
 @dataclass(frozen=True)

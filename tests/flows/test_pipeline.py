@@ -15,8 +15,8 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import TaskRun
 
+from clozeline.artifacts.lock import Lock
 from clozeline.errors import DataError, ParamsError, TransientError
-from clozeline.lineage.lock import Lock
 from clozeline.workspace import Workspace
 from flows import pipeline as pipeline_module
 from flows.pipeline import StageResult, pipeline

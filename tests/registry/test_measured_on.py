@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from clozeline.lineage.lock import Lock
-from clozeline.registry.figures import MetricPaths
+from clozeline.artifacts.lock import Lock
+from clozeline.artifacts.package_metrics import MetricPaths
 from clozeline.registry.measured_on import MeasuredOn
 
 ENCODER = MetricPaths.of("encoder", "encoder")

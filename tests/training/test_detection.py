@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from clozeline.artifacts.curves import CurvePoint, Look
 from clozeline.encoder import language_model
 from clozeline.encoder.detection import ReplacedTokenPair, detection_logits, draw
 from clozeline.encoder.objectives import DetectionBatch
@@ -20,7 +21,6 @@ from clozeline.training.callbacks import Callback
 from clozeline.training.losses import DetectionLoss
 from clozeline.training.pretraining import Pretraining
 from clozeline.training.shown_parts import ShownParts
-from clozeline.training.state import CurvePoint, Look
 
 WEIGHT = 50.0
 Prepare = Callable[..., Pretraining]

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from clozeline.lineage.lock import Lock
+from clozeline.artifacts.lock import Lock
+from clozeline.artifacts.package_metrics import MetricPaths
 from clozeline.params.finetuning import SECTIONS, FinetuneParams
-from clozeline.registry.figures import MetricPaths
 
 _ENCODER_TEXT: Final = "data/clean/validation.parquet"
 _ENCODER_RULES: Final = ("pretrain.objective", "evaluate.num_folds", "evaluate.max_length")

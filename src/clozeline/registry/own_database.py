@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit
 from urllib.request import url2pathname
 
-from clozeline.inference.manifest import FILES, Precision
+from clozeline.artifacts.manifest import FILES, Precision
 from clozeline.registry import MODEL_PREFIX, FetchedPackage
 from clozeline.tracking.addresses import SQLITE, moved_from
 

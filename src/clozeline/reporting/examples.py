@@ -1,11 +1,11 @@
 """What the encoder says of hidden words."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 
 from markupsafe import Markup
 
+from clozeline.artifacts.cloze_example import Example, Guess
 from clozeline.reporting.elements import element, folded, joined, table
 from clozeline.reporting.numbers import share
 from clozeline.reporting.run import Part, Run
@@ -13,41 +13,6 @@ from clozeline.reporting.run import Part, Run
 _FILE = "reports/examples/examples.json"
 _OPEN = 2
 """So many are shown with all their guesses; the others unfold."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    token: str
-    probability: float
-
-
-@dataclass(frozen=True)
-class Guess:
-    original: str
-    original_probability: float
-    candidates: list[Candidate]
-
-    @property
-    def rank(self) -> int | None:
-        """Place of the hidden word among the candidates, from 1; None if it is not there."""
-        tokens = [candidate.token for candidate in self.candidates]
-        return tokens.index(self.original) + 1 if self.original in tokens else None
-
-    @property
-    def kind(self) -> str:
-        if self.rank is None:
-            return "miss"
-        return "hit" if self.rank == 1 else "near"
-
-
-@dataclass(frozen=True)
-class Example:
-    """As stage evaluate writes it."""
-
-    original: str
-    masked: str
-    mask_token: str
-    guesses: list[Guess]
 
 
 def parts(run: Run) -> Iterable[Part]:
@@ -80,7 +45,7 @@ def _text(example: Example) -> Markup:
     if len(around) != len(example.guesses) + 1:
         return joined([example.original])
     marked = [
-        element("mark", guess.original, element("sup", place), class_=guess.kind)
+        element("mark", guess.original, element("sup", place), class_=guess.outcome)
         for place, guess in enumerate(example.guesses, start=1)
     ]
     return joined([around[0], *(piece for pair in zip(marked, around[1:], strict=True) for piece in pair)])
@@ -97,5 +62,5 @@ def _row(place: int, guess: Guess) -> tuple[object, ...]:
         )
         for candidate in guess.candidates
     ]
-    verdict = element("mark", guess.original, class_=guess.kind)
+    verdict = element("mark", guess.original, class_=guess.outcome)
     return (place, verdict, share(guess.original_probability), joined(likeliest))

@@ -12,7 +12,7 @@ from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunT
 from mlflow.tracking import MlflowClient
 from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
-from clozeline.lineage.lock import LockedStage, numbers_of
+from clozeline.artifacts.lock import LockedStage, numbers_of
 from clozeline.tracking.database import experiment_id, prepare
 from clozeline.tracking.sender import SERVER_FAULTS
 

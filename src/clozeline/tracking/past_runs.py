@@ -10,8 +10,8 @@ from typing import Final
 from mlflow.entities import Run, ViewType
 from mlflow.exceptions import MlflowException
 
+from clozeline.artifacts.lock import Lock
 from clozeline.errors import TransientError
-from clozeline.lineage.lock import Lock
 from clozeline.tracking.addresses import EXPERIMENT
 from clozeline.tracking.database import prepare
 from clozeline.tracking.sender import SERVER_FAULTS

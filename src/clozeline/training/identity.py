@@ -13,7 +13,7 @@ from clozeline.tokens.shards import INFO_NAME
 from clozeline.training.checkpoint import code_of, fingerprint
 from clozeline.training.precision import Precision
 
-ROOMS = ("encoder", "machine", "storage", "tokens", "training", "words")
+ROOMS = ("artifacts", "encoder", "machine", "storage", "tokens", "training", "words")
 """Those whose code decides the result."""
 _NOT_OF_THE_RESULT = {"checkpoint_every_steps", "num_checkpoints", "num_workers"}
 
