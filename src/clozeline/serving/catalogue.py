@@ -6,11 +6,11 @@ from string import punctuation
 from typing import Generic, TypeVar
 from urllib.parse import quote
 
+from clozeline.artifacts.manifest import Precision, Task
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.manifest import Precision, Task
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.tagger import Tagger
 from clozeline.inference.zero_shot import can_choose, tells_entailment

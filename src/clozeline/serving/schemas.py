@@ -21,9 +21,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from clozeline.inference.evidence import QuantizationScheme
-from clozeline.inference.manifest import FileRecord, Precision, Task
-from clozeline.inference.scores import ScoreFunction
+from clozeline.artifacts.evidence import QuantizationScheme
+from clozeline.artifacts.manifest import FileRecord, Precision, ScoreFunction, Task
 from clozeline.serving.limits import MAX_TEXT_CHARACTERS, MAX_TEXTS, MAX_TIMEOUT_MILLISECONDS, MAX_TOP_K
 
 TEXT_TAG = "(one text)"

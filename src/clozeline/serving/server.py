@@ -16,8 +16,8 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp
 
+from clozeline.artifacts.manifest import Precision
 from clozeline.errors import ParamsError, TransientError
-from clozeline.inference.manifest import Precision
 from clozeline.serving.access import ApiKeys
 from clozeline.serving.app import create_app
 from clozeline.serving.catalogue import Catalogue

@@ -7,9 +7,9 @@ from fastapi import APIRouter, Body, Request, Response
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, Discriminator, Field, Tag
 
+from clozeline.artifacts.manifest import Task
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
-from clozeline.inference.manifest import Task
 from clozeline.inference.tokenization import Given, each_text
 from clozeline.serving import schemas
 from clozeline.serving.bodies import JsonRoute

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from clozeline.inference.manifest import Task
+from clozeline.artifacts.manifest import Task
 from clozeline.serving.errors import problem
 from clozeline.serving.schemas import TopK, Truncate
 from clozeline.serving.span_schemas import AnswerSearch, TagReading

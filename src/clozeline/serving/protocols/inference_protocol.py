@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Path, Request, Response
 
-from clozeline.inference.manifest import Manifest, Task
+from clozeline.artifacts.manifest import Manifest, Task
 from clozeline.serving import schemas, status_routes
 from clozeline.serving.catalogue import no_such_model
 from clozeline.serving.dialects import INFERENCE_PROTOCOL

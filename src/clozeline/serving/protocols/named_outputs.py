@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 from fastapi import Request
 
+from clozeline.artifacts.manifest import Manifest, Task
 from clozeline.inference.encoder import Encoder, Filled
-from clozeline.inference.manifest import Manifest, Task
 from clozeline.inference.question import AnyQuestion, Question
 from clozeline.inference.tokenization import Given
 from clozeline.serving.errors import problem

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Body, Request, Response
 from fastapi.openapi.models import Example
 from pydantic import BaseModel, Discriminator, Field, Tag
 
-from clozeline.inference.manifest import Manifest
+from clozeline.artifacts.manifest import Manifest
 from clozeline.serving.bodies import JsonRoute
 from clozeline.serving.dialects import HUGGING_FACE
 from clozeline.serving.errors import problem
