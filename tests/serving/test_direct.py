@@ -8,8 +8,8 @@ import pytest
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from clozeline.serving.app import create_app, direct
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.service import Capacity, Service
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
 from tests.serving.conftest import run_app
 from tests.serving.test_openapi import ASKED, EXAMPLES, asked
 

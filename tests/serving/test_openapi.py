@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 
 from clozeline.serving.app import ROUTERS
-from clozeline.serving.catalogue import ROUTES
+from clozeline.serving.models.catalogue import ROUTES
 
 
 def documented() -> dict[str, Any]:

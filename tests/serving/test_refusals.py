@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clozeline.serving.dialects import spoken_at
 from clozeline.serving.limits import MAX_BODY_BYTES, MAX_TEXT_CHARACTERS, MAX_TEXTS
+from clozeline.serving.protocols.dialects import spoken_at
 from tests.serving.test_openapi import EXAMPLES
 
 JSON = {"content-type": "application/json"}

@@ -12,10 +12,10 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
 from clozeline.serving import wire
-from clozeline.serving.access import SECURITY_HEADERS
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.service import Capacity, Service
+from clozeline.serving.edge.access import SECURITY_HEADERS
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
 from tests.serving.conftest import connection
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]

@@ -16,7 +16,7 @@ from clozeline.serving import DEFAULT_TIMEOUT_SECONDS, KEYS_VARIABLE
 from clozeline.serving.scheduling.admission import MAX_WAITING_TOKENS
 
 if TYPE_CHECKING:
-    from clozeline.serving.catalogue import Catalogue
+    from clozeline.serving.models.catalogue import Catalogue
 
 QueueTokensOption = Annotated[
     int,
@@ -90,11 +90,11 @@ def serve(
     longest x-timeout-ms of a client (600 s at most), and 70 s. A second Ctrl+C answers with 503; the exit code is 130.
     """
     from clozeline.machine.cores import available_cores
-    from clozeline.serving.access import ApiKeys
+    from clozeline.serving.edge.access import ApiKeys
+    from clozeline.serving.models.service import Capacity
+    from clozeline.serving.models.sources import default_sources, parse_sources
     from clozeline.serving.scheduling.admission import Admission
     from clozeline.serving.server import Settings, run
-    from clozeline.serving.service import Capacity
-    from clozeline.serving.sources import default_sources, parse_sources
 
     _tell_when()
     sources = parse_sources(models) if models else default_sources()
@@ -114,7 +114,7 @@ def serve(
 def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
     """Say what is served, where, and how to try it; `key`: what a shell puts in the place of one that is asked for."""
     from clozeline.serving import openapi
-    from clozeline.serving.catalogue import ROUTES
+    from clozeline.serving.models.catalogue import ROUTES
 
     examples = {
         "/fill-mask": openapi.FILL_MASK_EXAMPLES,

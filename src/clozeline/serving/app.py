@@ -12,13 +12,14 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp
 
 from clozeline.serving import playground, routes, span_routes, status_routes, zero_shot
-from clozeline.serving.access import OPEN_PATHS, Access, ApiKeys
-from clozeline.serving.body_limit import BodyBounds, BodyLimit
 from clozeline.serving.direct import Direct
-from clozeline.serving.faults import Faults
-from clozeline.serving.handlers import add_handlers
+from clozeline.serving.edge.access import OPEN_PATHS, Access, ApiKeys
+from clozeline.serving.edge.body_limit import BodyBounds, BodyLimit
+from clozeline.serving.edge.faults import Faults
+from clozeline.serving.edge.handlers import add_handlers
+from clozeline.serving.edge.request_log import RequestLog
 from clozeline.serving.head_requests import HeadRequests
-from clozeline.serving.model_prefix import ModelPrefix
+from clozeline.serving.models.service import Service
 from clozeline.serving.openapi import DESCRIPTION, ask_for_keys
 from clozeline.serving.protocols import (
     embeddings_inference,
@@ -29,10 +30,9 @@ from clozeline.serving.protocols import (
     rerank,
     tokens,
 )
-from clozeline.serving.request_log import RequestLog
+from clozeline.serving.protocols.model_prefix import ModelPrefix
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.served_document import served_document
-from clozeline.serving.service import Service
 
 _DOCS_HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "

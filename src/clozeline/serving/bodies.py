@@ -13,10 +13,10 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import Headers
 
 from clozeline.serving import schemas
-from clozeline.serving.asking import TIMES
 from clozeline.serving.errors import problem
-from clozeline.serving.model_prefix import asked_path
-from clozeline.serving.service import service_of
+from clozeline.serving.models.service import service_of
+from clozeline.serving.protocols.model_prefix import asked_path
+from clozeline.serving.scheduling.asking import TIMES
 
 _JSON_TYPE = re.compile(r"application/(.+\+)?json")
 _UTF_8 = ("utf-8", "utf8")

@@ -18,8 +18,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from clozeline.serving.answer_cache import AnswerCache
-from clozeline.serving.body_limit import replaying
+from clozeline.serving.edge.body_limit import replaying
+from clozeline.serving.models.answer_cache import AnswerCache
 
 _TAKEN = {"request", "body", "timeout_milliseconds"}
 """What a function takes that can be called from here; the last has a default."""

@@ -5,8 +5,8 @@ from typing import Any
 
 from fastapi.openapi.models import Example
 
-from clozeline.serving.dialects import HOUSE, Dialect
 from clozeline.serving.errors import ErrorEnvelope
+from clozeline.serving.protocols.dialects import HOUSE, Dialect
 
 DESCRIPTION = """Your own encoder, answering on an ordinary CPU.
 

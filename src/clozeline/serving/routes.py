@@ -9,13 +9,13 @@ from clozeline.inference.classifier import Classifier, LabelScore
 from clozeline.inference.tokenization import Given, each_text
 from clozeline.serving import schemas
 from clozeline.serving.bodies import JsonRoute
-from clozeline.serving.dialects import HUGGING_FACE
 from clozeline.serving.errors import problem
 from clozeline.serving.masks import filling
-from clozeline.serving.model_prefix import wanted_model
+from clozeline.serving.models.service import service_of
 from clozeline.serving.openapi import CLASSIFY_EXAMPLES, EMBED_EXAMPLES, FILL_MASK_EXAMPLES, answered
+from clozeline.serving.protocols.dialects import HUGGING_FACE
+from clozeline.serving.protocols.model_prefix import wanted_model
 from clozeline.serving.responses import JsonResponse
-from clozeline.serving.service import service_of
 from clozeline.serving.vectors import check_dimensions, encoded
 
 router = APIRouter(route_class=JsonRoute)

@@ -9,8 +9,8 @@ from clozeline.inference.answerer import Answerer
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.tagger import Tagger
-from clozeline.serving.catalogue import ANY, TENSORS, Catalogue, routes_of
-from clozeline.serving.loading import LoadedModel
+from clozeline.serving.models.catalogue import ANY, TENSORS, Catalogue, routes_of
+from clozeline.serving.models.loading import LoadedModel
 
 _VERSION = "/versions/{version}"
 

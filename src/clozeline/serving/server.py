@@ -18,15 +18,15 @@ from starlette.types import ASGIApp
 
 from clozeline.errors import ParamsError, TransientError
 from clozeline.inference.manifest import Precision
-from clozeline.serving.access import ApiKeys
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.edge.access import ApiKeys
 from clozeline.serving.limits import MAX_BODY_SECONDS
-from clozeline.serving.loading import open_source
-from clozeline.serving.service import Capacity, Service
-from clozeline.serving.sources import ModelSource
-from clozeline.serving.tracing import tracing
-from clozeline.serving.watching import AliasWatcher
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.models.sources import ModelSource
+from clozeline.serving.models.watching import AliasWatcher
+from clozeline.serving.observe.tracing import tracing
 from clozeline.serving.wire import JsonHttpProtocol
 
 _LOG = logging.getLogger(__name__)

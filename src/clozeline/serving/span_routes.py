@@ -6,11 +6,11 @@ from fastapi import APIRouter, Body, Request, Response
 
 from clozeline.serving import schemas, span_schemas
 from clozeline.serving.bodies import JsonRoute
-from clozeline.serving.model_prefix import wanted_model
+from clozeline.serving.models.service import service_of
 from clozeline.serving.openapi import ANSWER_EXAMPLES, TAG_EXAMPLES, answered
+from clozeline.serving.protocols.model_prefix import wanted_model
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.routes import texts_of
-from clozeline.serving.service import service_of
 
 router = APIRouter(route_class=JsonRoute)
 

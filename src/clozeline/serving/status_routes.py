@@ -5,14 +5,14 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import PlainTextResponse
 
 from clozeline.serving import schemas
-from clozeline.serving.catalogue import routes_of
-from clozeline.serving.dialects import refusal
 from clozeline.serving.errors import ErrorEnvelope
-from clozeline.serving.loading import LoadedModel
+from clozeline.serving.models.catalogue import routes_of
+from clozeline.serving.models.loading import LoadedModel
+from clozeline.serving.models.service import service_of
 from clozeline.serving.openapi import NOT_READY, Responses, beside_text, not_ready
+from clozeline.serving.protocols.dialects import refusal
 from clozeline.serving.refusals import worker_fault
 from clozeline.serving.responses import JsonResponse
-from clozeline.serving.service import service_of
 
 router = APIRouter()
 

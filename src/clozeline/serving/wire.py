@@ -7,11 +7,11 @@ from typing import cast
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
-from clozeline.serving.access import SECURITY_HEADERS
-from clozeline.serving.dialects import refusal
+from clozeline.serving.edge.access import SECURITY_HEADERS
 from clozeline.serving.errors import ApiError
+from clozeline.serving.observe.told import LISTENER
+from clozeline.serving.protocols.dialects import refusal
 from clozeline.serving.refusals import head_too_large, not_http
-from clozeline.serving.told import LISTENER
 
 MAX_HEAD_BYTES = 64 * 2**10
 """Request line and headers, beside what came with their first bytes. The parser itself would keep any number."""

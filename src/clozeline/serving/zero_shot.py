@@ -11,14 +11,14 @@ from clozeline.inference.encoder import Encoder
 from clozeline.inference.zero_shot import ONE_BLANK, TEMPLATE, choosing_by_cloze, choosing_by_entailment, chosen
 from clozeline.serving import schemas
 from clozeline.serving.bodies import JsonRoute
-from clozeline.serving.catalogue import ServedModel
-from clozeline.serving.dialects import HUGGING_FACE
 from clozeline.serving.errors import problem
 from clozeline.serving.limits import MAX_TOP_K
-from clozeline.serving.model_prefix import wanted_model
+from clozeline.serving.models.catalogue import ServedModel
+from clozeline.serving.models.service import Service, service_of
 from clozeline.serving.openapi import answered
+from clozeline.serving.protocols.dialects import HUGGING_FACE
+from clozeline.serving.protocols.model_prefix import wanted_model
 from clozeline.serving.responses import JsonResponse
-from clozeline.serving.service import Service, service_of
 
 router = APIRouter(route_class=JsonRoute)
 

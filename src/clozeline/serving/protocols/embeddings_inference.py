@@ -13,13 +13,13 @@ from clozeline.inference.manifest import Task
 from clozeline.inference.tokenization import Given, each_text
 from clozeline.serving import schemas
 from clozeline.serving.bodies import JsonRoute
-from clozeline.serving.dialects import HUGGING_FACE
 from clozeline.serving.limits import MAX_TEXTS
-from clozeline.serving.loading import LoadedModel
-from clozeline.serving.model_prefix import wanted_model
+from clozeline.serving.models.loading import LoadedModel
+from clozeline.serving.models.service import service_of
 from clozeline.serving.openapi import answered, not_ready
+from clozeline.serving.protocols.dialects import HUGGING_FACE
+from clozeline.serving.protocols.model_prefix import wanted_model
 from clozeline.serving.responses import JsonResponse
-from clozeline.serving.service import service_of
 from clozeline.serving.vectors import similarities
 
 router = APIRouter(route_class=JsonRoute, tags=["text-embeddings-inference"])

@@ -9,7 +9,6 @@ from fastapi import APIRouter, Body, Request, Response
 
 from clozeline.serving import routes, schemas, span_routes, span_schemas
 from clozeline.serving.bodies import JsonRoute
-from clozeline.serving.dialects import HUGGING_FACE
 from clozeline.serving.openapi import (
     ANSWER_EXAMPLES,
     CLASSIFY_EXAMPLES,
@@ -19,6 +18,7 @@ from clozeline.serving.openapi import (
     answered,
 )
 from clozeline.serving.protocols import embeddings_inference
+from clozeline.serving.protocols.dialects import HUGGING_FACE
 from clozeline.serving.protocols.embeddings_inference import SIMILARITY_EXAMPLES, SimilarityRequest
 
 router = APIRouter(prefix="/pipeline", route_class=JsonRoute, tags=["Hugging Face"])

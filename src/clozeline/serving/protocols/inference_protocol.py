@@ -15,12 +15,12 @@ from fastapi import APIRouter, Body, Path, Request, Response
 
 from clozeline.inference.manifest import Manifest, Task
 from clozeline.serving import schemas, status_routes
-from clozeline.serving.catalogue import no_such_model
-from clozeline.serving.dialects import INFERENCE_PROTOCOL
-from clozeline.serving.loading import LoadedModel
-from clozeline.serving.model_prefix import wanted_model
+from clozeline.serving.models.catalogue import no_such_model
+from clozeline.serving.models.loading import LoadedModel
+from clozeline.serving.models.service import service_of
 from clozeline.serving.openapi import answered, not_ready
 from clozeline.serving.protocols import tensors
+from clozeline.serving.protocols.dialects import INFERENCE_PROTOCOL
 from clozeline.serving.protocols.infer_parameters import check_parameters
 from clozeline.serving.protocols.infer_schemas import (
     EXAMPLES,
@@ -31,6 +31,7 @@ from clozeline.serving.protocols.infer_schemas import (
     ServerMetadata,
     TensorMetadata,
 )
+from clozeline.serving.protocols.model_prefix import wanted_model
 from clozeline.serving.protocols.named_outputs import (
     DATATYPES,
     OUTPUTS,
@@ -45,7 +46,6 @@ from clozeline.serving.protocols.named_outputs import (
 )
 from clozeline.serving.protocols.span_outputs import found_answers, found_entities
 from clozeline.serving.responses import JsonResponse
-from clozeline.serving.service import service_of
 
 router = APIRouter(prefix="/v2", route_class=tensors.TensorRoute, tags=["Open Inference Protocol"])
 

@@ -21,14 +21,14 @@ from clozeline.inference.spans import SpanSearch
 from clozeline.inference.tokenization import Given, each_text
 from clozeline.serving import schemas, span_schemas, status_routes
 from clozeline.serving.bodies import JsonRoute
-from clozeline.serving.dialects import MLFLOW
 from clozeline.serving.masks import filling
-from clozeline.serving.model_prefix import wanted_model
+from clozeline.serving.models.service import Service, service_of
 from clozeline.serving.openapi import NOT_READY, answered, beside_text, not_ready
 from clozeline.serving.protocols.dataframes import DataframeSplit, Sent
+from clozeline.serving.protocols.dialects import MLFLOW
+from clozeline.serving.protocols.model_prefix import wanted_model
 from clozeline.serving.protocols.span_outputs import check_answer_size
 from clozeline.serving.responses import JsonResponse
-from clozeline.serving.service import Service, service_of
 
 router = APIRouter(route_class=JsonRoute, tags=["MLflow"])
 

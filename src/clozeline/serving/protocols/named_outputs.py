@@ -17,10 +17,10 @@ from clozeline.inference.question import AnyQuestion, Question
 from clozeline.inference.tokenization import Given
 from clozeline.serving.errors import problem
 from clozeline.serving.masks import filling
+from clozeline.serving.models.service import Service
 from clozeline.serving.protocols.infer_parameters import InferParameters
 from clozeline.serving.protocols.tensors import Datatype, InputName, Values
 from clozeline.serving.schemas import RequestBody
-from clozeline.serving.service import Service
 
 OutputName = Literal["embedding", "token", "score", "label", "entities", "answer", "start", "end"]
 _INPUTS: Mapping[Task, tuple[InputName, ...]] = MappingProxyType(

@@ -8,10 +8,11 @@ from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
 from clozeline.serving.bodies import JsonRoute
-from clozeline.serving.dialects import OPENAI
-from clozeline.serving.loading import LoadedModel
-from clozeline.serving.model_prefix import wanted_model
+from clozeline.serving.models.loading import LoadedModel
+from clozeline.serving.models.service import service_of
 from clozeline.serving.openapi import answered, not_ready
+from clozeline.serving.protocols.dialects import OPENAI
+from clozeline.serving.protocols.model_prefix import wanted_model
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.routes import texts_of
 from clozeline.serving.schemas import (
@@ -25,7 +26,6 @@ from clozeline.serving.schemas import (
     Truncate,
     inputs_kind,
 )
-from clozeline.serving.service import service_of
 from clozeline.serving.vectors import EncodingFormat, check_dimensions, encoded
 
 router = APIRouter(prefix="/v1", route_class=JsonRoute, tags=["OpenAI"])

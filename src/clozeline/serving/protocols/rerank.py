@@ -11,12 +11,12 @@ from pydantic import BaseModel, Field
 
 from clozeline.serving import schemas
 from clozeline.serving.bodies import JsonRoute
-from clozeline.serving.catalogue import RERANK
-from clozeline.serving.dialects import HUGGING_FACE
-from clozeline.serving.model_prefix import wanted_model
+from clozeline.serving.models.catalogue import RERANK
+from clozeline.serving.models.service import service_of
 from clozeline.serving.openapi import answered
+from clozeline.serving.protocols.dialects import HUGGING_FACE
+from clozeline.serving.protocols.model_prefix import wanted_model
 from clozeline.serving.responses import JsonResponse
-from clozeline.serving.service import service_of
 
 router = APIRouter(route_class=JsonRoute, tags=["text-embeddings-inference"])
 

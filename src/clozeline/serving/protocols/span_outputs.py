@@ -11,8 +11,8 @@ import orjson
 from clozeline.inference.answerer import Answer
 from clozeline.serving.errors import problem
 from clozeline.serving.limits import MAX_ANSWER_CHARACTERS
+from clozeline.serving.models.service import Service
 from clozeline.serving.protocols.named_outputs import Answered, Asked, pairs_of
-from clozeline.serving.service import Service
 
 _NONE = Answer("", 0.0, 0, 0)
 """Where a context has fewer answers than another of the same request."""

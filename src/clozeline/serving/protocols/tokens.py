@@ -8,15 +8,15 @@ from pydantic import BaseModel, Discriminator, Field, Tag
 
 from clozeline.inference.manifest import Manifest
 from clozeline.serving.bodies import JsonRoute
-from clozeline.serving.dialects import HUGGING_FACE
 from clozeline.serving.errors import problem
 from clozeline.serving.limits import MAX_TEXTS
-from clozeline.serving.model_prefix import wanted_model
+from clozeline.serving.models.service import service_of
 from clozeline.serving.openapi import answered
+from clozeline.serving.protocols.dialects import HUGGING_FACE
+from clozeline.serving.protocols.model_prefix import wanted_model
 from clozeline.serving.responses import JsonResponse
 from clozeline.serving.routes import texts_of
 from clozeline.serving.schemas import FLAT_TAG, NESTED_TAG, Inputs, ModelName, PromptName, RequestBody, nesting
-from clozeline.serving.service import service_of
 
 router = APIRouter(route_class=JsonRoute, tags=["text-embeddings-inference"])
 

@@ -6,7 +6,7 @@ from clozeline.inference.latency import compare
 from clozeline.inference.manifest import Manifest, Precision
 from clozeline.inference.open_model import OpenModel
 from clozeline.machine.processor import processor
-from clozeline.serving.sources import FetchedModel
+from clozeline.serving.models.sources import FetchedModel
 
 MIN_INT8_SPEEDUP = 0.9
 """fp32's time over INT8's, of one text or of a few; nearer to 1, so short a measurement tells nothing apart."""

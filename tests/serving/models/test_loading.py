@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from clozeline.inference.manifest import FILES
-from clozeline.serving.loading import room_bytes
+from clozeline.serving.models.loading import room_bytes
 from tests.tiny_packages import write_large_embedder
 
 MEASURED = """
@@ -14,8 +14,8 @@ import gc, re, sys
 from pathlib import Path
 
 import clozeline.serving.server, onnxruntime, tokenizers  # what has to be there for any model
-from clozeline.serving import loading
-from clozeline.serving.sources import ModelSource
+from clozeline.serving.models import loading
+from clozeline.serving.models.sources import ModelSource
 
 def kilobytes(name):
     return int(re.search(rf"^{name}:\\s+(\\d+)", Path("/proc/self/status").read_text(), re.MULTILINE)[1])

@@ -12,9 +12,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.errors import ParamsError
 from clozeline.serving import HEALTH_PATHS, KEYS_VARIABLE
-from clozeline.serving.dialects import refusal
+from clozeline.serving.models.service import Service
+from clozeline.serving.protocols.dialects import refusal
 from clozeline.serving.refusals import no_key, not_ready
-from clozeline.serving.service import Service
 
 _MIN_CHARACTERS = 16
 OPEN_PATHS = HEALTH_PATHS | {"/", "/docs", "/openapi.json"}

@@ -4,8 +4,8 @@ from typing import Protocol
 
 from starlette.types import ASGIApp
 
-from clozeline.serving.catalogue import Identity
-from clozeline.serving.moments import Moments
+from clozeline.serving.models.catalogue import Identity
+from clozeline.serving.observe.moments import Moments
 
 
 class Tracing(Protocol):
@@ -37,6 +37,6 @@ def tracing(is_on: bool) -> Tracing:
     """OpenTelemetry, whose SDK is not even imported unless it is on."""
     if not is_on:
         return NoTracing()
-    from clozeline.serving.spans import Spans
+    from clozeline.serving.observe.spans import Spans
 
     return Spans.to_collector()

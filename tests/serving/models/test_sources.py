@@ -10,8 +10,8 @@ from clozeline import registry
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.machine.processor import processor
 from clozeline.registry import FetchedPackage
-from clozeline.serving.loading import open_source
-from clozeline.serving.sources import ModelSource, default_for, default_sources, parse_sources
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.sources import ModelSource, default_for, default_sources, parse_sources
 from tests.tiny_packages import write_classifier, write_encoder
 
 

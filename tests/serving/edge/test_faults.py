@@ -8,10 +8,10 @@ import pytest
 from starlette.types import ASGIApp
 
 from clozeline.inference.encoder import Encoder
-from clozeline.serving.access import SECURITY_HEADERS
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.service import Capacity, Service
+from clozeline.serving.edge.access import SECURITY_HEADERS
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 

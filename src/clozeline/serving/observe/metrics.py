@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import AnyQuestion
-from clozeline.serving.catalogue import Identity, ServedModel
+from clozeline.serving.models.catalogue import Identity, ServedModel
 from clozeline.serving.scheduling.work import MicroBatch
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)

@@ -6,11 +6,11 @@ import httpx
 import pytest
 
 from clozeline.serving.app import create_app
-from clozeline.serving.asking import TIMES
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.service import Capacity, Service
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.scheduling.asking import TIMES
 from tests.serving.conftest import run_app
-from tests.serving.test_metrics import counted
+from tests.serving.observe.test_metrics import counted
 
 BODY = b'{"inputs": "the list"}'
 JSON = {"content-type": "application/json"}

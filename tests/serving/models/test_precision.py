@@ -13,9 +13,9 @@ from clozeline.inference.manifest import FILES, Precision
 from clozeline.inference.open_model import OpenModel
 from clozeline.machine.processor import processor
 from clozeline.registry import FetchedPackage
-from clozeline.serving import loading, precision
-from clozeline.serving.loading import open_source
-from clozeline.serving.sources import ModelSource
+from clozeline.serving.models import loading, precision
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.sources import ModelSource
 from clozeline.serving.status_routes import card
 from tests.tiny_packages import write_encoder
 

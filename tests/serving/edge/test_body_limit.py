@@ -10,9 +10,9 @@ import pytest
 from starlette.types import ASGIApp
 
 from clozeline.serving.app import create_app
-from clozeline.serving.body_limit import BodyBounds
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.service import Capacity, Service
+from clozeline.serving.edge.body_limit import BodyBounds
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
 from tests.serving.conftest import connection, wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]

@@ -19,13 +19,13 @@ from clozeline.inference.encoder import Encoder
 from clozeline.inference.question import Rows
 from clozeline.inference.tokenization import TokenizedText
 from clozeline.registry import FetchedPackage
-from clozeline.serving import loading, watching
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.loading import open_source
-from clozeline.serving.service import Capacity, Service
-from clozeline.serving.sources import ModelSource
-from clozeline.serving.watching import AliasWatcher
+from clozeline.serving.models import loading, watching
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.models.sources import ModelSource
+from clozeline.serving.models.watching import AliasWatcher
 from tests.serving.conftest import wait_until
 from tests.tiny_packages import write_classifier, write_encoder
 

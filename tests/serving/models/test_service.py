@@ -16,11 +16,11 @@ from starlette.types import ASGIApp
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.question import Rows
 from clozeline.inference.tokenization import TokenizedText
-from clozeline.serving import waiting
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.scheduling import waiting
 from clozeline.serving.scheduling.admission import Admission
-from clozeline.serving.service import Capacity, Service
 from tests.serving.conftest import connection, wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
@@ -275,7 +275,7 @@ def test_the_log_tells_each_request_and_nothing_that_a_client_wrote(
         client.post("/secret", json={"inputs": "secret"})
         client.post("/fill-mask", json={"inputs": "secret"})
         client.get("/health/ready")
-    lines = [record.getMessage() for record in caplog.records if record.name == "clozeline.serving.request_log"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "clozeline.serving.edge.request_log"]
     assert [line.rsplit(" ", 2)[0] for line in lines] == [
         "POST /embed 200",
         "POST (no route) 404",

@@ -10,9 +10,9 @@ from clozeline.errors import ArtifactError
 from clozeline.inference.manifest import Precision
 from clozeline.machine.heap import give_back_freed
 from clozeline.serving.caught import Caught
-from clozeline.serving.loading import LoadedModel, open_source
-from clozeline.serving.service import Service
-from clozeline.serving.sources import ModelSource
+from clozeline.serving.models.loading import LoadedModel, open_source
+from clozeline.serving.models.service import Service
+from clozeline.serving.models.sources import ModelSource
 
 _LOG = logging.getLogger(__name__)
 _MAX_LOOKS_LEFT_OUT = 30

@@ -20,14 +20,14 @@ from clozeline.inference.errors import (
     TextError,
     TextTooLongError,
 )
-from clozeline.serving.dialects import refusal
 from clozeline.serving.errors import ApiError, problem, shortened, written
 from clozeline.serving.head_requests import answered_methods
-from clozeline.serving.model_prefix import asked_path
+from clozeline.serving.observe.told import told_route
+from clozeline.serving.protocols.dialects import refusal
+from clozeline.serving.protocols.model_prefix import asked_path
 from clozeline.serving.refusals import internal_error
 from clozeline.serving.schemas import TAGS
 from clozeline.serving.text_places import place_of
-from clozeline.serving.told import told_route
 
 _EXPECTED = {
     "string_pattern_mismatch": "text with at least one visible character and no NUL",

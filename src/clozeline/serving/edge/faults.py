@@ -5,7 +5,7 @@ import logging
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.serving.caught import Caught
-from clozeline.serving.dialects import refusal
+from clozeline.serving.protocols.dialects import refusal
 from clozeline.serving.refusals import internal_error
 
 _LOG = logging.getLogger(__name__)

@@ -11,12 +11,12 @@ from huggingface_hub import InferenceClient
 from openai import OpenAI
 from starlette.types import ASGIApp
 
-from clozeline.serving.access import ApiKeys
 from clozeline.serving.app import create_app, direct
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.loading import open_source
-from clozeline.serving.service import Capacity, Service
-from clozeline.serving.sources import parse_sources
+from clozeline.serving.edge.access import ApiKeys
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.models.sources import parse_sources
 from tests.serving.conftest import run_app
 from tests.serving.test_direct import PLAIN, nothing
 from tests.serving.test_openapi import EXAMPLES, asked

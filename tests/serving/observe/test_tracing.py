@@ -23,10 +23,10 @@ from starlette.types import ASGIApp
 from clozeline.errors import ParamsError
 from clozeline.inference.encoder import Encoder
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.collector import CollectorExporter, told
-from clozeline.serving.service import Capacity, Service
-from clozeline.serving.spans import Spans
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.observe.collector import CollectorExporter, told
+from clozeline.serving.observe.spans import Spans
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -176,7 +176,7 @@ def test_an_address_of_another_protocol_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 def test_without_being_asked_for_its_sdk_is_not_even_imported() -> None:
-    code = "import sys; import clozeline.serving.server; from clozeline.serving.tracing import tracing; "
+    code = "import sys; import clozeline.serving.server; from clozeline.serving.observe.tracing import tracing; "
     code += "tracing(False); print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said == "[]\n"

@@ -6,18 +6,18 @@ from typing import Literal
 from fastapi import Request
 
 from clozeline.serving import DEFAULT_TIMEOUT_SECONDS
-from clozeline.serving.answer_cache import AnswerCache
-from clozeline.serving.asking import Asking, deliver
-from clozeline.serving.catalogue import Catalogue
 from clozeline.serving.errors import ApiError
-from clozeline.serving.loading import LoadedModel
-from clozeline.serving.metrics import Metrics
+from clozeline.serving.models.answer_cache import AnswerCache
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.loading import LoadedModel
+from clozeline.serving.observe.metrics import Metrics
+from clozeline.serving.observe.tracing import NoTracing, Tracing
 from clozeline.serving.refusals import not_ready
 from clozeline.serving.scheduling.admission import Admission
+from clozeline.serving.scheduling.asking import Asking, deliver
 from clozeline.serving.scheduling.scheduler import Scheduler
 from clozeline.serving.scheduling.window import BATCH_TOKENS
 from clozeline.serving.scheduling.workers import Workers
-from clozeline.serving.tracing import NoTracing, Tracing
 
 Phase = Literal["loading", "ready", "stopping"]
 

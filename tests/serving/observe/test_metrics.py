@@ -9,11 +9,11 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.types import ASGIApp
 
-from clozeline.serving.access import ApiKeys
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.edge.access import ApiKeys
 from clozeline.serving.limits import MAX_BODY_BYTES
-from clozeline.serving.service import Capacity, Service
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
 from tests.serving.conftest import connection, wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]

@@ -10,15 +10,15 @@ from fastapi import Request
 
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import AnyQuestion, Question
-from clozeline.serving.catalogue import ServedModel
-from clozeline.serving.metrics import Metrics
-from clozeline.serving.moments import Moments
+from clozeline.serving.models.catalogue import ServedModel
+from clozeline.serving.observe.metrics import Metrics
+from clozeline.serving.observe.moments import Moments
+from clozeline.serving.observe.tracing import Tracing
 from clozeline.serving.refusals import client_left, deadline_passed, not_ready, overloaded
 from clozeline.serving.scheduling.scheduler import DeadlineError, OverloadedError, Scheduler
+from clozeline.serving.scheduling.tokenizing import TokenizerThread
+from clozeline.serving.scheduling.waiting import outcome
 from clozeline.serving.scheduling.work import Lane, Ticket
-from clozeline.serving.tokenizing import TokenizerThread
-from clozeline.serving.tracing import Tracing
-from clozeline.serving.waiting import outcome
 
 Answer = TypeVar("Answer")
 Made = TypeVar("Made")

@@ -8,8 +8,8 @@ from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.serving import HEALTH_PATHS
-from clozeline.serving.service import Service
-from clozeline.serving.told import told_method, told_route, told_status
+from clozeline.serving.models.service import Service
+from clozeline.serving.observe.told import told_method, told_route, told_status
 
 _LOG = logging.getLogger(__name__)
 _QUIET = HEALTH_PATHS | {"/metrics"}

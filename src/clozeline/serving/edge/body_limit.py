@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from clozeline.serving.dialects import refusal
 from clozeline.serving.errors import ApiError
 from clozeline.serving.limits import MAX_BODY_BYTES, MAX_BODY_SECONDS
+from clozeline.serving.models.service import Service
+from clozeline.serving.protocols.dialects import refusal
 from clozeline.serving.refusals import bodies_full, body_too_large, body_too_slow
-from clozeline.serving.service import Service
 
 _DRAINED_TIMES = 16
 """Of a body that is too large, so many times what may be is read and thrown away: a client that is still sending would

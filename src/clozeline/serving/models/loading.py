@@ -9,9 +9,9 @@ from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 from clozeline.machine.free_memory import free_memory_bytes
 from clozeline.machine.heap import give_back_freed
-from clozeline.serving.catalogue import Identity, ServedModel
-from clozeline.serving.precision import Choice, choice, timed, untimed
-from clozeline.serving.sources import ModelSource, fetched
+from clozeline.serving.models.catalogue import Identity, ServedModel
+from clozeline.serving.models.precision import Choice, choice, timed, untimed
+from clozeline.serving.models.sources import ModelSource, fetched
 
 _LOG = logging.getLogger(__name__)
 _COPIES = 1.75

@@ -7,11 +7,11 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from clozeline.serving.access import ApiKeys
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.edge.access import ApiKeys
 from clozeline.serving.limits import MAX_BODY_BYTES
-from clozeline.serving.service import Capacity, Service
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 HOUSE = {"error": {"code", "message", "param", "given", "expected", "do"}}
