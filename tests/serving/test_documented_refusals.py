@@ -10,7 +10,7 @@ import pytest
 
 from clozeline.serving.app import create_app
 from clozeline.serving.edge.access import OPEN_PATHS, ApiKeys
-from clozeline.serving.limits import MAX_BODY_BYTES
+from clozeline.serving.edge.body_limit import MAX_BODY_BYTES
 from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.service import Capacity, Service
 from tests.serving.conftest import run_app

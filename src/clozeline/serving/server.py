@@ -20,7 +20,7 @@ from clozeline.errors import ParamsError, TransientError
 from clozeline.inference.manifest import Precision
 from clozeline.serving.app import create_app
 from clozeline.serving.edge.access import ApiKeys
-from clozeline.serving.limits import MAX_BODY_SECONDS
+from clozeline.serving.edge.body_limit import MAX_BODY_SECONDS
 from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.service import Capacity, Service

@@ -8,10 +8,10 @@ from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from clozeline.serving.edge.access import SECURITY_HEADERS
+from clozeline.serving.edge.refusals import head_too_large, not_http
 from clozeline.serving.errors import ApiError
 from clozeline.serving.observe.told import LISTENER
-from clozeline.serving.protocols.dialects import refusal
-from clozeline.serving.refusals import head_too_large, not_http
+from clozeline.serving.protocols.dialects import HOUSE_WORDS
 
 MAX_HEAD_BYTES = 64 * 2**10
 """Request line and headers, beside what came with their first bytes. The parser itself would keep any number."""
@@ -86,7 +86,7 @@ class JsonHttpProtocol(HttpToolsProtocol):
             self._head_timer = None
 
     def _refuse(self, error: ApiError) -> None:
-        answer = refusal(error, "")
+        answer = HOUSE_WORDS.refusal(error)
         headers = [*answer.raw_headers, *((name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items())]
         lines = [STATUS_LINE[answer.status_code], *(b"%s: %s\r\n" % header for header in headers), b"\r\n"]
         self.transport.write(b"".join(lines) + bytes(answer.body))

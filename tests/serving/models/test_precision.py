@@ -16,7 +16,7 @@ from clozeline.registry import FetchedPackage
 from clozeline.serving.models import loading, precision
 from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.sources import ModelSource
-from clozeline.serving.status_routes import card
+from clozeline.serving.protocols.house.status import card
 from tests.tiny_packages import write_encoder
 
 SOURCE = ModelSource("encoder", "models:/clozeline-encoder@champion")

@@ -13,8 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import StatusCode
@@ -180,16 +179,3 @@ def test_without_being_asked_for_its_sdk_is_not_even_imported() -> None:
     code += "tracing(False); print([name for name in sys.modules if name.startswith('opentelemetry.sdk')])"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert said == "[]\n"
-
-
-def test_the_spans_of_fastapi_which_hold_what_clients_wrote_stay_off(
-    serving: Server, catalogue: Catalogue, memory: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    provider = TracerProvider(shutdown_on_exit=False)
-    provider.add_span_processor(SimpleSpanProcessor(memory))
-    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
-    service = Service(Capacity(num_workers=1))
-    service.open(catalogue)
-    with serving(create_app(service)) as client:
-        client.post("/embed?text=secret", json={"inputs": "a"})
-    assert memory.get_finished_spans() == ()

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 
 from clozeline.serving.app import create_app
 from clozeline.serving.edge.access import ApiKeys
-from clozeline.serving.limits import MAX_BODY_BYTES
+from clozeline.serving.edge.body_limit import MAX_BODY_BYTES
 from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.service import Capacity, Service
 

@@ -11,14 +11,13 @@ from huggingface_hub import InferenceClient
 from openai import OpenAI
 from starlette.types import ASGIApp
 
-from clozeline.serving.app import create_app, direct
+from clozeline.serving.app import create_app
 from clozeline.serving.edge.access import ApiKeys
 from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.service import Capacity, Service
 from clozeline.serving.models.sources import parse_sources
 from tests.serving.conftest import run_app
-from tests.serving.test_direct import PLAIN, nothing
 from tests.serving.test_openapi import EXAMPLES, asked
 from tests.tiny_packages import TOPICS, write_embedder
 
@@ -144,16 +143,6 @@ def test_an_answer_that_is_kept_is_that_of_its_model(serving: Serving, twice: Ca
         answers = [client.post(f"{prefix}/predict", json=body) for prefix in ("", "/models/topics", "/models/topics")]
     assert [answer.headers["x-model"] for answer in answers] == ["library", "topics", "topics"]
     assert [answer.headers.get("x-cache") for answer in answers] == [None, None, "hit"]
-
-
-def test_it_is_the_short_way_too(serving: Serving, twice: Catalogue) -> None:
-    service = Service(Capacity(num_workers=1))
-    service.open(twice)
-    app = create_app(service)
-    app.router.middleware_stack = direct(nothing, service)
-    with serving(app) as client:
-        answer = client.post("/models/embedder/embed", content=b'{"inputs": "a"}', headers=PLAIN)
-    assert (answer.status_code, answer.headers["x-model"]) == (200, "embedder")
 
 
 @pytest.mark.parametrize("path", sorted({path for path, _, _ in EXAMPLES}))

@@ -12,9 +12,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.errors import ParamsError
 from clozeline.serving import HEALTH_PATHS, KEYS_VARIABLE
+from clozeline.serving.edge.refusals import no_key
+from clozeline.serving.errors import not_ready
 from clozeline.serving.models.service import Service
 from clozeline.serving.protocols.dialects import refusal
-from clozeline.serving.refusals import no_key, not_ready
 
 _MIN_CHARACTERS = 16
 OPEN_PATHS = HEALTH_PATHS | {"/", "/docs", "/openapi.json"}
@@ -121,12 +122,12 @@ class Access:
         path = scope["path"]
         if self._service.phase == "stopping" and path not in _WHILE_STOPPING:
             self._service.metrics.rejected("stopping")
-            return refusal(not_ready("stopping", hang_up=True), path)
+            return refusal(not_ready("stopping", hang_up=True), scope)
         if self._keys.digests and path not in OPEN_PATHS:
             headers = Headers(scope=scope)
             if not self._keys.let_in(headers):
                 self._service.metrics.rejected("no_key")
-                return refusal(no_key("a key that is not one of them" if _given_key(headers) else "no key"), path)
+                return refusal(no_key("a key that is not one of them" if _given_key(headers) else "no key"), scope)
         return self._app
 
 

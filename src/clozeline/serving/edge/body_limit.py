@@ -5,12 +5,14 @@ from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from clozeline.serving.edge.refusals import bodies_full, body_too_large, body_too_slow
 from clozeline.serving.errors import ApiError
-from clozeline.serving.limits import MAX_BODY_BYTES, MAX_BODY_SECONDS
 from clozeline.serving.models.service import Service
 from clozeline.serving.protocols.dialects import refusal
-from clozeline.serving.refusals import bodies_full, body_too_large, body_too_slow
 
+MAX_BODY_BYTES = 2 * 2**20
+MAX_BODY_SECONDS = 60.0
+"""From the head of a request to the end of its body."""
 _DRAINED_TIMES = 16
 """Of a body that is too large, so many times what may be is read and thrown away: a client that is still sending would
 not see an early answer."""
@@ -57,9 +59,9 @@ class BodyLimit:
                 return
             if error:
                 self._metrics.rejected(_REASONS[error.status])
-                await refusal(error, scope["path"])(scope, receive, send)
+                await refusal(error, scope)(scope, receive, send)
                 return
-            await self._app(scope, replaying(b"".join(body.parts), receive), send)
+            await self._app(scope, _replaying(b"".join(body.parts), receive), send)
         finally:
             self._held_bytes -= body.held_bytes
 
@@ -101,8 +103,8 @@ def _asks_first(scope: Scope) -> int:
     return int(declared) if b"expect" in headers and declared.isdigit() else 0
 
 
-def replaying(content: bytes, receive: Receive) -> Receive:
-    """`receive`, and before it a whole body: one that has been read is read again."""
+def _replaying(content: bytes, receive: Receive) -> Receive:
+    """`receive`, and before it the whole body that has been read."""
     replayed = False
 
     async def replay() -> Message:

@@ -3,8 +3,7 @@
 import logging
 import time
 
-from fastapi.routing import iter_route_contexts
-from starlette.routing import BaseRoute, Match
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.serving import HEALTH_PATHS
@@ -38,8 +37,8 @@ class RequestLog:
         try:
             await self._app(scope, receive, noting)
         finally:
-            if "route" not in scope:
-                scope["route"] = _route_at(scope)
+            if "endpoint" not in scope:
+                scope["endpoint"] = _endpoint_at(scope)
             path = told_route(scope)
             level = logging.DEBUG if path in _QUIET else logging.INFO
             seconds = time.perf_counter() - started
@@ -47,7 +46,7 @@ class RequestLog:
             _LOG.log(level, "%s %s %s %.1f ms", told_method(scope), path, status or "gone", 1000 * seconds)
 
 
-def _route_at(scope: Scope) -> BaseRoute | None:
-    """The route at the path of a request that was refused before anybody looked for one, or that is a HEAD."""
-    routes = (context.original_route for context in iter_route_contexts(scope["app"].routes))
-    return next((route for route in routes if route.matches(scope)[0] is not Match.NONE), None)
+def _endpoint_at(scope: Scope) -> object:
+    """Who would have answered a request that was refused before anybody looked for it."""
+    routes: list[Route] = scope["app"].routes
+    return next((route.endpoint for route in routes if route.matches(scope)[0] is not Match.NONE), None)

@@ -1,22 +1,21 @@
 """The models that are served, and which of them answers a request."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from string import punctuation
-from typing import Generic, TypeVar
-from urllib.parse import quote
+from typing import TypeVar
 
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.manifest import Precision, Task
+from clozeline.inference.manifest import Task
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.tagger import Tagger
 from clozeline.inference.zero_shot import can_choose, tells_entailment
 from clozeline.serving.errors import ApiError, problem
+from clozeline.serving.observe.identity import Identity
+from clozeline.serving.scheduling.work import LoadedModel, ServedModel
 
-Model = TypeVar("Model", bound=OpenModel, covariant=True)
+Model = TypeVar("Model", bound=OpenModel)
 
 RERANK = "/rerank"
 LIST = "/models"
@@ -51,49 +50,21 @@ def routes_of(model: OpenModel) -> list[str]:
     return [route for route in ROUTES[model.manifest.task] if route not in not_answered]
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Which model it is that answers."""
-
-    name: str
-    """What clients call it."""
-    source: str
-    """The registry URI or folder that it was loaded from."""
-    version: str
-    sha256: str
-    """Of the graph that answers."""
-    precision: Precision
-    precision_reason: str = ""
-    """Why this graph, of the two."""
-
-    @property
-    def headers(self) -> dict[str, str]:
-        # A folder may have a name that no header can hold.
-        name = quote(self.name, safe=punctuation.replace("%", ""))
-        return {"x-model": name, "x-model-version": self.version, "x-model-sha256": self.sha256}
-
-
-@dataclass(frozen=True, slots=True)
-class ServedModel(Generic[Model]):
-    identity: Identity
-    model: Model
-
-
 class Catalogue:
     """The models by name, in the order they were given: without a name, the first that can answer does."""
 
-    def __init__(self, models: Sequence[ServedModel[OpenModel]]) -> None:
+    def __init__(self, models: Sequence[LoadedModel]) -> None:
         self._models = {served.identity.name: served for served in models}
         assert len(self._models) == len(models), "names are told apart before models are loaded"
         self.num_swaps = 0
 
-    def __iter__(self) -> Iterator[ServedModel[OpenModel]]:
+    def __iter__(self) -> Iterator[LoadedModel]:
         return iter(list(self._models.values()))
 
-    def named(self, name: str) -> ServedModel[OpenModel]:
+    def named(self, name: str) -> LoadedModel:
         return self._models[name]
 
-    def first(self, name: str | None = None, *, listed: str = LIST) -> ServedModel[OpenModel]:
+    def first(self, name: str | None = None, *, listed: str = LIST) -> LoadedModel:
         """The model called `name`, or the first of all; who names another is told that they are `listed` there.
 
         Raises:
@@ -104,7 +75,7 @@ class Catalogue:
                 return served
         raise no_such_model(name, [served.identity.name for served in self], listed=listed)
 
-    def answering(self, route: str, name: str | None) -> ServedModel[OpenModel]:
+    def answering(self, route: str, name: str | None) -> LoadedModel:
         """The model called `name`, or the first, that answers `route`.
 
         Raises:
@@ -116,7 +87,7 @@ class Catalogue:
                 return served
         raise no_such_model(name, [served.identity.name for served in able], route=route)
 
-    def swap(self, served: ServedModel[OpenModel]) -> Identity:
+    def swap(self, served: LoadedModel) -> Identity:
         """Let `served` answer from now on instead of the model of its name; what that has begun, it ends."""
         before = self._models[served.identity.name].identity
         self._models[served.identity.name] = served
@@ -170,7 +141,7 @@ class Catalogue:
             raise no_such_model(name, [one.identity.name for one in able], route=f"pairs of texts at {route}")
         raise no_model_of_pairs(route)
 
-    def zero_shot(self, name: str | None) -> ServedModel[OpenModel]:
+    def zero_shot(self, name: str | None) -> LoadedModel:
         """The model called `name` that chooses among any labels; or the first by entailment, else by cloze.
 
         Raises:

@@ -9,15 +9,14 @@ from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 from clozeline.machine.free_memory import free_memory_bytes
 from clozeline.machine.heap import give_back_freed
-from clozeline.serving.models.catalogue import Identity, ServedModel
 from clozeline.serving.models.precision import Choice, choice, timed, untimed
 from clozeline.serving.models.sources import ModelSource, fetched
+from clozeline.serving.observe.identity import Identity
+from clozeline.serving.scheduling.work import LoadedModel, ServedModel
 
 _LOG = logging.getLogger(__name__)
 _COPIES = 1.75
 _BESIDE_BYTES = 24 * 2**20
-
-LoadedModel = ServedModel[OpenModel]
 
 
 def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel:

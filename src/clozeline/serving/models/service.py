@@ -1,22 +1,19 @@
-"""What the routes share: the models once they are loaded, the way to the workers, and whether to send requests here."""
+"""What requests share: the models once they are loaded, the way to the workers, and whether to send requests here."""
 
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fastapi import Request
-
 from clozeline.serving import DEFAULT_TIMEOUT_SECONDS
-from clozeline.serving.errors import ApiError
+from clozeline.serving.errors import ApiError, not_ready
 from clozeline.serving.models.answer_cache import AnswerCache
 from clozeline.serving.models.catalogue import Catalogue
-from clozeline.serving.models.loading import LoadedModel
 from clozeline.serving.observe.metrics import Metrics
 from clozeline.serving.observe.tracing import NoTracing, Tracing
-from clozeline.serving.refusals import not_ready
 from clozeline.serving.scheduling.admission import Admission
 from clozeline.serving.scheduling.asking import Asking, deliver
 from clozeline.serving.scheduling.scheduler import Scheduler
 from clozeline.serving.scheduling.window import BATCH_TOKENS
+from clozeline.serving.scheduling.work import LoadedModel
 from clozeline.serving.scheduling.workers import Workers
 
 Phase = Literal["loading", "ready", "stopping"]
@@ -97,10 +94,3 @@ class Service:
 
     def not_ready(self) -> ApiError:
         return not_ready(self.phase)
-
-
-def service_of(request: Request) -> Service:
-    """The service of the application that received `request`."""
-    service = request.app.state.service
-    assert isinstance(service, Service)
-    return service

@@ -9,10 +9,11 @@ from clozeline import registry
 from clozeline.errors import ArtifactError
 from clozeline.inference.manifest import Precision
 from clozeline.machine.heap import give_back_freed
-from clozeline.serving.caught import Caught
-from clozeline.serving.models.loading import LoadedModel, open_source
+from clozeline.serving.errors import Caught
+from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.service import Service
 from clozeline.serving.models.sources import ModelSource
+from clozeline.serving.scheduling.work import LoadedModel
 
 _LOG = logging.getLogger(__name__)
 _MAX_LOOKS_LEFT_OUT = 30

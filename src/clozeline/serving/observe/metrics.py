@@ -4,19 +4,28 @@ Shares are left to the reader: padding is `clozeline_padding_tokens_total / (tha
 unknown words are `clozeline_unknown_tokens_total / clozeline_tokens_total`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-from clozeline.inference.open_model import OpenModel
-from clozeline.inference.question import AnyQuestion
-from clozeline.serving.models.catalogue import Identity, ServedModel
-from clozeline.serving.scheduling.work import MicroBatch
+from clozeline.serving.observe.identity import Identity
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _TOKENS = (4, 8, 16, 32, 64, 128, 256, 384, 512, 1024, 4096)
 _TEXTS = (1, 2, 4, 8, 16, 32, 64, 128)
 _PROBABILITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1)
+
+
+class Batch(Protocol):
+    """What is counted of a micro-batch."""
+
+    @property
+    def entries(self) -> Sized: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def padded_tokens(self) -> int: ...
 
 
 class Metrics:
@@ -56,18 +65,14 @@ class Metrics:
     def looked_for_a_kept_answer(self, *, was_there: bool) -> None:
         self._kept_answers.labels("hit" if was_there else "miss").inc()
 
-    def admitted(
-        self, served: ServedModel[OpenModel], questions: Sequence[AnyQuestion], tokenize_seconds: float
-    ) -> None:
-        """Of a request's texts what tells drift: how long they are, and how much of them the model does not know."""
-        model = served.identity.name
+    def admitted(self, model: str, lengths: Sequence[int], num_unknown: int, tokenize_seconds: float) -> None:
+        """Of a request's texts what tells drift: their tokens, and how many of them the model does not know."""
         self._tokenize.labels(model).observe(tokenize_seconds)
-        texts = [text for question in questions for text in question.texts]
-        lengths = self._text_tokens.labels(model)
-        for text in texts:
-            lengths.observe(len(text))
-        self._tokens.labels(model).inc(sum(map(len, texts)))
-        self._unknown.labels(model).inc(sum(map(served.model.count_unknown, texts)))
+        of_text = self._text_tokens.labels(model)
+        for length in lengths:
+            of_text.observe(length)
+        self._tokens.labels(model).inc(sum(lengths))
+        self._unknown.labels(model).inc(num_unknown)
 
     def answered(self, model: str, queue_seconds: float, inference_seconds: float) -> None:
         self._queue.labels(model).observe(queue_seconds)
@@ -78,7 +83,7 @@ class Metrics:
         for probability in probabilities:
             self._confidence.labels(model).observe(probability)
 
-    def ran(self, batch: MicroBatch, seconds: float) -> None:
+    def ran(self, batch: Batch, seconds: float) -> None:
         self._batch_seconds.observe(seconds)
         self._batch_tokens.observe(batch.tokens)
         self._batch_texts.observe(len(batch.entries))

@@ -16,10 +16,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from clozeline.serving.models.catalogue import Identity
 from clozeline.serving.observe.collector import CollectorExporter
-from clozeline.serving.observe.moments import Moments
+from clozeline.serving.observe.identity import Identity
 from clozeline.serving.observe.told import told_method, told_route, told_status
+from clozeline.serving.observe.tracing import Moments
 
 
 class Spans:

@@ -10,8 +10,8 @@ LISTENER = "clozeline.listener"
 
 
 def told_route(scope: Scope) -> str:
-    """The route that was asked for, as the application wrote it."""
-    path: str = getattr(scope.get("route"), "path", "(no route)")
+    """The route that was asked for, as the application wrote it: each endpoint has a path."""
+    path: str = getattr(scope.get("endpoint"), "path", "(no route)")
     return path
 
 

@@ -1,11 +1,23 @@
 """Who is told of each request as it went through the server: nobody, or OpenTelemetry where that is asked for."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from starlette.types import ASGIApp
 
-from clozeline.serving.models.catalogue import Identity
-from clozeline.serving.observe.moments import Moments
+from clozeline.serving.observe.identity import Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Of one request, in seconds of a monotonic clock."""
+
+    arrived: float
+    submitted: float
+    """Tokenized and admitted."""
+    started: float
+    """Its first text ran."""
+    answered: float
 
 
 class Tracing(Protocol):

@@ -6,7 +6,6 @@ pipelines. Routes that tell of the server itself say the same behind it.
 
 from collections.abc import Awaitable
 
-from fastapi import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from clozeline.serving.errors import problem
@@ -33,13 +32,13 @@ def asked_path(scope: Scope) -> str:
     return path if name is None else f"{_PREFIX}{name}{path}"
 
 
-def wanted_model(request: Request, name: str | None = None) -> str | None:
+def wanted_model(scope: Scope, name: str | None = None) -> str | None:
     """Which model is to answer: the one before the path, or `name`, of the body; None: whichever can.
 
     Raises:
         ApiError: 422, the two are not the same.
     """
-    prefixed: str | None = request.scope.get(_NAME)
+    prefixed: str | None = scope.get(_NAME)
     if prefixed is None or name is None or name == prefixed:
         return prefixed or name
     raise problem(

@@ -6,19 +6,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from fastapi import Request
+from starlette.requests import Request
 
-from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import AnyQuestion, Question
-from clozeline.serving.models.catalogue import ServedModel
+from clozeline.serving.errors import ApiError, not_ready, problem
 from clozeline.serving.observe.metrics import Metrics
-from clozeline.serving.observe.moments import Moments
-from clozeline.serving.observe.tracing import Tracing
-from clozeline.serving.refusals import client_left, deadline_passed, not_ready, overloaded
+from clozeline.serving.observe.tracing import Moments, Tracing
+from clozeline.serving.scheduling.admission import Refusal
 from clozeline.serving.scheduling.scheduler import DeadlineError, OverloadedError, Scheduler
 from clozeline.serving.scheduling.tokenizing import TokenizerThread
 from clozeline.serving.scheduling.waiting import outcome
-from clozeline.serving.scheduling.work import Lane, Ticket
+from clozeline.serving.scheduling.work import Lane, LoadedModel, Ticket
 
 Answer = TypeVar("Answer")
 Made = TypeVar("Made")
@@ -85,7 +83,7 @@ class Asking:
     async def ask(
         self,
         request: Request,
-        served: ServedModel[OpenModel],
+        served: LoadedModel,
         texts: Sequence[str],
         question: Callable[[], Question[Answer]],
         timeout_milliseconds: int | None = None,
@@ -97,7 +95,7 @@ class Asking:
     async def ask_together(
         self,
         request: Request,
-        served: ServedModel[OpenModel],
+        served: LoadedModel,
         texts: Sequence[str],
         questions: Callable[[], Sequence[AnyQuestion]],
         timeout_milliseconds: int | None = None,
@@ -117,7 +115,13 @@ class Asking:
             self._scheduler.submit(*tickets)
         except OverloadedError as error:
             raise self._overloaded(error) from error
-        self._metrics.admitted(served, asked, tickets[0].arrived_seconds - patience.arrived_seconds)
+        texts_read = [text for question in asked for text in question.texts]
+        self._metrics.admitted(
+            served.identity.name,
+            [len(text) for text in texts_read],
+            sum(map(served.model.count_unknown, texts_read)),
+            tickets[0].arrived_seconds - patience.arrived_seconds,
+        )
         try:
             for ticket in tickets:
                 await self._settled(ticket, patience)
@@ -171,7 +175,7 @@ class Asking:
             self._stopped = asyncio.get_running_loop().create_future()
         return self._stopped
 
-    def _ticket(self, served: ServedModel[OpenModel], asked: AnyQuestion, patience: Patience) -> "_Asked":
+    def _ticket(self, served: LoadedModel, asked: AnyQuestion, patience: Patience) -> "_Asked":
         settled = asyncio.get_running_loop().create_future()
         lane = Lane(served.model, asked.output)
         return _Asked(lane, asked, self._scheduler.clock(), patience.deadline_seconds, settled=settled)
@@ -213,7 +217,7 @@ class Asking:
         self._metrics.rejected(error.refusal.reason)
         return overloaded(error.refusal)
 
-    def _times(self, served: ServedModel[OpenModel], tickets: Sequence[_Asked], patience: Patience) -> dict[str, str]:
+    def _times(self, served: LoadedModel, tickets: Sequence[_Asked], patience: Patience) -> dict[str, str]:
         now_seconds = self._scheduler.clock()
         submitted_seconds = tickets[0].arrived_seconds
         started_seconds = min(ticket.started_seconds for ticket in tickets if ticket.started_seconds is not None)
@@ -232,3 +236,47 @@ class Asking:
             "x-compute-tokens": str(tokens),
             **{name: f"{1000 * seconds:.2f}" for name, seconds in zip(TIMES, spent_seconds, strict=True)},
         }
+
+
+def overloaded(refusal: Refusal) -> ApiError:
+    """Why a request was not admitted: 429, or 413 where it is no use to come again."""
+    if refusal.retry_after_seconds is None:
+        return problem(
+            413,
+            "too_much_work",
+            "the request is more than this server does before its deadline",
+            given=refusal.given,
+            expected=refusal.expected,
+            do="send the texts in several requests, or give it a larger x-timeout-ms",
+        )
+    return problem(
+        429,
+        "overloaded",
+        "more work waits than this server answers in time",
+        given=refusal.given,
+        expected=refusal.expected,
+        do="wait as long as Retry-After says, then send it again",
+        headers={"retry-after": str(refusal.retry_after_seconds), "x-should-retry": "true"},
+    )
+
+
+def deadline_passed(waited_seconds: float) -> ApiError:
+    return problem(
+        504,
+        "deadline_passed",
+        "the answer was not there in time, and is no longer worked on",
+        given=f"{1000 * waited_seconds:,.0f} ms since it arrived",
+        expected="an answer before the deadline of the request",
+        do="send it again, with fewer texts or a larger x-timeout-ms",
+    )
+
+
+def client_left() -> ApiError:
+    return problem(
+        499,
+        "client_left",
+        "the client closed the connection before the answer was there",
+        given="a closed connection",
+        expected="a client that waits",
+        do="nothing: the request is no longer worked on",
+    )

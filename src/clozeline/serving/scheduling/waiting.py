@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any, Literal
 
-from fastapi import Request
+from starlette.requests import Request
 
 _WATCH_AFTER_SECONDS = 0.02
 """Only of a request that takes longer is it watched whether its client has left."""
