@@ -1,5 +1,6 @@
 """The ASGI application: pages, document and protocols, behind the edge, around one `Service`."""
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        service.close()
+        await asyncio.to_thread(service.close)
 
     app = Starlette(
         routes=[

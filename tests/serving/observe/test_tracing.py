@@ -1,6 +1,6 @@
 """Spans of OpenTelemetry: what they tell, what they leave out, and that nothing of it is there unless asked for."""
 
-import json
+import socket
 import subprocess
 import sys
 import threading
@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
-from typing import Any
 
 import httpx
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -24,7 +24,8 @@ from clozeline.inference.encoder import Encoder
 from clozeline.serving.app import create_app
 from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.observe.collector import CollectorExporter, told
+from clozeline.serving.observe import spans
+from clozeline.serving.observe.collector import CollectorExporter
 from clozeline.serving.observe.spans import Spans
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
@@ -108,14 +109,14 @@ class Collector(HTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), CollectorHandler)
-        self.received: list[tuple[str, str | None, dict[str, Any]]] = []
+        self.received: list[tuple[str, str | None, ExportTraceServiceRequest]] = []
 
 
 class CollectorHandler(BaseHTTPRequestHandler):
     server: Collector
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        body = ExportTraceServiceRequest.FromString(self.rfile.read(int(self.headers["content-length"])))
         self.server.received.append((self.path, self.headers["x-team"], body))
         self.send_response(200)
         self.end_headers()
@@ -145,27 +146,46 @@ def test_spans_reach_a_collector_before_the_server_ends(
         client.post("/embed", json={"inputs": "a"})
     ((path, team, body),) = collector.received
     assert (path, team) == ("/v1/traces", "search and find")
-    (of_resource,) = body["resourceSpans"]
-    assert {"key": "service.name", "value": {"stringValue": "clozeline"}} in of_resource["resource"]["attributes"]
-    spans = {span["name"]: span for span in of_resource["scopeSpans"][0]["spans"]}
-    whole, queue = spans["POST /embed"], spans["queue"]
-    assert (whole["kind"], queue["kind"]) == (2, 1)
-    assert queue["parentSpanId"] == whole["spanId"]
-    assert queue["traceId"] == whole["traceId"]
-    assert {"key": "http.response.status_code", "value": {"intValue": "200"}} in whole["attributes"]
+    (of_resource,) = body.resource_spans
+    assert {one.key: one.value.string_value for one in of_resource.resource.attributes}["service.name"] == "clozeline"
+    sent = {span.name: span for span in of_resource.scope_spans[0].spans}
+    whole, queue = sent["POST /embed"], sent["queue"]
+    assert (whole.kind, queue.kind) == (2, 1)
+    assert (queue.parent_span_id, queue.trace_id) == (whole.span_id, whole.trace_id)
+    assert {one.key: one.value.int_value for one in whole.attributes}["http.response.status_code"] == 200
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:9", "http://127.0.0.1:PORT"])
 def test_a_collector_that_is_not_there_is_told_once_and_fails_nothing(
-    address: str, memory: InMemorySpanExporter, traced: httpx.Client, caplog: pytest.LogCaptureFixture
+    address: str,
+    memory: InMemorySpanExporter,
+    traced: httpx.Client,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
     traced.post("/embed", json={"inputs": "a"})
     assert by_name(memory, "POST /embed")
-    exporter = CollectorExporter(address, {})
-    spans = memory.get_finished_spans()
-    assert [exporter.export(spans), exporter.export(spans)] == [SpanExportResult.FAILURE] * 2
-    assert caplog.text.count("spans are lost until") == 1
-    assert told([])["resourceSpans"][0]["scopeSpans"][0]["spans"] == []
+    exporter = CollectorExporter.from_environment()
+    finished = memory.get_finished_spans()
+    assert [exporter.export(finished), exporter.export(finished)] == [SpanExportResult.FAILURE] * 2
+    assert len([record for record in caplog.records if record.name.startswith("opentelemetry")]) == 1
+    exporter.shutdown()
+
+
+def test_a_collector_that_does_not_answer_holds_up_neither_requests_nor_the_end(
+    serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spans, "_CLOSING_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        service = Service(Capacity(num_workers=1), Spans.to_collector())
+        service.open(catalogue)
+        with serving(create_app(service)) as client:
+            assert client.post("/embed", json={"inputs": "a"}).status_code == 200
+            began = time.monotonic()
+        assert time.monotonic() - began < 5
 
 
 def test_an_address_of_another_protocol_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ status, model and counts. Attributes are named by the semantic conventions for H
 """
 
 import os
+import threading
 import time
 from typing import Self
 
@@ -21,6 +22,9 @@ from clozeline.serving.observe.identity import Identity
 from clozeline.serving.observe.told import told_method, told_route, told_status
 from clozeline.serving.observe.tracing import Moments
 
+_CLOSING_SECONDS = 5.0
+"""For a collector to take the last spans; one that does not must not hold up the end of the server."""
+
 
 class Spans:
     """Hands every span to `processor`."""
@@ -33,7 +37,7 @@ class Spans:
 
     @classmethod
     def to_collector(cls) -> Self:
-        """Sends them to OTEL_EXPORTER_OTLP_ENDPOINT, many at once, from a thread of its own."""
+        """Sends them to OTEL_EXPORTER_OTLP_ENDPOINT, many at once, from a thread of their own."""
         return cls(BatchSpanProcessor(CollectorExporter.from_environment()))
 
     def around(self, app: ASGIApp) -> ASGIApp:
@@ -62,7 +66,10 @@ class Spans:
             self._tracer.start_span(name, attributes=attributes, start_time=at(began)).end(at(ended))
 
     def close(self) -> None:
-        self._provider.shutdown()
+        """Send what has not been sent, as far as that comes to an end."""
+        ending = threading.Thread(target=self._provider.shutdown, name="clozeline-last-spans", daemon=True)
+        ending.start()
+        ending.join(_CLOSING_SECONDS)
 
     async def _traced(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
         method = told_method(scope)
