@@ -9,7 +9,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import clozeline
 from clozeline.params import PretrainParams
-from clozeline.training import pretraining
+from clozeline.pretraining import job as pretraining
 from clozeline.training.state import CurvePoint
 
 PROJECT = Path(__file__).parents[1]

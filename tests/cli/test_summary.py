@@ -10,13 +10,13 @@ from rich.console import Console, RenderableType
 
 from clozeline.cli import summary
 from clozeline.errors import ArtifactError
+from clozeline.flows.pipeline import StageResult
+from clozeline.flows.release import Release
 from clozeline.inference.latency import Latency
 from clozeline.params import Params, read_params
 from clozeline.workspace import Workspace
-from flows.pipeline import StageResult
-from flows.release import Release
 from tests.chosen_tasks import write_params
-from tests.flows.release_project import write_metrics
+from tests.release_project import write_metrics
 
 PROJECT = Path(__file__).parents[2]
 LATENCY = Latency(2.0, 1.0, 40.0, 20.0, 32, 1)

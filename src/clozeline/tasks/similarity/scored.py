@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.artifacts.held_out import HeldOut, write_held_out
+from clozeline.records.identity import identity_of
 from clozeline.tasks.intervals import bootstrap_interval
 from clozeline.tasks.similarity.baselines import tfidf_cosines
 from clozeline.tasks.similarity.correlations import pearson, ranks, spearman
@@ -18,7 +19,6 @@ from clozeline.tasks.similarity.on_pairs import OnPairs
 from clozeline.tasks.similarity.pairs import Pair, PairCount
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.task import Headline, ShownItem, TaskReport, only_answer, shown
-from clozeline.text.identity import identity_of
 
 Values = npt.NDArray[np.float64]
 
