@@ -2,9 +2,12 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import httpx
 import pytest
+from pydantic import BaseModel
+from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from clozeline.serving.app import create_app
@@ -12,6 +15,12 @@ from clozeline.serving.edge.access import ApiKeys
 from clozeline.serving.edge.body_limit import MAX_BODY_BYTES
 from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.protocols.dialects import Dialect, Dialects, Words
+from clozeline.serving.protocols.fields import RequestBody
+from clozeline.serving.protocols.house.embed import embedded
+from clozeline.serving.protocols.openapi import Document
+from clozeline.serving.protocols.operation import ASKED, Call, Example, JsonResponse, Operation
+from clozeline.serving.protocols.table import DIALECTS
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 HOUSE = {"error": {"code", "message", "param", "given", "expected", "do"}}
@@ -64,3 +73,69 @@ def test_who_has_no_key_and_who_comes_too_late_hears_it_in_the_words_of_the_prot
         for path in KEYS:
             assert_says(client.post(path, json={}), path, 503)
         assert [client.get(path).status_code for path in ("/ping", "/v2/health/live")] == [503, 200]
+
+
+class Shout(RequestBody):
+    say: str
+
+
+class Murmur(BaseModel):
+    sorry: str
+
+
+async def shout(call: Call, body: Shout) -> Response:
+    """It is heard far away."""
+    served = call.models.embedder(call.wanted())
+    reply = await embedded(call, served, [body.say], truncate=False)
+    return JsonResponse({"loud": body.say.upper(), "numbers": len(reply.answers[0])}, headers=reply.headers)
+
+
+TOY = Dialect(
+    Words(Murmur, lambda status, detail: Murmur(sorry=detail.code), unusable=400),
+    (
+        Operation(
+            path="/toy/shout",
+            answer=shout,
+            summary="Say it loudly",
+            tells="time",
+            refusals=ASKED,
+            result=dict[str, Any],
+            body=Shout,
+            examples={"one": Example("One word", {"say": "a"})},
+            place=lambda number: "say",
+        ),
+    ),
+    tag="Toy",
+)
+
+
+def test_a_new_protocol_is_a_file_and_a_row(serving: Server, catalogue: Catalogue) -> None:
+    """Its paths, its words for whatever is wrong, its place in the document, its counts: nothing else is touched."""
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service, dialects=Dialects((*DIALECTS.rows, TOY)))) as client:
+        answer = client.post("/toy/shout", json={"say": "a"})
+        assert (answer.json()["loud"], answer.headers["x-model"]) == ("A", "encoder")
+        told = [
+            client.post("/toy/shout", json={"cry": "a"}),
+            client.post("/toy/shout", json={"say": "a " * 100}),
+            client.post("/toy/shout", content=b"{", headers={"content-type": JSON}),
+            client.post("/toy/shout", content=b" " * (MAX_BODY_BYTES + 1), headers={"content-type": JSON}),
+            client.get("/toy/shout"),
+            client.get("/toy/nothing"),
+            client.post("/models/nobody/toy/shout", json={"say": "a"}),
+        ]
+        assert [(one.status_code, one.json()["sorry"]) for one in told] == [
+            (400, "unknown_key"),
+            (400, "text_too_long"),
+            (400, "malformed_json"),
+            (413, "body_too_large"),
+            (405, "wrong_method"),
+            (404, "no_such_route"),
+            (404, "no_such_model"),
+        ]
+        assert client.post("/embed", json={"inputs": "a"}).status_code == 200
+        told_of = Document(Dialects((*DIALECTS.rows, TOY))).whole["paths"]["/toy/shout"]["post"]
+        assert (told_of["tags"], told_of["description"]) == (["Toy"], "It is heard far away.")
+        assert told_of["responses"]["400"]["content"][JSON]["schema"] == {"$ref": "#/components/schemas/Murmur"}
+        assert 'clozeline_requests_total{route="/toy/shout",status="200"} 1.0' in client.get("/metrics").text
