@@ -22,10 +22,9 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from clozeline.errors import TransientError
 from clozeline.serving.edge.access import SECURITY_HEADERS
 from clozeline.serving.edge.body_limit import MAX_BODY_SECONDS
-from clozeline.serving.edge.refusals import head_too_large, not_http
-from clozeline.serving.errors import ApiError
+from clozeline.serving.errors import ApiError, problem
 from clozeline.serving.models.service import Service
-from clozeline.serving.observe.told import LISTENER
+from clozeline.serving.observe.tracing import LISTENER
 from clozeline.serving.protocols.dialects import HOUSE_WORDS
 
 MAX_HEAD_BYTES = 64 * 2**10
@@ -74,7 +73,7 @@ class JsonHttpProtocol(HttpToolsProtocol):
         if went_on:
             self._head_bytes += len(data)
         if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(head_too_large(MAX_HEAD_BYTES))
+            self._refuse(_head_too_large(MAX_HEAD_BYTES))
         elif self._head_timer is None:
             self._watch_head()
 
@@ -95,7 +94,7 @@ class JsonHttpProtocol(HttpToolsProtocol):
             self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(not_http())
+        self._refuse(_not_http())
 
     def _watch_head(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_SECONDS, self.transport.close)
@@ -221,3 +220,27 @@ def _exit_when_told_to_stop(server: ModelServer) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _not_http() -> ApiError:
+    return problem(
+        400,
+        "not_http",
+        "what came over the connection is no HTTP request",
+        given="bytes that do not begin as one",
+        expected="HTTP/1.1, without TLS",
+        do="correct the client; a proxy in front of the server speaks TLS",
+        headers={"connection": "close"},
+    )
+
+
+def _head_too_large(max_bytes: int) -> ApiError:
+    return problem(
+        431,
+        "head_too_large",
+        "the request line and headers are too large",
+        given=f"more than {max_bytes:,} bytes",
+        expected=f"at most {max_bytes:,} bytes",
+        do="send fewer or shorter headers, and the texts in the body",
+        headers={"connection": "close"},
+    )

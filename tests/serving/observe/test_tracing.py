@@ -25,8 +25,7 @@ from clozeline.serving.app import create_app
 from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.service import Capacity, Service
 from clozeline.serving.observe import spans
-from clozeline.serving.observe.collector import CollectorExporter
-from clozeline.serving.observe.spans import Spans
+from clozeline.serving.observe.spans import CollectorExporter, Spans
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"

@@ -19,7 +19,7 @@ from clozeline.serving.protocols.dialects import Dialect, Dialects, Words
 from clozeline.serving.protocols.fields import RequestBody
 from clozeline.serving.protocols.house.embed import embedded
 from clozeline.serving.protocols.openapi import Document
-from clozeline.serving.protocols.operation import ASKED, Call, Example, JsonResponse, Operation
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.protocols.table import DIALECTS
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
@@ -97,8 +97,6 @@ TOY = Dialect(
             path="/toy/shout",
             answer=shout,
             summary="Say it loudly",
-            tells="time",
-            refusals=ASKED,
             result=dict[str, Any],
             body=Shout,
             examples={"one": Example("One word", {"say": "a"})},

@@ -12,8 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.errors import ParamsError
 from clozeline.serving import HEALTH_PATHS, KEYS_VARIABLE
-from clozeline.serving.edge.refusals import no_key
-from clozeline.serving.errors import not_ready
+from clozeline.serving.errors import ApiError, not_ready, problem
 from clozeline.serving.models.service import Service
 from clozeline.serving.protocols.dialects import refusal
 
@@ -127,7 +126,7 @@ class Access:
             headers = Headers(scope=scope)
             if not self._keys.let_in(headers):
                 self._service.metrics.rejected("no_key")
-                return refusal(no_key("a key that is not one of them" if _given_key(headers) else "no key"), scope)
+                return refusal(_no_key("a key that is not one of them" if _given_key(headers) else "no key"), scope)
         return self._app
 
 
@@ -146,4 +145,16 @@ def _no_keys(file: Path, given: str) -> ParamsError:
         given=f"{file}: {given}",
         expected="a text file with a key on each line",
         do="correct --api-keys-file",
+    )
+
+
+def _no_key(given: str) -> ApiError:
+    return problem(
+        401,
+        "no_key",
+        "this server answers to those who have a key",
+        given=given,
+        expected="authorization: Bearer KEY, or x-api-key: KEY",
+        do="ask whoever runs this server for a key",
+        headers={"www-authenticate": "Bearer"},
     )

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from clozeline.serving.edge.refusals import bodies_full, body_too_large, body_too_slow
-from clozeline.serving.errors import ApiError
+from clozeline.serving.errors import ApiError, problem
 from clozeline.serving.models.service import Service
 from clozeline.serving.protocols.dialects import refusal
 
@@ -69,15 +68,15 @@ class BodyLimit:
         """Read into `body`; what is wrong with it, if anything is."""
         bounds = self._bounds
         if _asks_first(scope) > bounds.one_bytes:
-            return body_too_large(bounds.one_bytes)
+            return _body_too_large(bounds.one_bytes)
         try:
             async with asyncio.timeout(bounds.seconds):
                 await self._take(receive, body)
         except TimeoutError:
-            return body_too_slow(bounds.seconds)
+            return _body_too_slow(bounds.seconds)
         if body.size_bytes > bounds.one_bytes:
-            return body_too_large(bounds.one_bytes)
-        return bodies_full(bounds.all_bytes) if body.held_bytes < body.size_bytes else None
+            return _body_too_large(bounds.one_bytes)
+        return _bodies_full(bounds.all_bytes) if body.held_bytes < body.size_bytes else None
 
     async def _take(self, receive: Receive, body: _Body) -> None:
         while body.size_bytes <= _DRAINED_TIMES * self._bounds.one_bytes:
@@ -115,3 +114,39 @@ def _replaying(content: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": content, "more_body": False}
 
     return replay
+
+
+def _body_too_large(max_bytes: int) -> ApiError:
+    return problem(
+        413,
+        "body_too_large",
+        "the body of the request is too large",
+        given=f"more than {max_bytes:,} bytes",
+        expected=f"at most {max_bytes:,} bytes",
+        do="send the texts in several requests",
+        headers={"connection": "close"},
+    )
+
+
+def _body_too_slow(max_seconds: float) -> ApiError:
+    return problem(
+        408,
+        "body_too_slow",
+        "the body of the request did not come to its end",
+        given=f"a body that is not whole after {max_seconds:g} s",
+        expected=f"the whole body within {max_seconds:g} s",
+        do="send less at once, or over a faster line",
+        headers={"connection": "close"},
+    )
+
+
+def _bodies_full(max_bytes: int) -> ApiError:
+    return problem(
+        429,
+        "overloaded",
+        "this server holds as many requests as it has room for",
+        given=f"bodies of more than {max_bytes:,} bytes together",
+        expected=f"at most {max_bytes:,} bytes of all requests that are not answered",
+        do="wait as long as Retry-After says, then send it again",
+        headers={"retry-after": "1", "x-should-retry": "true", "connection": "close"},
+    )

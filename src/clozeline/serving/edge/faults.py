@@ -21,7 +21,6 @@ from clozeline.inference.errors import (
     TextError,
     TextTooLongError,
 )
-from clozeline.serving.edge.refusals import internal_error
 from clozeline.serving.errors import ApiError, Caught, problem
 from clozeline.serving.protocols.dialects import Dialects, refusal
 from clozeline.serving.protocols.endpoint import Endpoint
@@ -109,7 +108,7 @@ async def _from_model(request: Request, error: Exception) -> Response:
 
 async def _unexpected(request: Request, error: Exception) -> Response:
     """Of what is around `Faults`, which has the rest: Starlette raises it again, and uvicorn hangs up."""
-    return refusal(internal_error(request.method, request.url.path, hang_up=True), request.scope)
+    return refusal(_internal_error(request.method, request.url.path, hang_up=True), request.scope)
 
 
 HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = MappingProxyType(
@@ -149,4 +148,16 @@ class Faults:
         if has_begun:
             raise caught.error  # half an answer is out: only hanging up tells
         _LOG.error("a request failed", exc_info=caught.error)
-        await refusal(internal_error(scope["method"], scope["path"]), scope)(scope, receive, send)
+        await refusal(_internal_error(scope["method"], scope["path"]), scope)(scope, receive, send)
+
+
+def _internal_error(method: str, path: str, *, hang_up: bool = False) -> ApiError:
+    return problem(
+        500,
+        "internal_error",
+        "the server failed on this request; this is a fault of the server",
+        given=f"{method} {path}",
+        expected="an answer",
+        do="look for the traceback in the server's log",
+        headers={"connection": "close"} if hang_up else None,
+    )

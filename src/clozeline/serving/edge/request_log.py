@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.serving import HEALTH_PATHS
 from clozeline.serving.models.service import Service
-from clozeline.serving.observe.told import told_method, told_route, told_status
+from clozeline.serving.observe.tracing import told_method, told_route, told_status
 
 _LOG = logging.getLogger(__name__)
 _QUIET = HEALTH_PATHS | {"/metrics"}

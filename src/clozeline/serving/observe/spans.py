@@ -4,23 +4,25 @@ They carry on the trace that a client names (`traceparent`), and hold nothing of
 status, model and counts. Attributes are named by the semantic conventions for HTTP where these have a name.
 """
 
+import logging
 import os
 import threading
 import time
+from collections.abc import Sequence
 from typing import Self
 
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.propagate import extract
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
 from opentelemetry.trace import SpanKind, StatusCode
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from clozeline.serving.observe.collector import CollectorExporter
+from clozeline.errors import ParamsError
 from clozeline.serving.observe.identity import Identity
-from clozeline.serving.observe.told import told_method, told_route, told_status
-from clozeline.serving.observe.tracing import Moments
+from clozeline.serving.observe.tracing import Moments, told_method, told_route, told_status
 
 _CLOSING_SECONDS = 5.0
 """For a collector to take the last spans; one that does not must not hold up the end of the server."""
@@ -91,3 +93,41 @@ class Spans:
                 route = told_route(scope)
                 span.update_name(f"{method} {route}")
                 span.set_attribute("http.route", route)
+
+
+class CollectorExporter(OTLPSpanExporter):
+    """To where the variables of OpenTelemetry say: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS, and others.
+
+    Its exporter logs every try of every batch. That a collector does not take them is told once, until it does.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_told = False
+        logging.getLogger(OTLPSpanExporter.__module__).addFilter(self._is_first)
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Raises ParamsError: the variables name no address of HTTP."""
+        named = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+        if named and not named.startswith(("http://", "https://")):
+            raise ParamsError(
+                "spans cannot be sent there",
+                given=f"OTEL_EXPORTER_OTLP_ENDPOINT={named}",
+                expected="http://HOST:4318, where a collector listens for OTLP over HTTP",
+                do="correct the variable, or leave --traces out",
+            )
+        return cls()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = super().export(spans)
+        self.has_told = result is SpanExportResult.FAILURE
+        return result
+
+    def shutdown(self) -> None:
+        logging.getLogger(OTLPSpanExporter.__module__).removeFilter(self._is_first)
+        super().shutdown()  # type: ignore[no-untyped-call]
+
+    def _is_first(self, record: logging.LogRecord) -> bool:
+        was_told, self.has_told = self.has_told, True
+        return not was_told

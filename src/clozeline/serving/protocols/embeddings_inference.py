@@ -37,7 +37,7 @@ from clozeline.serving.protocols.house.embed import (
     embedded,
     similarities,
 )
-from clozeline.serving.protocols.operation import ASKED, Call, Example, JsonResponse, Operation
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.protocols.rerank import RERANKING
 from clozeline.serving.protocols.tokens import TOKEN_OPERATIONS
 from clozeline.serving.scheduling.work import LoadedModel
@@ -210,8 +210,6 @@ EMBED = Operation(
     answer=embed,
     summary="Embed texts as vectors of length 1",
     told="One vector for each text",
-    tells="time",
-    refusals=ASKED,
     result=EmbedResponse,
     body=EmbedRequest,
     examples=EMBED_EXAMPLES,
@@ -221,8 +219,6 @@ SIMILARITY = Operation(
     answer=similarity,
     summary="How near one sentence is to others",
     told="The cosine with each of the sentences, in their order",
-    tells="time",
-    refusals=ASKED,
     result=list[float],
     body=SimilarityRequest,
     examples={"two": Example("One sentence beside two others", {"inputs": _COMPARED})},
@@ -237,8 +233,6 @@ EMBEDDINGS_INFERENCE = Dialect(
             answer=predict,
             summary="Label texts, each text's labels in a flat list",
             told="All labels of a text, best first; of several texts, a list for each",
-            tells="time",
-            refusals=ASKED,
             result=list[RawScore] | list[list[RawScore]],
             body=PredictRequest,
             examples=PREDICT_EXAMPLES,

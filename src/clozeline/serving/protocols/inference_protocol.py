@@ -24,7 +24,7 @@ from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sent
 from clozeline.serving.protocols.fields import RequestBody, checked_texts
 from clozeline.serving.protocols.house.classify import reads_pairs
 from clozeline.serving.protocols.house.status import Health, live, ready
-from clozeline.serving.protocols.operation import ASKED, Call, Example, JsonResponse, Operation
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.protocols.tensor_kinds import (
     DATATYPES,
     TENSOR_KINDS,
@@ -216,7 +216,6 @@ _METADATA = Operation(
     summary="A model, its input and outputs",
     told="Which model it is",
     tells="model",
-    refusals=ASKED,
     result=ModelMetadata,
 )
 _READY = replace(
@@ -227,8 +226,6 @@ _INFER = Operation(
     answer=infer,
     summary="Ask a model",
     told="The outputs that were asked for",
-    tells="time",
-    refusals=ASKED,
     result=InferResponse,
     body=InferRequest,
     examples=EXAMPLES,

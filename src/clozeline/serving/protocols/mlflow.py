@@ -28,7 +28,7 @@ from clozeline.serving.protocols.house.classify import LabelScore, labelled, rea
 from clozeline.serving.protocols.house.fill_mask import Mask, count_confidence, filling
 from clozeline.serving.protocols.house.status import HEALTH
 from clozeline.serving.protocols.house.tag import Entity, tagged
-from clozeline.serving.protocols.operation import ASKED, Call, Example, JsonResponse, Operation
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 
 _PATH = "/invocations"
 _PAIR, _QUESTION = ("text", "text_pair"), ("question", "context")
@@ -213,8 +213,6 @@ MLFLOW = Dialect(
             answer=invocations,
             summary="Ask a model as MLflow's scoring server is asked",
             told="A record for each text",
-            tells="time",
-            refusals=ASKED,
             result=InvocationsResponse,
             body=InvocationsRequest,
             examples=EXAMPLES,

@@ -8,9 +8,7 @@ from collections.abc import Awaitable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from clozeline.serving.errors import problem
-
-_PREFIX = "/models/"
+PREFIX = "/models/"
 _NAME = "clozeline.encoder"
 """Key of a scope under which the name is that stood before its path."""
 
@@ -27,33 +25,18 @@ class ModelPrefix:
 
 def asked_path(scope: Scope) -> str:
     """The whole path, as the client sent it."""
+    name, path = prefixed_name(scope), str(scope["path"])
+    return path if name is None else f"{PREFIX}{name}{path}"
+
+
+def prefixed_name(scope: Scope) -> str | None:
+    """The name before the path."""
     name: str | None = scope.get(_NAME)
-    path: str = scope["path"]
-    return path if name is None else f"{_PREFIX}{name}{path}"
-
-
-def wanted_model(scope: Scope, name: str | None = None) -> str | None:
-    """Which model is to answer: the one before the path, or `name`, of the body; None: whichever can.
-
-    Raises:
-        ApiError: 422, the two are not the same.
-    """
-    prefixed: str | None = scope.get(_NAME)
-    if prefixed is None or name is None or name == prefixed:
-        return prefixed or name
-    raise problem(
-        422,
-        "two_models",
-        "the path names one model and the request another",
-        given=f"{_PREFIX}{prefixed} and {name}",
-        expected="one name",
-        do="leave `model` out, or ask without the prefix",
-        param="model",
-    )
+    return name
 
 
 def _without_prefix(scope: Scope) -> Scope:
-    if scope["type"] != "http" or not scope["path"].startswith(_PREFIX):
+    if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
         return scope
-    name, _, path = scope["path"].removeprefix(_PREFIX).partition("/")
+    name, _, path = scope["path"].removeprefix(PREFIX).partition("/")
     return {**scope, "path": f"/{path}", _NAME: name} if name and path else scope

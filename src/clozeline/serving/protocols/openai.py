@@ -19,7 +19,7 @@ from clozeline.serving.protocols.fields import (
     texts_of,
 )
 from clozeline.serving.protocols.house.embed import EncodingFormat, embedded, encoded
-from clozeline.serving.protocols.operation import ASKED, Call, Example, JsonResponse, Operation
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.scheduling.work import LoadedModel
 
 _EMBEDDINGS, _LIST = "/v1/embeddings", "/v1/models"
@@ -150,8 +150,6 @@ OPENAI = Dialect(
             answer=embeddings,
             summary="Embed texts, as OpenAI's SDK asks",
             told="One vector of length 1 for each text",
-            tells="time",
-            refusals=ASKED,
             result=EmbeddingList,
             body=EmbeddingsRequest,
             examples=EXAMPLES,
@@ -164,7 +162,6 @@ OPENAI = Dialect(
             summary="One model",
             told="The model",
             tells="model",
-            refusals=ASKED,
             result=Model,
         ),
     ),

@@ -142,7 +142,7 @@ def _answer(operation: Operation, schemas: Mapping[_Part, Any]) -> dict[str, Any
     content = {operation.result: {"schema": {"type": "string"}}} if is_text else _json(schemas[operation, "answer"])
     headers = {
         name: {"description": meaning, "schema": {"type": "string"}}
-        for name, meaning in _HEADERS[operation.tells].items()
+        for name, meaning in _HEADERS[operation.says].items()
     }
     return {"description": operation.told, "content": content} | ({"headers": headers} if headers else {})
 
@@ -150,7 +150,7 @@ def _answer(operation: Operation, schemas: Mapping[_Part, Any]) -> dict[str, Any
 def _refusals(operation: Operation, words: Words, schema: dict[str, Any]) -> dict[str, Any]:
     """By status; a protocol may tell two of ours as one."""
     meanings: dict[int, list[str]] = {}
-    for status, meaning in operation.refusals.items():
+    for status, meaning in operation.may_say.items():
         meanings.setdefault(words.status(status), []).append(meaning)
     return {
         str(status): {"description": "; or: ".join(told), "content": _json(schema)}

@@ -12,9 +12,10 @@ from starlette.responses import Response
 
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import AnyQuestion, Question
+from clozeline.serving.errors import problem
 from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.service import Service
-from clozeline.serving.protocols.model_prefix import wanted_model
+from clozeline.serving.protocols.model_prefix import PREFIX, prefixed_name
 from clozeline.serving.protocols.reading import read_json
 from clozeline.serving.scheduling.asking import Reply
 from clozeline.serving.scheduling.work import LoadedModel
@@ -57,7 +58,18 @@ class Call:
         Raises:
             ApiError: 422, the two are not the same.
         """
-        return wanted_model(self.request.scope, name)
+        prefixed = prefixed_name(self.request.scope)
+        if prefixed is None or name is None or name == prefixed:
+            return prefixed or name
+        raise problem(
+            422,
+            "two_models",
+            "the path names one model and the request another",
+            given=f"{PREFIX}{prefixed} and {name}",
+            expected="one name",
+            do="leave `model` out, or ask without the prefix",
+            param="model",
+        )
 
     async def ask(
         self, served: LoadedModel, texts: Sequence[str], question: Callable[[], Question[Answer]]
@@ -121,9 +133,10 @@ class Operation:
     """Type of what is answered, in JSON; a text: the media type of an answer that is none."""
     told: str = "Successful Response"
     """What the answer is."""
-    tells: Literal["nothing", "model", "time"] = "nothing"
-    """What the headers of the answer say: which model gave it, and of what a graph ran for, where the time went."""
-    refusals: Refusals = field(default_factory=lambda: KEYED | LOADING)
+    tells: Literal["nothing", "model", "time"] | None = None
+    """What its headers say: which model gave it, and where the time went; None: both of what is asked with a body."""
+    refusals: Refusals | None = None
+    """What may come instead; None: what always may, where a model answers, and where the server tells of itself."""
     body: type[BaseModel] | None = None
     examples: Mapping[str, Example] = field(default_factory=dict)
     read: Callable[[Headers, bytes], int] = read_json
@@ -136,9 +149,18 @@ class Operation:
     """Of the operation in the document; none: that of `answer`."""
 
     @property
+    def says(self) -> Literal["nothing", "model", "time"]:
+        return self.tells or ("time" if self.body else "nothing")
+
+    @property
     def is_timed(self) -> bool:
-        """Whether its client may say how long it waits."""
-        return self.tells == "time"
+        """Whether a graph runs for it, and its client may say how long it waits."""
+        return self.says == "time"
+
+    @property
+    def may_say(self) -> Refusals:
+        """Instead of its answer, by status."""
+        return self.refusals or (KEYED | LOADING if self.says == "nothing" else ASKED)
 
     @property
     def operation_name(self) -> str:

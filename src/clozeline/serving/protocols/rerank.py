@@ -11,7 +11,7 @@ from starlette.responses import Response
 from clozeline.inference.tokenization import each_text
 from clozeline.serving.models.catalogue import RERANK
 from clozeline.serving.protocols.fields import RequestBody, Text, Texts, Truncate, TruncationDirection
-from clozeline.serving.protocols.operation import ASKED, Call, Example, JsonResponse, Operation
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 
 
 class RerankRequest(RequestBody):
@@ -61,8 +61,6 @@ RERANKING = Operation(
     answer=rerank,
     summary="Order texts by how well they answer a query",
     told="The texts by their places, best first",
-    tells="time",
-    refusals=ASKED,
     result=list[Rank],
     body=RerankRequest,
     examples={"two": Example("Two texts for a query", _EXAMPLE)},

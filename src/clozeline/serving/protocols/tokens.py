@@ -18,7 +18,7 @@ from clozeline.serving.protocols.fields import (
     nesting,
     texts_of,
 )
-from clozeline.serving.protocols.operation import ASKED, Call, Example, JsonResponse, Operation
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 
 _MAX_IDS = 65_536
 _Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=_MAX_IDS)]
@@ -105,7 +105,6 @@ TOKEN_OPERATIONS = (
         summary="Take texts apart into tokens",
         told="The tokens of each text, also if one text was sent alone",
         tells="model",
-        refusals=ASKED,
         result=list[list[SimpleToken]],
         body=TokenizeRequest,
         examples=TOKENIZE_EXAMPLES,
@@ -116,7 +115,6 @@ TOKEN_OPERATIONS = (
         summary="Put tokens together to texts",
         told="The text of each list of ids",
         tells="model",
-        refusals=ASKED,
         result=list[str],
         body=DecodeRequest,
         examples={"one text": Example("One text", {"ids": [5, 6, 7]})},

@@ -20,7 +20,7 @@ from clozeline.serving.protocols.fields import (
     TokenOverlap,
     TopK,
 )
-from clozeline.serving.protocols.operation import ASKED, Call, Example, JsonResponse, Operation
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.scheduling.work import ServedModel
 
 
@@ -139,8 +139,6 @@ ANSWER = Operation(
     answer=answer,
     summary="Answer a question from a context",
     told="The stretch of the context that answers the question; more than one, if asked for",
-    tells="time",
-    refusals=ASKED,
     result=AnswerResponse,
     body=AnswerRequest,
     examples=ANSWER_EXAMPLES,

@@ -26,7 +26,7 @@ from clozeline.serving.protocols.fields import (
     Truncate,
     inputs_kind,
 )
-from clozeline.serving.protocols.operation import ASKED, Call, Example, JsonResponse, Operation
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.scheduling.asking import Reply
 from clozeline.serving.scheduling.work import ServedModel
 
@@ -194,8 +194,6 @@ CLASSIFY = Operation(
     answer=classify,
     summary="Label texts, or pairs of them",
     told="For each text its likeliest labels, best first",
-    tells="time",
-    refusals=ASKED,
     result=ClassifyResponse,
     body=ClassifyRequest,
     examples=CLASSIFY_EXAMPLES,

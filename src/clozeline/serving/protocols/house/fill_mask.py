@@ -19,7 +19,7 @@ from clozeline.serving.protocols.fields import (
     Truncate,
     texts_of,
 )
-from clozeline.serving.protocols.operation import ASKED, Call, Example, JsonResponse, Operation
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 
 DEFAULT_NUM_CANDIDATES = 5
 
@@ -116,8 +116,6 @@ FILL_MASK = Operation(
     answer=fill_mask,
     summary="Fill the masks of a text",
     told="Candidates of a mask, best first: for one text, or a list of them, as was sent",
-    tells="time",
-    refusals=ASKED,
     result=FillMaskResponse,
     body=FillMaskRequest,
     examples=FILL_MASK_EXAMPLES,

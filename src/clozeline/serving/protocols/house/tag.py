@@ -17,7 +17,7 @@ from clozeline.serving.protocols.fields import (
     TokenOverlap,
     texts_of,
 )
-from clozeline.serving.protocols.operation import ASKED, Call, Example, JsonResponse, Operation
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.scheduling.work import ServedModel
 
 
@@ -121,8 +121,6 @@ TAG = Operation(
     answer=tag,
     summary="Find the entities of a text",
     told="The entities of a text in its order; of several texts, a list for each",
-    tells="time",
-    refusals=ASKED,
     result=TagResponse,
     body=TagRequest,
     examples=TAG_EXAMPLES,

@@ -12,7 +12,7 @@ from clozeline.inference.zero_shot import ONE_BLANK, TEMPLATE, choosing_by_cloze
 from clozeline.serving.errors import problem
 from clozeline.serving.protocols.fields import MAX_TOP_K, ModelName, RequestBody, Text, Truncate
 from clozeline.serving.protocols.house.classify import LabelScore
-from clozeline.serving.protocols.operation import ASKED, Call, Example, JsonResponse, Operation
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.scheduling.work import ServedModel
 
 
@@ -132,8 +132,6 @@ ZERO_SHOT = Operation(
     answer=zero_shot,
     summary="Choose among labels that nobody trained",
     told="The labels with their probabilities, best first",
-    tells="time",
-    refusals=ASKED,
     result=list[LabelScore],
     body=ZeroShotRequest,
     examples=ZERO_SHOT_EXAMPLES,
