@@ -22,6 +22,7 @@ OF_THE_BASE = (
 OF_THE_FLOWS = ("flows", "orchestration", "versions")
 UNNAMED: Mapping[str, str] = {
     "alembic": "MLflow's store in SQLite",
+    "fastapi": "the server of prefect, which needs an old one",
     "httptools": "uvicorn takes it where it is there",
     "onnxscript": "torch.onnx",
     "pandas": "MLflow's pyfunc",
