@@ -83,7 +83,7 @@ def _imported(source: str) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module]
         tops = {name.partition(".")[0] for name in names}
-        yield from (top for top in tops if top not in sys.stdlib_module_names and top != "clozeline")
+        yield from (top for top in tops if top not in (*sys.stdlib_module_names, "_typeshed", "clozeline"))
 
 
 def _extras_of(file: str) -> tuple[str, ...]:
