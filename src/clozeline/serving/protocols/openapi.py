@@ -73,8 +73,7 @@ class Document:
         paths: dict[str, Any] = {}
         for dialect in self._dialects.rows:
             for operation in dialect.operations:
-                words = dialect.words_of(operation)
-                told = _operation(operation, words, schemas) | ({"tags": [dialect.tag]} if dialect.tag else {})
+                told = _operation(operation, dialect.words, schemas) | ({"tags": [dialect.tag]} if dialect.tag else {})
                 if self._open_paths is not None:
                     told["security"] = [] if operation.path in self._open_paths else [{name: []} for name in _KEYS]
                 paths[operation.path] = {"post" if operation.body else "get": told}
@@ -99,7 +98,10 @@ class Document:
                 asked.append(((operation, "body"), "validation", TypeAdapter(operation.body)))
             if not isinstance(operation.result, str):
                 asked.append(((operation, "answer"), "serialization", TypeAdapter(operation.result)))
-        asked += [((one, "error"), "serialization", TypeAdapter(one.envelope)) for one in self._dialects.words]
+        asked += [
+            ((words, "error"), "serialization", TypeAdapter(words.envelope))
+            for words in {row.words for row in self._dialects.rows}
+        ]
         found, shared = TypeAdapter.json_schemas(asked, ref_template="#/components/schemas/{model}")
         return {part: schema for (part, _), schema in found.items()}, dict(sorted(shared["$defs"].items()))
 
