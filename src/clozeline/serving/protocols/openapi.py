@@ -76,7 +76,7 @@ class Document:
                 told = _operation(operation, dialect.words, schemas) | ({"tags": [dialect.tag]} if dialect.tag else {})
                 if self._open_paths is not None:
                     told["security"] = [] if operation.path in self._open_paths else [{name: []} for name in _KEYS]
-                paths[operation.path] = {"post" if operation.body else "get": told}
+                paths[operation.path] = {operation.method.lower(): told}
         info = {"title": "Clozeline", "description": DESCRIPTION, "version": version("clozeline")}
         keys = {} if self._open_paths is None else {"securitySchemes": _KEYS}
         return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": components, **keys}}
@@ -107,10 +107,10 @@ class Document:
 
 
 def _operation(operation: Operation, words: Words, schemas: Mapping[_Part, Any]) -> dict[str, Any]:
-    method = "post" if operation.body else "get"
     told: dict[str, Any] = {
         "summary": operation.summary,
-        "operationId": re.sub(r"\W", "_", f"{operation.operation_name}{operation.path}") + f"_{method}",
+        "operationId": re.sub(r"\W", "_", f"{operation.operation_name}{operation.path}")
+        + f"_{operation.method.lower()}",
         "responses": {"200": _answer(operation, schemas), **_refusals(operation, words, schemas[words, "error"])},
     }
     if parameters := _parameters(operation):

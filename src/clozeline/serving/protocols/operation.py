@@ -147,6 +147,10 @@ class Operation:
     """Of the operation in the document; none: that of `answer`."""
 
     @property
+    def method(self) -> Literal["GET", "POST"]:
+        return "POST" if self.body else "GET"
+
+    @property
     def says(self) -> Literal["nothing", "model", "time"]:
         return self.tells or ("time" if self.body else "nothing")
 
