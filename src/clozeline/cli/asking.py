@@ -9,7 +9,7 @@ import typer
 from clozeline.errors import DataError, ParamsError
 
 if TYPE_CHECKING:
-    from clozeline.inference.manifest import Task
+    from clozeline.artifacts.manifest import Task
     from clozeline.inference.open_model import OpenModel
 
 PANEL = "Use a model"

@@ -6,8 +6,8 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from clozeline.artifacts.manifest import Precision
 from clozeline.errors import ParamsError
-from clozeline.inference.manifest import Precision
 from clozeline.serving.app import create_app
 from clozeline.serving.edge.access import ApiKeys
 from clozeline.serving.models.catalogue import Catalogue

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from clozeline import registry
+from clozeline.artifacts.manifest import FILES, Precision
 from clozeline.errors import ArtifactError
 from clozeline.inference.latency import Latency
-from clozeline.inference.manifest import FILES, Precision
 from clozeline.inference.open_model import OpenModel
 from clozeline.machine.processor import processor
 from clozeline.registry import FetchedPackage

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+from clozeline.artifacts.manifest import Task
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.manifest import Task
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.tagger import Tagger
 from clozeline.inference.zero_shot import can_choose, tells_entailment

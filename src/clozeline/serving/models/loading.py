@@ -3,8 +3,8 @@
 import logging
 from pathlib import Path
 
+from clozeline.artifacts.manifest import GRAPHS, Precision, data_file, read_manifest
 from clozeline.errors import ArtifactError, TransientError
-from clozeline.inference.manifest import GRAPHS, Precision, data_file, read_manifest
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 from clozeline.machine.free_memory import free_memory_bytes

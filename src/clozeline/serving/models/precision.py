@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from clozeline.artifacts.manifest import Manifest, Precision
 from clozeline.inference.latency import compare
-from clozeline.inference.manifest import Manifest, Precision
 from clozeline.inference.open_model import OpenModel
 from clozeline.machine.processor import processor
 from clozeline.serving.models.sources import FetchedModel

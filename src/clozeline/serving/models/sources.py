@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clozeline import registry
+from clozeline.artifacts.manifest import FILES, Precision, Task, read_manifest
 from clozeline.errors import ArtifactError, ParamsError
-from clozeline.inference.manifest import FILES, Precision, Task, read_manifest
 
 DIST = Path("dist")
 REGISTRY_SCHEME = "models:/"

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from clozeline import registry
+from clozeline.artifacts.manifest import Precision
 from clozeline.errors import ArtifactError
-from clozeline.inference.manifest import Precision
 from clozeline.machine.heap import give_back_freed
 from clozeline.serving.errors import Caught
 from clozeline.serving.models.loading import open_source

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from string import punctuation
 from urllib.parse import quote
 
-from clozeline.inference.manifest import Precision
+from clozeline.artifacts.manifest import Precision
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Discriminator, Field, Tag
 from starlette.responses import Response
 
+from clozeline.artifacts.manifest import Task
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
-from clozeline.inference.manifest import Task
 from clozeline.inference.tokenization import Given
 from clozeline.serving.errors import ErrorDetail
 from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sentence

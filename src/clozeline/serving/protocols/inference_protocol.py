@@ -13,9 +13,9 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from clozeline.artifacts.manifest import Manifest
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.manifest import Manifest
 from clozeline.inference.tagger import Tagger
 from clozeline.serving.errors import ErrorDetail
 from clozeline.serving.models.catalogue import TENSORS, no_such_model

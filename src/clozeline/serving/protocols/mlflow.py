@@ -12,9 +12,9 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 from starlette.responses import PlainTextResponse, Response
 
+from clozeline.artifacts.manifest import Task
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.manifest import Task
 from clozeline.inference.question import AnyQuestion
 from clozeline.inference.spans import SpanSearch
 from clozeline.inference.tokenization import Given

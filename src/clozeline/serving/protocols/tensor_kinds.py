@@ -13,9 +13,9 @@ import numpy as np
 import orjson
 from pydantic import Field
 
+from clozeline.artifacts.manifest import Manifest, Task
 from clozeline.inference.answerer import Answer
 from clozeline.inference.encoder import Encoder, Filled
-from clozeline.inference.manifest import Manifest, Task
 from clozeline.inference.question import AnyQuestion, Question
 from clozeline.inference.tokenization import Given
 from clozeline.serving.errors import problem

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, Discriminator, Field, Tag
 from starlette.responses import Response
 
-from clozeline.inference.manifest import Manifest
+from clozeline.artifacts.manifest import Manifest
 from clozeline.serving.errors import problem
 from clozeline.serving.protocols.fields import (
     FLAT_TAG,

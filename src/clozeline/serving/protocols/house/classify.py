@@ -6,10 +6,10 @@ from typing import Annotated
 from pydantic import BaseModel, Discriminator, Field, Tag
 from starlette.responses import Response
 
+from clozeline.artifacts.manifest import ScoreFunction
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.classifier import LabelScore as Scored
 from clozeline.inference.open_model import OpenModel
-from clozeline.inference.scores import ScoreFunction
 from clozeline.inference.tokenization import Given, each_text
 from clozeline.serving.errors import problem
 from clozeline.serving.protocols.fields import (

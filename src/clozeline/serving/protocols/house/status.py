@@ -6,9 +6,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from clozeline.inference.evidence import QuantizationScheme
-from clozeline.inference.manifest import FileRecord, Precision, Task
-from clozeline.inference.scores import ScoreFunction
+from clozeline.artifacts.evidence import QuantizationScheme
+from clozeline.artifacts.manifest import FileRecord, Precision, ScoreFunction, Task
 from clozeline.serving.errors import ApiError, problem
 from clozeline.serving.models.catalogue import routes_of
 from clozeline.serving.protocols.operation import KEYED, LOADING, Call, JsonResponse, Operation

@@ -8,13 +8,16 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
+from clozeline.artifacts.evidence import HalfPrecision, QuantizationScheme, Rung
+from clozeline.artifacts.record import Record
 from clozeline.errors import ArtifactError
-from clozeline.inference.evidence import HalfPrecision, QuantizationScheme, Record, Rung
-from clozeline.inference.scores import ScoreFunction
 
 Precision = Literal["int8", "fp32"]
 LastLayer = Literal["every position", "first position", "masked positions"]
-Task = Literal["fill-mask", "text-classification", "feature-extraction", "token-classification", "question-answering"]
+Task = str
+"""What a model answers, in the words of the model hub: the name of a row of inference/kinds.py."""
+ScoreFunction = Literal["softmax", "sigmoid", "none"]
+"""From logits to scores: of labels that exclude each other, of labels that do not, or the logits themselves."""
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -64,8 +67,7 @@ class FileRecord(Record):
 
 
 class Manifest(Record):
-    format_version: Literal[1, 2]
-    """1 has no `served` and no `ladder`."""
+    format_version: Literal[2]
     task: Task
     family: str
     inputs: tuple[TensorSpec, ...]
@@ -89,11 +91,11 @@ class Manifest(Record):
     vocab_size: int
     hidden_size: int
     special_tokens: SpecialTokens
-    served: Precision = "int8"
+    served: Precision
     """Which graph answers who asks for none: INT8 only if it passed what is asked of it."""
     quantization: QuantizationScheme | None
     """Of `model.int8.onnx`; None if there is no such file, because no scheme passed."""
-    ladder: tuple[Rung, ...] = ()
+    ladder: tuple[Rung, ...]
     """The schemes that were tried, in their order; the one of `quantization` is served."""
     half: HalfPrecision | None = None
     """Of the graph in float16; None: none was asked for. It is in the package if it passed."""
@@ -112,6 +114,10 @@ class Manifest(Record):
     def precisions(self) -> tuple[Precision, ...]:
         """What the package has a graph of."""
         return tuple(precision for precision, name in GRAPHS.items() if name in self.files)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    (folder / FILES.manifest).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
 
 def read_manifest(folder: Path) -> Manifest:

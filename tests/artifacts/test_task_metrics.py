@@ -4,12 +4,11 @@ import math
 
 import pytest
 
-from clozeline.artifacts.unbeaten import unbeaten
-from clozeline.registry.figures import HeadlineMetrics
+from clozeline.artifacts.task_metrics import Headline
 
 
-def of(value: float) -> HeadlineMetrics:
-    return HeadlineMetrics(
+def of(value: float) -> Headline:
+    return Headline(
         metric="accuracy",
         value=value,
         low=value,
@@ -32,9 +31,9 @@ def of(value: float) -> HeadlineMetrics:
     ],
 )
 def test_what_a_figure_is_no_better_than_is_named(value: float, named: tuple[str, ...]) -> None:
-    assert tuple(name for name, _ in unbeaten(of(value))) == named
+    assert tuple(name for name, _ in of(value).unbeaten) == named
 
 
 def test_a_baseline_that_is_not_a_number_is_beaten_by_any() -> None:
     figure = of(0.6).model_copy(update={"baseline_value": math.nan})
-    assert unbeaten(figure) == ()
+    assert figure.unbeaten == ()

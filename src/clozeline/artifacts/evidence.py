@@ -1,32 +1,8 @@
 """What was measured of an INT8 graph before it was let answer; it stays with the package, in the manifest."""
 
-from typing import Annotated, Literal, NewType
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
-
-RecallAt = NewType("RecallAt", str)
-"""Such as `recall at 10`."""
-Metric = (
-    Literal[
-        "masked-LM accuracy",
-        "halves found",
-        "Spearman correlation",
-        "accuracy",
-        "micro F1",
-        "entity F1",
-        "answer F1",
-        "label agreement",
-        "entity agreement",
-        "answer agreement",
-        "order agreement",
-    ]
-    | Annotated[RecallAt, StringConstraints(pattern=r"^recall at [1-9][0-9]*$")]
-)
-
-
-class Record(BaseModel):
-    # A figure that is NaN is kept as one: as null, no reader of the file would take it for a number.
-    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+from clozeline.artifacts.record import Record
 
 
 class QuantizationScheme(Record):
@@ -48,8 +24,8 @@ class QuantizationScheme(Record):
     quantized_embeddings: int
     exact_matmuls: tuple[str, ...]
     """Products by a constant that stay in float32, by name; as do products of two activations."""
-    quantized_activations: int | None = None
-    """Tensors that the quantized products read; None in packages from before scales could be fixed."""
+    quantized_activations: int
+    """Tensors that the quantized products read."""
     static_activations: tuple[str, ...] = ()
     """Those of them, by name, whose scale is fixed: the range of the tokens of some texts, as uint8."""
     smoothed_activations: tuple[str, ...] = ()
@@ -73,8 +49,8 @@ class Measured(Record):
     high: float
     """Ends of its 95 % interval on other texts like these."""
     num_items: int
-    num_texts: int | None = None
-    """That they are of, for what is drawn is texts. None in packages from before these were counted."""
+    num_texts: int
+    """That they are of, for what is drawn is texts."""
 
 
 class Check(Record):
@@ -104,9 +80,9 @@ class Rung(Record):
     second text, or of scored pairs that it says the same of: whether they are more alike than the pair before; of
     several labels for each text, of the labels that either of both gives; of a tagger, of the words that either says
     are of an entity."""
-    different_answers: int | None = None
-    """Of fp32, to all that was asked. None in packages from before these were counted."""
-    metric: Metric
+    different_answers: int
+    """Of fp32, to all that was asked."""
+    metric: str
     """Of the task: what fp32 and INT8 get right. Without what is right (an agreement), INT8 is held to fp32."""
     fp32_metric: float
     int8_metric: float
@@ -139,13 +115,12 @@ class HalfPrecision(Record):
     """
     agreement: Measured
     """As of a `Rung`."""
-    metric: Metric
+    metric: str
     fp32_metric: float
     fp16_metric: float
     metric_ratio: Measured
     """Its own over fp32's."""
-    embedding_cosine_mean: float | None = None
-    """None in packages from before there was a limit, too."""
+    embedding_cosine_mean: float | None
     embedding_cosine_min: float | None
     checks: tuple[Check, ...]
 

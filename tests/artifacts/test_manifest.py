@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from clozeline.artifacts.manifest import FILES, read_manifest, record_of, verify
 from clozeline.errors import ArtifactError
-from clozeline.inference.manifest import FILES, read_manifest, record_of, verify
 
 
 @pytest.fixture
@@ -55,20 +55,13 @@ def test_a_folder_without_manifest_is_no_package(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("format_version", 3), ("task", "translation"), ("lock_sha256", "abc"), ("surprise", 1)]
+    ("key", "value"), [("format_version", 3), ("served", "int4"), ("lock_sha256", "abc"), ("surprise", 1)]
 )
 def test_a_manifest_of_another_make_is_refused_by_key(package: Path, key: str, value: object) -> None:
     manifest = json.loads((package / FILES.manifest).read_text(encoding="utf-8")) | {key: value}
     (package / FILES.manifest).write_text(json.dumps(manifest), encoding="utf-8")
     with pytest.raises(ArtifactError, match=key):
         read_manifest(package)
-
-
-def test_a_package_from_before_the_ladder_serves_int8_as_it_did(package: Path) -> None:
-    manifest = json.loads((package / FILES.manifest).read_text(encoding="utf-8")) | {"format_version": 1}
-    del manifest["served"], manifest["ladder"]
-    (package / FILES.manifest).write_text(json.dumps(manifest), encoding="utf-8")
-    assert read_manifest(package).served == "int8"
 
 
 def test_a_manifest_that_is_not_json_is_refused(package: Path) -> None:
