@@ -62,7 +62,7 @@ system:  ## Debian's PostgreSQL (PATH or /usr/lib/postgresql) and Chromium: test
 		|| { echo "make test needs Chromium and its driver: install them (Debian's packages are called chromium and chromium-driver), then run again" >&2; exit 1; }
 
 deploy: setup  ## Make the Prefect server at PREFECT_API_URL agree with infra/prefect.yaml
-	$(BIN)/python -m flows.deploy
+	$(BIN)/python -m clozeline.flows.deploy
 
 clean:  ## Remove what the stages made; DVC's cache keeps it, so the next run restores it
 	rm -rf data/clean data/tokens models dist metrics plots reports

@@ -10,7 +10,7 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 import clozeline
 from clozeline.artifacts.curves import CurvePoint
 from clozeline.params import PretrainParams
-from clozeline.training import pretraining
+from clozeline.pretraining import job as pretraining
 
 PROJECT = Path(__file__).parents[1]
 

@@ -1,8 +1,6 @@
 """The gates say yes and no at the right places, with the numbers."""
 
-import json
 import math
-from pathlib import Path
 
 import pytest
 from pydantic import ValidationError

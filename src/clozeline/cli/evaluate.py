@@ -9,7 +9,7 @@ import typer
 from clozeline.errors import DataError, ParamsError
 
 if TYPE_CHECKING:
-    from clozeline.evaluation.judgement import Settings
+    from clozeline.contest.judgement import Settings
     from clozeline.params import SourceParams
 
 _OPTIONS = {
@@ -76,7 +76,7 @@ def evaluate(
     if text is None and blimp is None:
         raise _nothing_asked()
     from clozeline.cli import evaluate_tables
-    from clozeline.evaluation.judgement import Questions, judge_models
+    from clozeline.contest.judgement import Questions, judge_models
 
     questions = Questions(text, _source(text, text_field, one_document_per, pattern), blimp)
     names = [model] if against is None else [model, against]
@@ -98,8 +98,8 @@ def _nothing_asked() -> ParamsError:
 
 def _settings(estimator: Literal["folds", "pll"], max_length: int | None, samples: int) -> "Settings":
     """Those of the project, if this is one, so that what is said here is what stage `evaluate` says."""
-    from clozeline.evaluation.contender import Asking
-    from clozeline.evaluation.judgement import Settings
+    from clozeline.contest.contender import Asking
+    from clozeline.contest.judgement import Settings
     from clozeline.params import read_params
 
     seed, num_folds, length, batch_tokens = _SEED, _NUM_FOLDS, _MAX_LENGTH, _BATCH_TOKENS

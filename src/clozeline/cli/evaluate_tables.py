@@ -11,9 +11,9 @@ from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from clozeline.evaluation.comparison import PairedTest
+    from clozeline.contest.comparison import PairedTest
+    from clozeline.contest.judgement import Judgement
     from clozeline.evaluation.figures import Figures
-    from clozeline.evaluation.judgement import Judgement
 
 _SIGNIFICANT = 0.05
 _ESTIMATORS = {"folds": "one token in {num_folds} hidden at a time", "pll": "each token hidden alone"}

@@ -18,8 +18,8 @@ from clozeline.registry.versions import Registry
 from clozeline.workspace import Workspace, tracking_uri
 
 if TYPE_CHECKING:
-    from flows.pipeline import StageResult
-    from flows.release import Release
+    from clozeline.orchestration.pipeline_run import StageResult
+    from clozeline.orchestration.releasing import Release
 
 _NEXT_VERBS = {
     "report --open": "look at all of it on one page, reports/report.html",

@@ -15,7 +15,7 @@ from clozeline.encoder.language_model import LanguageModel
 from clozeline.encoder.messages import errors_only
 from clozeline.encoder.starting import Checkpoint
 from clozeline.errors import ArtifactError
-from clozeline.tokens.hub import asking_hub
+from clozeline.tokenizer.hub import asking_hub
 
 
 def open_published(name: str) -> LanguageModel:

@@ -24,7 +24,7 @@ from clozeline.encoder.stock_classes import first_position
 from clozeline.encoder.vocabulary import check_tokens, fit_vocabulary
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.params import ModelParams
-from clozeline.tokens.hub import asking_hub
+from clozeline.tokenizer.hub import asking_hub
 
 _LOG = logging.getLogger(__name__)
 _OURS = ("is_decoder", "reference_compile", "attention_type")

@@ -3,9 +3,9 @@
 from clozeline.artifacts.manifest import read_manifest
 from clozeline.artifacts.manifest import verify as verify_package
 from clozeline.errors import ArtifactError
-from clozeline.lineage.objects import Objects
 from clozeline.lineage.trace import Trace
 from clozeline.registry.publishing import package_sha256
+from clozeline.versions.objects import Objects
 from clozeline.workspace import Workspace
 
 

@@ -25,10 +25,10 @@ from clozeline.evaluation.groupings import ByConfidence, ByDocument, ByFrequency
 from clozeline.params import EvaluateParams
 from clozeline.progress import ProgressBar
 from clozeline.storage.atomic import replacing_folder
-from clozeline.text.contamination import contamination, text_batches
 from clozeline.tokens.frequencies import token_counts
 from clozeline.tokens.shards import TokenShards
 from clozeline.tokens.spelling import Spelling
+from clozeline.words.contamination import contamination, text_batches
 
 _LOG = logging.getLogger(__name__)
 _MOST_BYTES_COMPARED = 1 << 24

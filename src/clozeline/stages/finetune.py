@@ -20,9 +20,9 @@ from clozeline.tasks.seeds import Finished, is_better, over_seeds, train_each
 from clozeline.tasks.sources import hub_commit
 from clozeline.tasks.task import TaskInputs, TaskReport
 from clozeline.tasks.training import use_threads
-from clozeline.text.contamination import contamination, in_batches, text_batches
 from clozeline.tracking import RunLogger, run_logger
 from clozeline.training.callbacks import Callback
+from clozeline.words.contamination import contamination, in_batches, text_batches
 
 _LOG = logging.getLogger(__name__)
 _NO_COLUMNS = ("f1",)

@@ -8,13 +8,13 @@ from pathlib import Path
 from clozeline.artifacts.curves import CurvePoint, Look, SpeedPoint
 from clozeline.params import PretrainParams
 from clozeline.planning.warning import warn_of_memory
+from clozeline.pretraining import job as pretraining
+from clozeline.pretraining.advisers import Advancing, advisers
+from clozeline.pretraining.job import Pretraining
 from clozeline.progress import ProgressBar
 from clozeline.storage.atomic import replacing_file
 from clozeline.storage.csv_files import write_records
 from clozeline.tracking import RunLogger, run_logger
-from clozeline.training import pretraining
-from clozeline.training.advisers import Advancing, advisers
-from clozeline.training.pretraining import Pretraining
 from clozeline.training.state import State
 
 _LOG = logging.getLogger(__name__)

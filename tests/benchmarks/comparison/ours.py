@@ -26,11 +26,11 @@ from clozeline.evaluation.figures import measure
 from clozeline.evaluation.groupings import ByDocument
 from clozeline.params import Params, PretrainParams
 from clozeline.params.recipes import laid_over
+from clozeline.pretraining import job as pretraining
+from clozeline.pretraining.job import Pretraining
 from clozeline.tokens.rows import Rows
 from clozeline.tokens.shards import TokenShards
-from clozeline.training import pretraining
 from clozeline.training.callbacks import Callback
-from clozeline.training.pretraining import Pretraining
 from clozeline.training.state import State
 from comparison.stages import params_tree
 
