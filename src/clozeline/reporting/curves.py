@@ -9,9 +9,9 @@ from markupsafe import Markup
 from clozeline.errors import ArtifactError
 from clozeline.reporting.charts import Series, lines
 from clozeline.reporting.compared import in_words, numbers
-from clozeline.reporting.elements import described
 from clozeline.reporting.numbers import format_of
 from clozeline.reporting.run import Part, Run
+from clozeline.reporting.templates import html
 
 _STAGE = "pretrain"
 _LOSS = "plots/pretrain.csv"
@@ -63,7 +63,7 @@ def parts(run: Run) -> Iterable[Part]:
 
 def _figures(run: Run) -> Markup:
     figures = numbers(run.files.figures("metrics/pretrain.json", stage=_STAGE))
-    return described((in_words(key), format_of(key)(value)) for key, value in figures.items())
+    return html("facts", pairs=[(in_words(key), format_of(key)(value)) for key, value in figures.items()])
 
 
 def _chart(run: Run, chart: _Chart) -> Markup | None:

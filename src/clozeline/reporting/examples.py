@@ -6,9 +6,9 @@ from functools import partial
 from markupsafe import Markup
 
 from clozeline.artifacts.cloze_example import Example, Guess
-from clozeline.reporting.elements import element, folded, joined, table
 from clozeline.reporting.numbers import share
 from clozeline.reporting.run import Part, Run
+from clozeline.reporting.templates import html, joined
 
 _FILE = "reports/examples/examples.json"
 _OPEN = 2
@@ -21,7 +21,7 @@ def parts(run: Run) -> Iterable[Part]:
 
 def _examples(run: Run) -> Markup:
     examples = run.files.json(_FILE, list[Example], stage="evaluate")
-    return joined(_example(number, example) for number, example in enumerate(examples, start=1))
+    return joined(*(_example(number, example) for number, example in enumerate(examples, start=1)))
 
 
 def _example(number: int, example: Example) -> Markup:
@@ -30,37 +30,22 @@ def _example(number: int, example: Example) -> Markup:
     told = f"{len(ranks)} words asked: {first} named first, {five} among the first five"
     rows = [_row(place, guess) for place, guess in enumerate(example.guesses, start=1)]
     columns = (">#", "hidden", ">its probability", "five likeliest")
-    answers = table(f"Example {number}: what was hidden, and what was guessed", columns, rows, kind="guesses")
-    return element(
-        "article",
-        element("p", _text(example), class_="cloze"),
-        folded(told, answers, is_open=number <= _OPEN),
-        class_="example",
+    caption = f"Example {number}: what was hidden, and what was guessed"
+    answers = html("table", caption=caption, columns=columns, rows=rows, kind="guesses")
+    return html(
+        "example",
+        around=_around(example),
+        guesses=example.guesses,
+        answers=html("folded", summary=told, body=answers, is_open=number <= _OPEN),
     )
 
 
-def _text(example: Example) -> Markup:
-    """The text with each hidden word marked; a causal model's, which hides none, plain."""
+def _around(example: Example) -> list[str]:
+    """The text between the hidden words; of a causal model, which hides none, all of it."""
     around = example.masked.split(example.mask_token) if example.mask_token else []
-    if len(around) != len(example.guesses) + 1:
-        return joined([example.original])
-    marked = [
-        element("mark", guess.original, element("sup", place), class_=guess.outcome)
-        for place, guess in enumerate(example.guesses, start=1)
-    ]
-    return joined([around[0], *(piece for pair in zip(marked, around[1:], strict=True) for piece in pair)])
+    return around if len(around) == len(example.guesses) + 1 else [example.original]
 
 
 def _row(place: int, guess: Guess) -> tuple[object, ...]:
-    likeliest = [
-        element(
-            "span",
-            candidate.token,
-            " ",
-            element("small", share(candidate.probability)),
-            class_="guess hit" if candidate.token == guess.original else "guess",
-        )
-        for candidate in guess.candidates
-    ]
-    verdict = element("mark", guess.original, class_=guess.outcome)
-    return (place, verdict, share(guess.original_probability), joined(likeliest))
+    hidden = html("told", tag="mark", kind=guess.outcome, text=guess.original)
+    return (place, hidden, share(guess.original_probability), html("likeliest", guess=guess))

@@ -9,10 +9,10 @@ from markupsafe import Markup
 
 from clozeline.reporting.charts import Bar, Series, bars, lines
 from clozeline.reporting.compared import comparison, in_words
-from clozeline.reporting.elements import described, joined
 from clozeline.reporting.files import Row
 from clozeline.reporting.numbers import amount, count, format_of, share
 from clozeline.reporting.run import Part, Run
+from clozeline.reporting.templates import html, joined
 
 _METRICS = "metrics/evaluate.json"
 _STAGE = "evaluate"
@@ -51,7 +51,7 @@ def _counts(run: Run) -> Markup | None:
     """What was asked, and how much of it the encoder may have seen."""
     figures = metrics(run)
     told = [(in_words(key), format_of(key)(figures[key])) for key in _COUNTED if key in figures]
-    return described(told) if told else None
+    return html("facts", pairs=told) if told else None
 
 
 def _shares(run: Run) -> Markup | None:
@@ -83,7 +83,7 @@ class _Chart:
 
 def _charts(run: Run) -> Markup:
     drawn = [chart.draw(rows) for chart in _CHARTS if (rows := run.files.csv(chart.path, *chart.columns, stage=_STAGE))]
-    return joined(drawn)
+    return joined(*drawn)
 
 
 def _reliability(rows: Sequence[Row]) -> Markup:

@@ -11,9 +11,9 @@ from clozeline.artifacts.task_metrics import Headline, TaskMetrics
 from clozeline.reporting import confusion
 from clozeline.reporting.charts import Bar, bars
 from clozeline.reporting.compared import comparison, in_words, numbers
-from clozeline.reporting.elements import described, element, folded, joined, table
 from clozeline.reporting.numbers import Format, amount, count, format_of, share
 from clozeline.reporting.run import Part, Run
+from clozeline.reporting.templates import html, joined, verdict
 
 _OTHERS = {
     "hybrid_": "together with BM25",
@@ -61,7 +61,7 @@ def form(given: Headline) -> Format:
 
 
 def _heading(run: Run, task: str) -> Markup:
-    return element("h3", "Task ", element("code", task))
+    return html("heading", words="Task ", name=task)
 
 
 def _headline(run: Run, task: str) -> Markup:
@@ -74,9 +74,9 @@ def _headline(run: Run, task: str) -> Markup:
         *(Bar(name, value, as_told(value)) for name, value in others),
     ]
     title = f"{task}: {in_words(given.metric)} on the test set"
-    told_faults = [element("p", fault, class_="bad") for fault in faults(run, task)]
+    told_faults = [html("told", tag="p", kind="bad", text=fault) for fault in faults(run, task)]
     drawn = bars(title, rows, most=1.0, note="The line is a 95 % interval, on other items like these.")
-    return joined([*told_faults, drawn])
+    return joined(*told_faults, drawn)
 
 
 def _figures(run: Run, task: str) -> Markup:
@@ -92,12 +92,10 @@ def _figures(run: Run, task: str) -> Markup:
     ]
     groups = {name: value for name, value in figures.items() if isinstance(value, dict) and name not in _TOLD_APART}
     return joined(
-        [
-            comparison(f"{task}: figures on the test set", headline(run, task).method, figures, _OTHERS),
-            _over_seeds(headline(run, task), figures.get("over_seeds")),
-            described(others),
-            *(_counts(name, numbers(counts), figures.get("first_places", {})) for name, counts in groups.items()),
-        ]
+        comparison(f"{task}: figures on the test set", headline(run, task).method, figures, _OTHERS),
+        _over_seeds(headline(run, task), figures.get("over_seeds")),
+        html("facts", pairs=others),
+        *(_counts(name, numbers(counts), figures.get("first_places", {})) for name, counts in groups.items()),
     )
 
 
@@ -105,9 +103,9 @@ def _over_seeds(kept: Headline, over: Mapping[str, float] | None) -> Markup | No
     if over is None:
         return None
     mean, deviation, lowest, highest = (form(kept)(over[name]) for name in ("mean", "deviation", "lowest", "highest"))
-    return element(
-        "p",
-        f"Trained from {count(over['num_seeds'])} seeds: {in_words(kept.metric)} {mean} ± {deviation} "
+    return html(
+        "paragraph",
+        text=f"Trained from {count(over['num_seeds'])} seeds: {in_words(kept.metric)} {mean} ± {deviation} "
         f"(mean and standard deviation; {lowest} to {highest}). Kept is seed {over['best_seed']}, the best on the "
         "validation part.",
     )
@@ -116,7 +114,7 @@ def _over_seeds(kept: Headline, over: Mapping[str, float] | None) -> Markup | No
 def _counts(name: str, counts: Mapping[str, float], first_places: Mapping[str, str]) -> Markup:
     places = {key: f" (first: {place})" for key, place in first_places.items()}
     told = ", ".join(f"{in_words(key)} {amount(value)}{places.get(key, '')}" for key, value in counts.items() if value)
-    return element("p", f"Of the {in_words(name)}: {told or 'nothing counted'}.", class_="note")
+    return html("told", tag="p", kind="note", text=f"Of the {in_words(name)}: {told or 'nothing counted'}.")
 
 
 def _classes(run: Run, task: str) -> Markup | None:
@@ -127,8 +125,9 @@ def _classes(run: Run, task: str) -> Markup | None:
     figures = [(row.get("class", ""), {name: float(row[name]) for name in columns if row[name]}) for row in rows]
     figures.sort(key=lambda row: -row[1].get("f1", 0.0))
     told = [(label, *(_class_cell(name, of_class.get(name)) for name in columns)) for label, of_class in figures]
-    made = table(f"{task}: each class, the best first", ("class", *(f">{in_words(name)}" for name in columns)), told)
-    return folded(f"Each of {len(rows)} classes", made, is_open=len(rows) <= _OPEN_CLASSES)
+    heads = ("class", *(f">{in_words(name)}" for name in columns))
+    made = html("table", caption=f"{task}: each class, the best first", columns=heads, rows=told)
+    return html("folded", summary=f"Each of {len(rows)} classes", body=made, is_open=len(rows) <= _OPEN_CLASSES)
 
 
 def _class_cell(name: str, value: float | None) -> object:
@@ -136,9 +135,7 @@ def _class_cell(name: str, value: float | None) -> object:
         return "–"
     if name != "f1":
         return format_of(name)(value) if 0 <= value <= 1 and not name.startswith("num_") else count(value)
-    return joined(
-        [element("meter", share(value), value=f"{value:.4f}", min=0, max=1, aria_hidden="true"), " ", share(value)]
-    )
+    return html("meter", value=value)
 
 
 def _confusion(run: Run, task: str) -> Markup | None:
@@ -157,7 +154,7 @@ def _examples(run: Run, task: str) -> Markup | None:
     names = list(items[0].given)
     rows = [
         (
-            element("span", "✓ right", class_="good") if item.is_right else element("span", "✗ wrong", class_="bad"),
+            verdict(item.is_right, "right" if item.is_right else "wrong"),
             *(item.given.get(name, "") for name in names),
             item.actual,
             item.predicted,
@@ -165,7 +162,6 @@ def _examples(run: Run, task: str) -> Markup | None:
         for item in items
     ]
     columns = ("", *(in_words(name) for name in names), "actual", "predicted")
-    made = table(
-        f"{task}: items of the test set, as many wrong ones as right ones where there are", columns, rows, kind="texts"
-    )
-    return folded(f"{len(items)} examples", made)
+    caption = f"{task}: items of the test set, as many wrong ones as right ones where there are"
+    made = html("table", caption=caption, columns=columns, rows=rows, kind="texts")
+    return html("folded", summary=f"{len(items)} examples", body=made)
