@@ -5,6 +5,7 @@ A answers, T texts.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pkgutil import resolve_name
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +13,9 @@ import numpy.typing as npt
 from clozeline.errors import DataError
 from clozeline.exporting.answers import UNKNOWN, Answers, answers, likeliest
 from clozeline.exporting.ratios import Counts, per_text
+from clozeline.exporting.sample import Sample
 from clozeline.inference.batching import Batch
+from clozeline.inference.kinds import kind_of
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import Rows
 from clozeline.inference.tokenization import TokenizedText
@@ -68,6 +71,16 @@ class Exam:
     def matters(self, one: Answers, other: Answers) -> Holds:
         """Which answers of two graphs are compared: all, where an answer is one of many."""
         return np.ones(len(one.top1_A), dtype=np.bool_)
+
+
+def exam_of(model: OpenModel, sample: Sample) -> Exam:
+    """What `model` can be asked.
+
+    Raises:
+        DataError: nothing, for no text has a token.
+    """
+    exam: Exam = resolve_name(kind_of(model.manifest.task).exam)(model, sample)
+    return exam
 
 
 def different(texts: Sequence[TokenizedText]) -> list[int]:
