@@ -50,13 +50,17 @@ def file_of(module: str) -> Path | None:
 
 
 def imports_of(file: Path) -> Iterator[str]:
-    """Our modules that `file` imports, lazily or not; `from a import b` gives a.b where that is a module."""
+    """Our modules that `file` imports, lazily or not; `from a import b` gives a.b where that is a module, as does a
+    string `a.b:name`.
+    """
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and ":" in node.value:
+            names = [node.value.partition(":")[0]]
         yield from (name for name in names if name.split(".")[0] == "clozeline" and file_of(name))
 
 

@@ -84,7 +84,7 @@ def _opened(place: str) -> "tuple[Embedder, SearchIndex]":
     from clozeline.inference.embedder import Embedder
     from clozeline.inference.package import load
     from clozeline.search.index import SearchIndex
-    from clozeline.serving.sources import REGISTRY_SCHEME, ModelSource, fetched
+    from clozeline.serving.models.sources import REGISTRY_SCHEME, ModelSource, fetched
 
     if not place.startswith(REGISTRY_SCHEME) and not (Path(place) / FILES.manifest).is_file():
         raise ArtifactError(

@@ -1,17 +1,15 @@
 """What the graph of each task gives, as the manifest tells it."""
 
-from pkgutil import resolve_name
-
 from clozeline.artifacts.manifest import TensorSpec
 from clozeline.exporting.likeliest import num_likeliest
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
-from clozeline.inference.kinds import kind_of
+from clozeline.inference.kinds import kind_of, resolved
 
 
 def outputs_of(trained: TrainedModel) -> tuple[TensorSpec, ...]:
     """The outputs of both graphs, in their order."""
-    outputs: tuple[TensorSpec, ...] = resolve_name(kind_of(trained.task).outputs)(trained)
+    outputs: tuple[TensorSpec, ...] = resolved(kind_of(trained.task).outputs)(trained)
     return outputs
 
 

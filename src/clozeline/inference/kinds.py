@@ -1,12 +1,14 @@
 """What a model can answer: a row for each kind. All that differs between kinds, from the export to HTTP, is in its row.
 
-What needs torch is named as `module:name`, and imported by the export: who answers needs none of it.
+What needs torch or a web server is named as `module:name`, and imported by who uses it: answering needs neither.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from pkgutil import resolve_name
 from types import MappingProxyType
-from typing import Literal
+from typing import Any, Literal
 
 from clozeline.artifacts.manifest import Manifest
 from clozeline.errors import ArtifactError
@@ -18,6 +20,19 @@ from clozeline.inference.encoder import Encoder
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.plain_answers import PlainAnswers
 from clozeline.inference.tagger import Tagger
+
+_EMBEDS = (
+    *("/embed", "/similarity", "/v1/embeddings"),
+    *("/pipeline/feature-extraction", "/pipeline/sentence-similarity"),
+)
+RERANK = "/rerank"
+ZERO_SHOT = (
+    *("/zero-shot", "/pipeline/zero-shot-classification"),
+    "/pipeline/zero-shot-classification-lists",
+)
+_TENSORS = "clozeline.serving.protocols.tensor_kinds"
+_INVOCATIONS = "clozeline.serving.protocols.mlflow"
+"""No stage imports what is behind these two: nothing that a stage makes follows from them."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +52,14 @@ class ModelKind:
     plain_answers: PlainAnswers
     examples: Callable[[Manifest], list[str]]
     """Texts that it answers, as MLflow's model takes them."""
+    routes: tuple[str, ...]
+    """Those of the house come first; `ANY` are not said."""
+    tensors: str
+    """`module:name` of what it reads and gives in the Open Inference Protocol."""
+    invocations: str
+    """`module:name` of what answers as MLflow's scoring server does."""
+    model_type: str = "embedding"
+    """In the words of text-embeddings-inference, as far as it has such models."""
     says: str = ""
     """What it answers, in words; empty: its labels."""
     labels: Literal["none", "of a text", "of each token"] = "none"
@@ -55,6 +78,9 @@ MODEL_KINDS: Mapping[str, ModelKind] = MappingProxyType(
             model=Encoder,
             plain_answers=plain_answers.embeddings_and_masks,
             examples=plain_answers.example_texts,
+            routes=("/fill-mask", *_EMBEDS, "/pipeline/fill-mask", *ZERO_SHOT),
+            tensors=f"{_TENSORS}:MASKS",
+            invocations=f"{_INVOCATIONS}:encoder_records",
             says="a masked language model",
             fills_masks=True,
         ),
@@ -66,6 +92,10 @@ MODEL_KINDS: Mapping[str, ModelKind] = MappingProxyType(
             model=Classifier,
             plain_answers=plain_answers.labels,
             examples=plain_answers.example_texts,
+            routes=("/classify", "/predict", RERANK, "/pipeline/text-classification", *ZERO_SHOT),
+            tensors=f"{_TENSORS}:LABELS",
+            invocations=f"{_INVOCATIONS}:label_records",
+            model_type="classifier",
             labels="of a text",
         ),
         "token-classification": ModelKind(
@@ -76,6 +106,10 @@ MODEL_KINDS: Mapping[str, ModelKind] = MappingProxyType(
             model=Tagger,
             plain_answers=plain_answers.entities,
             examples=plain_answers.example_texts,
+            routes=("/tag", "/pipeline/token-classification"),
+            tensors=f"{_TENSORS}:ENTITIES",
+            invocations=f"{_INVOCATIONS}:entity_records",
+            model_type="token_classifier",
             labels="of each token",
         ),
         "question-answering": ModelKind(
@@ -86,6 +120,10 @@ MODEL_KINDS: Mapping[str, ModelKind] = MappingProxyType(
             model=Answerer,
             plain_answers=plain_answers.answers,
             examples=plain_answers.example_questions,
+            routes=("/answer", "/pipeline/question-answering"),
+            tensors=f"{_TENSORS}:ANSWERS",
+            invocations=f"{_INVOCATIONS}:answer_records",
+            model_type="question_answerer",
             says="the stretch of a context that answers a question",
             is_always_asked_in_pairs=True,
         ),
@@ -97,6 +135,9 @@ MODEL_KINDS: Mapping[str, ModelKind] = MappingProxyType(
             model=Embedder,
             plain_answers=plain_answers.embeddings,
             examples=plain_answers.example_texts,
+            routes=_EMBEDS,
+            tensors=f"{_TENSORS}:EMBEDDINGS",
+            invocations=f"{_INVOCATIONS}:encoder_records",
             says="a vector for each text",
         ),
     }
@@ -118,3 +159,9 @@ def kind_of(task: str) -> ModelKind:
             do="export the model again with this version (`dvc repro`)",
         )
     return MODEL_KINDS[task]
+
+
+@cache
+def resolved(name: str) -> Any:
+    """What a row names as `module:name`."""
+    return resolve_name(name)

@@ -5,7 +5,6 @@ A answers, T texts.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pkgutil import resolve_name
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,7 @@ from clozeline.exporting.answers import UNKNOWN, Answers, answers, likeliest
 from clozeline.exporting.ratios import Counts, per_text
 from clozeline.exporting.sample import Sample
 from clozeline.inference.batching import Batch
-from clozeline.inference.kinds import kind_of
+from clozeline.inference.kinds import kind_of, resolved
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import Rows
 from clozeline.inference.tokenization import TokenizedText
@@ -79,7 +78,7 @@ def exam_of(model: OpenModel, sample: Sample) -> Exam:
     Raises:
         DataError: nothing, for no text has a token.
     """
-    exam: Exam = resolve_name(kind_of(model.manifest.task).exam)(model, sample)
+    exam: Exam = resolved(kind_of(model.manifest.task).exam)(model, sample)
     return exam
 
 
