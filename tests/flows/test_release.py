@@ -101,7 +101,7 @@ def test_where_int8_is_slower_fp32_is_served_and_said_and_a_second_look_changes_
     monkeypatch.setattr(latency, "measure", lambda folder: replace(times, int8_text_milliseconds=0.5))
     assert release(project)[0].precision == "fp32"
     assert registry(project).at(ENCODER, CHAMPION).served == "fp32"
-    monkeypatch.setattr("clozeline.flows.release.processor", lambda: "Another CPU, avx2")
+    monkeypatch.setattr("clozeline.orchestration.releasing.processor", lambda: "Another CPU, avx2")
     assert (release(project)[0].outcome, release(project)[0].precision) == ("unchanged", "int8")
     live = registry(project).at(ENCODER, CHAMPION)
     assert live

@@ -20,6 +20,7 @@ from clozeline.inference.manifest import FILES, Manifest, read_manifest
 from clozeline.registry import PACKAGE
 from clozeline.registry.client import told
 from clozeline.registry.versions import Registered, Registry
+from clozeline.tracking.addresses import present
 from clozeline.tracking.database import experiment_id, prepare
 
 _MODEL: Final = "model"
@@ -50,10 +51,13 @@ class Publisher:
         self.registry = Registry(self._client, tracking_uri)
 
     def publish(self, package: Path, name: str, evidence: Evidence) -> Registered:
-        """The version of `name` with just this package: the one that is there, or a new one."""
+        """The version of `name` with just this package: the one that is there, or a new one.
+
+        A new one too where the project was moved: the one that is there says where its files were, for good.
+        """
         sha256 = package_sha256(package)
         known = self.registry.with_package(name, sha256)
-        if known:
+        if known and present(known.address, self._tracking_uri) == known.address:
             return known
         with self._run(f"release {name}", evidence.tags) as run_id:
             with tempfile.TemporaryDirectory() as temporary:
@@ -66,7 +70,12 @@ class Publisher:
             source = f"{self._client.get_run(run_id).info.artifact_uri}/{_MODEL}"
             manifest = read_manifest(package)
             return self.registry.register(
-                name, source=source, run_id=run_id, package_sha256=sha256, description=_description(manifest)
+                name,
+                source=source,
+                run_id=run_id,
+                package_sha256=sha256,
+                description=_description(manifest),
+                was_rolled_back=known is not None and known.was_rolled_back,
             )
 
     @contextmanager
@@ -79,7 +88,7 @@ class Publisher:
         with tempfile.TemporaryDirectory() as folder:
             with told(f"evidence of {version}", self._tracking_uri):
                 run = self._client.get_run(version.run_id)
-                source = f"{run.info.artifact_uri}/{_EVIDENCE}"
+                source = present(f"{run.info.artifact_uri}/{_EVIDENCE}", self._tracking_uri)
                 try:
                     download_artifacts(artifact_uri=source, dst_path=folder, tracking_uri=self._tracking_uri)
                 except OSError as error:
