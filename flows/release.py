@@ -9,8 +9,9 @@ from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
+from clozeline.artifacts.manifest import read_manifest, verify
+from clozeline.artifacts.package_metrics import MetricPaths
 from clozeline.inference import latency
-from clozeline.inference.manifest import read_manifest, verify
 from clozeline.orchestration.prefect_adapter import tell_errors_plainly
 from clozeline.orchestration.releasing import (
     Evidenced,
@@ -22,7 +23,6 @@ from clozeline.orchestration.releasing import (
 )
 from clozeline.orchestration.run_lock import run_lock
 from clozeline.params import Params, read_params
-from clozeline.registry.figures import MetricPaths
 from clozeline.registry.publishing import Publisher
 from clozeline.workspace import Workspace, set_defaults, tracking_uri
 

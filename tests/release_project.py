@@ -62,6 +62,7 @@ ENCODER = {
     "unigram_perplexity": 900.0,
     "unigram_top1": 0.05,
     "unigram_top5": 0.1,
+    "contaminated_fraction": 0.01,
 }
 TASK = {
     "headline": {
@@ -76,7 +77,16 @@ TASK = {
     },
     "macro_f1": 0.71,
 }
-EXPORT = {"fp32_size_bytes": 4, "int8_size_bytes": 1, "int8_agreement": 0.99}
+EXPORT = {
+    "served": "int8",
+    "fp32_size_bytes": 4,
+    "int8_size_bytes": 1,
+    "int8_agreement": 0.99,
+    "parity_max_abs_difference": 1e-6,
+    "last_layer": "every position",
+    "num_agreement_texts": 512,
+    "ladder": [],
+}
 
 
 def make_release_project(root: Path, packages: dict[str, Path]) -> Path:

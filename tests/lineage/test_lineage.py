@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from clozeline.artifacts.lock import Lock
 from clozeline.errors import ArtifactError
-from clozeline.lineage.lock import Lock
 from clozeline.lineage.trace import Trace, ancestry, trace
 from clozeline.lineage.verification import verify
 from clozeline.registry.publishing import Evidence, Publisher

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from clozeline.artifacts.curves import Look
 from clozeline.encoder.batches import Split
 from clozeline.encoder.objectives import OBJECTIVES
 from clozeline.params import PretrainParams
@@ -18,7 +19,6 @@ from clozeline.progress import ProgressBar
 from clozeline.tokens.masking import Masker
 from clozeline.tokens.shards import TokenShards
 from clozeline.training.callbacks import Callback
-from clozeline.training.state import Look
 from tests.training.prepared import Prepare, largest_difference, weights_of
 
 

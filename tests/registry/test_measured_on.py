@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.lineage.lock import Lock, LockedStage
-from clozeline.registry.figures import MetricPaths
+from clozeline.artifacts.lock import Lock, LockedStage
+from clozeline.artifacts.package_metrics import MetricPaths
 from clozeline.registry.measured_on import MeasuredOn
 
 ENCODER = MetricPaths.of("encoder", "encoder")

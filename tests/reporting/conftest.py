@@ -224,7 +224,9 @@ def manifest_text() -> str:
     file = {"size_bytes": 5, "sha256": "0" * 64}
     return json.dumps(
         {
-            "format_version": 1,
+            "format_version": 2,
+            "served": "int8",
+            "ladder": [],
             "task": "fill-mask",
             "family": "modernbert",
             "inputs": [],
@@ -240,6 +242,7 @@ def manifest_text() -> str:
                 "reduce_range": True,
                 "embeddings": "int8 per row, symmetric",
                 "quantized_matmuls": 9,
+                "quantized_activations": 9,
                 "quantized_embeddings": 1,
                 "exact_matmuls": [],
             },

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.lineage.lock import Lock
+from clozeline.artifacts.lock import Lock
 
 pytestmark = pytest.mark.slow
 

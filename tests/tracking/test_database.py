@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
+from clozeline.artifacts.manifest import read_manifest
 from clozeline.errors import ArtifactError
-from clozeline.inference.manifest import read_manifest
 from clozeline.registry import fetch
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.registry.versions import ROLLED_BACK

@@ -9,7 +9,7 @@ import pytest
 from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
-from clozeline.lineage.lock import LockedStage
+from clozeline.artifacts.lock import LockedStage
 from clozeline.tracking import NullRunLogger, run_logger, sender
 from clozeline.tracking.flow_run import WORKSPACE, FlowRun, StageRecord
 from clozeline.tracking.machine import MachineMetrics

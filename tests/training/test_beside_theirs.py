@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling, TrainingArguments
 
+from clozeline.artifacts.curves import CurvePoint
 from clozeline.encoder.objectives import OBJECTIVES, TargetBatch
 from clozeline.errors import ParamsError, TrainingError
 from clozeline.params import PretrainParams
@@ -23,7 +24,7 @@ from clozeline.training.distribution import Processes
 from clozeline.training.hardware import Hardware
 from clozeline.training.micro_batches import MicroBatches
 from clozeline.training.precision import Precision
-from clozeline.training.state import Batch, CurvePoint, State
+from clozeline.training.state import Batch, State
 from clozeline.training.steps import Steps
 from tests.training.changes import changed
 from tests.training.theirs import rows_of, trainer

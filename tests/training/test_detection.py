@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from clozeline.artifacts.curves import CurvePoint, Look
 from clozeline.encoder import language_model
 from clozeline.encoder.detection import ReplacedTokenPair, detection_logits, draw
 from clozeline.encoder.objectives import DetectionBatch
@@ -21,7 +22,6 @@ from clozeline.pretraining.losses import DetectionLoss
 from clozeline.pretraining.shown_parts import ShownParts
 from clozeline.tokens.frequencies import unigram_entropy
 from clozeline.training.callbacks import Callback
-from clozeline.training.state import CurvePoint, Look
 
 WEIGHT = 50.0
 Prepare = Callable[..., Pretraining]

@@ -9,9 +9,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from clozeline.artifacts.encoder_metrics import EncoderMetrics
+from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
+from clozeline.artifacts.task_metrics import TaskMetrics
 from clozeline.params import Params, read_params
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
-from clozeline.registry.figures import EncoderMetrics, Figures, MetricPaths, TaskMetrics
 from clozeline.registry.versions import Registry
 from clozeline.workspace import Workspace, tracking_uri
 
@@ -76,10 +78,10 @@ def _show_versions(console: Console, workspace: Workspace, releases: "Sequence[R
                 console.print(f"{heading}: {told}", markup=False, highlight=False, soft_wrap=True)
 
 
-def read_figures(workspace: Workspace, params: Params) -> dict[str, Figures]:
+def read_figures(workspace: Workspace, params: Params) -> dict[str, PackageMetrics]:
     """By package; raises `ArtifactError` if a metric file is missing."""
     return {
-        package: Figures.read(workspace.root / "metrics", MetricPaths.of(package, model))
+        package: PackageMetrics.read(workspace.root / "metrics", MetricPaths.of(package, model))
         for package, model in params.export.models.items()
     }
 
@@ -93,7 +95,7 @@ def stage_table(stages: "Sequence[StageResult]", seconds: float) -> Table:
     return table
 
 
-def encoder_table(figures: dict[str, Figures]) -> Table:
+def encoder_table(figures: dict[str, PackageMetrics]) -> Table:
     table = _table("Encoder, on the whole validation set", "figure", ">encoder", ">unigram baseline")
     for quality in (found.quality for found in figures.values()):
         if isinstance(quality, EncoderMetrics):
@@ -103,7 +105,7 @@ def encoder_table(figures: dict[str, Figures]) -> Table:
     return table
 
 
-def task_table(figures: dict[str, Figures]) -> Table:
+def task_table(figures: dict[str, PackageMetrics]) -> Table:
     title = "Tasks, on the test set: the encoder, and what needs none"
     table = _table(title, "task", "figure", ">encoder", ">95 %", ">simple method", ">trivial")
     faults: list[str] = []
@@ -121,7 +123,7 @@ def task_table(figures: dict[str, Figures]) -> Table:
     return table
 
 
-def package_table(figures: dict[str, Figures], releases: "Sequence[Release]") -> Table:
+def package_table(figures: dict[str, PackageMetrics], releases: "Sequence[Release]") -> Table:
     columns = ("package", ">MB", ">INT8 agrees", ">ms/text", ">ms/batch", "served")
     table = _table("Packages: fp32 → INT8, on one thread", *columns)
     released = {made.package: made for made in releases}

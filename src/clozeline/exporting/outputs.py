@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from clozeline.artifacts.manifest import Task, TensorSpec
 from clozeline.exporting.likeliest import num_likeliest
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
-from clozeline.inference.manifest import Task, TensorSpec
 
 
 def outputs_of(trained: TrainedModel) -> tuple[TensorSpec, ...]:

@@ -20,11 +20,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from clozeline.artifacts.manifest import ScoreFunction, Task
 from clozeline.encoder.stock_classes import longest_row_of
 from clozeline.errors import ArtifactError
 from clozeline.exporting.graph import MAX_PROTOBUF_BYTES
-from clozeline.inference.manifest import Task
-from clozeline.inference.scores import ScoreFunction
 
 _PAIR_MARKS = ("reads_pairs", "sentence_transformers", "sbert_ce_default_activation_function")
 """In the configuration: written by `finetune`, and by sentence-transformers for its cross-encoders, old and new."""

@@ -7,8 +7,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from clozeline.artifacts.manifest import Manifest
 from clozeline.inference.batching import Batch, batches, padded
-from clozeline.inference.manifest import Manifest
 from clozeline.inference.question import AnyQuestion, Question, Rows
 from clozeline.inference.session import GraphSession
 from clozeline.inference.tokenization import Given, TextTokenizer, TokenizedText

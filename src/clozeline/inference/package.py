@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+from clozeline.artifacts.manifest import FILES, GRAPHS, Manifest, Precision, Task, data_file, read_manifest, verify
 from clozeline.errors import ArtifactError
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.batching import BATCH_TOKENS
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.manifest import FILES, GRAPHS, Manifest, Precision, Task, data_file, read_manifest, verify
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.session import GraphSession
 from clozeline.inference.tagger import Tagger

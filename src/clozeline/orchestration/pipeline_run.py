@@ -10,8 +10,8 @@ from typing import Final, Literal, Self
 
 from prefect import get_run_logger, runtime
 
+from clozeline.artifacts.lock import Lock
 from clozeline.errors import ClozelineError
-from clozeline.lineage.lock import Lock
 from clozeline.orchestration.git_state import git_tags
 from clozeline.orchestration.inputs import require_inputs
 from clozeline.orchestration.stage_environment import stage_environment

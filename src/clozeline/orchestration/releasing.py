@@ -8,15 +8,15 @@ from typing import Literal, Self
 
 from prefect import runtime
 
+from clozeline.artifacts.lock import Lock
+from clozeline.artifacts.manifest import Manifest, Precision, read_manifest
+from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
 from clozeline.errors import ArtifactError, GateError
 from clozeline.inference.latency import Latency
-from clozeline.inference.manifest import Manifest, Precision, read_manifest
-from clozeline.lineage.lock import Lock
 from clozeline.machine.processor import processor
 from clozeline.orchestration.git_state import git_tags
 from clozeline.params import ReleaseParams
 from clozeline.registry import CANDIDATE, CHAMPION, model_name
-from clozeline.registry.figures import Figures, MetricPaths
 from clozeline.registry.gates import Gate, gates
 from clozeline.registry.measured_on import MeasuredOn
 from clozeline.registry.publishing import LOCK, METRICS, Evidence, Publisher, example_texts
@@ -109,16 +109,16 @@ class ReleaseRefusedError(GateError):
 
 @dataclass(frozen=True)
 class Evidenced:
-    """Figures, and what they were measured on."""
+    """PackageMetrics, and what they were measured on."""
 
-    figures: Figures
+    figures: PackageMetrics
     measured_on: MeasuredOn
 
     @classmethod
     def read(cls, folder: Path, paths: MetricPaths) -> Self:
         """Of a project, or of what was stored with a version."""
         lock = Lock.read(folder / LOCK)
-        return cls(Figures.read(folder / METRICS, paths), MeasuredOn.of(lock, paths))
+        return cls(PackageMetrics.read(folder / METRICS, paths), MeasuredOn.of(lock, paths))
 
 
 def require_locked(workspace: Workspace, package: str) -> None:

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clozeline.artifacts.curves import CurvePoint
 from clozeline.encoder.detection import ReplacedTokenPair
 from clozeline.params import PretrainParams
 from clozeline.pretraining.shown_examples import ShownExamples
@@ -11,7 +12,7 @@ from clozeline.pretraining.shown_parts import ShownParts
 from clozeline.progress import ProgressBar
 from clozeline.tokens.frequencies import unigram_entropy
 from clozeline.training.callbacks import Callback, PlateauWarning
-from clozeline.training.state import CurvePoint, State
+from clozeline.training.state import State
 
 if TYPE_CHECKING:
     from clozeline.pretraining.job import Pretraining

@@ -14,6 +14,7 @@ from clozeline.training.checkpoint import code_of, fingerprint
 from clozeline.training.precision import Precision
 
 CODE = (
+    "artifacts/curves.py",
     "encoder",
     "pretraining",
     "tokenizer/published",

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from clozeline.artifacts.curves import Look
 from clozeline.encoder import language_model
 from clozeline.encoder.batches import Split
 from clozeline.encoder.language_model import LanguageModel
 from clozeline.encoder.objectives import OBJECTIVES, TargetBatch
 from clozeline.training.callbacks import Callback
-from clozeline.training.state import Look
 
 _LOG = logging.getLogger(__name__)
 _NUM_CONTEXT_TOKENS = 6

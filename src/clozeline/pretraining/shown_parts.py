@@ -4,11 +4,11 @@ import logging
 from dataclasses import dataclass, replace
 from typing import Self
 
+from clozeline.artifacts.curves import Look
 from clozeline.encoder.detection import ReplacedTokenPair
 from clozeline.pretraining.judging import Judge
 from clozeline.pretraining.losses import TargetLoss
 from clozeline.training.callbacks import Callback, PlateauWarning
-from clozeline.training.state import Look
 
 _LOG = logging.getLogger(__name__)
 _PATIENCE_LOOKS = 3

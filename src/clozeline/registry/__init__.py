@@ -10,7 +10,7 @@ from clozeline.tracking.addresses import database_of
 from clozeline.workspace import Workspace, tracking_uri
 
 if TYPE_CHECKING:
-    from clozeline.inference.manifest import Precision
+    from clozeline.artifacts.manifest import Precision
 
 MODEL_PREFIX: Final = "clozeline-"
 CANDIDATE: Final = "candidate"

@@ -9,7 +9,7 @@ from pathlib import Path
 from mlflow.artifacts import download_artifacts, list_artifacts
 from pydantic import BaseModel, ConfigDict
 
-from clozeline.inference.manifest import read_manifest
+from clozeline.artifacts.manifest import read_manifest
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS, model_name
 from clozeline.registry.client import told
 from clozeline.registry.gates import Gate

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from clozeline.lineage.lock import Lock, LockedStage
+from clozeline.artifacts.lock import Lock, LockedStage
+from clozeline.artifacts.package_metrics import MetricPaths
 from clozeline.params.finetuning import SECTIONS, FinetuneParams
-from clozeline.registry.figures import MetricPaths
 
 _ENCODER_STAGE: Final = "evaluate"
 _ENCODER_TEXT: Final = "validation_text"

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote
 
-from clozeline.inference.manifest import FILES, Precision
+from clozeline.artifacts.manifest import FILES, Precision
 from clozeline.registry import MODEL_PREFIX, FetchedPackage
 from clozeline.tracking.addresses import database_of, local_path, present
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 
+from clozeline.artifacts.manifest import FILES
 from clozeline.errors import ArtifactError, ParamsError
-from clozeline.inference.manifest import FILES
 from clozeline.registry import FetchedPackage
 from clozeline.registry.client import told
 from clozeline.registry.own_database import MODEL_URI, package_in

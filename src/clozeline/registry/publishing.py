@@ -15,8 +15,8 @@ import mlflow
 from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 
+from clozeline.artifacts.manifest import FILES, Manifest, read_manifest
 from clozeline.errors import ArtifactError
-from clozeline.inference.manifest import FILES, Manifest, read_manifest
 from clozeline.registry import PACKAGE
 from clozeline.registry.client import told
 from clozeline.registry.versions import Registered, Registry

@@ -7,8 +7,8 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+from clozeline.artifacts.manifest import Precision
 from clozeline.errors import ArtifactError
-from clozeline.inference.manifest import Precision
 from clozeline.registry import CANDIDATE, CHAMPION, MODEL_PREFIX, PREVIOUS
 from clozeline.registry.client import is_absent, told
 from clozeline.registry.own_database import SERVED, SERVED_AS, SERVED_ON

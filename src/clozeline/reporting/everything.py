@@ -5,7 +5,7 @@ from functools import partial
 
 from markupsafe import Markup
 
-from clozeline.lineage.lock import leaves
+from clozeline.artifacts.lock import leaves
 from clozeline.reporting.numbers import amount
 from clozeline.reporting.run import Part, Run
 from clozeline.reporting.templates import code, html

@@ -1,11 +1,11 @@
 """What the encoder says of hidden words."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 
 from markupsafe import Markup
 
+from clozeline.artifacts.cloze_example import Example, Guess
 from clozeline.reporting.numbers import share
 from clozeline.reporting.run import Part, Run
 from clozeline.reporting.templates import html, joined
@@ -13,41 +13,6 @@ from clozeline.reporting.templates import html, joined
 _FILE = "reports/examples/examples.json"
 _OPEN = 2
 """So many are shown with all their guesses; the others unfold."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    token: str
-    probability: float
-
-
-@dataclass(frozen=True)
-class Guess:
-    original: str
-    original_probability: float
-    candidates: list[Candidate]
-
-    @property
-    def rank(self) -> int | None:
-        """Place of the hidden word among the candidates, from 1; None if it is not there."""
-        tokens = [candidate.token for candidate in self.candidates]
-        return tokens.index(self.original) + 1 if self.original in tokens else None
-
-    @property
-    def kind(self) -> str:
-        if self.rank is None:
-            return "miss"
-        return "hit" if self.rank == 1 else "near"
-
-
-@dataclass(frozen=True)
-class Example:
-    """As stage evaluate writes it."""
-
-    original: str
-    masked: str
-    mask_token: str
-    guesses: list[Guess]
 
 
 def parts(run: Run) -> Iterable[Part]:
@@ -82,5 +47,5 @@ def _around(example: Example) -> list[str]:
 
 
 def _row(place: int, guess: Guess) -> tuple[object, ...]:
-    hidden = html("told", tag="mark", kind=guess.kind, text=guess.original)
+    hidden = html("told", tag="mark", kind=guess.outcome, text=guess.original)
     return (place, hidden, share(guess.original_probability), html("likeliest", guess=guess))

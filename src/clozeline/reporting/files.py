@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from clozeline.artifacts.lock import Lock
 from clozeline.errors import ArtifactError
-from clozeline.lineage.lock import Lock
 
 Result = TypeVar("Result")
 Row = Mapping[str, str]

@@ -6,8 +6,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from clozeline.inference.evidence import QuantizationScheme, Rung
-from clozeline.inference.manifest import read_manifest
+from clozeline.artifacts.evidence import QuantizationScheme, Rung
+from clozeline.artifacts.manifest import read_manifest
 from clozeline.reporting.charts import Bar, bars
 from clozeline.reporting.compared import in_words, numbers
 from clozeline.reporting.numbers import amount, count, format_of, megabytes, milliseconds, share

@@ -7,7 +7,7 @@ from typing import Any
 from markupsafe import Markup
 from ruamel.yaml import YAML
 
-from clozeline.lineage.lock import LockedStage, leaves
+from clozeline.artifacts.lock import LockedStage, leaves
 from clozeline.lineage.trace import Ancestor, ancestry
 from clozeline.reporting.numbers import seconds
 from clozeline.reporting.run import Part, Run

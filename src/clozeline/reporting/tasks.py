@@ -1,13 +1,13 @@
 """What the encoder does, fine-tuned or not: each task's figures beside its baselines, its classes, and its mistakes."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from markupsafe import Markup
 
-from clozeline.registry.figures import HeadlineMetrics, TaskMetrics
+from clozeline.artifacts.shown_item import ShownItem
+from clozeline.artifacts.task_metrics import Headline, TaskMetrics
 from clozeline.reporting import confusion
 from clozeline.reporting.charts import Bar, bars
 from clozeline.reporting.compared import comparison, in_words, numbers
@@ -32,16 +32,6 @@ _TOLD_APART = ("headline", "over_seeds", "first_places")
 """Groups of figures that are no counts."""
 
 
-@dataclass(frozen=True)
-class ShownItem:
-    """A test item, as stage finetune writes it."""
-
-    given: dict[str, str]
-    actual: str
-    predicted: str
-    is_right: bool
-
-
 def parts(run: Run) -> Iterable[Part]:
     pieces = (_heading, _headline, _figures, _classes, _confusion, _examples)
     return [partial(piece, run, task) for task in run.tasks for piece in pieces]
@@ -51,7 +41,7 @@ def metrics(run: Run, task: str) -> Mapping[str, Any]:
     return run.files.figures(f"metrics/finetune/{task}.json", stage=f"finetune@{task}")
 
 
-def headline(run: Run, task: str) -> HeadlineMetrics:
+def headline(run: Run, task: str) -> Headline:
     """The figure that it is compared by."""
     return _judged(run, task).headline
 
@@ -65,7 +55,7 @@ def _judged(run: Run, task: str) -> TaskMetrics:
     return run.files.json(f"metrics/finetune/{task}.json", TaskMetrics, stage=f"finetune@{task}")
 
 
-def form(given: HeadlineMetrics) -> Format:
+def form(given: Headline) -> Format:
     """How its values are told."""
     return share if given.is_share else amount
 
@@ -109,7 +99,7 @@ def _figures(run: Run, task: str) -> Markup:
     )
 
 
-def _over_seeds(kept: HeadlineMetrics, over: Mapping[str, float] | None) -> Markup | None:
+def _over_seeds(kept: Headline, over: Mapping[str, float] | None) -> Markup | None:
     if over is None:
         return None
     mean, deviation, lowest, highest = (form(kept)(over[name]) for name in ("mean", "deviation", "lowest", "highest"))

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from clozeline.artifacts.manifest import FILES
 from clozeline.inference.embedder import Embedder
-from clozeline.inference.manifest import FILES
 from clozeline.progress import ProgressBar
 from clozeline.search.entries import Entry, entries_of, parts_of
 from clozeline.storage.atomic import remove_folder, replacing_folder

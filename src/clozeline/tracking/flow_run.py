@@ -10,7 +10,7 @@ from typing import Final, Literal, Self
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag, ViewType
 from mlflow.tracking import MlflowClient
 
-from clozeline.lineage.lock import LockedStage, numbers_of
+from clozeline.artifacts.lock import LockedStage, numbers_of
 from clozeline.tracking.database import experiment_id, prepare
 from clozeline.tracking.forgiving import forgiving
 from clozeline.tracking.mlflow_adapter import PARENT_RUN

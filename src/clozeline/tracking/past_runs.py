@@ -9,7 +9,7 @@ from typing import Final
 
 from mlflow.entities import Run, ViewType
 
-from clozeline.lineage.lock import Lock
+from clozeline.artifacts.lock import Lock
 from clozeline.tracking.addresses import present
 from clozeline.tracking.database import answering, experiments, prepare
 from clozeline.tracking.forgiving import forgiving

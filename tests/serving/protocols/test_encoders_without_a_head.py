@@ -14,10 +14,10 @@ from tritonclient.utils import InferenceServerException
 
 from clozeline.inference.encoder import Encoder
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import ROUTES, Catalogue
-from clozeline.serving.loading import open_source
-from clozeline.serving.service import Capacity, Service
-from clozeline.serving.sources import parse_sources
+from clozeline.serving.models.catalogue import ROUTES, Catalogue
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.models.sources import parse_sources
 from tests.serving.conftest import run_app
 from tests.tiny_packages import HIDDEN_SIZE, write_classifier, write_embedder
 

@@ -17,10 +17,10 @@ from starlette.types import ASGIApp
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.errors import TextTooLongError
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.loading import open_source
-from clozeline.serving.service import Capacity, Service
-from clozeline.serving.sources import ModelSource
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.models.sources import ModelSource
 from tests.tiny_packages import write_encoder_of_another_mask
 
 TEXTS = ["return the [MASK]", "open the file"]

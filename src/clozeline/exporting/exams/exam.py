@@ -13,7 +13,6 @@ from clozeline.errors import DataError
 from clozeline.exporting.answers import UNKNOWN, Answers, answers, likeliest
 from clozeline.exporting.ratios import Counts, per_text
 from clozeline.inference.batching import Batch
-from clozeline.inference.evidence import Metric
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import Rows
 from clozeline.inference.tokenization import TokenizedText
@@ -31,7 +30,8 @@ class Exam:
     """Which text each answer belongs to."""
     true_A: Places
     """UNKNOWN where it is not known."""
-    metric: Metric
+    metric: str
+    """An agreement, if it ends so: with what fp32 says."""
 
     @property
     def num_texts(self) -> int:

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from clozeline.artifacts.manifest import Task
 from clozeline.exporting.exams.exam import Exam
 from clozeline.exporting.exams.of_encoders import masks_exam
 from clozeline.exporting.exams.of_labels import labels_exam
 from clozeline.exporting.exams.of_pairs import similarity_exam
 from clozeline.exporting.exams.of_tokens import answers_exam, tags_exam
 from clozeline.exporting.sample import Sample
-from clozeline.inference.manifest import Task
 from clozeline.inference.open_model import OpenModel
 
 _EXAMS: Mapping[Task, Callable[[OpenModel, Sample], Exam]] = MappingProxyType(
