@@ -94,13 +94,12 @@ class Model(nn.Module):
         """New rows are drawn around the mean of the others (Hewitt 2021), from the global random state."""
         tokens, output = self.encoder.embeddings.tokens, self.head.output
         tokens.weight = nn.Parameter(_resized(tokens.weight, vocab_size))
-        tokens.num_embeddings = vocab_size
-        assert output is not None
-        if not self.head.shape.is_tied:
-            output.weight = nn.Parameter(_resized(output.weight, vocab_size))
-        if output.bias is not None:
-            output.bias = nn.Parameter(_resized(output.bias, vocab_size))
-        output.out_features = self.config.vocab_size = vocab_size
+        tokens.num_embeddings = self.config.vocab_size = vocab_size
+        if output is None or self.kind not in ("mlm", "clm"):
+            return
+        for name, parameter in list(output.named_parameters()):
+            setattr(output, name, nn.Parameter(_resized(parameter, vocab_size)))
+        output.out_features = vocab_size
         self.tie()
 
     def gradient_checkpointing_enable(self) -> None:

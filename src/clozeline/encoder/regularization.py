@@ -21,7 +21,7 @@ def regularize(model: Any, params: ModelParams) -> None:
     if not (isinstance(model, Model) and model.encoder.architecture.is_pre_norm):
         raise ParamsError(
             "params.yaml: `pretrain.model.stochastic_depth` needs layers that can be skipped",
-            given=f"{model.config.model_type}: its layers normalize what they give out, or are not known",
+            given=f"{type(model.base_model).__name__}: its layers normalize what they give out, or are not known",
             expected="a family with pre-norm layers: modernbert",
             do="set `stochastic_depth: 0.0`, or choose another family",
         )
