@@ -67,7 +67,7 @@ def both(name: str, kind: HeadKind) -> tuple[Any, Model]:
     config = configuration(name, kind)
     torch.manual_seed(0)
     stock = getattr(transformers, LAYOUTS[config.model_type].heads[kind].class_name)
-    # What each of them has in float64: ModernBERT's own is in float32, the fused one of old decoders knows no such mask.
+    # In float64: the one of ModernBERT is in float32, the fused one of old decoders knows no mask.
     attention = "sdpa" if config.model_type.startswith("modernbert") else "eager"
     theirs = stock._from_config(config, attn_implementation=attention).eval()
     with torch.no_grad():

@@ -113,7 +113,9 @@ def in_shards(folder: Path) -> None:
     for place in set(places.values()):
         part = {name: weight for name, weight in weights.items() if places[name] == place}
         save_file(part, folder / place, metadata={"format": "pt"})
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": 0}, "weight_map": places}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {"total_size": 0}, "weight_map": places})
+    )
 
 
 LAYOUTS = [with_old_names, in_half, in_shards]

@@ -12,7 +12,6 @@ from typing import Protocol, Self, cast
 import torch
 from torch import Tensor
 
-
 _MOST = 0.5
 """Share of all positions above which going to them one by one is no gain."""
 
