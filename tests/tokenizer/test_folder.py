@@ -177,7 +177,7 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path, content: str | 
     (tmp_path / "out").mkdir()
     with pytest.raises(DataError, match=str(tmp_path)) as caught:
         save_existing(str(tmp_path), tmp_path / "out")
-    assert "tokenize.existing" in caught.value.do
+    assert "`existing`" in caught.value.do
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])

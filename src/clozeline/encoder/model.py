@@ -94,13 +94,12 @@ class Model(nn.Module):
         """New rows are drawn around the mean of the others (Hewitt 2021), from the global random state."""
         tokens, output = self.encoder.embeddings.tokens, self.head.output
         tokens.weight = nn.Parameter(_resized(tokens.weight, vocab_size))
-        tokens.num_embeddings = vocab_size
-        assert output is not None
-        if not self.head.shape.is_tied:
-            output.weight = nn.Parameter(_resized(output.weight, vocab_size))
-        if output.bias is not None:
-            output.bias = nn.Parameter(_resized(output.bias, vocab_size))
-        output.out_features = self.config.vocab_size = vocab_size
+        tokens.num_embeddings = self.config.vocab_size = vocab_size
+        if output is None or self.kind not in ("mlm", "clm"):
+            return
+        for name, parameter in list(output.named_parameters()):
+            setattr(output, name, nn.Parameter(_resized(parameter, vocab_size)))
+        output.out_features = vocab_size
         self.tie()
 
     def gradient_checkpointing_enable(self) -> None:
@@ -113,7 +112,7 @@ class Model(nn.Module):
         token_type_ids: Tensor | None = None,
         positions: Positions | None = None,
     ) -> Logits:
-        """`positions`: what is asked for, as of `Encoder`; a head that reads one token of a text asks for that alone."""
+        """`positions`: what is asked for, as of `Encoder`; a head that reads one token of a text asks for it alone."""
         pooling = self.head.shape.pooling
         if pooling is not None:
             positions = _POOLED_AT[pooling](self, input_ids)
@@ -191,10 +190,13 @@ class Model(nn.Module):
         model.to_empty(device="cpu")
         model.tie()
         missing = model.load(weights)
-        for part, draw in ((model.encoder, draw_encoder), (model.head, draw_head)):
-            prefix = "encoder." if part is model.encoder else "head."
-            draw(part, [name.removeprefix(prefix) for name in missing if name.startswith(prefix)])
+        draw_encoder(model.encoder, _inside(missing, "encoder."))
+        draw_head(model.head, _inside(missing, "head."))
         return model, sorted(model.layout.published(missing, config, kind).values())
+
+
+def _inside(names: list[str], prefix: str) -> list[str]:
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
 def _found(weights: Mapping[str, Tensor], name: str) -> Tensor | None:

@@ -100,7 +100,7 @@ def _electra_architecture(config: Any) -> Architecture:
     return bert_architecture(config, embedding_size=config.embedding_size if is_narrow else None)
 
 
-def drawn(config: Any) -> dict[str, float]:
+def drawn(config: Any) -> dict[str, Any]:
     """How a head of BERT's kin is drawn."""
     return {"dense_std": config.initializer_range, "output_std": config.initializer_range}
 

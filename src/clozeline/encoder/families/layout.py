@@ -1,7 +1,7 @@
 """How a family is published: its configuration, and what its weights are called.
 
-Names are written without the prefix of the encoder; `{layer}` is the number of a layer. A row translates a module's name,
-or that of one of its parameters.
+Names are written without the prefix of the encoder; `{layer}` is the number of a layer. A row translates a module's
+name, or that of one of its parameters.
 """
 
 import re

@@ -228,5 +228,6 @@ MODERNBERT = Family(
         "clm": Form("ModernBertDecoderForCausalLM", ModernBertDecoderConfig, _modernbert_decoder),
     },
     _dropouts,
+    is_pre_norm=True,
 )
 """Warner et al. 2024, section 2.1; reads 8,192 tokens as published (`max_position_embeddings`)."""

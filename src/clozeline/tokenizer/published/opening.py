@@ -80,7 +80,7 @@ def _not_a_tokenizer(name: str, given: str) -> DataError:
         f"tokenizer `{name}` cannot be used",
         given=given,
         expected="a folder or hub name with a fast tokenizer (one with a tokenizer.json), or what one is made from",
-        do="correct `tokenize.existing` in params.yaml, or train one with `algorithm: wordpiece`; of another kind of "
+        do="correct `existing`, or set `algorithm` to wordpiece, which trains one; of another kind of "
         "SentencePiece write a tokenizer.json where the package sentencepiece is: "
         f'AutoTokenizer.from_pretrained("{name}").save_pretrained("FOLDER")',
     )
