@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from clozeline.artifacts.shown_item import ShownItem
 from clozeline.artifacts.task_metrics import Headline
 from clozeline.params import FinetuneParams
-from clozeline.tasks.rows import TextRows
+from clozeline.tasks.text_rows import TextRows
 from clozeline.training.state import Batch
 
 
