@@ -1,9 +1,8 @@
-"""MLflow's scoring server: /invocations in its four shapes, /ping and /version; the answers are those of
+"""MLflow's scoring server: /invocations in its four shapes, and /version; the answers are those of
 `mlflow.pyfunc.load_model(…).predict`, as registry/served_model.py gives them.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -20,12 +19,11 @@ from clozeline.inference.spans import SpanSearch
 from clozeline.inference.tokenization import Given
 from clozeline.serving.errors import ErrorDetail
 from clozeline.serving.protocols.dataframes import DataframeSplit, Sent
-from clozeline.serving.protocols.dialects import HOUSE_WORDS, Dialect, ErrorBody, Words, sentence
+from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sentence
 from clozeline.serving.protocols.fields import ModelName, RequestBody, TopK, Truncate
 from clozeline.serving.protocols.house.answer import Answer, answered, check_answer_size
 from clozeline.serving.protocols.house.classify import LabelScore, labelled, reads_pairs
 from clozeline.serving.protocols.house.fill_mask import Mask, count_confidence, filling
-from clozeline.serving.protocols.house.status import HEALTH
 from clozeline.serving.protocols.house.tag import Entity, tagged
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 
@@ -206,7 +204,6 @@ MLFLOW = Dialect(
             examples=EXAMPLES,
             place=_place,
         ),
-        replace(HEALTH, path="/ping", name="ping", summary="As /health/ready", words=HOUSE_WORDS),
         Operation(
             path="/version",
             answer=mlflow_version,
