@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from clozeline.params import Params
-from clozeline.pretraining import identity
+from clozeline.pretraining import naming
 from clozeline.tasks import training as task_training
 
 PROJECT = Path(__file__).parents[2]
@@ -136,7 +136,7 @@ def test_a_stage_depends_on_its_own_params_and_has_a_description(name: str) -> N
     assert stage["desc"]
 
 
-@pytest.mark.parametrize(("name", "code"), [("pretrain", identity.CODE), ("finetune", task_training.CODE)])
+@pytest.mark.parametrize(("name", "code"), [("pretrain", naming.CODE), ("finetune", task_training.CODE)])
 def test_checkpoints_are_named_by_the_code_that_their_stage_depends_on(name: str, code: tuple[str, ...]) -> None:
     """By more, an edit that changes nothing would orphan them; by less, a training would go on from other code's."""
     deps = {dep.removeprefix("src/clozeline/") for dep in code_deps_of(name)}
