@@ -121,7 +121,10 @@ def test_a_connection_keeps_nothing_of_what_it_has_answered(client: httpx.Client
     with connection(client) as opened:
         for _ in range(50):
             opened.sendall(asked)
-            assert opened.recv(65_536).startswith(b"HTTP/1.1 200 ")
+            answer = opened.recv(65_536)
+            while not answer.endswith(b"}"):  # head and body may come one after the other
+                answer += opened.recv(65_536)
+            assert answer.startswith(b"HTTP/1.1 200 ")
         gc.collect()
         cycles = [one for one in gc.get_objects() if type(one) is RequestResponseCycle]
     assert len([cycle for cycle in cycles if cycle.scope["query_string"] == b"kept"]) <= 1  # the last

@@ -3,7 +3,7 @@
 import logging
 import time
 
-from starlette.routing import Match, Route
+from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.serving import HEALTH_PATHS
@@ -48,5 +48,6 @@ class RequestLog:
 
 def _endpoint_at(scope: Scope) -> object:
     """Who would have answered a request that was refused before anybody looked for it."""
-    routes: list[Route] = scope["app"].routes
-    return next((route.endpoint for route in routes if route.matches(scope)[0] is not Match.NONE), None)
+    routes: list[BaseRoute] = scope["app"].routes
+    found = (route.matches(scope) for route in routes)
+    return next((told["endpoint"] for match, told in found if match is not Match.NONE), None)

@@ -60,10 +60,6 @@ class Dialect:
     tag: str | None = None
     """Under which the document lists its paths."""
 
-    def words_of(self, operation: Operation) -> Words:
-        chosen: Words = operation.words or self.words
-        return chosen
-
 
 class Dialects:
     """All protocols of a server. The first part of a path says which one is spoken there."""
@@ -71,18 +67,12 @@ class Dialects:
     def __init__(self, rows: Iterable[Dialect]) -> None:
         self.rows = tuple(rows)
         self._words = {
-            _first_part(operation.path): dialect.words_of(operation)
-            for dialect in self.rows
-            for operation in dialect.operations
+            _first_part(operation.path): dialect.words for dialect in self.rows for operation in dialect.operations
         }
 
     @property
     def operations(self) -> tuple[Operation, ...]:
         return tuple(operation for dialect in self.rows for operation in dialect.operations)
-
-    @property
-    def words(self) -> frozenset[Words]:
-        return frozenset(dialect.words_of(operation) for dialect in self.rows for operation in dialect.operations)
 
     def words_at(self, path: str) -> Words:
         """Of the protocol that is spoken at `path`; everywhere else those of the house."""

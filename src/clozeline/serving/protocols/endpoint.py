@@ -1,11 +1,13 @@
 """One path at work: reads what was sent, lets its protocol answer, and keeps the answer where that is asked for."""
 
+from collections.abc import Iterable
 from http import HTTPStatus
 
 from pydantic import TypeAdapter, ValidationError
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import Receive, Scope, Send
 
 from clozeline.serving.models.service import Service
@@ -20,24 +22,42 @@ TIMEOUT_HEADER = "x-timeout-ms"
 _TIMEOUT: TypeAdapter[int] = TypeAdapter(TimeoutMilliseconds)
 
 
-def routes_of_all(dialects: Dialects, service: Service) -> list[Route]:
+def routes_of_all(dialects: Dialects, service: Service) -> list[BaseRoute]:
+    endpoints = [Endpoint(operation, service) for operation in dialects.operations]
+    named = [endpoint for endpoint in endpoints if "{" in endpoint.path]
     return [
-        Route(operation.path, Endpoint(operation, service), methods=["POST" if operation.body else "GET"])
-        for operation in dialects.operations
+        _Whole(endpoint for endpoint in endpoints if endpoint not in named),
+        *(Route(endpoint.path, endpoint, methods=[endpoint.method]) for endpoint in named),
     ]
 
 
+class _Whole(BaseRoute):
+    """Every path that has no name in it, found at once: Starlette would try one after the other."""
+
+    def __init__(self, endpoints: Iterable["Endpoint"]) -> None:
+        self._endpoints = {endpoint.path: endpoint for endpoint in endpoints}
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        endpoint = self._endpoints.get(scope["path"]) if scope["type"] == "http" else None
+        return (Match.FULL, {"endpoint": endpoint, "path_params": {}}) if endpoint else (Match.NONE, {})
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint: Endpoint = scope["endpoint"]
+        allowed = ["GET", "HEAD"] if endpoint.method == "GET" else [endpoint.method]
+        if scope["method"] not in allowed:
+            raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": ", ".join(allowed)})
+        await endpoint(scope, receive, send)
+
+
 class Endpoint:
-    """An application of ASGI; its body has been read whole before (edge/body_limit.py)."""
+    """An application of ASGI. What it receives first is the whole body: edge/body_limit.py has read it."""
 
     def __init__(self, operation: Operation, service: Service) -> None:
         self.operation = operation
         self._service = service
         self._body = TypeAdapter(operation.body) if operation.body else None
-
-    @property
-    def path(self) -> str:
-        return self.operation.path
+        self.path = operation.path
+        self.method = operation.method
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
@@ -48,7 +68,7 @@ class Endpoint:
         return await self.operation.answer(Call(request, self._service))
 
     async def _answer_to_body(self, request: Request) -> Response:
-        raw = await request.body()
+        raw: bytes = (await request.receive()).get("body", b"")  # whole: it has been read before
         num_json_bytes = self.operation.read(request.headers, raw)
         call = Call(request, self._service, self._timeout_milliseconds(request), raw[num_json_bytes:])
         if self._service.cache.is_on and self.operation.read is read_json:

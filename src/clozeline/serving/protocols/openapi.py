@@ -73,11 +73,10 @@ class Document:
         paths: dict[str, Any] = {}
         for dialect in self._dialects.rows:
             for operation in dialect.operations:
-                words = dialect.words_of(operation)
-                told = _operation(operation, words, schemas) | ({"tags": [dialect.tag]} if dialect.tag else {})
+                told = _operation(operation, dialect.words, schemas) | ({"tags": [dialect.tag]} if dialect.tag else {})
                 if self._open_paths is not None:
                     told["security"] = [] if operation.path in self._open_paths else [{name: []} for name in _KEYS]
-                paths[operation.path] = {"post" if operation.body else "get": told}
+                paths[operation.path] = {operation.method.lower(): told}
         info = {"title": "Clozeline", "description": DESCRIPTION, "version": version("clozeline")}
         keys = {} if self._open_paths is None else {"securitySchemes": _KEYS}
         return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": components, **keys}}
@@ -99,16 +98,19 @@ class Document:
                 asked.append(((operation, "body"), "validation", TypeAdapter(operation.body)))
             if not isinstance(operation.result, str):
                 asked.append(((operation, "answer"), "serialization", TypeAdapter(operation.result)))
-        asked += [((one, "error"), "serialization", TypeAdapter(one.envelope)) for one in self._dialects.words]
+        asked += [
+            ((words, "error"), "serialization", TypeAdapter(words.envelope))
+            for words in {row.words for row in self._dialects.rows}
+        ]
         found, shared = TypeAdapter.json_schemas(asked, ref_template="#/components/schemas/{model}")
         return {part: schema for (part, _), schema in found.items()}, dict(sorted(shared["$defs"].items()))
 
 
 def _operation(operation: Operation, words: Words, schemas: Mapping[_Part, Any]) -> dict[str, Any]:
-    method = "post" if operation.body else "get"
     told: dict[str, Any] = {
         "summary": operation.summary,
-        "operationId": re.sub(r"\W", "_", f"{operation.operation_name}{operation.path}") + f"_{method}",
+        "operationId": re.sub(r"\W", "_", f"{operation.operation_name}{operation.path}")
+        + f"_{operation.method.lower()}",
         "responses": {"200": _answer(operation, schemas), **_refusals(operation, words, schemas[words, "error"])},
     }
     if parameters := _parameters(operation):

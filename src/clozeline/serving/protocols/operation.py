@@ -143,10 +143,12 @@ class Operation:
     """How many bytes of what was sent are its JSON; raises ApiError: it cannot be read."""
     place: Callable[[int], str] = listed
     """The field of the text of this number: inference numbers them from 0, and a client knows its own fields."""
-    words: Any = None
-    """A `Words` other than those of its protocol."""
     name: str = ""
     """Of the operation in the document; none: that of `answer`."""
+
+    @property
+    def method(self) -> Literal["GET", "POST"]:
+        return "POST" if self.body else "GET"
 
     @property
     def says(self) -> Literal["nothing", "model", "time"]:

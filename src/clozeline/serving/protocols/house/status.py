@@ -119,9 +119,6 @@ def _worker_fault(fault: str) -> ApiError:
     )
 
 
-HEALTH = Operation(
-    path="/health", answer=ready, name="health", summary="The same as /health/ready", refusals=LOADING, result=Health
-)
 OPERATIONS = (
     Operation(
         path="/health/live",
@@ -131,7 +128,17 @@ OPERATIONS = (
         result=Health,
     ),
     Operation(path="/health/ready", answer=ready, summary="Are the models loaded?", refusals=LOADING, result=Health),
-    HEALTH,
+    Operation(
+        path="/health",
+        answer=ready,
+        name="health",
+        summary="The same as /health/ready",
+        refusals=LOADING,
+        result=Health,
+    ),
+    Operation(  # MLflow's clients ask so, and hear of readiness as everybody does
+        path="/ping", answer=ready, name="ping", summary="As /health/ready", refusals=LOADING, result=Health
+    ),
     Operation(
         path="/metrics",
         answer=metrics,
