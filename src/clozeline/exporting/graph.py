@@ -13,7 +13,7 @@ from onnx.external_data_helper import (
     write_external_data_tensors,
 )
 
-from clozeline.inference.manifest import TensorSpec, data_file
+from clozeline.artifacts.manifest import TensorSpec, data_file
 
 MAX_PROTOBUF_BYTES = 2**31 - 2**24
 """Of numbers in a file, or in a single tensor wherever it lies: with what else is in it, it has to be below 2 GiB."""

@@ -18,14 +18,13 @@ from torch import Tensor, nn
 from torch.jit import TracerWarning  # type: ignore[attr-defined]  # public, but missing in __all__
 from transformers import PreTrainedModel
 
-from clozeline.encoder.last_layer import FirstPosition, can_choose, last_layer_at, reads_first_position
+from clozeline.artifacts.manifest import LastLayer, Task
 from clozeline.exporting.at_masks import add_default, answering_at_masks
 from clozeline.exporting.attention import fuse_attention
 from clozeline.exporting.graph import absorb_graph, write_graph
 from clozeline.exporting.likeliest import add_likeliest
 from clozeline.exporting.sizes import outline, settle_sizes
 from clozeline.exporting.trained import TrainedModel
-from clozeline.inference.manifest import LastLayer, Task
 from clozeline.tasks.pooling import mean_of_tokens
 
 

@@ -14,11 +14,11 @@ import torch
 from pydantic import ValidationError
 from transformers import BertConfig, BertForMaskedLM
 
+from clozeline.artifacts.manifest import FILES, read_manifest, record_of, verify
 from clozeline.errors import ArtifactError
 from clozeline.exporting.graph import read_graph
 from clozeline.exporting.ladder import Climbed, Passed
 from clozeline.exporting.quantization import Quantized
-from clozeline.inference.manifest import FILES, read_manifest, record_of, verify
 from clozeline.inference.package import load
 from clozeline.stages import export
 from tests.stages.export.conftest import ExportModel, metrics_of
