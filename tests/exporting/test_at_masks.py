@@ -11,7 +11,7 @@ import pytest
 from onnx import ModelProto, ValueInfoProto
 
 from clozeline.exporting.graph import read_graph
-from clozeline.exporting.through_optimum import export_onnx, last_layer_of
+from clozeline.exporting.to_onnx import export_onnx, last_layer_of
 from clozeline.exporting.trained import TrainedModel, open_trained
 from clozeline.inference.batching import Batch
 from clozeline.inference.session import MASKS_ONLY, GraphSession

@@ -15,7 +15,7 @@ from clozeline.errors import ArtifactError
 from clozeline.exporting import parity
 from clozeline.exporting.graph import read_graph, write_graph
 from clozeline.exporting.parity import BATCH_SIZES, largest_difference
-from clozeline.exporting.through_optimum import export_onnx
+from clozeline.exporting.to_onnx import export_onnx
 from clozeline.exporting.trained import TrainedModel, open_trained
 from clozeline.inference.batching import Batch
 from clozeline.inference.session import GraphSession

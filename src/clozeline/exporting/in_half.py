@@ -14,7 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from clozeline.exporting.attention import show_scores
 from clozeline.exporting.graph import drop_unread
-from clozeline.exporting.sizes import outline
+from clozeline.exporting.axes import outline
 
 LARGEST_HALF = float(np.finfo(np.float16).max)
 LARGEST = "half/largest"
