@@ -25,7 +25,8 @@ from clozeline.exporting.graph import op_counts, read_graph, write_graph
 from clozeline.exporting.in_half import in_half
 from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.quantization import Scheme, quantize
-from clozeline.exporting.to_onnx import export_onnx, head_products, last_layer_of
+from clozeline.exporting.to_onnx import export_onnx, head_products
+from clozeline.exporting.forms import last_layer_of
 from clozeline.exporting.trained import NOT_EXPORTED, TrainedModel, open_trained
 from clozeline.inference.session import GraphSession
 from clozeline.params import read_params

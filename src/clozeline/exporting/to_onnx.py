@@ -39,6 +39,7 @@ def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
     settle_attention(graph)
     strip(graph)
     name_axes(graph.graph.input, configuration.inputs)
+    add_default(graph)
     if trained.task == "fill-mask":
         add_likeliest(graph, trained.model.config.vocab_size)
     write_graph(graph, path)
