@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -147,8 +148,9 @@ def open_trained(folder: Path) -> TrainedModel:
                 expected="config.json, model.safetensors and tokenizer.json",
                 do="run `dvc repro`, which restores it from the cache or makes it again",
             )
-    tokenizer = _tokenizer(folder)
-    trained = TrainedModel(folder, task, kind, _model(folder, kind), tokenizer)
+    # The tokenizer's own class reads config.json too, and would be blamed for it.
+    model = _model(folder, kind)
+    trained = TrainedModel(folder, task, kind, model, _tokenizer(folder))
     _check_facts(trained)
     _check_fit(trained)
     _check_sizes(trained)
@@ -224,7 +226,7 @@ def _model(folder: Path, kind: HeadKind) -> Model | StockModel:
     checkpoint = Checkpoint(str(folder))
     try:
         model, missing = opened(checkpoint, checkpoint.config(), kind)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:  # of what the configuration says
+    except (AttributeError, KeyError, StrictDataclassError, TypeError, ValueError) as error:  # of what the configuration says
         raise _damaged(folder / "config.json", str(error), "the shape of a model that transformers can make") from error
     if missing:
         raise ArtifactError(

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from clozeline.artifacts.held_out import read_held_out
 from clozeline.errors import ArtifactError, GateError
 from clozeline.exporting.client_config import write_client_config
+from clozeline.exporting.forms import last_layer_of
 from clozeline.exporting.graph import absorb_graph, declare, op_counts, remove_graph, size_of, write_graph
 from clozeline.exporting.in_half import in_half, watched
 from clozeline.exporting.ladder import Climbed, Ladder, Passed
@@ -21,7 +22,7 @@ from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.sample import read_sample
 from clozeline.exporting.scarcity import say_what_is_lacking, say_what_is_short
-from clozeline.exporting.to_onnx import export_onnx, head_products, last_layer_of
+from clozeline.exporting.to_onnx import export_onnx, head_products
 from clozeline.exporting.trained import TrainedModel, open_trained
 from clozeline.inference.errors import NotANumberError
 from clozeline.inference.evidence import HalfPrecision, Rung
