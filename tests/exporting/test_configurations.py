@@ -55,9 +55,7 @@ def registered(request: pytest.FixtureRequest, tagger: TrainedModel) -> Iterator
     indirect=["registered"],
 )
 @pytest.mark.usefixtures("registered")
-def test_a_broken_registration_fails_the_export(
-    tagger: TrainedModel, told: str, tmp_path: Path
-) -> None:
+def test_a_broken_registration_fails_the_export(tagger: TrainedModel, told: str, tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=told):
         export_onnx(tagger, 23, tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())

@@ -58,7 +58,7 @@ HEADS = [
     AutoModel,
 ]
 UNDER_EVERY_HEAD = {"bert", "modernbert", "deberta-v2"}
-"""A family with types, one with gates and windows, and one on transformers' classes; others are asked in the slow tests."""
+"""With types; with gates and windows; on transformers' classes. Others are asked in the slow tests."""
 
 
 def is_quick(family: str, head: type) -> bool:

@@ -28,9 +28,7 @@ def outline(model: ModelProto) -> ModelProto:
         else TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
         for tensor in graph.initializer
     ]
-    outline = helper.make_graph(
-        graph.node, graph.name, graph.input, graph.output, tensors, value_info=graph.value_info
-    )
+    outline = helper.make_graph(graph.node, graph.name, graph.input, graph.output, tensors, value_info=graph.value_info)
     return helper.make_model(outline, opset_imports=model.opset_import, ir_version=model.ir_version)
 
 

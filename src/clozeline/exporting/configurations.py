@@ -1,15 +1,15 @@
-"""What optimum is told of each family: inputs and outputs of its graphs, which of their axes differ from batch to batch,
-and an example. `TasksManager` keeps it, and gives it for a family and a task.
+"""What optimum is told of each family: inputs and outputs of its graphs, which of their axes differ from batch to
+batch, and an example. `TasksManager` keeps it, and gives it for a family and a task.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import torch
 from optimum.exporters.base import ExporterConfig
 from optimum.exporters.tasks import TasksManager
 from optimum.utils import DummyInputGenerator, DummyTextInputGenerator, NormalizedTextConfig
-import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 

@@ -130,9 +130,7 @@ def _stock_outputs(trained: TrainedModel, stock: nn.Module, batch: Batch) -> dic
 
 
 @torch.inference_mode()
-def _of_rows(
-    trained: TrainedModel, stock: nn.Module, batch: Batch, rows: slice
-) -> dict[str, npt.NDArray[np.float32]]:
+def _of_rows(trained: TrainedModel, stock: nn.Module, batch: Batch, rows: slice) -> dict[str, npt.NDArray[np.float32]]:
     """Of some texts of the batch, padded as they are in it."""
     input_ids_BL = torch.from_numpy(batch.input_ids_BL[rows])
     attention_mask_BL = torch.from_numpy(batch.attention_mask_BL[rows])

@@ -226,7 +226,13 @@ def _model(folder: Path, kind: HeadKind) -> Model | StockModel:
     checkpoint = Checkpoint(str(folder))
     try:
         model, missing = opened(checkpoint, checkpoint.config(), kind)
-    except (AttributeError, KeyError, StrictDataclassError, TypeError, ValueError) as error:  # of what the configuration says
+    except (
+        AttributeError,
+        KeyError,
+        StrictDataclassError,
+        TypeError,
+        ValueError,
+    ) as error:  # of what the configuration says
         raise _damaged(folder / "config.json", str(error), "the shape of a model that transformers can make") from error
     if missing:
         raise ArtifactError(
