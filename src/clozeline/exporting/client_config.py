@@ -1,4 +1,4 @@
-"""The config.json of a package, by which transformers and optimum's classes for ONNX graphs (`ORTModelFor…`) open it."""
+"""The config.json of a package, by which optimum's classes for ONNX graphs (`ORTModelFor…`) open it."""
 
 import json
 from collections.abc import Mapping
