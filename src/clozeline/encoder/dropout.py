@@ -22,4 +22,3 @@ class DropoutOf16Bits(nn.Dropout):
         bits = draws.view(torch.int16)[: input.numel()].view(input.shape)
         kept = (bits >= _LOWEST_16 + steps).to(input.dtype).mul_(_STEPS / (_STEPS - steps))
         return input * kept
-

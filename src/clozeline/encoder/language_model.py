@@ -105,9 +105,9 @@ def load(folder: Path) -> LanguageModel:
 
 
 def objective_of(model: LanguageModel) -> Objective:
-    kind = parts_of(model)[0].kind
-    assert kind in ("mlm", "clm", "rtd")
-    return kind
+    objective: Objective = parts_of(model)[0].kind
+    assert objective in ("mlm", "clm", "rtd")
+    return objective
 
 
 def save(model: LanguageModel, tokenizer: Path, out: Path, weights: dict[str, Tensor] | None = None) -> None:

@@ -6,8 +6,8 @@ Shapes: B rows, L tokens, H hidden, E width of the tables, A heads, D dimensions
 are asked for in each row, P the same in the shape of `Positions`: of all positions both are [B, L].
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -160,17 +160,16 @@ class Mlp(nn.Module):
 
 class Layer(nn.Module):
     skip_rate = 0.0
-    """Stochastic depth, row by row (Huang et al. 2016, section 3), of pre-norm layers alone. What is kept is scaled up in
-    training, where the paper scales down afterwards: so the trained weights are used as they are."""
+    """Stochastic depth, row by row (Huang et al. 2016, section 3), of pre-norm layers alone. What is kept is scaled up
+    in training, where the paper scales down afterwards: so the trained weights are used as they are."""
 
     def __init__(self, of: Architecture, *, is_first: bool) -> None:
         super().__init__()
-        norms = {"width": of.hidden_size, "epsilon": of.norm_epsilon, "has_bias": of.has_norm_bias}
+        new_norm = partial(norm_of, of.norm, of.hidden_size, of.norm_epsilon, has_bias=of.has_norm_bias)
         # Before the first layer stands the norm of the embeddings.
-        is_normed = of.is_pre_norm and is_first
-        self.attention_norm = nn.Identity() if is_normed else norm_of(of.norm, **norms)
+        self.attention_norm = nn.Identity() if of.is_pre_norm and is_first else new_norm()
         self.attention = Attention(of)
-        self.mlp_norm = norm_of(of.norm, **norms)
+        self.mlp_norm = new_norm()
         self.mlp = Mlp(of)
         self.is_pre_norm = of.is_pre_norm
 
@@ -259,20 +258,17 @@ class Encoder(nn.Module):
         turns = _turns(every_1L, kind.rotary_theta, head_size)
         return Sight(mask, is_causal, turns if is_whole else _turns(position_BQ, kind.rotary_theta, head_size), turns)
 
-    def _mask(
-        self, kind: LayerKind, position_BQ: Tensor, every_1L: Tensor, is_real_BL: Tensor | None
-    ) -> Tensor | None:
+    def _mask(self, kind: LayerKind, position_BQ: Tensor, every_1L: Tensor, is_real_BL: Tensor | None) -> Tensor | None:
         """True where attention may look, [B or 1, 1, Q or 1, L]; None: everywhere, or everywhere before it."""
-        length = every_1L.shape[1]
         # A graph is for every length; else short rows need no window.
-        has_window = kind.reach is not None and (_is_recorded() or length > kind.reach + 1)
+        reach = kind.reach if _is_recorded() or every_1L.shape[1] > (kind.reach or 0) + 1 else None
         is_causal = self.architecture.is_causal
-        if not has_window and not (is_causal and (is_real_BL is not None or position_BQ is not every_1L)):
+        if reach is None and not (is_causal and (is_real_BL is not None or position_BQ is not every_1L)):
             return None if is_real_BL is None else is_real_BL[:, None, None]
         distance_BQL = position_BQ[..., None] - every_1L
         sees_BQL = distance_BQL >= 0 if is_causal else torch.ones_like(distance_BQL, dtype=torch.bool)
-        if has_window:
-            sees_BQL = sees_BQL & (distance_BQL.abs() <= kind.reach)
+        if reach is not None:
+            sees_BQL = sees_BQL & (distance_BQL.abs() <= reach)
         if is_real_BL is not None:
             # A query far from all real tokens sees itself: with nothing to see, it would be no number.
             sees_BQL = sees_BQL & is_real_BL[:, None] | (distance_BQL == 0)
@@ -289,4 +285,4 @@ def _turns(position_BX: Tensor, theta: float, size: int) -> tuple[Tensor, Tensor
 
 def _is_recorded() -> bool:
     """A graph is made of what runs, for other lengths than this one."""
-    return torch.compiler.is_exporting() or torch.jit.is_tracing()
+    return torch.compiler.is_exporting()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clozeline.encoder.architecture import Pooling
-from clozeline.encoder.families import LAYOUTS, HeadKind
+from clozeline.encoder.families import LAYOUTS, HeadKind, Layout
 from clozeline.encoder.heads import Head, mean_over_tokens
 from clozeline.encoder.initialization import draw_encoder, draw_head
 from clozeline.encoder.layers import Encoder
@@ -46,7 +46,7 @@ class Model(nn.Module):
             ArtifactError: the family has no such head, or the configuration says what our layers do not do.
         """
         super().__init__()
-        self.config, self.kind, self.layout = config, kind, LAYOUTS[config.model_type]
+        self.config, self.kind = config, kind
         if kind not in self.layout.heads:
             raise ArtifactError(
                 f"{config.model_type} has no such head",
@@ -73,6 +73,10 @@ class Model(nn.Module):
         return self.encoder
 
     @property
+    def layout(self) -> Layout:
+        return LAYOUTS[self.config.model_type]
+
+    @property
     def prefix(self) -> str:
         """Of the encoder's published weights."""
         return self.layout.prefix
@@ -94,13 +98,12 @@ class Model(nn.Module):
         """New rows are drawn around the mean of the others (Hewitt 2021), from the global random state."""
         tokens, output = self.encoder.embeddings.tokens, self.head.output
         tokens.weight = nn.Parameter(_resized(tokens.weight, vocab_size))
-        tokens.num_embeddings = vocab_size
-        assert output is not None
-        if not self.head.shape.is_tied:
-            output.weight = nn.Parameter(_resized(output.weight, vocab_size))
-        if output.bias is not None:
-            output.bias = nn.Parameter(_resized(output.bias, vocab_size))
-        output.out_features = self.config.vocab_size = vocab_size
+        tokens.num_embeddings = self.config.vocab_size = vocab_size
+        if output is None or self.kind not in ("mlm", "clm"):
+            return
+        for name, parameter in list(output.named_parameters()):
+            setattr(output, name, nn.Parameter(_resized(parameter, vocab_size)))
+        output.out_features = vocab_size
         self.tie()
 
     def gradient_checkpointing_enable(self) -> None:
@@ -113,7 +116,7 @@ class Model(nn.Module):
         token_type_ids: Tensor | None = None,
         positions: Positions | None = None,
     ) -> Logits:
-        """`positions`: what is asked for, as of `Encoder`; a head that reads one token of a text asks for that alone."""
+        """`positions`: what is asked for, as of `Encoder`; a head that reads one token of a text asks for it alone."""
         pooling = self.head.shape.pooling
         if pooling is not None:
             positions = _POOLED_AT[pooling](self, input_ids)
@@ -191,10 +194,13 @@ class Model(nn.Module):
         model.to_empty(device="cpu")
         model.tie()
         missing = model.load(weights)
-        for part, draw in ((model.encoder, draw_encoder), (model.head, draw_head)):
-            prefix = "encoder." if part is model.encoder else "head."
-            draw(part, [name.removeprefix(prefix) for name in missing if name.startswith(prefix)])
+        draw_encoder(model.encoder, _inside(missing, "encoder."))
+        draw_head(model.head, _inside(missing, "head."))
         return model, sorted(model.layout.published(missing, config, kind).values())
+
+
+def _inside(names: list[str], prefix: str) -> list[str]:
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
 
 
 def _found(weights: Mapping[str, Tensor], name: str) -> Tensor | None:

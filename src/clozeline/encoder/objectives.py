@@ -38,9 +38,12 @@ class TargetBatch:
 
     @property
     def positions(self) -> Slots:
-        return Slots(self.slot_T, *self.input_ids_BL.shape, self.most_in_row or self._count())
+        num_rows, length = self.input_ids_BL.shape
+        return Slots(self.slot_T, num_rows, length, self.most_in_row or self._count())
 
     def _count(self) -> int:
+        if torch.compiler.is_compiling():
+            return 0  # Nobody asks: see `Slots.are_few`.
         return int(torch.bincount(self.slot_T // self.input_ids_BL.shape[1], minlength=1).max())
 
     @property

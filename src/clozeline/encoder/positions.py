@@ -12,7 +12,6 @@ from typing import Protocol, Self, cast
 import torch
 from torch import Tensor
 
-
 _MOST = 0.5
 """Share of all positions above which going to them one by one is no gain."""
 
@@ -102,6 +101,8 @@ class Slots:
 
     @property
     def are_few(self) -> bool:
+        if torch.compiler.is_compiling():  # One graph is for any number of targets.
+            return False
         return 0 < len(self.slot_T) < _MOST * self.num_rows * self.length
 
     @property

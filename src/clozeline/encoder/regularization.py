@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from clozeline.encoder.families import FAMILIES
 from clozeline.encoder.model import Model
 from clozeline.errors import ParamsError
 from clozeline.params import ModelParams
@@ -21,11 +22,13 @@ def regularize(model: Any, params: ModelParams) -> None:
     if not (isinstance(model, Model) and model.encoder.architecture.is_pre_norm):
         raise ParamsError(
             "params.yaml: `pretrain.model.stochastic_depth` needs layers that can be skipped",
-            given=f"{model.config.model_type}: its layers normalize what they give out, or are not known",
-            expected="a family with pre-norm layers: modernbert",
+            given=f"{type(model.base_model).__name__}: its layers normalize what they give out, or are not known",
+            expected=f"a family with pre-norm layers: {', '.join(_SKIPPABLE)}",
             do="set `stochastic_depth: 0.0`, or choose another family",
         )
     layers: Any = model.encoder.layers
     for number, layer in enumerate(layers, start=1):
         layer.skip_rate = params.stochastic_depth * number / len(layers)
 
+
+_SKIPPABLE = [name for name, family in FAMILIES.items() if family.is_pre_norm]

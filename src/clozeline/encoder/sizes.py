@@ -47,7 +47,7 @@ def shape_of(params: ModelParams, *, gated: bool, published: Mapping[str, Shape]
 
     `published`: sizes of the family's own.
     """
-    if params.size in published:
+    if params.size is not None and params.size in published:
         return published[params.size]
     if params.size is not None:
         size = SIZES[params.size]

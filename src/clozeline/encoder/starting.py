@@ -78,7 +78,9 @@ def start_from(
         model = load_own(Path(name))
     else:
         model = _trained(checkpoint, model_type, objective, params, ids, seed, keeps_dropout=keeps_dropout)
-    parts: Any = (model, _generator(checkpoint, model, model_type, params, ids, seed)) if objective == "rtd" else (model,)
+    parts: Any = (
+        (model, _generator(checkpoint, model, model_type, params, ids, seed)) if objective == "rtd" else (model,)
+    )
     for part in parts:
         fit_vocabulary(part, name, ids, seed)
         _check_length(part, name, max_length)

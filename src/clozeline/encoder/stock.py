@@ -53,16 +53,19 @@ class StockModel(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return self.stock.device
+        device: torch.device = self.stock.device
+        return device
 
     def get_input_embeddings(self) -> nn.Module:
-        return self.stock.get_input_embeddings()
+        table: nn.Module = self.stock.get_input_embeddings()
+        return table
 
     def set_input_embeddings(self, table: nn.Module) -> None:
         self.stock.set_input_embeddings(table)
 
     def get_output_embeddings(self) -> nn.Module | None:
-        return self.stock.get_output_embeddings()
+        output: nn.Module | None = self.stock.get_output_embeddings()
+        return output
 
     @property
     def prefix(self) -> str:

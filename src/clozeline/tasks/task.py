@@ -5,9 +5,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from clozeline.params import FinetuneParams
+from clozeline.tasks.heads import TaskModel
 from clozeline.tasks.rows import TextRows
 from clozeline.training.state import Batch
 
@@ -104,7 +105,7 @@ def shown(items: Sequence[ShownItem], num_examples: int) -> list[ShownItem]:
 class Task(Protocol):
     """A task with its data read and its model built: it can be trained, chosen by, tested, saved."""
 
-    model: nn.Module
+    model: TaskModel
     batches_per_epoch: int
 
     @property

@@ -1,8 +1,8 @@
 """The encoder families: a row each. A new family is a new row.
 
-Those in LAYOUTS run on our layers; the others on stock classes (stock.py). All are saved in the published layout, so that
-what is trained loads anywhere. That is why none has RMSNorm: no published encoder with a masked head lets its norm be
-chosen, and one that was exchanged by us would load elsewhere without an error and give other logits.
+Those in LAYOUTS run on our layers; the others on stock classes (stock.py). All are saved in the published layout, so
+that what is trained loads anywhere. That is why none has RMSNorm: no published encoder with a masked head lets its norm
+be chosen, and one that was exchanged by us would load elsewhere without an error and give other logits.
 """
 
 from collections.abc import Mapping

@@ -39,7 +39,9 @@ def bert_dropouts(params: ModelParams) -> dict[str, float]:
     return {"hidden_dropout_prob": params.dropout, "attention_probs_dropout_prob": params.attention_dropout}
 
 
-def bert_values(params: ModelParams, ids: TokenIds, sizes: Mapping[str, Shape] = MappingProxyType({})) -> dict[str, Any]:
+def bert_values(
+    params: ModelParams, ids: TokenIds, sizes: Mapping[str, Shape] = MappingProxyType({})
+) -> dict[str, Any]:
     """What BERT's configuration and those made after it call alike."""
     shape = shape_of(params, gated=False, published=sizes)
     return {
@@ -98,7 +100,7 @@ def _electra_architecture(config: Any) -> Architecture:
     return bert_architecture(config, embedding_size=config.embedding_size if is_narrow else None)
 
 
-def drawn(config: Any) -> dict[str, float]:
+def drawn(config: Any) -> dict[str, Any]:
     """How a head of BERT's kin is drawn."""
     return {"dense_std": config.initializer_range, "output_std": config.initializer_range}
 

@@ -50,6 +50,8 @@ class Family:
     """Under `rtd` it is that of the discriminator, whose generator has the form under `mlm`."""
     dropouts: Callable[[ModelParams], dict[str, float]]
     """What the dropout rates are called in the configuration."""
+    is_pre_norm: bool = False
+    """Layers add to what they are given, so that one can be skipped; else their outputs are normalized."""
     fixed: tuple[Fixed, ...] = ()
     exports: bool = True
     """To ONNX, with the same logits for any batch and length."""

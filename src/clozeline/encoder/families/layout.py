@@ -1,7 +1,7 @@
 """How a family is published: its configuration, and what its weights are called.
 
-Names are written without the prefix of the encoder; `{layer}` is the number of a layer. A row translates a module's name,
-or that of one of its parameters.
+Names are written without the prefix of the encoder; `{layer}` is the number of a layer. A row translates a module's
+name, or that of one of its parameters.
 """
 
 import re
@@ -52,7 +52,9 @@ class Layout:
     inner_layers: Callable[[Any], int] = lambda config: 1
     """Of ALBERT's groups."""
 
-    def published(self, names: Iterable[str], config: Any, kind: HeadKind, *, has_prefix: bool = True) -> dict[str, str]:
+    def published(
+        self, names: Iterable[str], config: Any, kind: HeadKind, *, has_prefix: bool = True
+    ) -> dict[str, str]:
         """Our name of each parameter → the published one."""
         prefix = f"{self.prefix}." if has_prefix and kind != "feature-extraction" else ""
         return {name: self._published(name, config, self.heads[kind], prefix) for name in names}

@@ -81,7 +81,9 @@ def _layers(config: Any, reach: int) -> tuple[LayerKind, ...]:
     kinds = getattr(config, "layer_types", None)
     if kinds is None:
         every = config.global_attn_every_n_layers
-        kinds = ["sliding_attention" if number % every else "full_attention" for number in range(config.num_hidden_layers)]
+        kinds = [
+            "sliding_attention" if number % every else "full_attention" for number in range(config.num_hidden_layers)
+        ]
     return tuple(local if kind == "sliding_attention" else whole for kind in kinds)
 
 
@@ -226,5 +228,6 @@ MODERNBERT = Family(
         "clm": Form("ModernBertDecoderForCausalLM", ModernBertDecoderConfig, _modernbert_decoder),
     },
     _dropouts,
+    is_pre_norm=True,
 )
 """Warner et al. 2024, section 2.1; reads 8,192 tokens as published (`max_position_embeddings`)."""
