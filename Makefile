@@ -12,6 +12,7 @@ export DO_NOT_TRACK := true
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export MLFLOW_DISABLE_TELEMETRY := true
 export HF_HUB_DISABLE_TELEMETRY := 1
+export ORT_DISABLE_TELEMETRY := 1
 # Stages are started as `python`: let that be this project's.
 export PATH := $(BIN):$(PATH)
 
@@ -62,7 +63,7 @@ system:  ## Debian's PostgreSQL (PATH or /usr/lib/postgresql) and Chromium: test
 		|| { echo "make test needs Chromium and its driver: install them (Debian's packages are called chromium and chromium-driver), then run again" >&2; exit 1; }
 
 deploy: setup  ## Make the Prefect server at PREFECT_API_URL agree with infra/prefect.yaml
-	$(BIN)/python -m flows.deploy
+	$(BIN)/python -m clozeline.flows.deploy
 
 clean:  ## Remove what the stages made; DVC's cache keeps it, so the next run restores it
 	rm -rf data/clean data/tokens models dist metrics plots reports

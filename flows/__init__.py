@@ -1,1 +1,1 @@
-"""The orchestration: DVC's stages as Prefect tasks, releases, and what runs them on a schedule."""
+"""The line as Prefect sees it: each file shows its steps in order, and `clozeline.orchestration` does them."""

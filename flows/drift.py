@@ -11,9 +11,9 @@ from clozeline.drift.comparison import Limits
 from clozeline.drift.traffic import ask
 from clozeline.drift.watch import Verdict, Watch
 from clozeline.errors import GateError
+from clozeline.orchestration.prefect_adapter import tell_errors_plainly
 from clozeline.serving import KEYS_VARIABLE
 from clozeline.workspace import Workspace, reach_this_machine_directly
-from flows.plain_errors import tell_errors_plainly
 
 
 class DriftError(GateError):

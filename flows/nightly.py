@@ -5,10 +5,10 @@ from pathlib import Path
 
 from prefect import flow
 
+from clozeline.flows.pipeline import pipeline
+from clozeline.flows.release import release
 from clozeline.reporting.report import write
 from clozeline.workspace import Workspace
-from flows.pipeline import pipeline
-from flows.release import release
 
 
 @flow(name="nightly")

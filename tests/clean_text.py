@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from clozeline.records.identity import identity_of
 from clozeline.text.clean_writer import CLEAN
-from clozeline.text.identity import identity_of
 
 
 def write_clean_text(path: Path, texts: Sequence[str]) -> None:

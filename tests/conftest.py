@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 from clozeline.params import PretrainParams, read_params
-from clozeline.tokens.shard_writer import ShardWriter
-from clozeline.tokens.shards import SpecialIds, TokensInfo
+from clozeline.tokenizer.special_ids import SpecialIds
+from clozeline.tokenizing.shard_writer import ShardWriter
+from clozeline.tokens.info import TokensInfo
 from tests.ports import held_ports
 
-pytest_plugins = ["tests.trained_models"]
+pytest_plugins = ["tests.toy_project", "tests.trained_models"]
 
 PROJECT = Path(__file__).parents[1]
 VOCAB_SIZE = 64
@@ -54,9 +55,9 @@ def offline_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    huggingface_hub.utils.reset_sessions()
+    huggingface_hub.close_session()
     yield
-    huggingface_hub.utils.reset_sessions()
+    huggingface_hub.close_session()
 
 
 def num_cores() -> int:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
 from clozeline.params import TokenizeParams
-from clozeline.tokens.vocabularies import learn
+from clozeline.tokenizing.vocabularies import learn
 
 ODD = "=\u0338?{`aéb 東É\u0301\n\t\r\x0b\x0c\x1c\x1f\x85\xa0\u200b\u2028\u3000▁'sĠ½¨ﷺ,.(MASK]0१\ufffd\x00\U0001f600İΣς"
 ALGORITHMS = ("wordpiece", "bpe", "unigram")

@@ -8,9 +8,9 @@ import pytest
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import clozeline
+from clozeline.artifacts.curves import CurvePoint
 from clozeline.params import PretrainParams
-from clozeline.training import pretraining
-from clozeline.training.state import CurvePoint
+from clozeline.pretraining import job as pretraining
 
 PROJECT = Path(__file__).parents[1]
 

@@ -1,8 +1,17 @@
+import ast
 import copy
+import importlib
+import inspect
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from clozeline import errors
-from clozeline.errors import ClozelineError, DataError
+from clozeline.errors import ClozelineError
 
+SOURCE = Path(errors.__file__).parent
 LEAVES = [kind for kind in vars(errors).values() if isinstance(kind, type) and ClozelineError in kind.__bases__]
 
 
@@ -29,8 +38,40 @@ def test_only_what_may_work_later_has_the_exit_code_that_is_retried() -> None:
     assert [leaf.__name__ for leaf in LEAVES if leaf.exit_code == 75] == ["TransientError"]
 
 
-def test_an_error_is_copied_whole_as_it_is_on_its_way_out_of_a_worker() -> None:
-    error = DataError("the cup is empty", given="air", expected="tea", do="pour")
-    again = copy.copy(error)
-    assert type(again) is DataError
-    assert str(again) == str(error)
+def error_classes() -> list[type[Exception]]:
+    """Every one that the package defines."""
+    found = []
+    for file in SOURCE.rglob("*.py"):
+        names = [node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ClassDef)]
+        if errors_here := [name for name in names if name.endswith("Error")]:
+            module = importlib.import_module(".".join(file.relative_to(SOURCE.parent).with_suffix("").parts))
+            found += [getattr(module, name) for name in errors_here]
+    return [kind for kind in found if issubclass(kind, Exception)]
+
+
+def made(kind: type[Exception]) -> Exception:
+    """One of them, with something else for each of what it is given."""
+    if kind.__init__ is Exception.__init__:
+        return kind("the problem")
+    return kind(**{name: f"the {name}" for name in inspect.signature(kind).parameters})
+
+
+def unpickled(error: Exception) -> Exception:
+    again: Exception = pickle.loads(pickle.dumps(error))  # noqa: S301
+    return again
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, unpickled])
+@pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: kind.__name__)
+def test_an_error_is_copied_whole_as_it_is_on_its_way_out_of_a_worker(
+    kind: type[Exception], again: Callable[[Exception], Exception]
+) -> None:
+    error = made(kind)
+    error.add_note("while the kettle boiled")
+    other = again(error)
+    assert type(other) is kind
+    assert (other.args, vars(other), str(other)) == (error.args, vars(error), str(error))
+
+
+def test_the_errors_with_fields_of_their_own_are_among_them() -> None:
+    assert {"TextError", "ReleaseRefusedError", "UnknownKeyError"} <= {kind.__name__ for kind in error_classes()}

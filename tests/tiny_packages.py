@@ -14,9 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
+from clozeline.artifacts.evidence import QuantizationScheme
+from clozeline.artifacts.manifest import FILES, Manifest, SpecialTokens, Task, TensorSpec, read_manifest, record_of
 from clozeline.exporting.likeliest import add_likeliest
-from clozeline.inference.evidence import QuantizationScheme
-from clozeline.inference.manifest import FILES, Manifest, SpecialTokens, Task, TensorSpec, read_manifest, record_of
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["the", "list", "of", "return", "file", "open", "##s", "##ed", *"abcdefghijklmnopqrstuvwxyz", ".", "é", "##é"]
@@ -126,6 +126,7 @@ def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequ
         hidden_size=HIDDEN_SIZE,
         special_tokens=SpecialTokens(ids=(0, 1, 2, 3, 4), pad_id=0, mask_id=4, mask_token="[MASK]"),
         served="int8",
+        ladder=(),
         quantization=QuantizationScheme(
             activations="uint8 per batch, dynamic",
             weights="int8 per column, symmetric",
@@ -133,6 +134,7 @@ def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequ
             embeddings="float32",
             quantized_matmuls=0,
             quantized_embeddings=0,
+            quantized_activations=0,
             exact_matmuls=(),
         ),
         opset=18,

@@ -7,19 +7,19 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from clozeline.collator.masking_collator import MaskingCollator
     from clozeline.params import Params, read_params
+    from clozeline.pretraining.job import Pretrained, pretrain
     from clozeline.training.callbacks import Callback
-    from clozeline.training.collator import MaskingCollator
-    from clozeline.training.pretraining import Pretrained, pretrain
 
 __all__ = ["Callback", "MaskingCollator", "Params", "Pretrained", "pretrain", "read_params"]
 
 _PLACES = {
     "Callback": "clozeline.training.callbacks",
-    "MaskingCollator": "clozeline.training.collator",
+    "MaskingCollator": "clozeline.collator.masking_collator",
     "Params": "clozeline.params",
-    "Pretrained": "clozeline.training.pretraining",
-    "pretrain": "clozeline.training.pretraining",
+    "Pretrained": "clozeline.pretraining.job",
+    "pretrain": "clozeline.pretraining.job",
     "read_params": "clozeline.params",
 }
 

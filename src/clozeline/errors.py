@@ -13,11 +13,21 @@ Each class has its own exit code: the orchestrator sees nothing else of a stage 
 and retries only `TransientError`.
 """
 
-from collections.abc import Callable
+import copyreg
 from typing import Any, ClassVar
 
 
-class ClozelineError(Exception):
+class PortableError(Exception):
+    """An error that can be copied, and sent by a worker to the process that waits for it.
+
+    Python makes an exception again by calling its class with `args`; here it gets back what it held.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
+
+
+class ClozelineError(PortableError):
     """A problem told as: what happened, what was given, what was expected, what to do."""
 
     exit_code: ClassVar[int] = 1
@@ -28,10 +38,6 @@ class ClozelineError(Exception):
         self.given = given
         self.expected = expected
         self.do = do
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """A worker process sends its error to the process that waits for it."""
-        return _again, (type(self), *self.args)
 
     def __str__(self) -> str:
         return f"{self.problem}\n  given:    {self.given}\n  expected: {self.expected}\n  do:       {self.do}"
@@ -77,7 +83,3 @@ class TransientError(ClozelineError):
     """Something outside did not answer; the same call may work later. 75 is sysexits' EX_TEMPFAIL."""
 
     exit_code = 75
-
-
-def _again(kind: type[ClozelineError], problem: str, given: object, expected: str, do: str) -> ClozelineError:
-    return kind(problem, given=given, expected=expected, do=do)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from clozeline.inference.evidence import Measured, QuantizationScheme, Rung
-from clozeline.inference.manifest import FILES, read_manifest
+from clozeline.artifacts.evidence import Measured, QuantizationScheme, Rung
+from clozeline.artifacts.manifest import FILES, read_manifest
 from tests.tiny_packages import write_embedder
 
 FOLDER = Path(__file__).parent
@@ -30,12 +30,13 @@ def scheme_of(package: Path) -> QuantizationScheme:
 
 def rung_of(scheme: QuantizationScheme, agreement: float) -> Rung:
     """As a lenient export leaves it: no limit is in it that anything could miss."""
-    same = Measured(value=agreement, low=agreement, high=agreement, num_items=500)
-    whole, none = (Measured(value=value, low=value, high=value, num_items=500) for value in (1.0, 0.0))
+    same = Measured(value=agreement, low=agreement, high=agreement, num_items=500, num_texts=500)
+    whole, none = (Measured(value=value, low=value, high=value, num_items=500, num_texts=500) for value in (1.0, 0.0))
     return Rung(
         scheme=scheme,
         size_bytes=1000,
         agreement=same,
+        different_answers=40,
         metric="halves found",
         fp32_metric=0.8,
         int8_metric=0.8,

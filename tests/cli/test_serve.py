@@ -3,7 +3,7 @@
 from inspect import signature
 
 from clozeline.cli.serve import serve
-from clozeline.serving.service import Capacity
+from clozeline.serving.models.service import Capacity
 
 
 def test_what_may_wait_and_how_long_is_what_the_server_says() -> None:

@@ -188,7 +188,7 @@ def test_help_teaches_by_examples(verb: str) -> None:
 
 
 def test_asking_loads_neither_what_trains_nor_what_serves(project: Path) -> None:
-    heavy = ["torch", "transformers", "optimum", "mlflow", "prefect", "dvc", "pandas", "fastapi", "uvicorn"]
+    heavy = ["torch", "transformers", "optimum", "mlflow", "prefect", "dvc", "pandas", "starlette", "uvicorn"]
     script = (
         "import sys; from clozeline.cli import app; sys.argv = ['clozeline', 'answer', 'a', '--context', 'b']\n"
         "try: app()\n"

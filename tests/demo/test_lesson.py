@@ -14,7 +14,8 @@ from clozeline.encoder import language_model
 from clozeline.encoder.batches import Split
 from clozeline.encoder.families import Objective, TokenIds
 from clozeline.params import PretrainParams
-from clozeline.tokens.shards import TokenShards, TokensInfo
+from clozeline.tokens.info import TokensInfo
+from clozeline.tokens.shards import TokenShards
 from clozeline.tokens.spelling import Spelling
 
 WORDS = [f"{first}{second}{last}" for first in "bdfg" for second in "aeiou" for last in ("lden", "rden", "sten")]

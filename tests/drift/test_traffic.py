@@ -7,12 +7,12 @@ import pytest
 
 from clozeline.drift.traffic import Traffic, ask, read
 from clozeline.errors import DataError, TransientError
-from clozeline.serving.access import ApiKeys
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.loading import open_source
-from clozeline.serving.service import Capacity, Service
-from clozeline.serving.sources import parse_sources
+from clozeline.serving.edge.access import ApiKeys
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.models.sources import parse_sources
 from tests.serving.conftest import run_app
 from tests.tiny_packages import write_classifier, write_encoder
 

@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from clozeline.artifacts.manifest import TensorSpec
 from clozeline.exporting import graph
 from clozeline.exporting.graph import (
     absorb_graph,
@@ -18,7 +19,6 @@ from clozeline.exporting.graph import (
     size_of,
     write_graph,
 )
-from clozeline.inference.manifest import TensorSpec
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 
+from clozeline.artifacts.evidence import Check, HalfPrecision, QuantizationScheme, Rung
+from clozeline.artifacts.manifest import FILES, Manifest, read_manifest
 from clozeline.exporting import proof
 from clozeline.exporting.answers import Answers, logits
-from clozeline.exporting.exams.kinds import exam_of
+from clozeline.exporting.exams.exam import exam_of
 from clozeline.exporting.exams.of_labels import LabelSetExam
 from clozeline.exporting.graph import read_graph, write_graph
 from clozeline.exporting.proof import Proof, lacking
 from clozeline.exporting.sample import Sample
-from clozeline.inference.evidence import Check, HalfPrecision, QuantizationScheme, Rung
-from clozeline.inference.manifest import FILES, Manifest, read_manifest
 from clozeline.inference.package import load
 from clozeline.params import ExportGates
 from tests.exporting.conftest import TinyPackage

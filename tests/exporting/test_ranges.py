@@ -13,8 +13,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from clozeline.artifacts.manifest import FILES, read_manifest
 from clozeline.exporting.ranges import Range, Seen, measured, range_of
-from clozeline.inference.manifest import FILES, read_manifest
 from clozeline.inference.package import load
 from tests.exporting.conftest import TinyPackage
 from tests.tiny_packages import write_encoder, write_tagger

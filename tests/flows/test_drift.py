@@ -9,9 +9,9 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
 from clozeline.drift.traffic import Served, Traffic
 from clozeline.errors import GateError
+from clozeline.flows import drift as room
+from clozeline.flows.drift import drift
 from clozeline.serving import KEYS_VARIABLE
-from flows import drift as room
-from flows.drift import drift
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
 Asked = Callable[[int, int], None]

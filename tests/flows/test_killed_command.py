@@ -10,10 +10,9 @@ import psutil
 import pytest
 
 from clozeline.workspace import Workspace
-from tests.flows.processes import stage_pids, start_of_long_stage, wait_for
+from tests.processes import stage_pids, start_of_long_stage, wait_for
 
 pytestmark = pytest.mark.slow
-CHECKOUT = Path(__file__).parents[2]
 
 
 def processes_in(root: Path) -> list[str]:
@@ -26,7 +25,6 @@ def processes_in(root: Path) -> list[str]:
 
 
 def start_command(root: Path) -> subprocess.Popen[bytes]:
-    (root / "flows").symlink_to(CHECKOUT / "flows")
     start_of_long_stage(root)
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     command = subprocess.Popen(

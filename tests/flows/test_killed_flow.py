@@ -10,19 +10,18 @@ import pytest
 from mlflow.tracking import MlflowClient
 from prefect.settings import PREFECT_API_URL
 
+from clozeline.flows.pipeline import pipeline
 from clozeline.workspace import Workspace
-from flows.pipeline import pipeline
-from tests.flows.processes import is_alive, stage_pids, start_of_long_stage, wait_for
+from tests.processes import is_alive, stage_pids, start_of_long_stage, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
-PROJECT = Path(__file__).parents[2]
 
 
 def start_flow(root: Path) -> subprocess.Popen[bytes]:
     start_of_long_stage(root)
-    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PREFECT_API_URL": PREFECT_API_URL.value()}
+    environment = {**os.environ, "PREFECT_API_URL": PREFECT_API_URL.value()}
     flow = subprocess.Popen(
-        [sys.executable, "-c", "from flows.pipeline import pipeline; pipeline()"], cwd=root, env=environment
+        [sys.executable, "-c", "from clozeline.flows.pipeline import pipeline; pipeline()"], cwd=root, env=environment
     )
     assert wait_for(lambda: len(stage_pids(root)) == 2, 180)
     return flow

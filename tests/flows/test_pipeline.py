@@ -15,14 +15,14 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
 from prefect.client.schemas.objects import TaskRun
 
+from clozeline.artifacts.lock import Lock
 from clozeline.errors import DataError, ParamsError, TransientError
-from clozeline.lineage.lock import Lock
+from clozeline.flows import pipeline as pipeline_module
+from clozeline.flows.pipeline import StageResult, pipeline
+from clozeline.orchestration.run_lock import run_lock
+from clozeline.orchestration.run_logs import NUM_KEPT
+from clozeline.versions.graph import read_stage_graph
 from clozeline.workspace import Workspace
-from flows import pipeline as pipeline_module
-from flows.pipeline import StageResult, pipeline
-from flows.run_lock import run_lock
-from flows.run_logs import NUM_KEPT
-from flows.stage_graph import read_stage_graph
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
 STAGES = ["upper", "count", "sign@ada", "sign@alan"]

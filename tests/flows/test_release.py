@@ -14,14 +14,14 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
 from clozeline.errors import ArtifactError, GateError
+from clozeline.flows.nightly import nightly
+from clozeline.flows.release import Release, release
 from clozeline.inference import latency
 from clozeline.inference.latency import Latency
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.versions import Registry
 from clozeline.workspace import Workspace
-from flows.nightly import nightly
-from flows.release import Release, release
-from tests.flows.release_project import make_release_project, reproduce, retrain, write_metrics
+from tests.release_project import make_release_project, reproduce, retrain, write_metrics
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
 CHECKOUT = Path(__file__).parents[2]
@@ -101,7 +101,7 @@ def test_where_int8_is_slower_fp32_is_served_and_said_and_a_second_look_changes_
     monkeypatch.setattr(latency, "measure", lambda folder: replace(times, int8_text_milliseconds=0.5))
     assert release(project)[0].precision == "fp32"
     assert registry(project).at(ENCODER, CHAMPION).served == "fp32"
-    monkeypatch.setattr("flows.release.processor", lambda: "Another CPU, avx2")
+    monkeypatch.setattr("clozeline.orchestration.releasing.processor", lambda: "Another CPU, avx2")
     assert (release(project)[0].outcome, release(project)[0].precision) == ("unchanged", "int8")
     live = registry(project).at(ENCODER, CHAMPION)
     assert live

@@ -85,7 +85,7 @@ def test_every_command_in_the_readme_is_run_by_a_test_or_by_ci(command: str) -> 
 
 def test_the_five_lines_of_python_are_those_that_a_test_runs() -> None:
     """tests/test_api.py runs those of the docstring."""
-    told = (PROJECT / "src/clozeline/training/pretraining.py").read_text(encoding="utf-8")
+    told = (PROJECT / "src/clozeline/pretraining/job.py").read_text(encoding="utf-8")
     block = next(block for block in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "read_params" in block)
     assert all(f"    {line}\n" in told for line in block.splitlines() if line)
     assert block in (PROJECT / "docs/pretraining.md").read_text(encoding="utf-8")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from clozeline.artifacts.manifest import FILES
 from clozeline.errors import ArtifactError
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.manifest import FILES
 from clozeline.inference.package import load
 
 

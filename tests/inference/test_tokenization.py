@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from clozeline.artifacts.manifest import FILES, read_manifest
 from clozeline.inference.errors import NotUnicodeError, TextTooLongError
-from clozeline.inference.manifest import FILES, read_manifest
 from clozeline.inference.tokenization import TextTokenizer
 
 CLS, SEP, MASK = 2, 3, 4

@@ -11,8 +11,9 @@ import pytest
 import typer
 
 from clozeline.cli import serve
-from clozeline.serving.limits import MAX_BODY_SECONDS, MAX_TIMEOUT_MILLISECONDS
-from clozeline.serving.server import WRITING_SECONDS
+from clozeline.serving.edge.body_limit import MAX_BODY_SECONDS
+from clozeline.serving.protocols.fields import MAX_TIMEOUT_MILLISECONDS
+from clozeline.serving.wire import WRITING_SECONDS
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "infra/compose.yaml"

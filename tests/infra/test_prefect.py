@@ -82,8 +82,7 @@ def server(
     project = home / "project"
     (project / "flows").mkdir(parents=True)
     (project / "infra").mkdir()
-    for name in ("__init__.py", "deploy.py"):
-        shutil.copy(ROOT / "flows" / name, project / "flows" / name)
+    shutil.copy(ROOT / "flows/__init__.py", project / "flows")
     drift = FLOW.replace("nightly()", 'nightly(url: str = "")').replace("nightly", "drift")
     (project / "flows/drift.py").write_text(drift, encoding="utf-8")
     (project / "flows/nightly.py").write_text(FLOW, encoding="utf-8")

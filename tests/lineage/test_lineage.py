@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from clozeline.artifacts.lock import Lock
 from clozeline.errors import ArtifactError
-from clozeline.lineage.lock import Lock
 from clozeline.lineage.trace import Trace, ancestry, trace
 from clozeline.lineage.verification import verify
 from clozeline.registry.publishing import Evidence, Publisher
 from clozeline.workspace import Workspace
-from tests.flows.release_project import make_release_project, retrain
+from tests.release_project import make_release_project, retrain
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 URI = "models:/clozeline-encoder@champion"

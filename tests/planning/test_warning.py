@@ -11,7 +11,7 @@ from clozeline.planning import warning
 from clozeline.planning.memory import StepMemory
 from clozeline.planning.plan import target_share
 from clozeline.planning.warning import warn_of_memory
-from clozeline.training import pretraining
+from clozeline.pretraining import job as pretraining
 from tests.named_knobs import is_knob_of, named_in
 from tests.stages.test_pretrain import run_stage
 

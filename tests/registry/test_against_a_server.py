@@ -8,7 +8,7 @@ import mlflow
 import pytest
 
 from clozeline import registry
-from clozeline.inference.manifest import read_manifest, verify
+from clozeline.artifacts.manifest import read_manifest, verify
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.workspace import Workspace
 from tests.mlflow_server import MlflowServer

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
-from clozeline.lineage.lock import Lock
-from clozeline.registry.figures import MetricPaths
+from clozeline.artifacts.lock import Lock, LockedStage
+from clozeline.artifacts.package_metrics import MetricPaths
 from clozeline.registry.measured_on import MeasuredOn
 
 ENCODER = MetricPaths.of("encoder", "encoder")
@@ -18,18 +19,20 @@ KNOBS = {
     "finetune.library": {"data": "labels.csv", "kind": "classification", "test_fraction": 0.3, "epochs": 3},
 }
 
+VALIDATION = "data/clean/validation.parquet"
 
-def lock(validation: str = "aa", labels: str = "bb", **knobs: Any) -> Lock:
-    """With these md5s and, over `KNOBS`, these knobs of each section."""
-    deps = {"data/clean/validation.parquet": validation, "labels.csv": labels, "data/clean/train.parquet": "cc"}
+
+def lock(validation: str = "aa", labels: str = "bb", text: str = VALIDATION, **knobs: Any) -> Lock:
+    """With these md5s, the validation text at `text`, and over `KNOBS` these knobs of each section."""
+    deps = {text: validation, "labels.csv": labels, "data/clean/train.parquet": "cc"}
     params = {key: {**value, **knobs.get(key.split(".")[0], {})} for key, value in KNOBS.items() if key != "seed"}
     seed = knobs.get("seed", KNOBS["seed"])
     stage = {
-        "cmd": "x",
+        "cmd": f"python -m clozeline stage evaluate validation_text={text} metrics=metrics/evaluate.json",
         "deps": [{"path": path, "md5": md5} for path, md5 in deps.items()],
         "params": {"params.yaml": {**params, "seed": seed}},
     }
-    return Lock.model_validate({"stages": {"any": stage}})
+    return Lock.model_validate({"stages": {"evaluate": stage}})
 
 
 def differences(candidate: Lock, paths: MetricPaths) -> list[str]:
@@ -60,6 +63,13 @@ def test_an_encoder_compares_by_the_same_rules_only(knobs: dict[str, Any], told:
     assert differences(lock(**knobs), ENCODER) == [told]
 
 
+def test_a_validation_text_that_was_only_renamed_compares() -> None:
+    assert differences(lock(text="data/clean/dev.parquet"), ENCODER) == []
+    assert differences(lock(validation="dd", text="data/clean/dev.parquet"), ENCODER) == [
+        "data/clean/dev.parquet has md5 dd, the champion's aa"
+    ]
+
+
 def test_a_task_compares_on_the_same_test_part_only() -> None:
     assert differences(lock(validation="dd"), TASK) == []
     assert differences(lock(labels="dd"), TASK) == ["labels.csv has md5 dd, the champion's bb"]
@@ -71,18 +81,18 @@ def test_a_task_compares_on_the_same_test_part_only() -> None:
 
 def test_a_knob_may_move_from_the_task_to_the_defaults_under_it() -> None:
     moved = lock(finetune={"test_fraction": 0.3, "text_field": "body"})
-    params = moved.stages["any"].params["params.yaml"]
+    params = moved.stages["evaluate"].params["params.yaml"]
     task = {key: value for key, value in params["finetune.library"].items() if key not in {"test_fraction"}}
     defaults = {"shared": {"test_fraction": 0.3, "hub": None}, "classification": {"text_field": "text"}}
-    stage = moved.stages["any"].model_copy(
+    stage = moved.stages["evaluate"].model_copy(
         update={"params": {"params.yaml": {**params, "finetune.library": task, "finetune_defaults": defaults}}}
     )
-    assert MeasuredOn.of(Lock(stages={"any": stage}), TASK).differences(MeasuredOn.of(moved, TASK)) == []
+    assert MeasuredOn.of(Lock(stages={"evaluate": stage}), TASK).differences(MeasuredOn.of(moved, TASK)) == []
 
 
 def test_what_a_lock_does_not_know_does_not_compare() -> None:
     nothing = MeasuredOn.of(Lock(stages={}), ENCODER)
-    assert nothing.differences(nothing) == ["data/clean/validation.parquet has md5 None, the champion's None"]
+    assert nothing.differences(nothing) == ["the text has md5 None, the champion's None"]
 
 
 def test_the_names_are_those_of_the_projects_graph_and_params() -> None:
@@ -98,4 +108,6 @@ def test_the_names_are_those_of_the_projects_graph_and_params() -> None:
         assert key in known[section]
     for section in SECTIONS.values():
         assert set(section.measured_by) <= set(section.model_fields)
-    assert f"- {measured_on._ENCODER_TEXT}\n" in (project / "dvc.yaml").read_text(encoding="utf-8")
+    graph = YAML(typ="safe").load((project / "dvc.yaml").read_text(encoding="utf-8"))
+    evaluate = LockedStage(cmd=graph["stages"][measured_on._ENCODER_STAGE]["cmd"])
+    assert measured_on._argument(evaluate, measured_on._ENCODER_TEXT) in graph["stages"]["evaluate"]["deps"]

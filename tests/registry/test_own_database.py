@@ -56,7 +56,7 @@ def execute(workspace: Workspace, statement: str) -> None:
 
 @pytest.fixture
 def copied(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    """The project at another place: its database still says where the files were."""
+    """The project at another place: its database says where the files were."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     shutil.copytree(template, tmp_path / "copy")
     return Workspace(tmp_path / "copy")
@@ -85,7 +85,7 @@ def test_the_schema_that_is_read_is_that_of_the_mlflow_that_is_installed(workspa
 
 
 def test_an_alias_is_followed_when_it_moves(template: Path, copied: Workspace) -> None:
-    opened = Registry.open(address_of(copied))  # which tells the copied database where its files are
+    opened = Registry.open(address_of(copied))
     assert registry.live_version(CHAMPION, copied) == "2"
     opened.roll_back(ENCODER)
     assert registry.live_version(CHAMPION, copied) == "1"
@@ -108,27 +108,26 @@ def test_what_there_is_not_is_left_to_mlflow_which_says_it(workspace: Workspace,
 
 
 def test_a_version_that_was_deleted_is_not_served(copied: Workspace) -> None:
-    Registry.open(address_of(copied))
     execute(copied, "UPDATE model_versions SET current_stage = 'Deleted_Internal' WHERE version = 2")
     assert own_database.live(address_of(copied), CHAMPION) is None
     assert own_database.live(address_of(copied), f"models:/{ENCODER}/1") is not None
 
 
 def test_files_that_are_elsewhere_are_left_to_mlflow(copied: Workspace) -> None:
-    Registry.open(address_of(copied))
     execute(copied, "UPDATE model_versions SET storage_location = 's3://bucket/m' WHERE version = 2")
     assert own_database.package(address_of(copied), CHAMPION) is None
     assert own_database.live(address_of(copied), CHAMPION) is not None
 
 
-def test_a_database_that_was_moved_is_left_to_mlflow_until_it_is_told(copied: Workspace) -> None:
-    assert own_database.live(address_of(copied), CHAMPION) is None
-    assert registry.fetch(CHAMPION, copied).folder.is_relative_to(copied.mlflow)
-    assert own_database.live(address_of(copied), CHAMPION) is not None
+@pytest.mark.parametrize("uri", URIS)
+def test_the_files_of_a_database_that_was_moved_are_those_beside_it(copied: Workspace, uri: str) -> None:
+    package = own_database.package(address_of(copied), uri)
+    assert package
+    assert package.folder.is_relative_to(copied.mlflow)
+    assert fetch_package(uri, copied) == package
 
 
 def test_a_database_of_another_schema_is_left_to_mlflow(copied: Workspace) -> None:
-    Registry.open(address_of(copied))
     execute(copied, "UPDATE alembic_version SET version_num = 'ffffffffffff'")
     assert own_database.live(address_of(copied), CHAMPION) is None
     assert own_database.names_with(address_of(copied), "champion") is None

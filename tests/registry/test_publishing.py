@@ -15,8 +15,8 @@ import mlflow
 import pytest
 
 from clozeline import registry
+from clozeline.artifacts.manifest import read_manifest, verify
 from clozeline.errors import ArtifactError, ParamsError, TransientError
-from clozeline.inference.manifest import read_manifest, verify
 from clozeline.inference.package import load
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.packages import fetch_package

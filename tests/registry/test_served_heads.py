@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from clozeline.artifacts.manifest import read_manifest
 from clozeline.errors import DataError
 from clozeline.inference.classifier import Classifier
-from clozeline.inference.manifest import read_manifest
 from clozeline.inference.package import load
 from clozeline.registry import PACKAGE
 from clozeline.registry.publishing import example_texts

@@ -13,11 +13,11 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.loading import open_source
-from clozeline.serving.server import configured
-from clozeline.serving.service import Capacity, Service
-from clozeline.serving.sources import parse_sources
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.models.sources import parse_sources
+from clozeline.serving.wire import configured
 from tests.tiny_packages import (
     write_answerer,
     write_classifier,

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from clozeline.inference.encoder import Encoder
-from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.models.catalogue import Catalogue
 
 
 def test_one_text_with_one_mask_gets_its_candidates_best_first(client: httpx.Client) -> None:

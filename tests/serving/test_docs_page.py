@@ -9,10 +9,10 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from clozeline.serving.access import ApiKeys
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.service import Capacity, Service
+from clozeline.serving.edge.access import ApiKeys
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
 from tests.browser import Browser, running_browser
 from tests.serving.conftest import run_app
 

@@ -8,11 +8,11 @@ import httpx
 import jsonschema
 import pytest
 
-from clozeline.serving.access import OPEN_PATHS, ApiKeys
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.limits import MAX_BODY_BYTES
-from clozeline.serving.service import Capacity, Service
+from clozeline.serving.edge.access import OPEN_PATHS, ApiKeys
+from clozeline.serving.edge.body_limit import MAX_BODY_BYTES
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
 from tests.serving.conftest import run_app
 from tests.serving.test_openapi import documented
 

@@ -8,8 +8,8 @@ import pytest
 
 from clozeline.inference.entities import Aggregation
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.service import Capacity, Service
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
 from tests.serving.conftest import run_app
 from tests.tiny_packages import TAGS, TOPICS
 

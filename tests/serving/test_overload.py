@@ -15,9 +15,9 @@ from clozeline.inference.encoder import Encoder
 from clozeline.inference.question import Rows
 from clozeline.inference.tokenization import TokenizedText
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
 from clozeline.serving.scheduling.admission import Admission
-from clozeline.serving.service import Capacity, Service
 from tests.serving.conftest import wait_until
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]

@@ -14,10 +14,10 @@ from starlette.types import ASGIApp
 from clozeline.params import read_params
 from clozeline.registry import model_name
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.loading import open_source
-from clozeline.serving.service import Capacity, Service
-from clozeline.serving.sources import parse_sources
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.models.sources import parse_sources
 from tests.tiny_packages import write_classifier, write_embedder, write_encoder
 
 PROJECT = Path(__file__).parents[2]

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from clozeline.serving.dialects import spoken_at
-from clozeline.serving.limits import MAX_BODY_BYTES, MAX_TEXT_CHARACTERS, MAX_TEXTS
+from clozeline.serving.edge.body_limit import MAX_BODY_BYTES
+from clozeline.serving.protocols.fields import MAX_TEXT_CHARACTERS, MAX_TEXTS
+from clozeline.serving.protocols.table import DIALECTS
 from tests.serving.test_openapi import EXAMPLES
 
 JSON = {"content-type": "application/json"}
@@ -275,7 +276,7 @@ def assert_answer_or_envelope(path: str, answer: httpx.Response) -> None:
     assert answer.headers["content-type"] == "application/json"
     if answer.status_code != 200:
         assert 400 <= answer.status_code < 500, answer.text
-        envelope = spoken_at(path).envelope.model_validate(answer.json())
+        envelope = DIALECTS.words_at(path).envelope.model_validate(answer.json())
         assert envelope.model_dump() == answer.json()
 
 

@@ -9,12 +9,12 @@ import httpx
 import pytest
 from starlette.types import ASGIApp
 
-from clozeline.serving.access import ApiKeys
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.loading import open_source
-from clozeline.serving.service import Capacity, Service
-from clozeline.serving.sources import parse_sources
+from clozeline.serving.edge.access import ApiKeys
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.models.sources import parse_sources
 from tests.serving.test_openapi import documented
 from tests.tiny_packages import write_embedder
 
@@ -104,8 +104,9 @@ def test_who_has_no_key_and_who_comes_before_the_models_hears_of_every_route_and
 
 
 def test_what_one_server_shows_is_not_changed_by_another(serving: Serving, served: Callable[..., Service]) -> None:
-    app = create_app(served("library"))
-    with serving(app) as client:
+    with serving(create_app(served("library"))) as client:
         first, again = document_of(client), document_of(client)
     assert first == again
-    assert app.openapi()["paths"] == documented()["paths"]
+    assert "clozeline-library" in str(first)
+    with serving(create_app(Service(Capacity(num_workers=1)))) as client:
+        assert document_of(client)["paths"] == documented()["paths"]

@@ -8,10 +8,10 @@ from huggingface_hub import InferenceClient
 
 from clozeline.inference.zero_shot import choosing_by_cloze
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.loading import open_source
-from clozeline.serving.service import Capacity, Service
-from clozeline.serving.sources import parse_sources
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.models.sources import parse_sources
 from tests.serving.conftest import run_app
 from tests.tiny_packages import classifier_graph, write_package
 

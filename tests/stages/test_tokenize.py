@@ -18,7 +18,8 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from clozeline.errors import ArtifactError, DataError
 from clozeline.params import TokenizeParams
 from clozeline.stages import tokenize
-from clozeline.tokens.shards import TokenShards, TokensInfo
+from clozeline.tokens.info import TokensInfo
+from clozeline.tokens.shards import TokenShards
 
 _RUN = """
 import sys

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.lineage.lock import Lock
+from clozeline.artifacts.lock import Lock
 
 pytestmark = pytest.mark.slow
 
@@ -116,8 +116,7 @@ def make_line(root: Path) -> Line:
     for name in FILES:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(PROJECT / name, root / name)
-    for name in ("src", "flows"):
-        shutil.copytree(PROJECT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    shutil.copytree(PROJECT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     (root / ".dvc" / "config.local").write_text(f"[core]\n    site_cache_dir = {root.parent / 'site'}\n")
     write_params(root, SHRUNK, source=PROJECT / "params.yaml")
     sentences = root / "data" / "raw" / "sentences.jsonl"

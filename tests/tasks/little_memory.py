@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from clozeline.artifacts.curves import CurvePoint
 from clozeline.tasks.training import prepare_training
 from clozeline.training.callbacks import Callback
-from clozeline.training.state import CurvePoint
 from tests.every_kind import CASES, inputs_of, prepare
 from tests.memory_limit import with_little_and_with_enough
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.text.contamination import contamination
+from clozeline.words.contamination import contamination
 from tests.every_kind import EACH, Case, prepare, record, text_of, write_records
 
 

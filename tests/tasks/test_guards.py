@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.tasks.kinds import KINDS
-from clozeline.text.contamination import contamination, in_batches
+from clozeline.words.contamination import contamination, in_batches
 from tests.every_kind import CASES, EACH, Case, prepare, record, write_records
 from tests.fine_tuning import contents
 

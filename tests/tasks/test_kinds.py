@@ -1,8 +1,9 @@
 """Claim: every kind of task has its knobs, and items are shown as a person would choose them."""
 
+from clozeline.artifacts.shown_item import ShownItem
 from clozeline.params.finetuning import SECTIONS
 from clozeline.tasks.kinds import KINDS
-from clozeline.tasks.task import ShownItem, shown
+from clozeline.tasks.task import shown
 
 
 def test_every_kind_has_a_section_in_params_and_the_other_way_round() -> None:

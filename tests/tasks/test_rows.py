@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from clozeline.tasks.rows import TextRows, batches_from, padded, shuffled_batches, sorted_batches
-from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.tokenizer.folder import OpenTokenizer
 from tests.tiny_models import SENTENCES
 
 LENGTHS = np.random.default_rng(0).integers(3, 120, size=1000)

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from clozeline.records.identity import identity_of
 from clozeline.tasks.splitting import count_seen, strictest
-from clozeline.text.identity import identity_of
 from tests.clean_text import write_clean_text
 
 

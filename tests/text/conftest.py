@@ -1,12 +1,14 @@
 """Params and small texts that every test of this room needs."""
 
-import random
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from clozeline.params import PreprocessParams, SourceParams
+from tests.words.conftest import words
+
+__all__ = ["params_of", "words"]
 
 ParamsOf = Callable[..., PreprocessParams]
 
@@ -40,14 +42,3 @@ def params_of() -> ParamsOf:
         return PreprocessParams(source=SourceParams(**source), **whole)
 
     return build
-
-
-@pytest.fixture
-def words() -> Callable[[int, int], str]:
-    """`words(seed, count)`: a text of random words, unlike any other seed's."""
-
-    def text(seed: int, count: int = 40) -> str:
-        draw = random.Random(seed)
-        return " ".join("".join(draw.choices("abcdefghijklmnop", k=draw.randint(3, 8))) for _ in range(count))
-
-    return text

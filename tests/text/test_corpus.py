@@ -9,8 +9,8 @@ import pytest
 
 from clozeline.errors import DataError
 from clozeline.params import PreprocessParams
+from clozeline.records.identity import identity_of
 from clozeline.text.corpus import build_corpus
-from clozeline.text.identity import identity_of
 from clozeline.text.report import CorpusReport
 from clozeline.text.sources import open_source
 from clozeline.text.workers import worker_processes

@@ -6,9 +6,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from clozeline.records.identity import content_key
 from clozeline.text import spool
 from clozeline.text.buckets import bucket_starts, num_buckets_for
-from clozeline.text.identity import content_key
 from clozeline.text.preparation import PREPARED, PreparedBatch
 from clozeline.text.spool import BucketWriter, bucket_files, read_bucket, write_bucket
 

@@ -1,42 +1,5 @@
-"""A small language with the shapes that break tokenizers: accents, ideographs, punctuation, odd white space."""
+"""Tokens are read back as a tokenizer of the small language wrote them."""
 
-import random
-from collections.abc import Callable, Iterator, Sequence
+from tests.tokenizing.conftest import batches, texts
 
-import pytest
-
-from clozeline.params import TokenizeParams
-
-_SYLLABLES = ["ka", "to", "mi", "re", "su", "lon", "ber", "étà", "ñu", "ge", "shi", "vo", "tri", "ple"]
-_SYLLABLES += ["½x", "straße", "東", "京"]
-_BETWEEN = [" "] * 20 + ["  ", "\n", ", ", ". ", " (", ") ", "-", "\t", "\n\n    ", " ", "'s "]
-
-
-@pytest.fixture(scope="session")
-def texts() -> list[str]:
-    draw = random.Random(5)
-    words = ["".join(draw.choices(_SYLLABLES, k=draw.randint(1, 4))) for _ in range(600)]
-    words += [word.title() for word in words[:100]]
-    return ["".join(draw.choice(words) + draw.choice(_BETWEEN) for _ in range(draw.randint(3, 80))) for _ in range(400)]
-
-
-@pytest.fixture
-def batches(texts: list[str]) -> Callable[[], Iterator[Sequence[str]]]:
-    return lambda: iter([texts[start : start + 64] for start in range(0, len(texts), 64)])
-
-
-@pytest.fixture(params=["wordpiece", "bpe", "unigram"])
-def params(request: pytest.FixtureRequest) -> TokenizeParams:
-    return tokenize_params(algorithm=request.param)
-
-
-def tokenize_params(**changes: object) -> TokenizeParams:
-    values: dict[str, object] = {
-        "algorithm": "wordpiece",
-        "existing": None,
-        "vocab_size": 400,
-        "min_frequency": 2,
-        "lowercase": True,
-        "shard_tokens": 5000,
-    }
-    return TokenizeParams.model_validate(values | changes)
+__all__ = ["batches", "texts"]

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from clozeline.errors import ArtifactError
-from clozeline.tokens.shard_writer import ShardWriter
-from clozeline.tokens.shards import SpecialIds, TokenShards, TokensInfo, dtype_for
+from clozeline.tokenizer.special_ids import SpecialIds
+from clozeline.tokenizing.shard_writer import ShardWriter
+from clozeline.tokens.info import TokensInfo, dtype_for
+from clozeline.tokens.shards import TokenShards
 
 SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, every=(0, 1, 2, 3, 4))
 

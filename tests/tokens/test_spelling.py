@@ -12,9 +12,9 @@ from tokenizers import Encoding, Tokenizer, decoders, models, pre_tokenizers, tr
 
 from clozeline.errors import ArtifactError
 from clozeline.params import TokenizeParams
+from clozeline.tokenizer.folder import save
+from clozeline.tokenizing.vocabularies import learn
 from clozeline.tokens.spelling import Spelling
-from clozeline.tokens.tokenizer import save
-from clozeline.tokens.vocabularies import learn
 
 TEXT = "Don't re-read naïve (unbelievable) 12monkeys, under_score… Привет мир—да हिन्दी भाषा 東京タワー !!!"
 WORDS = ["Don", "'", "t", "re", "-", "read", "naïve", "(", "unbelievable", ")", "12monkeys", ",", "under", "_", "score"]

@@ -1,4 +1,4 @@
-"""A project folder can be moved or copied: its database finds its own files, and no other project's."""
+"""A project folder can be moved or copied: its own files are found there, and nothing is written where it was."""
 
 import shutil
 from pathlib import Path
@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
+from clozeline.artifacts.manifest import read_manifest
 from clozeline.errors import ArtifactError
-from clozeline.inference.manifest import read_manifest
 from clozeline.registry import fetch
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
-from clozeline.tracking.addresses import EXPERIMENT
-from clozeline.tracking.database import experiment_id, prepare
+from clozeline.registry.versions import ROLLED_BACK
+from clozeline.tracking.database import EXPERIMENT, experiment_id, prepare
 from clozeline.workspace import Workspace
 
 NAME = "clozeline-encoder"
@@ -44,10 +44,23 @@ def test_a_moved_project_finds_its_files(project: Path) -> None:
     package = fetch(URI, Workspace(there))
     assert package.folder.is_relative_to(there)
     publisher = Publisher(address(there))
-    version = publisher.registry.version(NAME, "1")
-    publisher.check(version, example_texts(read_manifest(package.folder)))
-    with publisher.evidence(version) as evidence:
+    with publisher.evidence(publisher.registry.version(NAME, "1")) as evidence:
         assert (evidence / "dvc.lock").exists()
+
+
+def test_a_release_in_a_moved_project_makes_a_version_that_anyone_can_load(
+    project: Path, encoder_package: Path
+) -> None:
+    registry = Publisher(address(project)).registry
+    first = registry.version(NAME, "1")
+    registry.tag(first, ROLLED_BACK, "true")
+    there = project.rename(project.parent / "there")
+    publisher = Publisher(address(there))
+    again = publisher.publish(encoder_package, NAME, Evidence(files={}, tags={}))
+    assert (again.version, again.package_sha256) == ("2", first.package_sha256)
+    assert again.was_rolled_back, "a person's word goes with it"
+    publisher.check(again, example_texts(read_manifest(encoder_package)))
+    assert publisher.publish(encoder_package, NAME, Evidence(files={}, tags={})) == again
 
 
 def test_a_copied_project_writes_nothing_into_the_original(project: Path) -> None:
@@ -57,8 +70,6 @@ def test_a_copied_project_writes_nothing_into_the_original(project: Path) -> Non
     new = client.create_run(experiment_id(client, address(copy)))
     client.log_text(new.info.run_id, "text", "file.txt")
     assert len(list(copy.rglob("file.txt"))) == 1
-    released = client.get_run(Publisher(address(copy)).registry.version(NAME, "1").run_id)
-    assert released.info.artifact_uri.startswith(f"{copy.as_uri()}/")
     assert sorted(project.rglob("*")) == before
     assert fetch(URI, Workspace(project)).folder.is_relative_to(project)
 
@@ -67,9 +78,19 @@ def test_files_that_a_person_keeps_elsewhere_stay_there(tmp_path: Path) -> None:
     client = prepare(address(tmp_path))
     client.create_experiment(EXPERIMENT, artifact_location="s3://bucket/files")
     (tmp_path / "work/mlflow/artifacts").mkdir()
-    experiment = prepare(address(tmp_path)).get_experiment_by_name(EXPERIMENT)
-    assert experiment
-    assert experiment.artifact_location == "s3://bucket/files"
+    client = prepare(address(tmp_path))
+    used = client.get_experiment(experiment_id(client, address(tmp_path)))
+    assert (used.name, used.artifact_location) == (EXPERIMENT, "s3://bucket/files")
+
+
+def test_a_project_that_comes_back_goes_on_in_its_first_experiment(project: Path) -> None:
+    here = experiment_id(prepare(address(project)), address(project))
+    there = project.rename(project.parent / "there")
+    elsewhere = experiment_id(prepare(address(there)), address(there))
+    assert elsewhere != here
+    assert experiment_id(prepare(address(there)), address(there)) == elsewhere
+    there.rename(project)
+    assert experiment_id(prepare(address(project)), address(project)) == here
 
 
 def test_files_that_are_gone_are_not_called_a_version_that_is_not_there(project: Path) -> None:

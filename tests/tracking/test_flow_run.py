@@ -7,8 +7,8 @@ import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
+from clozeline.artifacts.lock import LockedPath, LockedStage
 from clozeline.errors import TransientError
-from clozeline.lineage.lock import LockedPath, LockedStage
 from clozeline.tracking.flow_run import WORKSPACE, FlowRun, StageRecord
 from clozeline.tracking.sender import MlflowRunLogger
 from tests.mlflow_server import MlflowServer

@@ -7,8 +7,8 @@ import pytest
 from mlflow.tracking import MlflowClient
 from ruamel.yaml import YAML
 
+from clozeline.artifacts.lock import Lock
 from clozeline.errors import ArtifactError
-from clozeline.lineage.lock import Lock
 from clozeline.tracking.flow_run import WORKSPACE, FlowRun, StageRecord
 from clozeline.tracking.past_runs import attach, past_runs
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from clozeline.params import PretrainParams
-from clozeline.training import pretraining
+from clozeline.pretraining import job as pretraining
+from clozeline.pretraining.job import Pretrained, Pretraining
 from clozeline.training.callbacks import Callback
-from clozeline.training.pretraining import Pretrained, Pretraining
 from tests.training.changes import changed
 
 

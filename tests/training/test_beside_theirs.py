@@ -12,18 +12,19 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling, TrainingArguments
 
+from clozeline.artifacts.curves import CurvePoint
 from clozeline.encoder.objectives import OBJECTIVES, TargetBatch
 from clozeline.errors import ParamsError, TrainingError
 from clozeline.params import PretrainParams
-from clozeline.training import pretraining
+from clozeline.pretraining import job as pretraining
+from clozeline.pretraining.job import Pretraining
+from clozeline.pretraining.losses import TargetLoss
 from clozeline.training.callbacks import Callback
 from clozeline.training.distribution import Processes
 from clozeline.training.hardware import Hardware
-from clozeline.training.losses import TargetLoss
 from clozeline.training.micro_batches import MicroBatches
 from clozeline.training.precision import Precision
-from clozeline.training.pretraining import Pretraining
-from clozeline.training.state import Batch, CurvePoint, State
+from clozeline.training.state import Batch, State
 from clozeline.training.steps import Steps
 from tests.training.changes import changed
 from tests.training.theirs import ours_of, rows_of, stock_of, trainer

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from clozeline.artifacts.curves import CurvePoint, Look
 from clozeline.encoder.batches import Split
 from clozeline.params import PretrainParams
+from clozeline.pretraining import job as pretraining
+from clozeline.pretraining.shown_examples import ShownExamples
 from clozeline.tokens.frequencies import unigram_entropy
 from clozeline.tokens.shards import TokenShards
-from clozeline.training import pretraining
 from clozeline.training.callbacks import Callback, Callbacks, PlateauWarning
-from clozeline.training.shown_examples import ShownExamples
-from clozeline.training.state import CurvePoint, Look, State
+from clozeline.training.state import State
 
 
 def points(losses: list[float]) -> list[CurvePoint]:

@@ -10,17 +10,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from clozeline.artifacts.curves import CurvePoint, Look
 from clozeline.encoder import language_model
 from clozeline.encoder.detection import ReplacedTokenPair, detection_logits, draw
 from clozeline.encoder.objectives import DetectionBatch
 from clozeline.params import PretrainParams
+from clozeline.pretraining import compilation
+from clozeline.pretraining import job as pretraining
+from clozeline.pretraining.job import Pretraining
+from clozeline.pretraining.losses import DetectionLoss
+from clozeline.pretraining.shown_parts import ShownParts
 from clozeline.tokens.frequencies import unigram_entropy
-from clozeline.training import compilation, pretraining
 from clozeline.training.callbacks import Callback
-from clozeline.training.losses import DetectionLoss
-from clozeline.training.pretraining import Pretraining
-from clozeline.training.shown_parts import ShownParts
-from clozeline.training.state import CurvePoint, Look
 
 WEIGHT = 50.0
 Prepare = Callable[..., Pretraining]

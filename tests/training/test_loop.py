@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from clozeline.artifacts.curves import CurvePoint, Look
 from clozeline.errors import ArtifactError, TrainingError
 from clozeline.params import OptimizerParams
 from clozeline.training.callbacks import Callback
@@ -14,7 +15,7 @@ from clozeline.training.hardware import Hardware
 from clozeline.training.looks import Looks
 from clozeline.training.loop import Loop
 from clozeline.training.optimizers import build_optimizer
-from clozeline.training.state import Batch, CurvePoint, Look
+from clozeline.training.state import Batch
 from clozeline.training.steps import Steps
 
 OPTIMIZER = OptimizerParams(

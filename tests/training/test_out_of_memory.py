@@ -11,7 +11,7 @@ import torch
 
 from clozeline.errors import TrainingError
 from clozeline.params import PretrainParams
-from clozeline.training.losses import TargetLoss
+from clozeline.pretraining.losses import TargetLoss
 from clozeline.training.micro_batches import MicroBatches
 from clozeline.training.out_of_memory import noting_shortage, remedies
 from tests.memory_limit import run_alone

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from clozeline.encoder.objectives import TargetBatch
 from clozeline.params import PretrainParams
-from clozeline.training import pretraining
+from clozeline.pretraining import job as pretraining
+from clozeline.pretraining.judging import Judge
+from clozeline.pretraining.losses import TargetLoss
 from clozeline.training.callbacks import Callback
-from clozeline.training.judging import Judge
-from clozeline.training.losses import TargetLoss
 from clozeline.training.state import State
 
 

@@ -9,7 +9,7 @@ import typer
 from clozeline.errors import DataError, ParamsError
 
 if TYPE_CHECKING:
-    from clozeline.inference.manifest import Task
+    from clozeline.artifacts.manifest import Task
     from clozeline.inference.open_model import OpenModel
 
 PANEL = "Use a model"
@@ -53,7 +53,7 @@ def opened(place: str | None, tasks: "tuple[Task, ...]", precision: Literal["int
         ArtifactError: there is no such model, or it is damaged.
     """
     from clozeline.inference.package import load
-    from clozeline.serving.sources import ModelSource, default_for, fetched
+    from clozeline.serving.models.sources import ModelSource, default_for, fetched
 
     source = ModelSource.parse(place) if place else default_for(tasks[0])
     found = fetched(source)

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
+    from clozeline.artifacts.curves import CurvePoint
     from clozeline.demo.lesson import Lesson
     from clozeline.demo.questions import Answer, Question
     from clozeline.training.callbacks import Callback
-    from clozeline.training.state import CurvePoint
 
 _STEPS = {"mlm": 600, "clm": 300}
 """About a minute on two cores: under clm every token is a target. Steps, not seconds, so that it repeats."""

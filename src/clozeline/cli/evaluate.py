@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from clozeline.cli.knobs import renamed
 from clozeline.errors import DataError, ParamsError
 
 if TYPE_CHECKING:
-    from clozeline.evaluation.judgement import Settings
+    from clozeline.contest.judgement import Settings
     from clozeline.params import SourceParams
 
 _OPTIONS = {
-    "preprocess.source.text_field": "--text-field",
-    "preprocess.source.one_document_per": "--one-document-per",
-    "preprocess.source.pattern": "--pattern",
-    "preprocess.source.path": "--text",
-    " in params.yaml": "",
+    "source.text_field": "--text-field",
+    "source.one_document_per": "--one-document-per",
+    "source.pattern": "--pattern",
+    "source.path": "--text",
 }
-"""The text room's knobs, as they are called here."""
+"""The text room's fields, as they are called here."""
 
 _SEED, _NUM_FOLDS, _MAX_LENGTH, _BATCH_TOKENS = 0, 7, 128, 8192
 """Where there is no params.yaml."""
@@ -76,14 +76,14 @@ def evaluate(
     if text is None and blimp is None:
         raise _nothing_asked()
     from clozeline.cli import evaluate_tables
-    from clozeline.evaluation.judgement import Questions, judge_models
+    from clozeline.contest.judgement import Questions, judge_models
 
     questions = Questions(text, _source(text, text_field, one_document_per, pattern), blimp)
     names = [model] if against is None else [model, against]
     try:
         judgement = judge_models(names, questions, _settings(estimator, max_length, samples), scores)
     except DataError as error:
-        raise _in_options(error) from error
+        raise renamed(error, _OPTIONS.get) from error
     evaluate_tables.show(judgement, as_json=as_json)
 
 
@@ -98,8 +98,8 @@ def _nothing_asked() -> ParamsError:
 
 def _settings(estimator: Literal["folds", "pll"], max_length: int | None, samples: int) -> "Settings":
     """Those of the project, if this is one, so that what is said here is what stage `evaluate` says."""
-    from clozeline.evaluation.contender import Asking
-    from clozeline.evaluation.judgement import Settings
+    from clozeline.contest.contender import Asking
+    from clozeline.contest.judgement import Settings
     from clozeline.params import read_params
 
     seed, num_folds, length, batch_tokens = _SEED, _NUM_FOLDS, _MAX_LENGTH, _BATCH_TOKENS
@@ -133,12 +133,3 @@ def _source(
         subset=None,
         revision=None,
     )
-
-
-def _in_options(error: DataError) -> DataError:
-    """The text room speaks of params.yaml; here its knobs are options."""
-    told = [error.problem, str(error.given), error.expected, error.do]
-    for knob, option in _OPTIONS.items():
-        told = [part.replace(knob, option) for part in told]
-    problem, given, expected, do = told
-    return DataError(problem, given=given, expected=expected, do=do)

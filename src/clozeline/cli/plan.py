@@ -171,7 +171,7 @@ def changed(params: "PretrainParams", **options: object) -> "PretrainParams":
 def _vocab_size(params: "Params", pretrain: "PretrainParams") -> int:
     """Of the tokens that are there, else the one they will have: that of the checkpoint that training goes on from."""
     from clozeline.encoder.starting import token_ids
-    from clozeline.tokens.shards import INFO_NAME, TokensInfo
+    from clozeline.tokens.info import INFO_NAME, TokensInfo
 
     if (_TOKENS / INFO_NAME).is_file():
         return TokensInfo.read(_TOKENS).vocab_size

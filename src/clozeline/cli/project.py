@@ -1,7 +1,6 @@
 """The project that a verb is called in."""
 
 import logging
-import sys
 from pathlib import Path
 
 from clozeline.errors import ParamsError
@@ -10,7 +9,7 @@ from clozeline.workspace import Workspace, set_defaults
 
 
 def project_here() -> Workspace:
-    """The project in the current folder, with its `flows` importable and the tools' settings in the environment.
+    """The project in the current folder, with the tools' settings in the environment.
 
     Called before anything of Prefect or MLflow is imported: both read their settings then.
 
@@ -18,17 +17,15 @@ def project_here() -> Workspace:
         ParamsError: the current folder is no project.
     """
     workspace = Workspace(Path.cwd())
-    for name in ("dvc.yaml", "params.yaml", "flows/pipeline.py"):
+    for name in ("dvc.yaml", "params.yaml"):
         if not (workspace.root / name).is_file():
             raise ParamsError(
                 "this folder is no project of Clozeline's",
                 given=f"no {name} in {workspace.root}",
-                expected="dvc.yaml, params.yaml, and flows/",
+                expected="dvc.yaml and params.yaml",
                 do="change to the folder that you cloned",
             )
     set_defaults(workspace)
-    if str(workspace.root) not in sys.path:
-        sys.path.insert(0, str(workspace.root))  # flows/ is the checkout's, not installed
     for chatty in ("alembic", "httpx", "dvc"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     return workspace

@@ -36,8 +36,8 @@ def release(
     workspace = sound_project_here()
     end_orderly_when_told()
     from clozeline.cli import summary
-    from flows.release import release as release_all
-    from flows.temporary_server import ensure_prefect_server
+    from clozeline.flows.release import release as release_all
+    from clozeline.orchestration.temporary_server import ensure_prefect_server
 
     ensure_prefect_server(workspace)
     summary.show_releases(workspace, release_all(workspace.root, new_text))

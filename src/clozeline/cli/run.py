@@ -32,11 +32,11 @@ def run(
     started = time.monotonic()
     end_orderly_when_told()
     from clozeline.cli import summary
+    from clozeline.flows.pipeline import pipeline
+    from clozeline.flows.release import release as release_all
+    from clozeline.orchestration.releasing import Release, ReleaseRefusedError
+    from clozeline.orchestration.temporary_server import ensure_prefect_server
     from clozeline.reporting import report
-    from flows.pipeline import pipeline
-    from flows.release import Release, ReleaseRefusedError
-    from flows.release import release as release_all
-    from flows.temporary_server import ensure_prefect_server
 
     ensure_prefect_server(workspace)
     stages = pipeline(workspace.root)

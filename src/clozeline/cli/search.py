@@ -80,11 +80,11 @@ def search(
 
 
 def _opened(place: str) -> "tuple[Embedder, SearchIndex]":
+    from clozeline.artifacts.manifest import FILES
     from clozeline.inference.embedder import Embedder
-    from clozeline.inference.manifest import FILES
     from clozeline.inference.package import load
     from clozeline.search.index import SearchIndex
-    from clozeline.serving.sources import REGISTRY_SCHEME, ModelSource, fetched
+    from clozeline.serving.models.sources import REGISTRY_SCHEME, ModelSource, fetched
 
     if not place.startswith(REGISTRY_SCHEME) and not (Path(place) / FILES.manifest).is_file():
         raise ArtifactError(

@@ -16,7 +16,7 @@ from clozeline.serving import DEFAULT_TIMEOUT_SECONDS, KEYS_VARIABLE
 from clozeline.serving.scheduling.admission import MAX_WAITING_TOKENS
 
 if TYPE_CHECKING:
-    from clozeline.serving.catalogue import Catalogue
+    from clozeline.serving.models.catalogue import Catalogue
 
 QueueTokensOption = Annotated[
     int,
@@ -90,11 +90,11 @@ def serve(
     longest x-timeout-ms of a client (600 s at most), and 70 s. A second Ctrl+C answers with 503; the exit code is 130.
     """
     from clozeline.machine.cores import available_cores
-    from clozeline.serving.access import ApiKeys
+    from clozeline.serving.edge.access import ApiKeys
+    from clozeline.serving.models.service import Capacity
+    from clozeline.serving.models.sources import default_sources, parse_sources
     from clozeline.serving.scheduling.admission import Admission
     from clozeline.serving.server import Settings, run
-    from clozeline.serving.service import Capacity
-    from clozeline.serving.sources import default_sources, parse_sources
 
     _tell_when()
     sources = parse_sources(models) if models else default_sources()
@@ -113,29 +113,23 @@ def serve(
 
 def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
     """Say what is served, where, and how to try it; `key`: what a shell puts in the place of one that is asked for."""
-    from clozeline.serving import openapi
-    from clozeline.serving.catalogue import ROUTES
+    from clozeline.serving.models.catalogue import routes_of_kind
+    from clozeline.serving.protocols.table import DIALECTS
 
-    examples = {
-        "/fill-mask": openapi.FILL_MASK_EXAMPLES,
-        "/embed": openapi.EMBED_EXAMPLES,
-        "/classify": openapi.CLASSIFY_EXAMPLES,
-        "/tag": openapi.TAG_EXAMPLES,
-        "/answer": openapi.ANSWER_EXAMPLES,
-    }
     rows = [("model", "answers", "version", "from")]
     for served in catalogue:
         identity = served.identity
-        routes = ROUTES[served.model.manifest.task][:2]
+        routes = routes_of_kind(served.model.manifest.task)[:2]
         rows.append((identity.name, " ".join(routes), identity.version, identity.source))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
         typer.echo("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    offered = {ROUTES[served.model.manifest.task][0] for served in catalogue}
-    route = next(route for route in examples if route in offered)
-    of_route = [served.model.manifest for served in catalogue if ROUTES[served.model.manifest.task][0] == route]
-    example = "pair" if all(manifest.reads_pairs for manifest in of_route) else next(iter(examples[route]))
-    body = json.dumps(examples[route][example]["value"])
+    offered = {routes_of_kind(served.model.manifest.task)[0] for served in catalogue}
+    asked = next(operation for operation in DIALECTS.operations if operation.path in offered)
+    route = asked.path
+    of_route = [served.model.manifest for served in catalogue if routes_of_kind(served.model.manifest.task)[0] == route]
+    example = "pair" if all(manifest.reads_pairs for manifest in of_route) else next(iter(asked.examples))
+    body = json.dumps(asked.examples[example].value)
     headers = "-H 'content-type: application/json'" + (f' -H "authorization: Bearer {key}"' if key else "")
     typer.echo(f"\n  URL   {url} (a page to try the models)\n  Docs  {url}/docs")
     typer.echo(f"  Try   curl -s {url}{route} {headers} -d '{body}'\n")

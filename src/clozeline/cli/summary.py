@@ -9,15 +9,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from clozeline.artifacts.encoder_metrics import EncoderMetrics
+from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
+from clozeline.artifacts.task_metrics import TaskMetrics
+from clozeline.cli.tables import table_of
 from clozeline.params import Params, read_params
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
-from clozeline.registry.figures import EncoderMetrics, Figures, MetricPaths, TaskMetrics
 from clozeline.registry.versions import Registry
 from clozeline.workspace import Workspace, tracking_uri
 
 if TYPE_CHECKING:
-    from flows.pipeline import StageResult
-    from flows.release import Release
+    from clozeline.orchestration.pipeline_run import StageResult
+    from clozeline.orchestration.releasing import Release
 
 _NEXT_VERBS = {
     "report --open": "look at all of it on one page, reports/report.html",
@@ -76,16 +79,16 @@ def _show_versions(console: Console, workspace: Workspace, releases: "Sequence[R
                 console.print(f"{heading}: {told}", markup=False, highlight=False, soft_wrap=True)
 
 
-def read_figures(workspace: Workspace, params: Params) -> dict[str, Figures]:
+def read_figures(workspace: Workspace, params: Params) -> dict[str, PackageMetrics]:
     """By package; raises `ArtifactError` if a metric file is missing."""
     return {
-        package: Figures.read(workspace.root / "metrics", MetricPaths.of(package, model))
+        package: PackageMetrics.read(workspace.root / "metrics", MetricPaths.of(package, model))
         for package, model in params.export.models.items()
     }
 
 
 def stage_table(stages: "Sequence[StageResult]", seconds: float) -> Table:
-    table = _table("Stages", "stage", "outcome", ">seconds")
+    table = table_of("Stages", "stage", "outcome", ">seconds")
     for stage in stages:
         table.add_row(stage.name, stage.outcome, f"{stage.seconds:,.1f}")
     table.add_section()
@@ -93,8 +96,8 @@ def stage_table(stages: "Sequence[StageResult]", seconds: float) -> Table:
     return table
 
 
-def encoder_table(figures: dict[str, Figures]) -> Table:
-    table = _table("Encoder, on the whole validation set", "figure", ">encoder", ">unigram baseline")
+def encoder_table(figures: dict[str, PackageMetrics]) -> Table:
+    table = table_of("Encoder, on the whole validation set", "figure", ">encoder", ">unigram baseline")
     for quality in (found.quality for found in figures.values()):
         if isinstance(quality, EncoderMetrics):
             table.add_row("perplexity", f"{quality.perplexity:,.1f}", f"{quality.unigram_perplexity:,.1f}")
@@ -103,9 +106,9 @@ def encoder_table(figures: dict[str, Figures]) -> Table:
     return table
 
 
-def task_table(figures: dict[str, Figures]) -> Table:
+def task_table(figures: dict[str, PackageMetrics]) -> Table:
     title = "Tasks, on the test set: the encoder, and what needs none"
-    table = _table(title, "task", "figure", ">encoder", ">95 %", ">simple method", ">trivial")
+    table = table_of(title, "task", "figure", ">encoder", ">95 %", ">simple method", ">trivial")
     faults: list[str] = []
     for package, found in figures.items():
         quality = found.quality
@@ -121,9 +124,9 @@ def task_table(figures: dict[str, Figures]) -> Table:
     return table
 
 
-def package_table(figures: dict[str, Figures], releases: "Sequence[Release]") -> Table:
+def package_table(figures: dict[str, PackageMetrics], releases: "Sequence[Release]") -> Table:
     columns = ("package", ">MB", ">INT8 agrees", ">ms/text", ">ms/batch", "served")
-    table = _table("Packages: fp32 → INT8, on one thread", *columns)
+    table = table_of("Packages: fp32 → INT8, on one thread", *columns)
     released = {made.package: made for made in releases}
     for package, found in figures.items():
         export = found.export
@@ -141,7 +144,7 @@ def package_table(figures: dict[str, Figures], releases: "Sequence[Release]") ->
 
 
 def version_table(workspace: Workspace, releases: "Sequence[Release]") -> Table:
-    table = _table("Registered models", "model", ">version", "release", "aliases")
+    table = table_of("Registered models", "model", ">version", "release", "aliases")
     registry = Registry.open(tracking_uri(workspace))
     for made in releases:
         held = {alias: registry.at(made.name, alias) for alias in (CHAMPION, CANDIDATE, PREVIOUS)}
@@ -152,11 +155,3 @@ def version_table(workspace: Workspace, releases: "Sequence[Release]") -> Table:
 
 def _pair(fp32: float, int8: float | None) -> str:
     return f"{fp32:,.1f} → {'-' if int8 is None else f'{int8:,.1f}'}"
-
-
-def _table(title: str, *columns: str) -> Table:
-    """A column whose name begins with `>` holds numbers."""
-    table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left")
-    for column in columns:
-        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
-    return table

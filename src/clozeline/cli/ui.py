@@ -21,6 +21,6 @@ def ui(mlflow_port: PortOption = 5000, prefect_port: PortOption = 4200) -> None:
     Example: `clozeline ui --mlflow-port 5001`
     """
     workspace = project_here()
-    from flows.local_servers import serve_until_interrupted
+    from clozeline.orchestration.local_servers import serve_until_interrupted
 
     serve_until_interrupted(workspace, mlflow_port=mlflow_port, prefect_port=prefect_port, say=typer.echo)

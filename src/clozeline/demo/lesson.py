@@ -10,9 +10,9 @@ from clozeline.demo.corpus import DemoCorpus
 from clozeline.demo.questions import Answer, Examiner, Question
 from clozeline.encoder.families import Objective
 from clozeline.params import PretrainParams
+from clozeline.pretraining import job as pretraining
 from clozeline.tokens.frequencies import token_counts, unigram_entropy
 from clozeline.tokens.spelling import Spelling
-from clozeline.training import pretraining
 from clozeline.training.callbacks import Callback
 
 _NUM_QUESTIONS = 4

@@ -6,9 +6,10 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
+from clozeline.tokens.info import TokensInfo
 from clozeline.tokens.masking import Vocabulary
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, Boundary, Rows, RowTokens, gather
-from clozeline.tokens.shards import TokenShards, TokensInfo
+from clozeline.tokens.shards import TokenShards
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from clozeline.encoder.families import LAYOUTS, HeadKind
 from clozeline.encoder.model import Model
 from clozeline.encoder.stock import StockModel, loaded_stock
 from clozeline.errors import ArtifactError
+from clozeline.tokenizer.foreign import inspect_model
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -47,7 +48,12 @@ class Checkpoint:
         return {"pretrained_model_name_or_path": self.name, "revision": self.revision}
 
     def config(self) -> Any:
-        """Of the class that its `model_type` has."""
+        """Of the class that its `model_type` has.
+
+        Raises:
+            ArtifactError: it asks for code that is not in transformers, or its weights are a pickle.
+        """
+        inspect_model(self.name, self.revision)
         return AutoConfig.from_pretrained(**self.where, trust_remote_code=False)
 
     def file(self, name: str) -> Path | None:

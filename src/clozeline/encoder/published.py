@@ -12,7 +12,8 @@ from clozeline.encoder.encoders import OWN_ARCHITECTURE
 from clozeline.encoder.families import FORMS, Objective
 from clozeline.encoder.language_model import LanguageModel
 from clozeline.errors import ArtifactError
-from clozeline.tokens.hub import asking_hub
+from clozeline.tokenizer.foreign import inspect_model
+from clozeline.tokenizer.hub import asking_hub
 
 
 def open_published(name: str) -> LanguageModel:
@@ -52,6 +53,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
             expected="a folder with config.json and weights, or a name on the hub and a network",
             do=f"check the name; where there is a network, `hf download {checkpoint.name} --local-dir FOLDER`",
         ) from error
+    inspect_model(checkpoint.name, checkpoint.revision)
     return dict(facts)
 
 

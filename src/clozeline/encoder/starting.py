@@ -24,7 +24,8 @@ from clozeline.encoder.stock_classes import first_position
 from clozeline.encoder.vocabulary import check_tokens, fit_vocabulary
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.params import ModelParams
-from clozeline.tokens.hub import asking_hub
+from clozeline.tokenizer.foreign import inspect_model
+from clozeline.tokenizer.hub import asking_hub
 
 _LOG = logging.getLogger(__name__)
 _OURS = ("is_decoder", "attention_type")
@@ -139,6 +140,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
             expected="a folder with a model, or a name on the hub and a network",
             do=f"where there is a network, `hf download {checkpoint.name}{at} --local-dir FOLDER`; then start: FOLDER",
         ) from error
+    inspect_model(checkpoint.name, checkpoint.revision)
     return dict(facts)
 
 

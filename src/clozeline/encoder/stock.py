@@ -125,8 +125,8 @@ class StockModel(nn.Module):
         named = None
         if weights is not None:
             named = {name.removeprefix(prefix): it for name, it in weights.items() if name.startswith(prefix)}
-        with telling_of_disk():
-            model.save_pretrained(out, state_dict=named, safe_serialization=True)
+        with telling_of_disk(), errors_only():
+            model.save_pretrained(out, state_dict=named)
 
 
 def stock_class(config: Any, kind: HeadKind) -> type[PreTrainedModel]:

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from clozeline.encoder.encoders import OwnEncoderWithHead
 from clozeline.encoder.families import TokenIds
 from clozeline.errors import ArtifactError, DataError
-from clozeline.tokens.published import vocabulary_of
+from clozeline.tokenizer.published.opening import vocabulary_of
 
 _LOG = logging.getLogger(__name__)
 _TOKENIZER = "tokenizer.json"

@@ -1,13 +1,12 @@
 """A page of predictions one can look at: original, masked, predicted, and how sure the model was."""
 
-import json
-from dataclasses import asdict, dataclass
 from html import escape
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
 
+from clozeline.artifacts.cloze_example import Candidate, Example, Guess
 from clozeline.encoder import language_model
 from clozeline.encoder.batches import Split
 from clozeline.encoder.language_model import LanguageModel
@@ -17,44 +16,6 @@ from clozeline.tokens.rows import RowTokens
 _MIN_CONTENT_TOKENS = 12
 """Shorter rows give too little context to be worth a look."""
 _TOP = 5
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A token that the model would put in, and how sure it is of it."""
-
-    token: str
-    probability: float
-
-
-@dataclass(frozen=True)
-class Guess:
-    """One hidden token, and what the model said."""
-
-    original: str
-    original_probability: float
-    candidates: tuple[Candidate, ...]
-    """The likeliest, the first of them first."""
-
-    @property
-    def predicted(self) -> str:
-        return self.candidates[0].token
-
-    @property
-    def probability(self) -> float:
-        return self.candidates[0].probability
-
-
-@dataclass(frozen=True)
-class Example:
-    """One row of text with a fold of its tokens hidden."""
-
-    original: str
-    masked: str
-    mask_token: str
-    """What stands for a hidden token in `masked`, and nothing in a causal model's, which hides none."""
-    guesses: tuple[Guess, ...]
-    """In the order of the text."""
 
 
 def make_examples(
@@ -94,11 +55,6 @@ def _example(
         mask_token=tokenizer.decode([split.vocabulary.mask_id], skip_special_tokens=False),
         guesses=tuple(guesses),
     )
-
-
-def as_json(examples: list[Example]) -> str:
-    """For programs: the report of a run is one."""
-    return json.dumps([asdict(example) for example in examples], indent=1, ensure_ascii=False) + "\n"
 
 
 def as_text(examples: list[Example]) -> str:

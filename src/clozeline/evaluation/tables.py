@@ -3,49 +3,50 @@
 Shapes: G groups.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
+from clozeline.artifacts.loss_tables import CalibrationRow, FrequencyRow, PlaceRow, WordClassRow
 from clozeline.evaluation.answers import Sums
 from clozeline.evaluation.groupings import NUM_CONFIDENCE_BINS, WORD_CLASSES, ByFrequency, ByPlace
-from clozeline.storage.csv_files import write_csv
-
-Row = Sequence[object]
-_FIGURES = ("targets", "loss_nats_per_token", "top1", "top5")
+from clozeline.storage.csv_files import write_records
 
 
 def write_calibration(path: Path, sums: Sums) -> None:
-    """A reliability table (DeGroot and Fienberg 1983): where confidence is honest, it is equal to accuracy."""
     rows = (
-        (
-            group / NUM_CONFIDENCE_BINS,
-            (group + 1) / NUM_CONFIDENCE_BINS,
-            count,
-            sums.confidence_G[group] / count,
-            sums.num_top1_G[group] / count,
+        CalibrationRow(
+            confidence_above=group / NUM_CONFIDENCE_BINS,
+            confidence_to=(group + 1) / NUM_CONFIDENCE_BINS,
+            targets=count,
+            mean_confidence=float(sums.confidence_G[group] / count),
+            accuracy=float(sums.num_top1_G[group] / count),
         )
         for group, count in _filled(sums)
     )
-    write_csv(path, ("confidence_above", "confidence_to", "targets", "mean_confidence", "accuracy"), rows)
+    write_records(path, CalibrationRow, rows)
 
 
 def write_frequency(path: Path, sums: Sums, grouping: ByFrequency) -> None:
-    rows = ((grouping.names[group], grouping.num_kinds_G[group], *_figures(sums, group)) for group, _ in _filled(sums))
-    write_csv(path, ("times_in_training", "kinds_of_token", *_FIGURES), rows)
+    rows = (
+        FrequencyRow(grouping.names[group], int(grouping.num_kinds_G[group]), *_figures(sums, group))
+        for group, _ in _filled(sums)
+    )
+    write_records(path, FrequencyRow, rows)
 
 
 def write_place(path: Path, sums: Sums, grouping: ByPlace) -> None:
-    rows = ((*grouping.places(group), *_figures(sums, group)) for group, _ in _filled(sums))
-    write_csv(path, ("place_from", "place_to", *_FIGURES), rows)
+    places = ((group, grouping.places(group)) for group, _ in _filled(sums))
+    rows = (PlaceRow(first, last, *_figures(sums, group)) for group, (first, last) in places)
+    write_records(path, PlaceRow, rows)
 
 
 def write_word_class(path: Path, sums: Sums, *, marks_words: bool) -> None:
     """`marks_words`: whether the tokenizer tells at all where a word begins; if not, its targets are of one class."""
     rows = (
-        (WORD_CLASSES[group] if marks_words else "not told by the tokenizer", *_figures(sums, group))
+        WordClassRow(WORD_CLASSES[group] if marks_words else "not told by the tokenizer", *_figures(sums, group))
         for group, _ in _filled(sums)
     )
-    write_csv(path, ("word_class", *_FIGURES), rows)
+    write_records(path, WordClassRow, rows)
 
 
 def _filled(sums: Sums) -> Iterator[tuple[int, int]]:
@@ -53,7 +54,10 @@ def _filled(sums: Sums) -> Iterator[tuple[int, int]]:
     yield from ((group, count) for group, count in enumerate(sums.num_targets_G.tolist()) if count)
 
 
-def _figures(sums: Sums, group: int) -> Row:
-    count = sums.num_targets_G[group]
-    values = (sums.loss_nats_G[group], sums.num_top1_G[group], sums.num_top5_G[group])
-    return (count, *(value / count for value in values))
+def _figures(sums: Sums, group: int) -> tuple[int, float, float, float]:
+    """Targets, nats per target, top-1 and top-5."""
+    count = int(sums.num_targets_G[group])
+    loss_nats, num_top1, num_top5 = (
+        float(sums_G[group]) for sums_G in (sums.loss_nats_G, sums.num_top1_G, sums.num_top5_G)
+    )
+    return count, loss_nats / count, num_top1 / count, num_top5 / count

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from clozeline.artifacts.manifest import CONFIG, Task
 from clozeline.exporting.trained import TrainedModel
-from clozeline.inference.manifest import CONFIG, Task
 
 _READ_ALIKE: frozenset[Task] = frozenset({"text-classification", "token-classification", "question-answering"})
 """Tasks whose graphs give what the classes expect; those of others answer at masks alone, or with one vector."""

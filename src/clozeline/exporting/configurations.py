@@ -13,7 +13,7 @@ from optimum.utils import DummyInputGenerator, DummyTextInputGenerator, Normaliz
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from clozeline.inference.manifest import Task
+from clozeline.artifacts.manifest import Task
 from clozeline.inference.session import MASKS_ONLY
 
 BACKEND = "clozeline"

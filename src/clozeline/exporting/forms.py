@@ -11,10 +11,10 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
+from clozeline.artifacts.manifest import LastLayer, Task
 from clozeline.encoder.model import Model
 from clozeline.encoder.positions import ChosenPositions
 from clozeline.exporting.trained import TrainedModel
-from clozeline.inference.manifest import LastLayer, Task
 from clozeline.tasks.pooling import mean_of_tokens
 
 Answers = Mapping[str, Tensor]

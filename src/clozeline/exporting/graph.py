@@ -14,7 +14,7 @@ from onnx.external_data_helper import (
     write_external_data_tensors,
 )
 
-from clozeline.inference.manifest import TensorSpec, data_file
+from clozeline.artifacts.manifest import TensorSpec, data_file
 from clozeline.inference.session import MASKS_ONLY
 
 MAX_PROTOBUF_BYTES = 2**31 - 2**24

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from onnx import ModelProto
 
+from clozeline.artifacts.evidence import QuantizationScheme, Rung
+from clozeline.artifacts.manifest import FILES, Manifest
 from clozeline.exporting.graph import remove_graph, write_graph
 from clozeline.exporting.proof import Proof, lacking
 from clozeline.exporting.quantization import Quantized, Scheme, products_by_constants, quantize
 from clozeline.exporting.ranges import Seen, measured, range_of
 from clozeline.exporting.sensitivity import worst_first
 from clozeline.exporting.smoothing import SMOOTHED, matrices, smoothable, smoothed, smoothed_at_no_cost, smoothing_of
-from clozeline.inference.evidence import QuantizationScheme, Rung
-from clozeline.inference.manifest import FILES, Manifest
 from clozeline.params import ExportParams, RungParams
 
 _LOG = logging.getLogger(__name__)

@@ -11,11 +11,11 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from clozeline.artifacts.manifest import Task
 from clozeline.errors import ArtifactError
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.batching import Batch
 from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
-from clozeline.inference.manifest import Task
 from clozeline.inference.scores import softmax
 from clozeline.inference.session import GraphSession
 from clozeline.tasks.pooling import mean_of_tokens

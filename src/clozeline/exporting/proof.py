@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from clozeline.artifacts.evidence import Check, HalfPrecision, Measured, QuantizationScheme, Rung
+from clozeline.artifacts.manifest import Manifest
 from clozeline.exporting.answers import Answers, logits
-from clozeline.exporting.exams.kinds import exam_of
+from clozeline.exporting.exams.exam import exam_of
 from clozeline.exporting.graph import size_of
 from clozeline.exporting.in_half import LARGEST, LARGEST_HALF
 from clozeline.exporting.ratios import Counts, ratio_of_figures, share
 from clozeline.exporting.sample import Sample
 from clozeline.inference.batching import Batch, padded
-from clozeline.inference.evidence import Check, HalfPrecision, Measured, QuantizationScheme, Rung
-from clozeline.inference.manifest import Manifest
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import open_graph
 from clozeline.inference.tokenization import TokenizedText

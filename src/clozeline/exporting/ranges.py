@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
+from clozeline.artifacts.manifest import Manifest
 from clozeline.exporting.answers import as_asked
 from clozeline.exporting.graph import write_graph
 from clozeline.inference.batching import padded
-from clozeline.inference.manifest import Manifest
 from clozeline.inference.package import open_graph
 
 _HEADROOM = 1.05

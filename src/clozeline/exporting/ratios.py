@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.inference.evidence import Measured
+from clozeline.artifacts.evidence import Measured
 
 _NORMAL_QUANTILE_95 = 1.959963984540054
 

@@ -4,9 +4,9 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from clozeline.artifacts.evidence import Rung
 from clozeline.exporting.proof import lacking
 from clozeline.exporting.sample import Sample
-from clozeline.inference.evidence import Rung
 from clozeline.params import ExportParams
 
 _LOG = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto
 
+from clozeline.artifacts.manifest import FILES, Manifest
 from clozeline.exporting.answers import as_asked, logits
 from clozeline.exporting.graph import write_graph
 from clozeline.exporting.quantization import Scheme, products_by_constants, quantize
-from clozeline.inference.manifest import FILES, Manifest
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import open_graph
 from clozeline.inference.tokenization import TokenizedText

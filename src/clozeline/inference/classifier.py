@@ -6,10 +6,11 @@ C classes.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from clozeline.artifacts.manifest import ScoreFunction
 from clozeline.inference.errors import NotAPairError
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import AnyQuestion, Question, Rows
-from clozeline.inference.scores import ScoreFunction, check_top_k, scored
+from clozeline.inference.scores import check_top_k, scored
 from clozeline.inference.tokenization import Given
 
 

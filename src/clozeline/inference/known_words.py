@@ -12,7 +12,7 @@ from typing import Self
 
 from tokenizers import AddedToken, Tokenizer
 
-from clozeline.words.independence import (
+from clozeline.inference.independence import (
     BEFORE_BLANKS,
     MARK,
     ONLY_PYTHON_SAYS_SPACE,

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from clozeline.artifacts.manifest import Precision, read_manifest
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.manifest import Precision, read_manifest
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 

@@ -7,8 +7,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from clozeline.artifacts.manifest import Manifest
 from clozeline.inference.batching import Batch, batches, padded
-from clozeline.inference.manifest import Manifest
 from clozeline.inference.question import AnyQuestion, Question, Rows
 from clozeline.inference.session import GraphSession
 from clozeline.inference.tokenization import Given, TextTokenizer, TokenizedText
@@ -30,6 +30,11 @@ class OpenModel(ABC):
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Tokens of each whole text, special tokens among them."""
         return self._tokenizer.count(texts)
+
+    @property
+    def main_output(self) -> str:
+        """The output that says most: those after it are made of the same."""
+        return self.manifest.outputs[0].name
 
     @property
     def tokenizer(self) -> TextTokenizer:

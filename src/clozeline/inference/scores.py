@@ -3,11 +3,10 @@
 V classes or vocabulary; T tokens, C tags.
 """
 
-from typing import Literal
-
 import numpy as np
 import numpy.typing as npt
 
+from clozeline.artifacts.manifest import ScoreFunction
 from clozeline.errors import DataError
 
 _PARTS_PER_ANSWER = 16
@@ -36,10 +35,6 @@ def _bound(logits_V: npt.NDArray[np.float32], top_k: int) -> float:
         return float(np.partition(logits_V, -top_k)[-top_k])
     largest = np.maximum.reduceat(logits_V, np.arange(0, len(logits_V), len(logits_V) // num_parts))
     return float(np.partition(largest, -top_k)[-top_k])
-
-
-ScoreFunction = Literal["softmax", "sigmoid", "none"]
-"""From logits to scores: of labels that exclude each other, of labels that do not, or the logits themselves."""
 
 
 def scored(logits_V: npt.NDArray[np.float32], top_k: int, function: ScoreFunction) -> list[tuple[int, float]]:

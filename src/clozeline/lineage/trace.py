@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from clozeline.lineage.lock import Lock
+from clozeline.artifacts.lock import Lock
 from clozeline.registry import MODEL_PREFIX, FetchedPackage, fetch
 from clozeline.registry.packages import find_version
 from clozeline.registry.publishing import LOCK, Publisher

@@ -1,11 +1,11 @@
 """A lineage that is checked against the bytes, not only told."""
 
+from clozeline.artifacts.manifest import read_manifest
+from clozeline.artifacts.manifest import verify as verify_package
 from clozeline.errors import ArtifactError
-from clozeline.inference.manifest import read_manifest
-from clozeline.inference.manifest import verify as verify_package
-from clozeline.lineage.objects import Objects
 from clozeline.lineage.trace import Trace
 from clozeline.registry.publishing import package_sha256
+from clozeline.versions.objects import Objects
 from clozeline.workspace import Workspace
 
 

@@ -6,6 +6,8 @@ from typing import Annotated, Any, ClassVar, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from clozeline.errors import PortableError
+
 Share = Annotated[float, Field(ge=0, le=1)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 BelowOne = Annotated[float, Field(ge=0, lt=1)]
@@ -16,7 +18,7 @@ Rule = tuple[str, Callable[..., bool], str]
 """Keys of a section (dotted, spaces between), what must hold for their values, and what a message then expects."""
 
 
-class UnknownKeyError(ValueError):
+class UnknownKeyError(PortableError, ValueError):
     """A key where none of this name may stand."""
 
     def __init__(self, place: str, name: str, value: object, known: Sequence[str]) -> None:
@@ -28,7 +30,7 @@ class UnknownKeyError(ValueError):
         self.known = known
 
 
-class IdleKeyError(ValueError):
+class IdleKeyError(PortableError, ValueError):
     """A key that may stand there, and does nothing."""
 
     def __init__(self, place: str, value: object, expected: str) -> None:

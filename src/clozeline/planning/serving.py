@@ -20,7 +20,7 @@ from clozeline.exporting.to_onnx import export_onnx, head_products
 from clozeline.exporting.trained import NOT_EXPORTED, open_trained
 from clozeline.inference.footprint import Feed, Footprint, footprint
 from clozeline.params import ExportParams, ModelParams
-from clozeline.tokens.tokenizer import SPECIAL_TOKENS, frame_with_special_tokens, save
+from clozeline.tokenizer.folder import SPECIAL_TOKENS, frame_with_special_tokens, save
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from torch import nn
 from clozeline.encoder.language_model import LanguageModel, objective_of
 from clozeline.encoder.objectives import DetectionBatch, TargetBatch
 from clozeline.params import PretrainParams
-from clozeline.training.compilation import compiled
-from clozeline.training.losses import loss_of
+from clozeline.pretraining.compilation import compiled
+from clozeline.pretraining.losses import loss_of
 from clozeline.training.optimizers import build_optimizer
 from clozeline.training.precision import Precision
 

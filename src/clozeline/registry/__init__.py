@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from clozeline.errors import ArtifactError
-from clozeline.tracking.addresses import SQLITE
+from clozeline.tracking.addresses import database_of
 from clozeline.workspace import Workspace, tracking_uri
 
 if TYPE_CHECKING:
-    from clozeline.inference.manifest import Precision
+    from clozeline.artifacts.manifest import Precision
 
 MODEL_PREFIX: Final = "clozeline-"
 CANDIDATE: Final = "candidate"
@@ -99,8 +99,8 @@ def champions(workspace: Workspace | None = None) -> list[str]:
 
 def _check_there_is_one(uri: str, address: str) -> None:
     """MLflow would make a new database of what is not there, wherever somebody asks by mistake."""
-    database = Path(address.removeprefix(SQLITE).partition("?")[0])
-    if address.startswith(SQLITE) and not database.exists():
+    database = database_of(address)
+    if database is not None and not database.exists():
         raise ArtifactError(
             f"there is no registry to find {uri} in",
             given=f"no {database}",

@@ -4,8 +4,10 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+from clozeline.artifacts.encoder_metrics import EncoderMetrics
+from clozeline.artifacts.package_metrics import PackageMetrics
+from clozeline.artifacts.task_metrics import TaskMetrics
 from clozeline.params import ReleaseParams
-from clozeline.registry.figures import EncoderMetrics, Figures, TaskMetrics
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Gate:
         return {**asdict(self), "is_passed": self.is_passed}
 
 
-def gates(params: ReleaseParams, candidate: Figures, champion: Figures | None) -> list[Gate]:
+def gates(params: ReleaseParams, candidate: PackageMetrics, champion: PackageMetrics | None) -> list[Gate]:
     """The gates of a candidate.
 
     `champion` is None where there is nothing to compare with: a first version, or figures of other text. A package

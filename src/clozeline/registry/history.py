@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlflow.tracking import MlflowClient
+from mlflow.artifacts import download_artifacts, list_artifacts
 from pydantic import BaseModel, ConfigDict
 
-from clozeline.inference.manifest import read_manifest
+from clozeline.artifacts.manifest import read_manifest
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS, model_name
 from clozeline.registry.client import told
 from clozeline.registry.gates import Gate
 from clozeline.registry.publishing import package_sha256
 from clozeline.registry.versions import Registered, Registry
+from clozeline.tracking.addresses import present
 from clozeline.tracking.database import prepare
 
 _LATENCY = "latency/"
@@ -58,9 +59,10 @@ def released(tracking_uri: str, package: Path) -> Released | None:
         return None
     client = prepare(tracking_uri)
     with told(f"run of {version}", tracking_uri):
-        metrics = client.get_run(version.run_id).data.metrics
-        decision = _newest_decision(client, version.run_id)
+        run = client.get_run(version.run_id)
+        decision = _newest_decision(present(f"{run.info.artifact_uri}/decisions", tracking_uri), tracking_uri)
     held = {alias: registry.at(version.name, alias) for alias in (CHAMPION, CANDIDATE, PREVIOUS)}
+    metrics = run.data.metrics
     return Released(
         version=version,
         aliases=tuple(alias for alias, holder in held.items() if holder and holder.version == version.version),
@@ -69,10 +71,12 @@ def released(tracking_uri: str, package: Path) -> Released | None:
     )
 
 
-def _newest_decision(client: MlflowClient, run_id: str) -> Decision | None:
-    newest = max((file.path for file in client.list_artifacts(run_id, "decisions")), default=None)
+def _newest_decision(decisions: str, tracking_uri: str) -> Decision | None:
+    stored = list_artifacts(artifact_uri=decisions, tracking_uri=tracking_uri)
+    newest = max((Path(file.path).name for file in stored), default=None)
     if newest is None:
         return None
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(client.download_artifacts(run_id, newest, folder))
+        address = f"{decisions}/{newest}"
+        file = Path(download_artifacts(artifact_uri=address, dst_path=folder, tracking_uri=tracking_uri))
         return Decision.model_validate(json.loads(file.read_text(encoding="utf-8")))

@@ -1,17 +1,21 @@
 """What a quality figure was measured on: figures of two versions say which is better only where it is the same.
 
-It is read from the dvc.lock that each version was registered with, which has the hash of every file that was read.
+It is read from the dvc.lock that each version was registered with, which has the command of each stage, and the hash
+of every file that it read.
 """
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from clozeline.lineage.lock import Lock
+from clozeline.artifacts.lock import Lock, LockedStage
+from clozeline.artifacts.package_metrics import MetricPaths
 from clozeline.params.finetuning import SECTIONS, FinetuneParams
-from clozeline.registry.figures import MetricPaths
 
-_ENCODER_TEXT: Final = "data/clean/validation.parquet"
+_ENCODER_STAGE: Final = "evaluate"
+_ENCODER_TEXT: Final = "validation_text"
+"""What the command of that stage calls the text that it measures on."""
 _ENCODER_RULES: Final = ("pretrain.objective", "evaluate.num_folds", "evaluate.max_length")
 
 
@@ -30,12 +34,13 @@ class MeasuredOn:
     def of(cls, lock: Lock, paths: MetricPaths) -> Self:
         """Of the figures in `paths.quality` when the stages were as `lock` says."""
         knobs = {key: value for stage in lock.stages.values() for key, value in stage.flat_params().items()}
-        text: str = _ENCODER_TEXT
-        names: tuple[str, ...] = _ENCODER_RULES
         if paths.quality.parent.name == "finetune":
             knobs = _of_task(f"finetune.{paths.quality.stem}", knobs)
             text = knobs.get("data", "")
             names = tuple(name for name in knobs if name != "data")
+        else:
+            text = _argument(lock.stages.get(_ENCODER_STAGE), _ENCODER_TEXT)
+            names = _ENCODER_RULES
         md5 = next((dep.md5 for stage in lock.stages.values() for dep in stage.deps if dep.path == text), None)
         return cls(text=text, md5=md5, rules={name: knobs[name] for name in names if name in knobs})
 
@@ -49,6 +54,14 @@ class MeasuredOn:
             if ours != theirs:
                 found.append(f"{name} is {ours}, the champion's {theirs}")
         return found
+
+
+def _argument(stage: LockedStage | None, name: str) -> str:
+    """What a stage's command was given as `name`; nothing if there is no such stage or argument."""
+    if stage is None:
+        return ""
+    words = shlex.split(stage.cmd if isinstance(stage.cmd, str) else " ".join(stage.cmd))
+    return next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), "")
 
 
 def _of_task(section: str, knobs: Mapping[str, str]) -> dict[str, str]:

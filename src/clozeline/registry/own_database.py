@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
-from urllib.parse import quote, urlsplit
-from urllib.request import url2pathname
+from urllib.parse import quote
 
-from clozeline.inference.manifest import FILES, Precision
+from clozeline.artifacts.manifest import FILES, Precision
 from clozeline.registry import MODEL_PREFIX, FetchedPackage
-from clozeline.tracking.addresses import SQLITE, moved_from
+from clozeline.tracking.addresses import database_of, local_path, present
 
 Answer = TypeVar("Answer")
 
@@ -87,19 +86,13 @@ def _live(named: Mapping[str, str | None], connection: sqlite3.Connection) -> Li
 def package(tracking_uri: str, uri: str) -> FetchedPackage | None:
     """The package behind `uri`, where it lies; None: it is not on this machine, or MLflow must be asked."""
     found = live(tracking_uri, uri)
-    model = local_path(found.address) if found else None
+    model = local_path(present(found.address, tracking_uri)) if found else None
     folder = package_in(model) if model else None
     if found is None or folder is None:
         return None
     return FetchedPackage(
         folder=folder, name=found.name, version=found.version, served=found.served, served_on=found.served_on
     )
-
-
-def local_path(address: str) -> Path | None:
-    """The folder of a `file:` address, or of a path; None: it is not on this machine."""
-    parts = urlsplit(address)
-    return Path(url2pathname(parts.path)) if parts.scheme in {"", "file"} else None
 
 
 def package_in(model: Path) -> Path | None:
@@ -110,14 +103,14 @@ def package_in(model: Path) -> Path | None:
 
 def _asked(tracking_uri: str, question: Callable[[sqlite3.Connection], Answer | None]) -> Answer | None:
     """None too where the database cannot be read, or is not as it is known here: MLflow tells, or mends, that."""
-    file = Path(tracking_uri.removeprefix(SQLITE))
-    if not tracking_uri.startswith(SQLITE) or not file.is_file() or _has_workspaces():
+    file = database_of(tracking_uri)
+    if file is None or not file.is_file() or _has_workspaces():
         return None
     address = f"file:{quote(str(file.resolve()))}?mode=ro"
     try:
         with contextlib.closing(sqlite3.connect(address, uri=True, timeout=_SECONDS_LOCKED)) as connection:
             is_known = _value(connection, "SELECT version_num FROM alembic_version", {}) == SCHEMA
-            return question(connection) if is_known and moved_from(connection, file) is None else None
+            return question(connection) if is_known else None
     except sqlite3.Error:
         return None
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 
+from clozeline.artifacts.manifest import FILES
 from clozeline.errors import ArtifactError, ParamsError
-from clozeline.inference.manifest import FILES
 from clozeline.registry import FetchedPackage
 from clozeline.registry.client import told
-from clozeline.registry.own_database import MODEL_URI, local_path, package_in
+from clozeline.registry.own_database import MODEL_URI, package_in
 from clozeline.registry.versions import Registered, Registry
 from clozeline.storage.atomic import remove_folder, replacing_folder
+from clozeline.tracking.addresses import local_path, present
 from clozeline.workspace import Workspace, tracking_uri
 
 
@@ -61,7 +62,7 @@ def fetch_package(uri: str, workspace: Workspace) -> FetchedPackage:
         source = MlflowClient(address, registry_uri=address).get_model_version_download_uri(
             version.name, version.version
         )
-    model = local_path(source)
+    model = local_path(present(source, address))
     copy = workspace.work / "registry" / f"{version.name}-{version.version}-{version.package_sha256[:12]}"
     if model is None and not copy.exists():
         with replacing_folder(copy) as folder, told(f"files of {version}", address):

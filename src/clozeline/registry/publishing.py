@@ -1,7 +1,6 @@
 """A package becomes a registered version: its files as an MLflow model, and beside them the evidence it stands on."""
 
 import hashlib
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +14,13 @@ import mlflow
 from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 
+from clozeline.artifacts.manifest import FILES, Manifest, read_manifest
 from clozeline.errors import ArtifactError
-from clozeline.inference.manifest import FILES, Manifest, read_manifest
+from clozeline.inference.kinds import kind_of
 from clozeline.registry import PACKAGE
 from clozeline.registry.client import told
 from clozeline.registry.versions import Registered, Registry
+from clozeline.tracking.addresses import present
 from clozeline.tracking.database import experiment_id, prepare
 
 _MODEL: Final = "model"
@@ -50,10 +51,13 @@ class Publisher:
         self.registry = Registry(self._client, tracking_uri)
 
     def publish(self, package: Path, name: str, evidence: Evidence) -> Registered:
-        """The version of `name` with just this package: the one that is there, or a new one."""
+        """The version of `name` with just this package: the one that is there, or a new one.
+
+        A new one too where the project was moved: the one that is there says where its files were, for good.
+        """
         sha256 = package_sha256(package)
         known = self.registry.with_package(name, sha256)
-        if known:
+        if known and present(known.address, self._tracking_uri) == known.address:
             return known
         with self._run(f"release {name}", evidence.tags) as run_id:
             with tempfile.TemporaryDirectory() as temporary:
@@ -66,7 +70,12 @@ class Publisher:
             source = f"{self._client.get_run(run_id).info.artifact_uri}/{_MODEL}"
             manifest = read_manifest(package)
             return self.registry.register(
-                name, source=source, run_id=run_id, package_sha256=sha256, description=_description(manifest)
+                name,
+                source=source,
+                run_id=run_id,
+                package_sha256=sha256,
+                description=_description(manifest),
+                was_rolled_back=known is not None and known.was_rolled_back,
             )
 
     @contextmanager
@@ -79,7 +88,7 @@ class Publisher:
         with tempfile.TemporaryDirectory() as folder:
             with told(f"evidence of {version}", self._tracking_uri):
                 run = self._client.get_run(version.run_id)
-                source = f"{run.info.artifact_uri}/{_EVIDENCE}"
+                source = present(f"{run.info.artifact_uri}/{_EVIDENCE}", self._tracking_uri)
                 try:
                     download_artifacts(artifact_uri=source, dst_path=folder, tracking_uri=self._tracking_uri)
                 except OSError as error:
@@ -135,12 +144,7 @@ class Publisher:
 
 def example_texts(manifest: Manifest) -> list[str]:
     """Texts that a model of this kind answers, as `served_model` takes them."""
-    if manifest.task == "question-answering":
-        return [json.dumps({"question": "What is returned?", "context": "It returns a value."})] * 2
-    if manifest.reads_pairs:
-        return [json.dumps({"text": "What is returned?", "text_pair": "It returns a value."})] * 2
-    mask_token = manifest.special_tokens.mask_token
-    return [f"returns {mask_token or 'a value'}", "text"]
+    return kind_of(manifest.task).examples(manifest)
 
 
 def _evidence_gone(version: Registered, error: OSError) -> ArtifactError:
@@ -164,12 +168,7 @@ def _save(package: Path, folder: Path) -> None:
 
 
 def _description(manifest: Manifest) -> str:
-    does = {
-        "fill-mask": "a masked language model",
-        "feature-extraction": "a vector for each text",
-        "question-answering": "the stretch of a context that answers a question",
-    }
-    task = does.get(manifest.task) or f"labels: {', '.join(manifest.labels)}"
+    does = kind_of(manifest.task).says or f"labels: {', '.join(manifest.labels)}"
     kind = manifest.quantization.kind if manifest.quantization else "INT8"
     form = f"{kind}, ONNX" if manifest.served == "int8" else "fp32, ONNX: no INT8 scheme passed its checks"
-    return f"{manifest.family}, {manifest.task}; {form}; {task}"
+    return f"{manifest.family}, {manifest.task}; {form}; {does}"

@@ -7,8 +7,8 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
+from clozeline.artifacts.manifest import Precision
 from clozeline.errors import ArtifactError
-from clozeline.inference.manifest import Precision
 from clozeline.registry import CANDIDATE, CHAMPION, MODEL_PREFIX, PREVIOUS
 from clozeline.registry.client import is_absent, told
 from clozeline.registry.own_database import SERVED, SERVED_AS, SERVED_ON
@@ -33,6 +33,8 @@ class Registered:
     """Which of its graphs answers who asks for none; None: what its manifest says."""
     served_on: str | None = None
     """The processor that it was chosen on."""
+    address: str = ""
+    """Of its files, as MLflow wrote it down when it was registered."""
 
     def __str__(self) -> str:
         return f"{self.name} version {self.version}"
@@ -95,15 +97,25 @@ class Registry:
             return _registered(self._client.get_model_version(name, version))
 
     def with_package(self, name: str, package_sha256: str) -> Registered | None:
-        """The version that was registered with just this package, if there is one."""
+        """The newest version that was registered with just this package, if there is one."""
         with told(f"model {name}", self._tracking_uri):
             found = self._client.search_model_versions(
                 f"name = '{name}' AND tags.`{PACKAGE_SHA256}` = '{package_sha256}'"
             )
-        return min(map(_registered, found), key=lambda version: int(version.version), default=None)
+        return max(map(_registered, found), key=lambda version: int(version.version), default=None)
 
-    def register(self, name: str, *, source: str, run_id: str, package_sha256: str, description: str) -> Registered:
+    def register(
+        self,
+        name: str,
+        *,
+        source: str,
+        run_id: str,
+        package_sha256: str,
+        description: str,
+        was_rolled_back: bool = False,
+    ) -> Registered:
         """A new version of `name` whose model lies at `source`."""
+        tags = {PACKAGE_SHA256: package_sha256} | ({ROLLED_BACK: "true"} if was_rolled_back else {})
         with told(f"model {name}", self._tracking_uri):
             try:
                 self._client.create_registered_model(name)
@@ -111,9 +123,7 @@ class Registry:
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
             return _registered(
-                self._client.create_model_version(
-                    name, source, run_id=run_id, tags={PACKAGE_SHA256: package_sha256}, description=description
-                )
+                self._client.create_model_version(name, source, run_id=run_id, tags=tags, description=description)
             )
 
     def tag(self, version: Registered, key: str, value: str) -> None:
@@ -187,6 +197,7 @@ def _registered(version: ModelVersion) -> Registered:
         name=version.name,
         version=str(version.version),
         run_id=version.run_id or "",
+        address=version.source or "",
         package_sha256=version.tags.get(PACKAGE_SHA256, ""),
         was_rolled_back=version.tags.get(ROLLED_BACK) == "true",
         served=SERVED_AS.get(version.tags.get(SERVED, "")),

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from clozeline.reporting.elements import element, joined
-from clozeline.reporting.numbers import short
 from clozeline.reporting.scales import Scale, thinned
+from clozeline.reporting.templates import html
 
 _WIDTH, _HEIGHT = 360, 240
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 12, 12, 42
 _ROW_HEIGHT = 30
-_LABEL_CHARACTERS = 36
 
 Points = Sequence[tuple[float, float]]
 
@@ -46,13 +44,21 @@ def lines(
     x_low, x_high = limits if has_diagonal and limits else (min(every_x), max(every_x))
     across = Scale(x_low, x_high, _LEFT, _WIDTH - _RIGHT)
     up = Scale(low, high, _HEIGHT - _BOTTOM, _TOP)
-    drawn = [_line(place, one, across, up) for place, one in enumerate(series)]
-    diagonal = _segment("diagonal", across(x_low), up(x_low), across(x_high), up(x_high)) if has_diagonal else None
-    legend = [
-        element("span", element("i", "", class_=f"key s{place % 4}"), one.name) for place, one in enumerate(series)
-    ]
     told = "; ".join(f"{one.name}: {_from_to(one.points)}" for one in series)
-    return _figure(title, f"{y} by {x}. {told}", _axes(across, up, x), diagonal, *drawn, y=y, legend=legend, note=note)
+    return html(
+        "lines",
+        title=title,
+        description=f"{y} by {x}. {told}",
+        width=_WIDTH,
+        height=_HEIGHT,
+        x=x,
+        y=y,
+        across=across,
+        up=up,
+        series=[(one, _polyline(one, across, up)) for one in series],
+        has_diagonal=has_diagonal,
+        note=note,
+    )
 
 
 @dataclass(frozen=True)
@@ -74,105 +80,22 @@ def bars(title: str, rows: Sequence[Bar], *, note: str = "", most: float | None 
     """A horizontal bar for each row, from zero; `most` is where the scale ends, otherwise at the largest value."""
     reach = [value for row in rows for value in (row.value, row.high or 0, *(mark for _, mark in row.marks))]
     across = Scale(0, most or max(reach) or 1, 4, _WIDTH - 8)
-    height = _ROW_HEIGHT * len(rows) + 4
-    drawn = [_bar(row, _ROW_HEIGHT * place, across) for place, row in enumerate(rows)]
-    names = list(dict.fromkeys(name for row in rows for name, _ in row.marks))
-    legend = [element("span", element("i", "", class_=f"mark m{place % 3}"), name) for place, name in enumerate(names)]
-    told = "; ".join(f"{row.label}: {row.told}" for row in rows)
-    return _figure(title, told, *drawn, legend=legend, note=note, height=height)
-
-
-def _bar(row: Bar, top: float, across: Scale) -> Markup:
-    words = element("text", _cut(row.label), x=4, y=top + 13, class_="label")
-    told = element("text", row.told, x=_WIDTH - 8, y=top + 13, class_="value", text_anchor="end")
-    middle = top + 22
-    whisker = None
-    if row.low is not None and row.high is not None:
-        ends = (across(row.low), middle, across(row.high), middle)
-        whisker = _segment("whisker-edge", *ends) + _segment("whisker", *ends)
-    marks = [
-        element(
-            "rect",
-            element("title", f"{name}"),
-            x=across(value) - 1.5,
-            y=top + 16,
-            width=3,
-            height=12,
-            class_=f"m{place % 3}",
-        )
-        for place, (name, value) in enumerate(row.marks)
-    ]
-    return element(
-        "g",
-        element("title", f"{row.label}: {row.told}"),
-        words,
-        told,
-        element("rect", x=4, y=top + 18, width=_WIDTH - 12, height=8, class_="track"),
-        element("rect", x=4, y=top + 18, width=max(across(row.value) - 4, 0), height=8, class_="bar"),
-        whisker,
-        *marks,
+    return html(
+        "bars",
+        title=title,
+        description="; ".join(f"{row.label}: {row.told}" for row in rows),
+        width=_WIDTH,
+        height=_ROW_HEIGHT * len(rows) + 4,
+        across=across,
+        row_height=_ROW_HEIGHT,
+        rows=rows,
+        compared=list(dict.fromkeys(name for row in rows for name, _ in row.marks)),
+        note=note,
     )
 
 
-def _figure(
-    title: str,
-    description: str,
-    *drawn: Markup | None,
-    y: str = "",
-    legend: Sequence[Markup] = (),
-    note: str = "",
-    height: float = _HEIGHT,
-) -> Markup:
-    picture = element(
-        "svg",
-        element("title", title),
-        element("desc", description),
-        *drawn,
-        viewBox=f"0 0 {_WIDTH} {height:g}",
-        role="img",
-    )
-    above = [element("strong", title), element("span", y, class_="unit") if y else None]
-    return element(
-        "figure",
-        element("figcaption", *above),
-        element("p", *legend, class_="legend") if legend else None,
-        picture,
-        element("p", note, class_="note") if note else None,
-    )
-
-
-def _axes(across: Scale, up: Scale, x: str) -> Markup:
-    bottom = up.start
-    rows = [
-        _segment("grid", across.start, up(value), across.end, up(value))
-        + element("text", short(value), x=across.start - 6, y=up(value) + 4, text_anchor="end")
-        for value in up.ticks()
-    ]
-    columns = [
-        _segment("tick", across(value), bottom, across(value), bottom + 4)
-        + element("text", short(value), x=across(value), y=bottom + 17, text_anchor="middle")
-        for value in across.ticks()
-    ]
-    name = element("text", x, x=across.end, y=_HEIGHT - 6, text_anchor="end", class_="axis")
-    return joined([*rows, _segment("base", across.start, bottom, across.end, bottom), *columns, name])
-
-
-def _line(place: int, series: Series, across: Scale, up: Scale) -> Markup:
-    points = [(across(x), up(y)) for x, y in thinned(list(series.points))]
-    path = element("polyline", points=" ".join(f"{x:g},{y:g}" for x, y in points), class_=f"s{place % 4}")
-    if not series.has_dots and len(points) > 1:
-        return path
-    dots = (
-        element(
-            "circle", element("title", f"{series.name}: {y:.4g} at {x:g}"), cx=cx, cy=cy, r=3, class_=f"s{place % 4}"
-        )
-        for (x, y), (cx, cy) in zip(series.points, points, strict=False)
-    )
-    return path + joined(dots)
-
-
-def _segment(kind: str, x1: float, y1: float, x2: float, y2: float) -> Markup:
-    return element("line", x1=x1, y1=y1, x2=x2, y2=y2, class_=kind)
+def _polyline(series: Series, across: Scale, up: Scale) -> str:
+    return " ".join(f"{across(x):g},{up(y):g}" for x, y in thinned(list(series.points)))
 
 
 def _with_margin(low: float, high: float) -> tuple[float, float]:
@@ -184,7 +107,3 @@ def _with_margin(low: float, high: float) -> tuple[float, float]:
 def _from_to(points: Points) -> str:
     (first_x, first), (last_x, last) = points[0], points[-1]
     return f"{first:.4g} at {first_x:g}, {last:.4g} at {last_x:g}"
-
-
-def _cut(label: str) -> str:
-    return label if len(label) <= _LABEL_CHARACTERS else f"{label[: _LABEL_CHARACTERS - 1]}…"

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from clozeline.reporting.elements import table
 from clozeline.reporting.numbers import format_of
+from clozeline.reporting.templates import html
 
 _ENDS: Final = ("_low", "_high")
 NAMES: Final[Mapping[str, str]] = {
@@ -80,4 +80,5 @@ def comparison(
         )
         for key in keys
     ]
-    return table(caption, ("figure", f">{ours}", *(f">{name}" for name in methods.values()), *ends), rows)
+    columns = ("figure", f">{ours}", *(f">{name}" for name in methods.values()), *ends)
+    return html("table", caption=caption, columns=columns, rows=rows)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from markupsafe import Markup
 
-from clozeline.reporting.elements import element, folded, joined, scrolling, table
 from clozeline.reporting.numbers import count, share
+from clozeline.reporting.templates import html, joined
 
 MOST_CLASSES = 24
 _OTHER = "(others)"
@@ -18,7 +18,9 @@ _MOST_ERRORS = 12
 
 def matrix(task: str, pairs: Sequence[tuple[str, str]]) -> Markup:
     """Of (actual, predicted): both views."""
-    return joined([_errors(task, pairs), folded(_summary(pairs), _matrix(task, pairs), is_open=True)])
+    return joined(
+        _errors(task, pairs), html("folded", summary=_summary(pairs), body=_matrix(task, pairs), is_open=True)
+    )
 
 
 def _errors(task: str, pairs: Sequence[tuple[str, str]]) -> Markup | None:
@@ -27,7 +29,8 @@ def _errors(task: str, pairs: Sequence[tuple[str, str]]) -> Markup | None:
     worst = sorted(errors.items(), key=lambda item: (-item[1], item[0]))[:_MOST_ERRORS]
     rows = [(actual, predicted, count(times), share(times / sizes[actual])) for (actual, predicted), times in worst]
     columns = ("actual", "taken for", ">times", ">of that class")
-    return table(f"{task}: the most frequent mistakes", columns, rows) if rows else None
+    caption = f"{task}: the most frequent mistakes"
+    return html("table", caption=caption, columns=columns, rows=rows) if rows else None
 
 
 def _summary(pairs: Sequence[tuple[str, str]]) -> str:
@@ -40,16 +43,7 @@ def _matrix(task: str, pairs: Sequence[tuple[str, str]]) -> Markup:
     sizes = Counter[str]()
     for (actual, _), times in cells.items():
         sizes[actual] += times
-    head = element("tr", element("td", "actual ↓ predicted →", class_="corner"), *(_column(label) for label in labels))
-    body = [
-        element("tr", element("th", actual, scope="row"), *(_cell(cells, sizes, actual, said) for said in labels))
-        for actual in labels
-    ]
-    caption = f"{task}: test items by actual class (rows) and predicted class (columns); colour: share of the row"
-    made = element(
-        "table", element("caption", caption), element("thead", head), element("tbody", *body), class_="confusion"
-    )
-    return scrolling(made, label=caption)
+    return html("confusion", task=task, labels=labels, cells=cells, sizes=sizes)
 
 
 def _lumped(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], Counter[tuple[str, str]]]:
@@ -60,17 +54,3 @@ def _lumped(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], Counter[tuple[
     frequent = sorted(sizes, key=lambda label: (-sizes[label], label))[: MOST_CLASSES - 1]
     names = {label: label if label in frequent else _OTHER for label in sizes}
     return [*sorted(frequent), _OTHER], Counter((names[actual], names[said]) for actual, said in pairs)
-
-
-def _column(label: str) -> Markup:
-    return element("th", element("span", label), scope="col")
-
-
-def _cell(cells: Counter[tuple[str, str]], sizes: Counter[str], actual: str, said: str) -> Markup:
-    times = cells[actual, said]
-    if not times:
-        return element("td", "·", class_="none")
-    of_row = times / sizes[actual]
-    kind = "hit" if actual == said else "miss"
-    title = f"{actual} taken for {said}: {times}, {share(of_row)} of its row"
-    return element("td", count(times), class_=kind, style=f"--share: {of_row:.3f}", title=title)

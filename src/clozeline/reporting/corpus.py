@@ -9,9 +9,9 @@ from markupsafe import Markup
 
 from clozeline.reporting.charts import Bar, bars
 from clozeline.reporting.compared import in_words, numbers
-from clozeline.reporting.elements import described, element, folded, joined, table
 from clozeline.reporting.numbers import amount, count, format_of, share
 from clozeline.reporting.run import Part, Run
+from clozeline.reporting.templates import html, joined
 
 _REASONS: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -45,12 +45,8 @@ def _kept(run: Run) -> Markup:
     told = [(in_words(name), _REASONS.get(name, "")) for name, times in rows if name in _REASONS]
     split = figures.get("documents_split", 0)
     note = f"{count(split)} were longer than preprocess.max_characters and cut into parts." if split else ""
-    return joined(
-        [
-            bars(f"What became of {count(total)} texts", drawn, note=note),
-            folded("What the reasons mean", described(told)) if told else None,
-        ]
-    )
+    meaning = html("folded", summary="What the reasons mean", body=html("facts", pairs=told)) if told else None
+    return joined(bars(f"What became of {count(total)} texts", drawn, note=note), meaning)
 
 
 def _splits(run: Run) -> Markup | None:
@@ -59,18 +55,17 @@ def _splits(run: Run) -> Markup | None:
         return None
     columns = list(next(iter(splits.values())))
     rows = [(name, *(count(split.get(column, 0)) for column in columns)) for name, split in splits.items()]
-    return table("Parts of the text", ("part", *(f">{in_words(column)}" for column in columns)), rows)
+    names = ("part", *(f">{in_words(column)}" for column in columns))
+    return html("table", caption="Parts of the text", columns=names, rows=rows)
 
 
 def _similarity(run: Run) -> Markup | None:
     similarity = numbers(_metrics(run).get("similarity") or {})
     if not similarity:
         return None
-    facts = described((in_words(key), count(value)) for key, value in similarity.items())
-    about = element(
-        "p", "Similar texts stay on one side of every split, so that no test text is a copy of a training text."
-    )
-    return folded("Similar texts", about, facts)
+    about = "Similar texts stay on one side of every split, so that no test text is a copy of a training text."
+    facts = html("facts", pairs=[(in_words(key), count(value)) for key, value in similarity.items()])
+    return html("folded", summary="Similar texts", body=joined(html("paragraph", text=about), facts))
 
 
 def _tokens(run: Run) -> Markup | None:
@@ -80,8 +75,8 @@ def _tokens(run: Run) -> Markup | None:
         return None
     keys = list(dict.fromkeys(key for figures in parts.values() for key in figures))
     rows = [(in_words(key), *(_token_cell(key, figures.get(key)) for figures in parts.values())) for key in keys]
-    vocabulary = amount(metrics.get("vocab_size", 0))
-    return table(f"As tokens, of a vocabulary of {vocabulary}", ("figure", *(f">{name}" for name in parts)), rows)
+    caption = f"As tokens, of a vocabulary of {amount(metrics.get('vocab_size', 0))}"
+    return html("table", caption=caption, columns=("figure", *(f">{name}" for name in parts)), rows=rows)
 
 
 def _token_cell(key: str, value: float | None) -> str:

@@ -5,10 +5,10 @@ from functools import partial
 
 from markupsafe import Markup
 
-from clozeline.lineage.lock import leaves
-from clozeline.reporting.elements import code, folded, table
+from clozeline.artifacts.lock import leaves
 from clozeline.reporting.numbers import amount
 from clozeline.reporting.run import Part, Run
+from clozeline.reporting.templates import code, html
 
 
 def parts(run: Run) -> Iterable[Part]:
@@ -18,7 +18,7 @@ def parts(run: Run) -> Iterable[Part]:
 def _file(run: Run, path: str) -> Markup:
     figures = run.files.figures(path, stage=path.removeprefix("metrics/").removesuffix(".json").replace("/", "@"))
     rows = [(code(key), _told(value)) for key, value in leaves(figures)]
-    return folded(path, table(path, ("figure", ">value"), rows))
+    return html("folded", summary=path, body=html("table", caption=path, columns=("figure", ">value"), rows=rows))
 
 
 def _told(value: object) -> str:

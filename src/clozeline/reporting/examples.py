@@ -1,53 +1,18 @@
 """What the encoder says of hidden words."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 
 from markupsafe import Markup
 
-from clozeline.reporting.elements import element, folded, joined, table
+from clozeline.artifacts.cloze_example import Example, Guess
 from clozeline.reporting.numbers import share
 from clozeline.reporting.run import Part, Run
+from clozeline.reporting.templates import html, joined
 
 _FILE = "reports/examples/examples.json"
 _OPEN = 2
 """So many are shown with all their guesses; the others unfold."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    token: str
-    probability: float
-
-
-@dataclass(frozen=True)
-class Guess:
-    original: str
-    original_probability: float
-    candidates: list[Candidate]
-
-    @property
-    def rank(self) -> int | None:
-        """Place of the hidden word among the candidates, from 1; None if it is not there."""
-        tokens = [candidate.token for candidate in self.candidates]
-        return tokens.index(self.original) + 1 if self.original in tokens else None
-
-    @property
-    def kind(self) -> str:
-        if self.rank is None:
-            return "miss"
-        return "hit" if self.rank == 1 else "near"
-
-
-@dataclass(frozen=True)
-class Example:
-    """As stage evaluate writes it."""
-
-    original: str
-    masked: str
-    mask_token: str
-    guesses: list[Guess]
 
 
 def parts(run: Run) -> Iterable[Part]:
@@ -56,7 +21,7 @@ def parts(run: Run) -> Iterable[Part]:
 
 def _examples(run: Run) -> Markup:
     examples = run.files.json(_FILE, list[Example], stage="evaluate")
-    return joined(_example(number, example) for number, example in enumerate(examples, start=1))
+    return joined(*(_example(number, example) for number, example in enumerate(examples, start=1)))
 
 
 def _example(number: int, example: Example) -> Markup:
@@ -65,37 +30,22 @@ def _example(number: int, example: Example) -> Markup:
     told = f"{len(ranks)} words asked: {first} named first, {five} among the first five"
     rows = [_row(place, guess) for place, guess in enumerate(example.guesses, start=1)]
     columns = (">#", "hidden", ">its probability", "five likeliest")
-    answers = table(f"Example {number}: what was hidden, and what was guessed", columns, rows, kind="guesses")
-    return element(
-        "article",
-        element("p", _text(example), class_="cloze"),
-        folded(told, answers, is_open=number <= _OPEN),
-        class_="example",
+    caption = f"Example {number}: what was hidden, and what was guessed"
+    answers = html("table", caption=caption, columns=columns, rows=rows, kind="guesses")
+    return html(
+        "example",
+        around=_around(example),
+        guesses=example.guesses,
+        answers=html("folded", summary=told, body=answers, is_open=number <= _OPEN),
     )
 
 
-def _text(example: Example) -> Markup:
-    """The text with each hidden word marked; a causal model's, which hides none, plain."""
+def _around(example: Example) -> list[str]:
+    """The text between the hidden words; of a causal model, which hides none, all of it."""
     around = example.masked.split(example.mask_token) if example.mask_token else []
-    if len(around) != len(example.guesses) + 1:
-        return joined([example.original])
-    marked = [
-        element("mark", guess.original, element("sup", place), class_=guess.kind)
-        for place, guess in enumerate(example.guesses, start=1)
-    ]
-    return joined([around[0], *(piece for pair in zip(marked, around[1:], strict=True) for piece in pair)])
+    return around if len(around) == len(example.guesses) + 1 else [example.original]
 
 
 def _row(place: int, guess: Guess) -> tuple[object, ...]:
-    likeliest = [
-        element(
-            "span",
-            candidate.token,
-            " ",
-            element("small", share(candidate.probability)),
-            class_="guess hit" if candidate.token == guess.original else "guess",
-        )
-        for candidate in guess.candidates
-    ]
-    verdict = element("mark", guess.original, class_=guess.kind)
-    return (place, verdict, share(guess.original_probability), joined(likeliest))
+    hidden = html("told", tag="mark", kind=guess.outcome, text=guess.original)
+    return (place, hidden, share(guess.original_probability), html("likeliest", guess=guess))

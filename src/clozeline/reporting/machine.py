@@ -10,8 +10,8 @@ from markupsafe import Markup
 
 from clozeline.machine.cores import available_cores
 from clozeline.machine.processor import processor
-from clozeline.reporting.elements import described
 from clozeline.reporting.run import Part, Run
+from clozeline.reporting.templates import html
 
 _PACKAGES = ("clozeline", "torch", "transformers", "tokenizers", "onnxruntime", "numpy", "dvc", "mlflow", "prefect")
 
@@ -21,7 +21,7 @@ def parts(run: Run) -> Iterable[Part]:
 
 
 def _facts(run: Run) -> Markup:
-    return described(run.machine.items())
+    return html("facts", pairs=run.machine.items())
 
 
 def describe(cpu_facts: Path = Path("/proc/cpuinfo")) -> dict[str, str]:

@@ -6,13 +6,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from clozeline.inference.evidence import QuantizationScheme, Rung
-from clozeline.inference.manifest import read_manifest
+from clozeline.artifacts.evidence import QuantizationScheme, Rung
+from clozeline.artifacts.manifest import read_manifest
 from clozeline.reporting.charts import Bar, bars
 from clozeline.reporting.compared import in_words, numbers
-from clozeline.reporting.elements import code, described, element, folded, joined, table
 from clozeline.reporting.numbers import amount, count, format_of, megabytes, milliseconds, share
 from clozeline.reporting.run import Part, Run
+from clozeline.reporting.templates import code, html, joined, verdict
 from clozeline.reporting.verdict import require_released
 
 _LATENCIES = (
@@ -33,7 +33,7 @@ def metrics(run: Run, package: str) -> Mapping[str, Any]:
 
 
 def _heading(run: Run, package: str) -> Markup:
-    return element("h3", code(f"dist/{package}"))
+    return html("heading", words="", name=f"dist/{package}")
 
 
 def _sizes(run: Run, package: str) -> Markup:
@@ -75,11 +75,10 @@ def _figures(run: Run, package: str) -> Markup:
     alone = {
         key: value for key, value in figures.items() if not key.startswith((_SERVED, _EXACT)) or key[5:] not in paired
     }
+    caption, columns = f"{package}: fp32 and INT8", ("figure", ">fp32", ">INT8")
+    facts = [(in_words(key.removeprefix("num_")), format_of(key)(value)) for key, value in alone.items()]
     return joined(
-        [
-            table(f"{package}: fp32 and INT8", ("figure", ">fp32", ">INT8"), pairs) if pairs else None,
-            described((in_words(key.removeprefix("num_")), format_of(key)(value)) for key, value in alone.items()),
-        ]
+        html("table", caption=caption, columns=columns, rows=pairs) if pairs else None, html("facts", pairs=facts)
     )
 
 
@@ -100,7 +99,7 @@ def _ladder(run: Run, package: str) -> Markup | None:
     columns = (">#", "scheme", ">size", ">agrees with fp32", "fp32 → INT8", "gates of the export")
     kind = manifest.quantization.kind if manifest.quantization else manifest.served
     caption = f"{package}: INT8 schemes in the order they were tried; served is {kind}"
-    return table(caption, columns, rows) if rows else None
+    return html("table", caption=caption, columns=columns, rows=rows) if rows else None
 
 
 def _metric(rung: Rung) -> str:
@@ -123,18 +122,17 @@ def _scheme(scheme: QuantizationScheme) -> str:
 
 def _verdict(rung: Rung, *, is_served: bool) -> Markup:
     failed = [str(check) for check in rung.checks if not check.is_passed]
-    if failed:
-        return element("span", f"✗ {'; '.join(failed)}", class_="bad")
-    return element("span", f"✓ {len(rung.checks)} passed{', served' if is_served else ''}", class_="good")
+    passed = f"{len(rung.checks)} passed{', served' if is_served else ''}"
+    return verdict(not failed, "; ".join(failed) or passed)
 
 
 def _manifest(run: Run, package: str) -> Markup:
     manifest = read_manifest(run.files.root / "dist" / package)
     files = [(code(name), count(record.size_bytes), code(record.sha256)) for name, record in manifest.files.items()]
     knobs = ("task", "family", "max_length", "vocab_size", "hidden_size", "opset", "lock_sha256")
-    return folded(
-        f"manifest.json of {package}: files, their sha256, and versions",
-        table(f"Files of dist/{package}", ("file", ">bytes", "sha256"), files),
-        described((in_words(key), getattr(manifest, key)) for key in knobs),
-        described(manifest.versions.items()),
+    told = joined(
+        html("table", caption=f"Files of dist/{package}", columns=("file", ">bytes", "sha256"), rows=files),
+        html("facts", pairs=[(in_words(key), getattr(manifest, key)) for key in knobs]),
+        html("facts", pairs=manifest.versions.items()),
     )
+    return html("folded", summary=f"manifest.json of {package}: files, their sha256, and versions", body=told)

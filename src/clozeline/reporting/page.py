@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 from markupsafe import Markup
 
@@ -20,8 +19,8 @@ from clozeline.reporting import (
     tasks,
     verdict,
 )
-from clozeline.reporting.elements import element, joined
 from clozeline.reporting.run import Part, Run, Section
+from clozeline.reporting.templates import html, joined
 
 SECTIONS = (
     Section(
@@ -56,7 +55,6 @@ SECTIONS = (
     ),
     Section("figures", "All figures", "Every figure of every metric file.", everything.parts),
 )
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
 @dataclass(frozen=True)
@@ -69,45 +67,15 @@ class Page:
 def build(run: Run) -> Page:
     """The report of `run`; what cannot be read is told where it would be."""
     faults: list[ClozelineError] = []
-    body = joined([_header(run), *(_section(section, run, faults) for section in SECTIONS)])
-    html = Markup(
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="color-scheme" content="light dark">\n'
-        '<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-        "<title>{title}</title>\n<style>\n{style}</style>\n</head>\n<body>\n{contents}\n<main>\n{body}\n</main>\n</body>\n</html>\n"
-    ).format(policy=_POLICY, title=_title(run), style=_style(), contents=_contents(), body=body)
-    return Page(str(html), tuple(faults))
+    chapters = [(section, joined(*_pieces(section.parts(run), faults))) for section in SECTIONS]
+    title = f"Report of {run.files.root.resolve().name}"
+    made = html("page", title=title, built_at=run.built_at, tiles=in_short.tiles(run), chapters=chapters)
+    return Page(f"{made}\n", tuple(faults))
 
 
-def _title(run: Run) -> str:
-    return f"Report of {run.files.root.resolve().name}"
-
-
-def _header(run: Run) -> Markup:
-    return element(
-        "header",
-        element("h1", _title(run)),
-        element("p", f"Made by clozeline on {run.built_at:%Y-%m-%d at %H:%M} UTC.", class_="lead"),
-        in_short.tiles(run),
-    )
-
-
-def _contents() -> Markup:
-    links = (element("li", element("a", section.title, href=f"#{section.id}")) for section in SECTIONS)
-    return element("nav", element("ul", *links), aria_label="Chapters")
-
-
-def _section(section: Section, run: Run, faults: list[ClozelineError]) -> Markup:
-    told: set[str] = set()
-    pieces = list(_pieces(section.parts(run), told, faults))
-    head = [element("h2", section.title), element("p", section.lead, class_="lead")]
-    nothing = None if any(pieces) else element("p", "There is nothing to show.", class_="note")
-    return element("section", *head, *pieces, nothing, id=section.id)
-
-
-def _pieces(parts: Iterable[Part], told: set[str], faults: list[ClozelineError]) -> Iterable[Markup | None]:
+def _pieces(parts: Iterable[Part], faults: list[ClozelineError]) -> Iterable[Markup | None]:
     """What each part makes; what it lacks is told once in a section."""
+    told: set[str] = set()
     for part in parts:
         try:
             yield part()
@@ -115,17 +83,4 @@ def _pieces(parts: Iterable[Part], told: set[str], faults: list[ClozelineError])
             if str(error) not in told:
                 told.add(str(error))
                 faults.append(error)
-                yield _notice(error)
-
-
-def _notice(error: ClozelineError) -> Markup:
-    given = (
-        None if error.given == "no such file" else element("p", f"Given: {error.given}. Expected: {error.expected}.")
-    )
-    return element(
-        "aside", element("strong", f"{error.problem}."), given, element("p", f"To do: {error.do}."), class_="notice"
-    )
-
-
-def _style() -> Markup:
-    return Markup(Path(__file__).with_name("style.css").read_text(encoding="utf-8"))
+                yield html("notice", error=error)

@@ -7,11 +7,11 @@ from typing import Any
 from markupsafe import Markup
 from ruamel.yaml import YAML
 
-from clozeline.lineage.lock import LockedStage, leaves
+from clozeline.artifacts.lock import LockedStage, leaves
 from clozeline.lineage.trace import Ancestor, ancestry
-from clozeline.reporting.elements import code, described, element, folded, joined, table
 from clozeline.reporting.numbers import seconds
 from clozeline.reporting.run import Part, Run
+from clozeline.reporting.templates import code, html, joined
 
 _SHOWN = ("metrics/", "plots/")
 
@@ -26,10 +26,9 @@ def _identity(run: Run) -> Markup:
     past = run.past()
     commit = code(past.commit) if past.commit else "not made in a git checkout, or by another run"
     if past.commit and past.is_dirty:
-        commit = joined([commit, ", with changes that were not committed"])
-    return described(
-        [*facts, ("git commit", commit), ("MLflow run", code(past.run_id) if past.run_id else "none of this dvc.lock")]
-    )
+        commit = joined(commit, ", with changes that were not committed")
+    tracked = code(past.run_id) if past.run_id else "none of this dvc.lock"
+    return html("facts", pairs=[*facts, ("git commit", commit), ("MLflow run", tracked)])
 
 
 def _agreement(run: Run) -> Markup:
@@ -42,9 +41,8 @@ def _agreement(run: Run) -> Markup:
     faults += [f"{knob} in params.yaml is no longer what the stages ran with" for knob in _changed_knobs(run)]
     if not faults:
         told = f"✓ All {len(there)} files of figures are those that dvc.lock names, and so are the knobs."
-        return element("p", told, class_="good")
-    heading = element("strong", "This page mixes states; to make them one, run `clozeline run`.")
-    return element("aside", heading, _listed(faults), class_="notice")
+        return html("told", tag="p", kind="good", text=told)
+    return html("faults", faults=faults)
 
 
 def _changed_knobs(run: Run) -> list[str]:
@@ -58,10 +56,6 @@ def _params(run: Run) -> dict[str, Any]:
     return tree
 
 
-def _listed(items: Iterable[object]) -> Markup:
-    return element("ul", *(element("li", item) for item in items))
-
-
 def _stages(run: Run) -> Markup:
     past = run.past().stages
     rows = []
@@ -70,30 +64,29 @@ def _stages(run: Run) -> Markup:
         when = f"{made.ended:%Y-%m-%d %H:%M} UTC" if made else "elsewhere, or before MLflow's memory"
         rows.append((code(name), when, seconds(made.seconds) if made else "–", code(stage.sha256[:16])))
     columns = ("stage", "executed", ">took", "sha256 of all it read and made")
-    return table("Stages: what is unchanged was made then, and restored since", columns, rows)
+    caption = "Stages: what is unchanged was made then, and restored since"
+    return html("table", caption=caption, columns=columns, rows=rows)
 
 
 def _way(run: Run, package: str) -> Markup:
     origin = ancestry(run.files.lock(), f"dist/{package}")
-    return folded(f"From dist/{package} back to the raw text", element("ul", _ancestor(origin, set()), class_="tree"))
+    tree = html("told", tag="ul", kind="tree", text=_ancestor(origin, set()))
+    return html("folded", summary=f"From dist/{package} back to the raw text", body=tree)
 
 
 def _ancestor(ancestor: Ancestor, told: set[str]) -> Markup:
-    if ancestor.path in told:
-        return element("li", code(ancestor.path), " (see above)")
+    is_told = ancestor.path in told
     told.add(ancestor.path)
-    made_by = f"made by {ancestor.stage}" if ancestor.stage else "a source"
-    before = [_ancestor(parent, told) for parent in ancestor.parents]
-    return element(
-        "li", code(ancestor.path), f", {made_by}, md5 ", code(ancestor.md5), element("ul", *before) if before else None
-    )
+    parents = () if is_told else (_ancestor(parent, told) for parent in ancestor.parents)
+    return html("ancestor", ancestor=ancestor, is_told=is_told, parents=joined(*parents))
 
 
 def _knobs(run: Run) -> Markup:
     stages = run.files.lock().stages
-    return folded("Params of every stage", *(_knobs_of(name, stage) for name, stage in stages.items() if stage.params))
+    tables = joined(*(_knobs_of(name, stage) for name, stage in stages.items() if stage.params))
+    return html("folded", summary="Params of every stage", body=tables)
 
 
 def _knobs_of(name: str, stage: LockedStage) -> Markup:
     rows = [(code(key), value) for key, value in stage.flat_params().items()]
-    return table(f"Params that {name} ran with", ("knob", "value"), rows)
+    return html("table", caption=f"Params that {name} ran with", columns=("knob", "value"), rows=rows)

@@ -1,19 +1,20 @@
 """What the encoder does, fine-tuned or not: each task's figures beside its baselines, its classes, and its mistakes."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from markupsafe import Markup
 
-from clozeline.registry.figures import HeadlineMetrics, TaskMetrics
+from clozeline.artifacts.answer_tables import CLASS, AnswerRow
+from clozeline.artifacts.shown_item import ShownItem
+from clozeline.artifacts.task_metrics import Headline, TaskMetrics
 from clozeline.reporting import confusion
 from clozeline.reporting.charts import Bar, bars
 from clozeline.reporting.compared import comparison, in_words, numbers
-from clozeline.reporting.elements import described, element, folded, joined, table
 from clozeline.reporting.numbers import Format, amount, count, format_of, share
 from clozeline.reporting.run import Part, Run
+from clozeline.reporting.templates import html, joined, verdict
 
 _OTHERS = {
     "hybrid_": "together with BM25",
@@ -32,16 +33,6 @@ _TOLD_APART = ("headline", "over_seeds", "first_places")
 """Groups of figures that are no counts."""
 
 
-@dataclass(frozen=True)
-class ShownItem:
-    """A test item, as stage finetune writes it."""
-
-    given: dict[str, str]
-    actual: str
-    predicted: str
-    is_right: bool
-
-
 def parts(run: Run) -> Iterable[Part]:
     pieces = (_heading, _headline, _figures, _classes, _confusion, _examples)
     return [partial(piece, run, task) for task in run.tasks for piece in pieces]
@@ -51,7 +42,7 @@ def metrics(run: Run, task: str) -> Mapping[str, Any]:
     return run.files.figures(f"metrics/finetune/{task}.json", stage=f"finetune@{task}")
 
 
-def headline(run: Run, task: str) -> HeadlineMetrics:
+def headline(run: Run, task: str) -> Headline:
     """The figure that it is compared by."""
     return _judged(run, task).headline
 
@@ -65,13 +56,13 @@ def _judged(run: Run, task: str) -> TaskMetrics:
     return run.files.json(f"metrics/finetune/{task}.json", TaskMetrics, stage=f"finetune@{task}")
 
 
-def form(given: HeadlineMetrics) -> Format:
+def form(given: Headline) -> Format:
     """How its values are told."""
     return share if given.is_share else amount
 
 
 def _heading(run: Run, task: str) -> Markup:
-    return element("h3", "Task ", element("code", task))
+    return html("heading", words="Task ", name=task)
 
 
 def _headline(run: Run, task: str) -> Markup:
@@ -84,9 +75,9 @@ def _headline(run: Run, task: str) -> Markup:
         *(Bar(name, value, as_told(value)) for name, value in others),
     ]
     title = f"{task}: {in_words(given.metric)} on the test set"
-    told_faults = [element("p", fault, class_="bad") for fault in faults(run, task)]
+    told_faults = [html("told", tag="p", kind="bad", text=fault) for fault in faults(run, task)]
     drawn = bars(title, rows, most=1.0, note="The line is a 95 % interval, on other items like these.")
-    return joined([*told_faults, drawn])
+    return joined(*told_faults, drawn)
 
 
 def _figures(run: Run, task: str) -> Markup:
@@ -102,22 +93,20 @@ def _figures(run: Run, task: str) -> Markup:
     ]
     groups = {name: value for name, value in figures.items() if isinstance(value, dict) and name not in _TOLD_APART}
     return joined(
-        [
-            comparison(f"{task}: figures on the test set", headline(run, task).method, figures, _OTHERS),
-            _over_seeds(headline(run, task), figures.get("over_seeds")),
-            described(others),
-            *(_counts(name, numbers(counts), figures.get("first_places", {})) for name, counts in groups.items()),
-        ]
+        comparison(f"{task}: figures on the test set", headline(run, task).method, figures, _OTHERS),
+        _over_seeds(headline(run, task), figures.get("over_seeds")),
+        html("facts", pairs=others),
+        *(_counts(name, numbers(counts), figures.get("first_places", {})) for name, counts in groups.items()),
     )
 
 
-def _over_seeds(kept: HeadlineMetrics, over: Mapping[str, float] | None) -> Markup | None:
+def _over_seeds(kept: Headline, over: Mapping[str, float] | None) -> Markup | None:
     if over is None:
         return None
     mean, deviation, lowest, highest = (form(kept)(over[name]) for name in ("mean", "deviation", "lowest", "highest"))
-    return element(
-        "p",
-        f"Trained from {count(over['num_seeds'])} seeds: {in_words(kept.metric)} {mean} ± {deviation} "
+    return html(
+        "paragraph",
+        text=f"Trained from {count(over['num_seeds'])} seeds: {in_words(kept.metric)} {mean} ± {deviation} "
         f"(mean and standard deviation; {lowest} to {highest}). Kept is seed {over['best_seed']}, the best on the "
         "validation part.",
     )
@@ -126,19 +115,20 @@ def _over_seeds(kept: HeadlineMetrics, over: Mapping[str, float] | None) -> Mark
 def _counts(name: str, counts: Mapping[str, float], first_places: Mapping[str, str]) -> Markup:
     places = {key: f" (first: {place})" for key, place in first_places.items()}
     told = ", ".join(f"{in_words(key)} {amount(value)}{places.get(key, '')}" for key, value in counts.items() if value)
-    return element("p", f"Of the {in_words(name)}: {told or 'nothing counted'}.", class_="note")
+    return html("told", tag="p", kind="note", text=f"Of the {in_words(name)}: {told or 'nothing counted'}.")
 
 
 def _classes(run: Run, task: str) -> Markup | None:
     rows = run.files.csv(f"plots/finetune/{task}_classes.csv", stage=f"finetune@{task}")
     if not rows:
         return None
-    columns = [name for name in rows[0] if name != "class"]
-    figures = [(row.get("class", ""), {name: float(row[name]) for name in columns if row[name]}) for row in rows]
+    columns = [name for name in rows[0] if name != CLASS]
+    figures = [(row.get(CLASS, ""), {name: float(row[name]) for name in columns if row[name]}) for row in rows]
     figures.sort(key=lambda row: -row[1].get("f1", 0.0))
     told = [(label, *(_class_cell(name, of_class.get(name)) for name in columns)) for label, of_class in figures]
-    made = table(f"{task}: each class, the best first", ("class", *(f">{in_words(name)}" for name in columns)), told)
-    return folded(f"Each of {len(rows)} classes", made, is_open=len(rows) <= _OPEN_CLASSES)
+    heads = ("class", *(f">{in_words(name)}" for name in columns))
+    made = html("table", caption=f"{task}: each class, the best first", columns=heads, rows=told)
+    return html("folded", summary=f"Each of {len(rows)} classes", body=made, is_open=len(rows) <= _OPEN_CLASSES)
 
 
 def _class_cell(name: str, value: float | None) -> object:
@@ -146,14 +136,12 @@ def _class_cell(name: str, value: float | None) -> object:
         return "–"
     if name != "f1":
         return format_of(name)(value) if 0 <= value <= 1 and not name.startswith("num_") else count(value)
-    return joined(
-        [element("meter", share(value), value=f"{value:.4f}", min=0, max=1, aria_hidden="true"), " ", share(value)]
-    )
+    return html("meter", value=value)
 
 
 def _confusion(run: Run, task: str) -> Markup | None:
-    rows = run.files.csv(f"plots/finetune/{task}.csv", "actual", "predicted", stage=f"finetune@{task}")
-    pairs = [(row["actual"], row["predicted"]) for row in rows]
+    rows = run.files.rows(f"plots/finetune/{task}.csv", AnswerRow, stage=f"finetune@{task}")
+    pairs = [(row.actual, row.predicted) for row in rows]
     return confusion.matrix(task, pairs) if pairs else None
 
 
@@ -167,7 +155,7 @@ def _examples(run: Run, task: str) -> Markup | None:
     names = list(items[0].given)
     rows = [
         (
-            element("span", "✓ right", class_="good") if item.is_right else element("span", "✗ wrong", class_="bad"),
+            verdict(item.is_right, "right" if item.is_right else "wrong"),
             *(item.given.get(name, "") for name in names),
             item.actual,
             item.predicted,
@@ -175,7 +163,6 @@ def _examples(run: Run, task: str) -> Markup | None:
         for item in items
     ]
     columns = ("", *(in_words(name) for name in names), "actual", "predicted")
-    made = table(
-        f"{task}: items of the test set, as many wrong ones as right ones where there are", columns, rows, kind="texts"
-    )
-    return folded(f"{len(items)} examples", made)
+    caption = f"{task}: items of the test set, as many wrong ones as right ones where there are"
+    made = html("table", caption=caption, columns=columns, rows=rows, kind="texts")
+    return html("folded", summary=f"{len(items)} examples", body=made)

@@ -9,9 +9,9 @@ from clozeline.errors import ArtifactError
 from clozeline.registry.gates import Gate
 from clozeline.registry.history import Released
 from clozeline.reporting.compared import in_words
-from clozeline.reporting.elements import element, joined, table
 from clozeline.reporting.numbers import amount
 from clozeline.reporting.run import Part, Run
+from clozeline.reporting.templates import html, joined, verdict
 
 
 def parts(run: Run) -> Iterable[Part]:
@@ -35,29 +35,25 @@ def _package(run: Run, package: str) -> Markup:
     released = require_released(run, package)
     decision = released.decision
     outcome = decision.outcome if decision else "registered, and not decided about"
-    heading = element(
-        "h3",
-        element("code", f"dist/{package}"),
-        " ",
-        element("span", outcome, class_=f"badge {'good' if outcome == 'promoted' else 'bad'}"),
-    )
+    kind = "good" if outcome == "promoted" else "bad"
+    heading = html("heading", words="", name=f"dist/{package}", badge=outcome, kind=kind)
     aliases = f", now {', '.join(released.aliases)}" if released.aliases else ", under no alias now"
     served = f", answers in {released.version.served}" if released.version.served else ""
-    about = element("p", f"{released.version}{aliases}{served}. ", decision.reason if decision else None)
+    reason = decision.reason if decision else ""
+    about = html("paragraph", text=f"{released.version}{aliases}{served}. {reason}")
     if not decision or not decision.gates:
         return heading + about
     before = decision.champion_before
     champion = f"champion before: version {before}" if before else "no champion before"
-    rows = table(
-        f"Gates of {released.version}; {champion}",
-        ("gate", ">given", "must be", ">limit", "verdict"),
-        [_row(gate) for gate in decision.gates],
+    gates = html(
+        "table",
+        caption=f"Gates of {released.version}; {champion}",
+        columns=("gate", ">given", "must be", ">limit", "verdict"),
+        rows=[_row(gate) for gate in decision.gates],
     )
-    return joined([heading, about, rows])
+    return joined(heading, about, gates)
 
 
 def _row(gate: Gate) -> tuple[object, ...]:
-    verdict = (
-        element("span", "✓ passed", class_="good") if gate.is_passed else element("span", "✗ failed", class_="bad")
-    )
-    return (in_words(gate.name), amount(gate.given), gate.must_be, amount(gate.limit), verdict)
+    told = verdict(gate.is_passed, "passed" if gate.is_passed else "failed")
+    return (in_words(gate.name), amount(gate.given), gate.must_be, amount(gate.limit), told)

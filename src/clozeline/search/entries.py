@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from clozeline.errors import ArtifactError
-from clozeline.text.summaries import parted, without_name
+from clozeline.tasks.similarity.summaries import parted, without_name
 
 _PARTS = ("train.parquet", "validation.parquet", "holdout.parquet")
 _COLUMNS = ["source", "title", "text"]

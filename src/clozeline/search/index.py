@@ -15,13 +15,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from clozeline.artifacts.manifest import FILES
 from clozeline.inference.embedder import Embedder
-from clozeline.inference.manifest import FILES
 from clozeline.progress import ProgressBar
 from clozeline.search.entries import Entry, entries_of, parts_of
-from clozeline.search.fusion import fused
-from clozeline.search.words import WordIndex
 from clozeline.storage.atomic import remove_folder, replacing_folder
+from clozeline.tasks.similarity.bm25 import WordIndex
+from clozeline.tasks.similarity.fusion import fused
 
 _LOG = logging.getLogger(__name__)
 _FORMAT = b"2"

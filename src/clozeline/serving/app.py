@@ -1,38 +1,30 @@
-"""The ASGI application: routes, errors, limits and log around one `Service`."""
+"""The ASGI application: pages, document and protocols, behind the edge, around one `Service`."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from importlib.metadata import version
+from dataclasses import dataclass
 from importlib.resources import files
 
-from fastapi import FastAPI, Request
-from fastapi.routing import iter_route_contexts
+from starlette.applications import Starlette
 from starlette.middleware import Middleware
-from starlette.responses import HTMLResponse, Response
-from starlette.types import ASGIApp
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from clozeline.serving import playground, routes, span_routes, status_routes, zero_shot
-from clozeline.serving.access import OPEN_PATHS, Access, ApiKeys
-from clozeline.serving.body_limit import BodyBounds, BodyLimit
-from clozeline.serving.direct import Direct
-from clozeline.serving.faults import Faults
-from clozeline.serving.handlers import add_handlers
-from clozeline.serving.head_requests import HeadRequests
-from clozeline.serving.model_prefix import ModelPrefix
-from clozeline.serving.openapi import DESCRIPTION, ask_for_keys
-from clozeline.serving.protocols import (
-    embeddings_inference,
-    huggingface,
-    inference_protocol,
-    mlflow,
-    openai,
-    rerank,
-    tokens,
-)
-from clozeline.serving.request_log import RequestLog
-from clozeline.serving.responses import JsonResponse
-from clozeline.serving.served_document import served_document
-from clozeline.serving.service import Service
+from clozeline.serving import playground
+from clozeline.serving.edge.access import OPEN_PATHS, Access, ApiKeys
+from clozeline.serving.edge.body_limit import BodyBounds, BodyLimit
+from clozeline.serving.edge.faults import HANDLERS, Faults
+from clozeline.serving.edge.request_log import RequestLog
+from clozeline.serving.models.service import Service
+from clozeline.serving.protocols.dialects import Dialects
+from clozeline.serving.protocols.endpoint import routes_of_all
+from clozeline.serving.protocols.model_prefix import ModelPrefix
+from clozeline.serving.protocols.openapi import Document
+from clozeline.serving.protocols.operation import JsonResponse
+from clozeline.serving.protocols.table import DIALECTS
 
 _DOCS_HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
@@ -41,93 +33,69 @@ _DOCS_HEADERS = {
 }
 
 
-ROUTERS = (
-    routes.router,
-    span_routes.router,
-    zero_shot.router,
-    status_routes.router,
-    openai.router,
-    embeddings_inference.router,
-    rerank.router,
-    tokens.router,
-    huggingface.router,
-    inference_protocol.router,
-    mlflow.router,
-)
-"""Every route but the pages. A router of another protocol joins here; its paths of each task join catalogue.ROUTES."""
-
-
-def create_app(service: Service, keys: ApiKeys | None = None, bounds: BodyBounds | None = None) -> FastAPI:
+def create_app(
+    service: Service, keys: ApiKeys | None = None, bounds: BodyBounds | None = None, dialects: Dialects = DIALECTS
+) -> Starlette:
     """The application over `service`, for everybody or for those who have one of `keys`, with bodies in `bounds`.
 
     The worker threads of `service` end with the application.
     """
+    keys = keys or ApiKeys()
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
         yield
-        service.close()
+        await asyncio.to_thread(service.close)
 
-    app = FastAPI(
-        title="Clozeline",
-        version=version("clozeline"),
-        description=DESCRIPTION,
-        lifespan=lifespan,
+    app = Starlette(
+        routes=[
+            *routes_of_all(dialects, service),
+            *(Route(page.path, page, methods=["GET"]) for page in _pages()),
+            Route("/openapi.json", _DocumentPage(service, keys, dialects), methods=["GET"]),
+        ],
         middleware=[
             Middleware(ModelPrefix),
             Middleware(service.tracing.around),
             Middleware(RequestLog, service=service),
-            Middleware(Access, service=service, keys=keys or ApiKeys()),
+            Middleware(Access, service=service, keys=keys),
             Middleware(BodyLimit, service=service, bounds=bounds),
             Middleware(Faults),
         ],
-        # Its spans would hold paths and queries as clients wrote them; spans.py has ours.
-        telemetry={"tracing": False, "metrics": False, "logs": False},
-        # FastAPI's own pages fetch their scripts from elsewhere.
-        docs_url=None,
-        redoc_url=None,
-        # Its own document is that of every route; ours is of those that are answered.
-        openapi_url=None,
-        redirect_slashes=False,
+        exception_handlers=HANDLERS,
+        lifespan=lifespan,
     )
-    app.state.service = service
-    add_handlers(app)
-    for router in ROUTERS:
-        app.include_router(router)
-    _add_pages(app)
-    _add_document(app, service, keys or ApiKeys())
-    # Within what turns errors into answers: what a route raises is told as it always is.
-    app.router.middleware_stack = direct(HeadRequests(app.router.middleware_stack), service)
-    if keys and keys.digests:
-        ask_for_keys(app.openapi(), OPEN_PATHS)
-    # FastAPI works out what its routes take when they are first gone through: here nobody waits for it.
-    told = (context for context in iter_route_contexts(app.routes) if getattr(context, "include_in_schema", False))
-    app.state.paths = sorted({context.path for context in told})
+    app.router.redirect_slashes = False
+    app.state.dialects = dialects
     return app
 
 
-def direct(app: ASGIApp, service: Service) -> Direct:
-    """The short way to the routes of `app`."""
-    return Direct(app, [route for router in ROUTERS for route in router.routes], service.cache)
+@dataclass(frozen=True, slots=True)
+class _Page:
+    path: str
+    html: str
+    headers: Mapping[str, str]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await HTMLResponse(self.html, headers=self.headers)(scope, receive, send)
 
 
-def _add_document(app: FastAPI, service: Service, keys: ApiKeys) -> None:
-    @app.get("/openapi.json", include_in_schema=False)
-    async def document(request: Request) -> Response:
+def _pages() -> tuple[_Page, ...]:
+    docs = files("clozeline.serving").joinpath("docs.html").read_text(encoding="utf-8")
+    return _Page("/docs", docs, _DOCS_HEADERS), _Page("/", playground.page(), playground.headers())
+
+
+class _DocumentPage:
+    path = "/openapi.json"
+
+    def __init__(self, service: Service, keys: ApiKeys, dialects: Dialects) -> None:
+        self._service = service
+        self._keys = keys
+        self._document = Document(dialects, OPEN_PATHS if keys.digests else None)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         # Who may not know which models there are, and who comes before they are, hears of all routes.
-        if service.phase == "loading" or not keys.let_in(request.headers):
-            return JsonResponse(app.openapi())
-        return JsonResponse(served_document(app.openapi(), service.catalogue))
-
-
-def _add_pages(app: FastAPI) -> None:
-    docs_page = files("clozeline.serving").joinpath("docs.html").read_text(encoding="utf-8")
-    playground_page, playground_headers = playground.page(), playground.headers()
-
-    @app.get("/docs", include_in_schema=False)
-    async def docs() -> Response:
-        return HTMLResponse(docs_page, headers=_DOCS_HEADERS)
-
-    @app.get("/", include_in_schema=False)
-    async def root() -> Response:
-        return HTMLResponse(playground_page, headers=playground_headers)
+        if self._service.phase == "loading" or not self._keys.let_in(Request(scope).headers):
+            told = self._document.whole
+        else:
+            told = self._document.served(self._service.catalogue)
+        await JsonResponse(told)(scope, receive, send)

@@ -1,6 +1,4 @@
-"""One envelope for every error, whoever raised it: `{"error": {code, message, param, given, expected, do}}`.
-
-Where clients of another protocol read it, dialects.py says the same in their words.
+"""One record for every error, whichever room raised it; protocols/dialects.py says it in the words of each protocol.
 
 code      what a program tells errors apart by
 message   what happened, in one sentence
@@ -9,6 +7,8 @@ given, expected, do   as in every `ClozelineError`
 """
 
 from collections.abc import Mapping
+from types import TracebackType
+from typing import Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict
@@ -25,14 +25,8 @@ class ErrorDetail(BaseModel):
     do: str
 
 
-class ErrorEnvelope(BaseModel):
-    model_config = ConfigDict(frozen=True)
-
-    error: ErrorDetail
-
-
 class ApiError(Exception):
-    """Ends a request with an HTTP status and the envelope."""
+    """Ends a request with an HTTP status and the record."""
 
     def __init__(self, status: int, detail: ErrorDetail, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, detail)
@@ -68,3 +62,33 @@ def written(value: object) -> str:
         return orjson.dumps(value).decode()
     except orjson.JSONEncodeError:
         return "a value that is nested too deep to be shown"
+
+
+def not_ready(phase: str, *, hang_up: bool = False) -> ApiError:
+    headers = {"retry-after": "1"}
+    return problem(
+        503,
+        "not_ready",
+        f"the server is {phase}",
+        given=f"phase {phase}",
+        expected="phase ready",
+        do="ask /health/ready until it answers 200",
+        headers=headers | {"connection": "close"} if hang_up else headers,
+    )
+
+
+class Caught:
+    """`with Caught() as caught:` swallows an exception into `caught.error`.
+
+    What is to end the thread or the process goes on.
+    """
+
+    error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
+        if isinstance(error, Exception):
+            self.error = error
+        return self.error is not None

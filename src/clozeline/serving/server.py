@@ -1,40 +1,22 @@
 """The process: takes the port, loads the models behind it, serves, and stops without losing what it accepted."""
 
-import asyncio
 import errno
-import logging
 import os
-import signal
 import socket
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import FrameType
 
-import uvicorn
-from starlette.types import ASGIApp
-
-from clozeline.errors import ParamsError, TransientError
-from clozeline.inference.manifest import Precision
-from clozeline.serving.access import ApiKeys
+from clozeline.artifacts.manifest import Precision
+from clozeline.errors import ParamsError
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.limits import MAX_BODY_SECONDS
-from clozeline.serving.loading import open_source
-from clozeline.serving.service import Capacity, Service
-from clozeline.serving.sources import ModelSource
-from clozeline.serving.tracing import tracing
-from clozeline.serving.watching import AliasWatcher
-from clozeline.serving.wire import JsonHttpProtocol
-
-_LOG = logging.getLogger(__name__)
-_LAST_LOOK_SECONDS = 0.05
-_TELLING_SECONDS = 0.5
-"""For the word that nothing is waited for any more to reach its clients."""
-WRITING_SECONDS = 10.0
-"""After the last deadline, for a client to take its answer."""
+from clozeline.serving.edge.access import ApiKeys
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.models.sources import ModelSource
+from clozeline.serving.models.watching import AliasWatcher
+from clozeline.serving.observe.tracing import tracing
+from clozeline.serving.wire import ModelServer, configured
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +55,7 @@ def run(sources: Sequence[ModelSource], settings: Settings, announce: Announce) 
     # Tokens of a request are counted in one thread; by itself the tokenizer would take every core of the host.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     service = Service(settings.capacity, tracing(settings.traces))
-    config = configured(create_app(service, settings.keys))
+    app = create_app(service, settings.keys)
 
     def load() -> None:
         catalogue = Catalogue([open_source(source, settings.precision) for source in sources])
@@ -81,112 +63,7 @@ def run(sources: Sequence[ModelSource], settings: Settings, announce: Announce) 
         AliasWatcher(service, sources, settings.precision, settings.watch_seconds).start()
         announce(_url(listener), catalogue)
 
-    server = _ModelServer(config, service, load)
-    with _exit_when_told_to_stop(server):
-        server.run(sockets=[listener])
-    server.raise_failure()
-
-
-def configured(app: ASGIApp) -> uvicorn.Config:
-    """How uvicorn is to serve `app`."""
-    return uvicorn.Config(
-        app,
-        http=JsonHttpProtocol,
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        ws="none",
-    )
-
-
-class _ModelServer(uvicorn.Server):
-    """Loads the models after it has begun to listen, and says not ready as soon as it is told to stop."""
-
-    def __init__(self, config: uvicorn.Config, service: Service, load: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._service = service
-        self._load = load
-        self._loading: asyncio.Task[None] | None = None
-        self._worker_fault: str | None = None
-        self.is_hurried = False
-        """Told to stop a second time: what was accepted is not waited for."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._loading = asyncio.create_task(asyncio.to_thread(self._load))
-        self._loading.add_done_callback(self._stop_if_failed)
-
-    async def on_tick(self, counter: int) -> bool:
-        return await super().on_tick(counter) or self._fault() is not None
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Who has been let in by the system is let in here before the door is closed.
-        await asyncio.sleep(_LAST_LOOK_SECONDS)
-        ending = asyncio.create_task(self._end_what_does_not_end())
-        await super().shutdown(sockets)
-        ending.cancel()
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._service.drain()
-        if sig == signal.SIGINT and self.should_exit and not self.is_hurried:
-            self.is_hurried = True
-        else:
-            super().handle_exit(sig, frame)
-
-    def raise_failure(self) -> None:
-        """Raise what ended the loading of the models, or a worker, if anything did."""
-        if self._loading and self._loading.done() and not self._loading.cancelled():
-            self._loading.result()
-        if self._worker_fault:
-            raise TransientError(
-                "a thread that runs models is not well",
-                given=self._worker_fault,
-                expected="threads that answer",
-                do="start the server again; the traceback is above",
-            )
-
-    async def _end_what_does_not_end(self) -> None:
-        """Hang up where a body, or a client that takes its answer, does not come to an end; or where it is to be now.
-
-        Each request that was accepted has a deadline, and is answered by then: that is how long they are waited for. Of
-        those whose body is on its way the deadline comes with the body.
-        """
-        asking = self._service.asking
-        bodies_seconds = time.monotonic() + MAX_BODY_SECONDS
-        while not self.is_hurried and time.monotonic() < WRITING_SECONDS + max(
-            bodies_seconds, asking.last_deadline_seconds
-        ):
-            await asyncio.sleep(_LAST_LOOK_SECONDS)
-        if self.is_hurried:
-            asking.stop()
-            await asyncio.sleep(_TELLING_SECONDS)
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
-
-    def _fault(self) -> str | None:
-        """What is wrong with the workers; a server that cannot answer ends, so that it is started again."""
-        self._worker_fault = self._worker_fault or self._service.fault()
-        return self._worker_fault
-
-    def _stop_if_failed(self, loading: asyncio.Task[None]) -> None:
-        if not loading.cancelled() and loading.exception():
-            self.should_exit = True
-
-
-@contextmanager
-def _exit_when_told_to_stop(server: _ModelServer) -> Iterator[None]:
-    """To be stopped is no failure: uvicorn raises the signal again once it has shut down, and this is who hears it."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        sys.exit(128 + signal.SIGINT if server.is_hurried else 0)
-
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    ModelServer(configured(app), service, load).serve_until_told_to_stop(listener)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,6 +1,5 @@
 """Measures the encoder on the whole validation set, every token a target once."""
 
-import json
 import logging
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -11,6 +10,8 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from clozeline.artifacts.cloze_example import write_examples
+from clozeline.artifacts.encoder_metrics import EncoderMetrics
 from clozeline.encoder import language_model
 from clozeline.encoder.batches import Split
 from clozeline.encoder.detection import ReplacedTokenPair
@@ -23,11 +24,11 @@ from clozeline.evaluation.figures import MOST_BLOCKS, DocumentSums, Figures, exp
 from clozeline.evaluation.groupings import ByConfidence, ByDocument, ByFrequency, ByPlace, ByWordClass, Grouping
 from clozeline.params import EvaluateParams
 from clozeline.progress import ProgressBar
-from clozeline.storage.atomic import replacing_file, replacing_folder
-from clozeline.text.contamination import contamination, text_batches
+from clozeline.storage.atomic import replacing_folder
 from clozeline.tokens.frequencies import token_counts
 from clozeline.tokens.shards import TokenShards
 from clozeline.tokens.spelling import Spelling
+from clozeline.words.contamination import contamination, text_batches
 
 _LOG = logging.getLogger(__name__)
 _MOST_BYTES_COMPARED = 1 << 24
@@ -91,8 +92,7 @@ def run(
     }
     if isinstance(model, ReplacedTokenPair):
         report |= _detection(model, split, params, seed)
-    with replacing_file(metrics) as file:
-        file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    EncoderMetrics.model_validate(report).write(metrics)
 
 
 def _contamination(validation_text: Path, training_text: Path, text_bytes: int) -> dict[str, int | float]:
@@ -164,4 +164,4 @@ def _write_examples(
     with replacing_folder(out) as folder:
         (folder / "examples.txt").write_text(example_page.as_text(page), encoding="utf-8")
         (folder / "examples.html").write_text(example_page.as_html(page), encoding="utf-8")
-        (folder / "examples.json").write_text(example_page.as_json(page), encoding="utf-8")
+        write_examples(folder, page)

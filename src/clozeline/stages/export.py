@@ -8,9 +8,19 @@ from importlib.metadata import version
 from pathlib import Path
 
 from onnx import ModelProto
-from pydantic import BaseModel, ConfigDict
 
+from clozeline.artifacts.evidence import HalfPrecision
+from clozeline.artifacts.export_metrics import ExportMetrics
 from clozeline.artifacts.held_out import read_held_out
+from clozeline.artifacts.manifest import (
+    FILES,
+    HALF_GRAPH,
+    Manifest,
+    SpecialTokens,
+    TensorSpec,
+    record_of,
+    write_manifest,
+)
 from clozeline.errors import ArtifactError, GateError
 from clozeline.exporting.client_config import write_client_config
 from clozeline.exporting.forms import last_layer_of
@@ -25,18 +35,7 @@ from clozeline.exporting.scarcity import say_what_is_lacking, say_what_is_short
 from clozeline.exporting.to_onnx import export_onnx, head_products
 from clozeline.exporting.trained import TrainedModel, open_trained
 from clozeline.inference.errors import NotANumberError
-from clozeline.inference.evidence import HalfPrecision, Rung
 from clozeline.inference.latency import Latency, measure
-from clozeline.inference.manifest import (
-    FILES,
-    HALF_GRAPH,
-    LastLayer,
-    Manifest,
-    Precision,
-    SpecialTokens,
-    TensorSpec,
-    record_of,
-)
 from clozeline.inference.session import MASKS_ONLY
 from clozeline.params import ExportParams
 from clozeline.storage import atomic
@@ -62,45 +61,6 @@ _INPUTS = {
         ),
     )
 }
-
-
-class ExportMetrics(BaseModel):
-    """metrics/export/<model>.json: nothing that a clock or the name of the machine goes into."""
-
-    model_config = ConfigDict(frozen=True, ser_json_inf_nan="strings")
-
-    served: Precision
-    """INT8 if a scheme passed every check, else fp32."""
-    fp32_size_bytes: int
-    int8_size_bytes: int | None = None
-    parity_max_abs_difference: float
-    last_layer: LastLayer
-    """Where it is computed, in both graphs."""
-    num_agreement_texts: int
-    """Texts, pairs, questions, … that both graphs were asked."""
-    int8_agreement: float | None = None
-    """Share of masked tokens (encoder), texts (classifier), … that INT8 answers as fp32 does: `Rung.agreement`."""
-    num_agreement_items: int | None = None
-    fp32_top1: float | None = None
-    """Of an encoder: share of the masked tokens that it names; beside it the same of INT8."""
-    int8_top1: float | None = None
-    embedding_cosine_mean: float | None = None
-    embedding_cosine_min: float | None = None
-    quantized_matmuls: int | None = None
-    quantized_embeddings: int | None = None
-    quantized_activations: int | None = None
-    """Tensors that the quantized products read; how many of them have a fixed scale."""
-    static_activations: int | None = None
-    smoothed_activations: int | None = None
-    """Those of these that are smoothed first."""
-    float_matmuls: int | None = None
-    """Left in fp32: the small layers of the head, what the scheme leaves out, and products of two activations, but for
-    those of attention that is one operator.
-    """
-    ladder: tuple[Rung, ...]
-    """Every scheme that was tried, with its figures; those above are of the one that is served."""
-    half: HalfPrecision | None = None
-    """Of the graph in float16, if one was asked for."""
 
 
 def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path, metrics: Path) -> None:
@@ -144,7 +104,7 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
         climbed = ladder.climb(proof, calibration.texts)
         half = _half(graph, folder, proof) if params.half else None
         manifest = _manifest(folder, draft, climbed, half)
-        (folder / FILES.manifest).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+        write_manifest(folder, manifest)
         record = _record(folder, proof.num_texts, difference, climbed, manifest)
         if climbed.served is None:
             _LOG.warning("%s: no INT8 scheme of `export.ladder` passed `export.gates`: fp32 is served", out)
@@ -152,8 +112,7 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
         elif not climbed.served.quantized.num_matmuls:
             _LOG.warning("%s: what is served has no product in INT8: %s", out, climbed.served.rung.scheme.kind)
         _LOG.info("%s answers %s", out, _latency(folder, model))
-    with atomic.replacing_file(metrics) as file:
-        file.write_text(record.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")
+    record.write(metrics)
 
 
 def _latency(folder: Path, model: Path) -> Latency:
@@ -215,6 +174,7 @@ def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, l
         ),
         served="fp32",
         quantization=None,
+        ladder=(),
         opset=params.opset,
         versions={package: version(package) for package in _MADE_WITH},
         lock_sha256=record_of(lock).sha256,

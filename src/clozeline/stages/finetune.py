@@ -1,28 +1,28 @@
 """Fine-tunes the encoder for one labelled task, with an honest test set and a baseline beside it."""
 
-import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from clozeline.artifacts.unbeaten import unbeaten
+from clozeline.artifacts.answer_tables import CLASS, AnswerRow
+from clozeline.artifacts.curves import CurvePoint
+from clozeline.artifacts.shown_item import write_shown_items
+from clozeline.artifacts.task_metrics import Headline, TaskMetrics
 from clozeline.params import FinetuneParams
 from clozeline.progress import ProgressBar
-from clozeline.storage.atomic import replacing_file, replacing_folder
-from clozeline.storage.csv_files import write_csv
+from clozeline.storage.atomic import replacing_folder
+from clozeline.storage.csv_files import write_csv, write_records
 from clozeline.tasks.best_look import BestLook, Look, are_alike, best_of
-from clozeline.tasks.seeds import Finished, OverSeeds, is_better, train_each
+from clozeline.tasks.seeds import Finished, is_better, over_seeds, train_each
 from clozeline.tasks.sources import hub_commit
-from clozeline.tasks.task import Headline, TaskInputs, TaskReport
+from clozeline.tasks.task import TaskInputs, TaskReport
 from clozeline.tasks.training import use_threads
-from clozeline.text.contamination import contamination, in_batches, text_batches
 from clozeline.tracking import RunLogger, run_logger
 from clozeline.training.callbacks import Callback
-from clozeline.training.state import CurvePoint
+from clozeline.words.contamination import contamination, in_batches, text_batches
 
 _LOG = logging.getLogger(__name__)
 _NO_COLUMNS = ("f1",)
@@ -72,13 +72,10 @@ def run(
     with replacing_folder(out) as folder:
         kept.task.save(folder)
     _write_tables(kept.report, confusion, classes)
-    with replacing_file(metrics) as file:
-        told = _figures(kept, values) | _contamination(kept.report, pretraining_text, task)
-        told |= {} if commit is None else {"hub_commit": commit}
-        file.write_text(json.dumps(told, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+    seen = _contamination(kept.report, pretraining_text, task)
+    _metrics(kept, values, {**seen, "hub_commit": commit}).write(metrics)
     with replacing_folder(examples) as folder:
-        items = json.dumps([asdict(item) for item in kept.report.examples], indent=2, ensure_ascii=False)
-        (folder / "examples.json").write_text(items + "\n", encoding="utf-8")
+        write_shown_items(folder, kept.report.examples)
     for of_seed in checkpoints:
         of_seed.remove()
     _tell_how_good(task, kept.report)
@@ -88,7 +85,7 @@ def _tell_how_good(task: str, report: TaskReport) -> None:
     """The stage's last words: the headline beside its baselines, and what is wrong with it."""
     top = report.headline
     _LOG.info("%s: on the test part %s", task, _in_words(top))
-    if behind := unbeaten(top):
+    if behind := top.unbeaten:
         named = ", ".join(f"{name} ({value:.3f})" for name, value in behind)
         _LOG.warning("%s: %s %.3f is no better than %s", task, top.metric, top.value, named)
     if report.only_answer is not None:
@@ -136,22 +133,24 @@ def _tell_what_is_kept(name: str, looks: Sequence[Look]) -> None:
         _LOG.info("%s: kept is epoch %g, validation score %.4f", name, kept.epoch, kept.validation_score)
 
 
-def _figures(kept: Finished, values: Sequence[float]) -> dict[str, object]:
-    epoch, score = kept.best.epoch, kept.best.validation_score
-    chosen = {
+def _metrics(kept: Finished, values: Sequence[float], beside: Mapping[str, object]) -> TaskMetrics:
+    epoch, score, report = kept.best.epoch, kept.best.validation_score, kept.report
+    known = {
+        "headline": report.headline,
         "best_epoch": int(epoch) if epoch.is_integer() else epoch,
-        # JSON has no word for what is not a number, such as the correlation of cosines that are all the same.
         "validation_score": score if math.isfinite(score) else None,
+        "over_seeds": over_seeds(kept.seed, values) if len(values) > 1 else None,
+        "only_answer": report.only_answer,
+        "first_places": dict(report.first_places) or None,
     }
-    spread = {} if len(values) == 1 else {"over_seeds": asdict(OverSeeds.of(kept.seed, values))}
-    return {**chosen, **spread, **kept.report.metrics}
+    return TaskMetrics.model_validate({**known, **report.figures, **beside})
 
 
 def _write_tables(report: TaskReport, confusion: Path, classes: Path) -> None:
-    write_csv(confusion, ("actual", "predicted"), report.confusion)
+    write_records(confusion, AnswerRow, (AnswerRow(*answer) for answer in report.confusion))
     columns = tuple(next(iter(report.per_class.values()), _NO_COLUMNS))
     rows = ((label, *(repr(of_class[name]) for name in columns)) for label, of_class in report.per_class.items())
-    write_csv(classes, ("class", *columns), rows)
+    write_csv(classes, (CLASS, *columns), rows)
 
 
 class _Watch(Callback):

@@ -3,19 +3,19 @@
 import json
 import logging
 from contextlib import closing
-from dataclasses import astuple, fields
 from pathlib import Path
 
+from clozeline.artifacts.curves import CurvePoint, Look, SpeedPoint
 from clozeline.params import PretrainParams
 from clozeline.planning.warning import warn_of_memory
+from clozeline.pretraining import job as pretraining
+from clozeline.pretraining.advisers import Advancing, advisers
+from clozeline.pretraining.job import Pretraining
 from clozeline.progress import ProgressBar
 from clozeline.storage.atomic import replacing_file
-from clozeline.storage.csv_files import write_csv
+from clozeline.storage.csv_files import write_records
 from clozeline.tracking import RunLogger, run_logger
-from clozeline.training import pretraining
-from clozeline.training.advisers import Advancing, advisers
-from clozeline.training.pretraining import Pretraining
-from clozeline.training.state import CurvePoint, Look, State
+from clozeline.training.state import State
 
 _LOG = logging.getLogger(__name__)
 
@@ -57,9 +57,9 @@ def run(
         watch = _Watch(bar, log)
         state = job.run([watch, *advisers(params, job, tokenizer)])
     job.trained(tokenizer, state).save(out)
-    write_csv(curve, [field.name for field in fields(CurvePoint)], (astuple(point) for point in state.curve))
-    write_csv(looks, [field.name for field in fields(Look)], (astuple(look) for look in state.looks))
-    write_csv(timing, ["step", "tokens_per_second"], watch.speeds)
+    write_records(curve, CurvePoint, state.curve)
+    write_records(looks, Look, state.looks)
+    write_records(timing, SpeedPoint, (SpeedPoint(*speed) for speed in watch.speeds))
     with replacing_file(metrics) as file:
         file.write_text(json.dumps(_figures(job, state), indent=2) + "\n", encoding="utf-8")
     job.loop.checkpoints.remove()

@@ -10,11 +10,11 @@ from clozeline.machine.arrow_memory import system_allocator
 from clozeline.machine.heap import give_back_freed, share_one_heap
 from clozeline.params import TokenizeParams
 from clozeline.storage.atomic import replacing_file, replacing_folder
-from clozeline.tokens import vocabularies
-from clozeline.tokens.packing import PackingCount, check_readable, pack, text_batches
-from clozeline.tokens.shard_writer import ShardWriter
-from clozeline.tokens.shards import TokensInfo, dtype_for
-from clozeline.tokens.tokenizer import OpenTokenizer, save, save_existing
+from clozeline.tokenizer.folder import OpenTokenizer, save, save_existing
+from clozeline.tokenizing import vocabularies
+from clozeline.tokenizing.packing import PackingCount, check_readable, pack, text_batches
+from clozeline.tokenizing.shard_writer import ShardWriter
+from clozeline.tokens.info import TokensInfo, dtype_for
 
 _LOG = logging.getLogger(__name__)
 _SPLITS = ("train", "validation")

@@ -2,9 +2,16 @@
 
 import csv
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple, fields
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from clozeline.storage.atomic import replacing_file
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+RowRecord = TypeVar("RowRecord", bound="DataclassInstance")
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -13,3 +20,8 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
         writer.writerows(rows)
+
+
+def write_records(path: Path, kind: type[RowRecord], rows: Iterable[RowRecord]) -> None:
+    """As `write_csv`: a column for each field of `kind`."""
+    write_csv(path, [field.name for field in fields(kind)], (astuple(row) for row in rows))

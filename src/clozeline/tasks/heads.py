@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from transformers import AutoTokenizer
-
 from clozeline.encoder.checkpoints import Checkpoint, opened
 from clozeline.encoder.families import HeadKind
 from clozeline.encoder.model import Model
 from clozeline.encoder.stock import StockModel
 from clozeline.encoder.stock_classes import longest_row_of
 from clozeline.errors import ArtifactError, ParamsError
+from clozeline.tokenizer.folder import write
+from clozeline.tokenizer.published.opening import open_published
 
 _LOG = logging.getLogger(__name__)
 TaskModel: TypeAlias = Model | StockModel
@@ -30,7 +30,7 @@ def build(encoder: Path, kind: HeadKind, seed: int, changes: Mapping[str, object
             apart from labels, which every configuration has.
 
     Raises:
-        ArtifactError: the folder holds no model, or its family has no such head.
+        ArtifactError: the folder holds no model, its family has no such head, or it asks for code of its own.
     """
     if not (encoder / "config.json").is_file():
         raise ArtifactError(
@@ -94,9 +94,9 @@ def save(model: TaskModel, encoder: Path, max_length: int, out: Path, *, with_ty
     `with_types` that it is to tell the texts of a pair apart, if the model has learned from that.
     """
     model.save(out)
-    tokenizer = AutoTokenizer.from_pretrained(encoder, local_files_only=True)
+    tokenizer = open_published(str(encoder))
     tokenizer.model_max_length = max_length
     if with_types:
         tokenizer.model_input_names = ["input_ids", "token_type_ids", "attention_mask"]
         tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names
-    tokenizer.save_pretrained(out)
+    write(tokenizer, out)

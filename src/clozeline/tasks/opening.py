@@ -16,7 +16,7 @@ from clozeline.tasks import heads
 from clozeline.tasks.encoded import EncodedBatch
 from clozeline.tasks.rows import Ids, TextRows, sorted_batches
 from clozeline.tasks.task import TaskInputs
-from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.tokenizer.folder import OpenTokenizer
 from clozeline.training.out_of_memory import noting_shortage
 
 _LOG = logging.getLogger(__name__)

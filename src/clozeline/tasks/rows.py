@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from clozeline.tasks.encoded import EncodedBatch
-from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.tokenizer.folder import OpenTokenizer
 from clozeline.training.state import Batch
 
 Ids = npt.NDArray[np.int64]

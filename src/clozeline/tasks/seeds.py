@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from clozeline.artifacts.task_metrics import OverSeeds
 from clozeline.tasks import lora
 from clozeline.tasks.best_look import BestLook, Look, best_of
 from clozeline.tasks.kinds import KINDS
@@ -29,22 +30,16 @@ class Finished:
     checkpoints: Checkpoints
 
 
-@dataclass(frozen=True)
-class OverSeeds:
+def over_seeds(best_seed: int, values: Sequence[float]) -> OverSeeds:
     """The headline figure on the test part, over all seeds: its spread is chance, and no property of the model."""
-
-    num_seeds: int
-    best_seed: int
-    mean: float
-    deviation: float
-    """Of the sample: its sum of squares is divided by one less than there are seeds."""
-    lowest: float
-    highest: float
-
-    @classmethod
-    def of(cls, best_seed: int, values: Sequence[float]) -> "OverSeeds":
-        spread = statistics.stdev(values)
-        return cls(len(values), best_seed, statistics.fmean(values), spread, min(values), max(values))
+    return OverSeeds(
+        num_seeds=len(values),
+        best_seed=best_seed,
+        mean=statistics.fmean(values),
+        deviation=statistics.stdev(values),
+        lowest=min(values),
+        highest=max(values),
+    )
 
 
 def train_each(inputs: TaskInputs, work: Path, run: Watched) -> Iterator[Finished]:

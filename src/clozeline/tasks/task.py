@@ -1,12 +1,14 @@
 """What every kind of task is to the training and to the stage: the table of kinds is in kinds.py."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from torch import Tensor
 
+from clozeline.artifacts.shown_item import ShownItem
+from clozeline.artifacts.task_metrics import Headline
 from clozeline.params import FinetuneParams
 from clozeline.tasks.heads import TaskModel
 from clozeline.tasks.rows import TextRows
@@ -26,27 +28,6 @@ class TaskInputs:
 
 
 @dataclass(frozen=True)
-class Headline:
-    """The one figure by which a task is compared: with what is simple, and with the version before. Higher is better,
-    and 1 is perfect.
-    """
-
-    metric: str
-    value: float
-    low: float
-    high: float
-    """Ends of a 95 % interval, on other items like those of the test part."""
-    baseline: str
-    """The simple method of this kind of task, named as people know it."""
-    baseline_value: float
-    trivial: str
-    """What needs no method at all."""
-    trivial_value: float
-    method: str = "fine-tuned encoder"
-    """What `value` is of."""
-
-
-@dataclass(frozen=True)
 class TaskReport:
     """What the stage writes of a finished task."""
 
@@ -59,7 +40,7 @@ class TaskReport:
     """Figures of each class (entity type, group of items), the same ones of all, `f1` among them. Beside the metrics,
     which stay a table that a person can read.
     """
-    examples: Sequence["ShownItem"] = ()
+    examples: Sequence[ShownItem] = ()
     test_texts: Sequence[str] = ()
     """Of each test item the text that is its own: what is looked for in the text of the pre-training,"""
     train_texts: Sequence[str] = ()
@@ -69,28 +50,10 @@ class TaskReport:
     only_answer: str | None = None
     """What the model says to every test item, where it says the same to all and that is not right of all."""
 
-    @property
-    def metrics(self) -> dict[str, object]:
-        """metrics/finetune/<task>.json, as far as the task says it."""
-        places = {"first_places": dict(self.first_places)} if self.first_places else {}
-        only = {} if self.only_answer is None else {"only_answer": self.only_answer}
-        return {"headline": asdict(self.headline), **self.figures, **places, **only}
-
 
 def only_answer(said: Sequence[str], right: Sequence[str]) -> str | None:
     """What is said to every item, if it is the same and there is more than one right answer; of both, by item."""
     return said[0] if len(set(said)) == 1 and len(set(right)) > 1 else None
-
-
-@dataclass(frozen=True)
-class ShownItem:
-    """A test item as a person reads it."""
-
-    given: Mapping[str, str]
-    """What the model was given, by name: `text`, or `question` and `context`, …"""
-    actual: str
-    predicted: str
-    is_right: bool
 
 
 def shown(items: Sequence[ShownItem], num_examples: int) -> list[ShownItem]:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from clozeline.text.shingles import Banding, ShingleSets, shingle_sets
 from clozeline.text.spool import read_bucket, write_bucket
+from clozeline.words.shingles import Banding, ShingleSets, shingle_sets
 
 _SKETCH_BYTES = 400_000
 

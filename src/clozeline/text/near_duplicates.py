@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.storage.arrays import chunks, mapped
-from clozeline.storage.runs import span_positions
 from clozeline.text.candidates import candidates, unpacked
 from clozeline.text.sketches import Sketches
 from clozeline.text.workers import Workers
+from clozeline.words.numbers.runs import span_positions
 
 _CHUNK_SHINGLES = 150_000
 _CHUNK_PAIRS = 20_000

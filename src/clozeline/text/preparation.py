@@ -7,10 +7,10 @@ from operator import itemgetter
 
 import pyarrow as pa
 
+from clozeline.records.identity import KEY_BYTES, content_key
 from clozeline.text.buckets import bucket_starts
 from clozeline.text.cleaning import clean, split_long
 from clozeline.text.documents import Document, DropReason, RawUnit
-from clozeline.text.identity import KEY_BYTES, content_key
 
 _BATCH_BYTES = 1_000_000
 _MAX_BATCH_UNITS = 2_000

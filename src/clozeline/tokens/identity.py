@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.errors import ParamsError
-from clozeline.words.mixing import mixed
+from clozeline.words.numbers.mixing import mixed
 
 Ids = NDArray[np.int64]
 Hashes = NDArray[np.uint64]

@@ -18,7 +18,7 @@ from clozeline.params import MaskingParams
 from clozeline.tokens.identity import Flags, Ids, Stream, first_uniform, second_uniform, token_hashes
 from clozeline.tokens.spelling import Spelling
 from clozeline.tokens.units import UNITS, Tokens, Unit
-from clozeline.words.mixing import mixed
+from clozeline.words.numbers.mixing import mixed
 
 __all__ = ["Ids", "Masked", "Masker", "Vocabulary", "evaluation_folds"]
 

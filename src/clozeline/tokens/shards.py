@@ -9,139 +9,19 @@ them where its rows begin and end. What a shard holds is a function of the docum
 import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clozeline.errors import ArtifactError
 from clozeline.storage.arrays import DiskArrays
-from clozeline.storage.runs import IndexArray, span_positions
+from clozeline.tokens.info import REBUILD, ShardInfo, ShardPaths, TokensInfo
+from clozeline.words.numbers.runs import IndexArray, span_positions
 
-INFO_NAME = "tokens.json"
-_TOKENIZER_FILE = "tokenizer.json"
 TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
-_REBUILD = "rebuild it: `dvc repro --force tokenize`"
-
-
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class SpecialIds(_Record):
-    """Ids that never stand for text; `cls` and `sep` open and close a row in whatever name the tokenizer has them."""
-
-    pad: int
-    cls: int
-    sep: int
-    mask: int
-    unk: int | None
-    every: tuple[int, ...]
-    """All special ids in rising order: never a target, never drawn as a random word."""
-
-
-class ShardInfo(_Record):
-    """One shard: what it holds and the sha256 of each of its files."""
-
-    num_documents: int
-    num_tokens: int
-    text_bytes: int
-    tokens_sha256: str
-    offsets_sha256: str
-    bytes_sha256: str
-
-
-class SplitInfo(_Record):
-    num_documents: int
-    num_tokens: int
-    text_bytes: int
-    shards: tuple[ShardInfo, ...]
-
-
-class TokensInfo(_Record):
-    """What tokens.json says; written last, so a folder that has it is whole."""
-
-    format_version: Literal[1]
-    vocab_size: int
-    """The largest id + 1: what an embedding table must hold."""
-    dtype: Literal["uint16", "uint32"]
-    tokenizer_sha256: str
-    special_ids: SpecialIds
-    splits: dict[str, SplitInfo]
-
-    @classmethod
-    def of(
-        cls, *, vocab_size: int, tokenizer_sha256: str, special_ids: SpecialIds, splits: dict[str, SplitInfo]
-    ) -> Self:
-        """Of shards as this version writes them."""
-        return cls(
-            format_version=1,
-            vocab_size=vocab_size,
-            dtype=dtype_for(vocab_size),
-            tokenizer_sha256=tokenizer_sha256,
-            special_ids=special_ids,
-            splits=splits,
-        )
-
-    @classmethod
-    def read(cls, folder: Path) -> Self:
-        """Read `folder`'s tokens.json.
-
-        Raises:
-            ArtifactError: it is missing or damaged.
-        """
-        path = folder / INFO_NAME
-        try:
-            return cls.model_validate_json(path.read_bytes())
-        except FileNotFoundError as error:
-            raise ArtifactError(
-                f"{folder} holds no token shards", given=f"no file {path}", expected=INFO_NAME, do=_REBUILD
-            ) from error
-        except ValidationError as error:
-            raise ArtifactError(
-                f"{path} is damaged", given=str(error.errors()[0]["msg"]), expected="a whole tokens.json", do=_REBUILD
-            ) from error
-
-    def check_tokenizer(self, folder: Path, tokenizer: Path) -> None:
-        """Compare the tokenizer of these tokens, in `folder`, with the one in the folder `tokenizer`.
-
-        Raises:
-            ArtifactError: it is another one, or missing.
-        """
-        path = tokenizer / _TOKENIZER_FILE
-        sha256 = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
-        if sha256 != self.tokenizer_sha256:
-            raise ArtifactError(
-                f"the tokens in {folder} were not made with the tokenizer in {tokenizer}",
-                given=f"no file {path}" if sha256 is None else f"{path} of sha256 {sha256[:12]}…",
-                expected=f"the one of sha256 {self.tokenizer_sha256[:12]}…, as {folder / INFO_NAME} says",
-                do="make both together: `dvc repro tokenize`",
-            )
-
-    def write(self, folder: Path) -> None:
-        (folder / INFO_NAME).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
-
-
-@dataclass(frozen=True)
-class ShardPaths:
-    """The files of one shard."""
-
-    tokens: Path
-    offsets: Path
-    document_bytes: Path
-
-    @classmethod
-    def of(cls, folder: Path, split: str, ordinal: int) -> Self:
-        stem = f"{split}-{ordinal:05d}"
-        return cls(folder / f"{stem}.bin", folder / f"{stem}.offsets.npy", folder / f"{stem}.bytes.npy")
-
-
-def dtype_for(vocab_size: int) -> Literal["uint16", "uint32"]:
-    return "uint16" if vocab_size <= 2**16 else "uint32"
 
 
 class TokenShards:
@@ -179,7 +59,7 @@ class TokenShards:
                 f"{folder} has no split `{split}`",
                 given=split,
                 expected=f"one of: {', '.join(info.splits)}",
-                do=_REBUILD,
+                do=REBUILD,
             )
         return cls(folder, split, info)
 
@@ -248,7 +128,7 @@ def _map_tokens(path: Path, num_tokens: int, dtype: np.dtype[Any]) -> TokenArray
             f"{path} is {'missing' if given is None else 'truncated or overwritten'}",
             given="no such file" if given is None else f"{given:,} bytes",
             expected=f"{expected:,} bytes: {num_tokens:,} tokens of {dtype.itemsize} bytes",
-            do=_REBUILD,
+            do=REBUILD,
         )
     if num_tokens == 0:
         return np.zeros(0, dtype)
@@ -260,14 +140,14 @@ def _read_array(path: Path, length: int, dtype: np.dtype[Any]) -> npt.NDArray[An
         array: npt.NDArray[Any] = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise ArtifactError(
-            f"{path} is missing or damaged", given=str(error), expected=f"{length:,} numbers", do=_REBUILD
+            f"{path} is missing or damaged", given=str(error), expected=f"{length:,} numbers", do=REBUILD
         ) from error
     if array.shape != (length,) or array.dtype != dtype:
         raise ArtifactError(
             f"{path} does not fit its shard",
             given=f"{array.dtype} {array.shape}",
             expected=f"{dtype} ({length},)",
-            do=_REBUILD,
+            do=REBUILD,
         )
     return array
 
@@ -279,7 +159,7 @@ def _read_offsets(path: Path, shard: ShardInfo) -> npt.NDArray[np.uint64]:
             f"{path} does not fit its shard",
             given=f"offsets from {offsets[0]} to {offsets[-1]}",
             expected=f"rising from 0 to {shard.num_tokens}",
-            do=_REBUILD,
+            do=REBUILD,
         )
     return offsets
 
@@ -288,4 +168,4 @@ def _expect_sha256(path: Path, expected: str) -> None:
     with path.open("rb") as file:
         given = hashlib.file_digest(file, "sha256").hexdigest()
     if given != expected:
-        raise ArtifactError(f"{path} was changed after it was written", given=given, expected=expected, do=_REBUILD)
+        raise ArtifactError(f"{path} was changed after it was written", given=given, expected=expected, do=REBUILD)

@@ -39,7 +39,8 @@ def run_logger() -> RunLogger:
         return NullRunLogger()
     try:
         from clozeline.tracking.sender import MlflowRunLogger
-    except ImportError as error:
-        _LOG.warning("MLflow cannot be imported (%s): this run's curves are not tracked", error)
+
+        return MlflowRunLogger(tracking_uri, run_id)
+    except Exception as error:  # noqa: BLE001  # no fault of MLflow's is worth a training
+        _LOG.warning("MLflow cannot be used (%s): this run's curves are not tracked", error)
         return NullRunLogger()
-    return MlflowRunLogger(tracking_uri, run_id)

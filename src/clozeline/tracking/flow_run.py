@@ -1,29 +1,26 @@
 """One flow run in MLflow: a parent, and below it a run for each stage that executed."""
 
 import json
-import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, Self, TypeVar
+from typing import Final, Literal, Self
 
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag, ViewType
 from mlflow.tracking import MlflowClient
-from mlflow.utils.mlflow_tags import MLFLOW_PARENT_RUN_ID
 
-from clozeline.lineage.lock import LockedStage, numbers_of
+from clozeline.artifacts.lock import LockedStage, numbers_of
 from clozeline.tracking.database import experiment_id, prepare
-from clozeline.tracking.sender import SERVER_FAULTS
+from clozeline.tracking.forgiving import forgiving
+from clozeline.tracking.mlflow_adapter import PARENT_RUN
 
-_LOG = logging.getLogger(__name__)
 WORKSPACE: Final = "clozeline.workspace"
 """The tag that tells runs of this folder on this machine from others in the same database."""
 _DIGEST_CHARACTERS: Final = 36  # MLflow's limit; `<md5>.dir` has just as many
 _PARAMS_PER_CALL: Final = 100  # MLflow refuses a batch of more
 _NOT_IN_A_NAME: Final = re.compile(r"[^\w.:/ -]")
 Status = Literal["FINISHED", "FAILED", "KILLED"]
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class StageRecord:
 
 
 class FlowRun:
-    """The parent run. After it was opened, a server that does not answer is said and forgiven: work goes on."""
+    """The parent run. After it was opened, whatever MLflow cannot do is said and forgiven: work goes on."""
 
     def __init__(self, client: MlflowClient, experiment: str, run_id: str) -> None:
         self._client = client
@@ -63,7 +60,7 @@ class FlowRun:
 
         A run that was cut off with the same fingerprint goes on under the new parent: its curves are this stage's.
         """
-        names = {MLFLOW_PARENT_RUN_ID: self.run_id, "dvc.stage": stage, "dvc.fingerprint": fingerprint, **tags}
+        names = {PARENT_RUN: self.run_id, "dvc.stage": stage, "dvc.fingerprint": fingerprint, **tags}
 
         def start() -> str:
             cut_off = self._client.search_runs(
@@ -80,20 +77,21 @@ class FlowRun:
             self._client.log_batch(run_id, tags=[RunTag(key, value) for key, value in names.items()])
             return run_id
 
-        return _forgiving(start)
+        return forgiving(start)
 
     def end_stage(self, run_id: str, record: StageRecord) -> None:
         """Tell all about a stage that executed."""
-        _forgiving(lambda: self._tell(run_id, record))
+        forgiving(lambda: self._tell(run_id, record))
+        forgiving(lambda: self._client.set_terminated(run_id, status="FINISHED"))
 
     def drop_stage(self, run_id: str) -> None:
         """Remove the run of a stage that turned out to have nothing to do."""
-        _forgiving(lambda: self._client.delete_run(run_id))
+        forgiving(lambda: self._client.delete_run(run_id))
 
     def fail_stage(self, run_id: str, status: Status, message: str) -> None:
         """Close the run of a stage that did not succeed."""
-        _forgiving(lambda: self._client.set_tag(run_id, "error", message))
-        _forgiving(lambda: self._client.set_terminated(run_id, status=status))
+        forgiving(lambda: self._client.set_tag(run_id, "error", message))
+        forgiving(lambda: self._client.set_terminated(run_id, status=status))
 
     def end(
         self, status: Status, *, tags: Mapping[str, str], metrics: Mapping[str, Path], files: Sequence[Path]
@@ -116,8 +114,8 @@ class FlowRun:
             for file in files:
                 self._client.log_artifact(self.run_id, str(file))
 
-        _forgiving(tell)
-        _forgiving(lambda: self._client.set_terminated(self.run_id, status=status))
+        forgiving(tell)
+        forgiving(lambda: self._client.set_terminated(self.run_id, status=status))
 
     def _tell(self, run_id: str, record: StageRecord) -> None:
         _add_params(self._client, run_id, record.locked.flat_params())
@@ -136,7 +134,6 @@ class FlowRun:
                 self._client.log_artifacts(run_id, str(path), path.name)
             elif path.is_file():
                 self._client.log_artifact(run_id, str(path))
-        self._client.set_terminated(run_id, status="FINISHED")
 
 
 def _close_killed(client: MlflowClient, experiment: str, workspace: str) -> None:
@@ -173,11 +170,3 @@ def _datasets(locked: LockedStage) -> list[DatasetInput]:
 
 def _allowed_name(name: str) -> str:
     return _NOT_IN_A_NAME.sub("_", name)
-
-
-def _forgiving(call: Callable[[], Result]) -> Result | None:
-    try:
-        return call()
-    except SERVER_FAULTS as error:
-        _LOG.warning("MLflow did not take what was to be tracked: %s", " ".join(str(error).split())[:300])
-        return None

@@ -4,28 +4,33 @@ MLflow's thread for them gives up at the first call that a server does not answe
 which wait until it does.
 """
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
-from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
-from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
-from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
+from clozeline.tracking.mlflow_adapter import MONITORS
 
+_LOG = logging.getLogger(__name__)
 _EVERY_SECONDS: Final = 10.0
 PREFIX: Final = "system/"
-_KINDS: Final[tuple[Any, ...]] = (CPUMonitor, DiskMonitor, NetworkMonitor)
-_GPU: Final[Any] = GPUMonitor
 
 
 class MachineMetrics:
-    """CPU, memory, disk, network, and GPUs where NVIDIA's management library sees any."""
+    """CPU, memory, disk, network, and GPUs where NVIDIA's management library sees any.
 
-    def __init__(self, every_seconds: float = _EVERY_SECONDS) -> None:
+    What cannot be seen here, such as the network of some containers, is left out.
+    """
+
+    def __init__(self, every_seconds: float = _EVERY_SECONDS, monitors: Sequence[Any] = MONITORS) -> None:
         self._every_seconds = every_seconds
         self._next = time.monotonic()
-        self._monitors = [kind() for kind in _KINDS] + _gpu_monitors()
+        self._monitors = []
+        for kind in monitors:
+            try:
+                self._monitors.append(kind())
+            except Exception as error:  # noqa: BLE001  # a driver's library may raise anything
+                _LOG.debug("%s sees nothing here: %s", kind, error)
 
     def due(self) -> tuple[Mapping[str, float], int] | None:
         """Values and their step, every so many seconds; None in between.
@@ -36,15 +41,12 @@ class MachineMetrics:
             return None
         self._next = time.monotonic() + self._every_seconds
         values: dict[str, float] = {}
-        for monitor in self._monitors:
-            monitor.collect_metrics()
-            values |= {PREFIX + key: float(value) for key, value in monitor.aggregate_metrics().items()}
-            monitor.clear_metrics()
+        for monitor in self._monitors.copy():
+            try:
+                monitor.collect_metrics()
+                values |= {PREFIX + key: float(value) for key, value in monitor.aggregate_metrics().items()}
+                monitor.clear_metrics()
+            except Exception as error:  # noqa: BLE001  # as above
+                _LOG.debug("%s sees nothing any more: %s", monitor, error)
+                self._monitors.remove(monitor)
         return values, int(time.time() / self._every_seconds)
-
-
-def _gpu_monitors() -> list[Any]:
-    try:
-        return [_GPU()]
-    except (ImportError, RuntimeError):  # the library is not installed, or sees no GPU
-        return []

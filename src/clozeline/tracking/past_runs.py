@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from mlflow.entities import Run, ViewType
-from mlflow.exceptions import MlflowException
 
-from clozeline.errors import TransientError
-from clozeline.lineage.lock import Lock
-from clozeline.tracking.addresses import EXPERIMENT
-from clozeline.tracking.database import prepare
-from clozeline.tracking.sender import SERVER_FAULTS
+from clozeline.artifacts.lock import Lock
+from clozeline.tracking.addresses import present
+from clozeline.tracking.database import answering, experiments, prepare
+from clozeline.tracking.forgiving import forgiving
 
 _MOST: Final = 1000  # MLflow's page
 
@@ -50,25 +48,18 @@ def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:
     """
     lock = Lock.read(lock_file)
     md5 = hashlib.md5(lock_file.read_bytes(), usedforsecurity=False).hexdigest()
-    try:
+    with answering(tracking_uri):
         client = prepare(tracking_uri)
-        known = client.get_experiment_by_name(EXPERIMENT)
-        if known is None:
+        known = [experiment.experiment_id for experiment in experiments(client)]
+        if not known:
             return PastRuns()
 
         def search(filter_string: str, most: int) -> list[Run]:
             order = ["attributes.start_time DESC"]
-            return list(client.search_runs([known.experiment_id], filter_string, ViewType.ACTIVE_ONLY, most, order))
+            return list(client.search_runs(known, filter_string, ViewType.ACTIVE_ONLY, most, order))
 
         flow_runs = search(f"tags.`dvc.lock_md5` = '{md5}'", 1)
         executed = search("tags.`dvc.outcome` = 'executed'", _MOST)
-    except MlflowException as error:
-        raise TransientError(
-            "MLflow does not answer",
-            given=tracking_uri,
-            expected="an MLflow server or database",
-            do="start it, or unset MLFLOW_TRACKING_URI to use the project's own database",
-        ) from error
     by_hash = {run.data.tags.get("dvc.stage_sha256"): run for run in reversed(executed)}
     tags = flow_runs[0].data.tags if flow_runs else {}
     return PastRuns(
@@ -82,12 +73,17 @@ def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:
 
 
 def attach(tracking_uri: str, run_id: str, file: Path) -> bool:
-    """Store `file` with a run that has ended; False if MLflow did not take it."""
-    try:
-        prepare(tracking_uri).log_artifact(run_id, str(file))
-    except SERVER_FAULTS:
-        return False
-    return True
+    """Store `file` with a run that has ended; False if MLflow did not take it, or keeps it where the project was."""
+
+    def store() -> bool:
+        client = prepare(tracking_uri)
+        address = client.get_run(run_id).info.artifact_uri
+        if present(address, tracking_uri) != address:
+            return False
+        client.log_artifact(run_id, str(file))
+        return True
+
+    return forgiving(store) or False
 
 
 def _stage_run(run: Run) -> StageRun:

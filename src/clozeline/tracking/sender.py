@@ -10,12 +10,10 @@ from typing import Final
 from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
-from sqlalchemy.exc import SQLAlchemyError
 
 from clozeline.tracking.machine import PREFIX, MachineMetrics
 
 _LOG = logging.getLogger(__name__)
-SERVER_FAULTS: Final = (MlflowException, OSError, SQLAlchemyError)
 _NEVER_TAKEN: Final = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "PERMISSION_DENIED"}
 _POINTS_PER_CALL: Final = 1000  # MLflow refuses a batch of more
 _POINTS_KEPT: Final = 100_000  # while the server is away; more are counted as lost
@@ -46,10 +44,11 @@ class MlflowRunLogger:
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         now_ms = int(time.time() * 1000)
         for key, value in values.items():
-            if len(self._points) < _POINTS_KEPT:
-                self._points.append(Metric(key, float(value), now_ms, step))
-            else:
+            number = _number(value)
+            if number is None or len(self._points) >= _POINTS_KEPT:
                 self._num_lost += 1
+            else:
+                self._points.append(Metric(key, number, now_ms, step))
 
     def close(self) -> None:
         self._closing.set()
@@ -87,7 +86,7 @@ class MlflowRunLogger:
         """Whether they need not be sent again."""
         try:
             self._send_points(points)
-        except SERVER_FAULTS as error:
+        except Exception as error:  # noqa: BLE001  # an error that ends this thread would end all curves
             if not _is_final(error):
                 return False
             self._num_lost += _num_told(points)
@@ -101,6 +100,13 @@ class MlflowRunLogger:
         new = [point for point in points if point.step > self._last_steps[point.key]]
         if new:
             self._client.log_batch(self._run_id, metrics=new)
+
+
+def _number(value: object) -> float | None:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _num_told(points: Iterable[Metric]) -> int:

@@ -4,7 +4,8 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from clozeline.training.state import CurvePoint, Look, State
+from clozeline.artifacts.curves import CurvePoint, Look
+from clozeline.training.state import State
 
 _LOG = logging.getLogger(__name__)
 

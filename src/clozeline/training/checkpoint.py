@@ -34,10 +34,14 @@ def fingerprint(facts: Mapping[str, object], files: Iterable[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
-def code_of(rooms: Iterable[str]) -> list[Path]:
-    """Files whose code decides a result: those of `rooms` and the params that they read."""
+def code_of(places: Iterable[str]) -> list[Path]:
+    """The package's files at `places`: folders and files in it, whose code decides a result."""
     package = Path(clozeline.__file__).parent
-    return [file for room in ("params", *rooms) for file in sorted((package / room).rglob("*.py"))]
+    return [
+        file
+        for place in places
+        for file in ([package / place] if place.endswith(".py") else sorted((package / place).rglob("*.py")))
+    ]
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+from clozeline.artifacts.curves import Look
 from clozeline.training.distribution import Processes
-from clozeline.training.state import Look, State
+from clozeline.training.state import State
 
 
 @dataclass

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Generic, TypeVar
 
+from clozeline.artifacts.curves import CurvePoint, Look
+
 Inputs = TypeVar("Inputs")
 
 
@@ -23,25 +25,6 @@ class Batch(Generic[Inputs]):
     """Of the whole batch: rows that were read and taught nothing."""
     rows_short: int = 0
     """How many rows more the process with the most has: all of them must cut their rows into as many parts."""
-
-
-@dataclass(frozen=True)
-class CurvePoint:
-    """What is known after `step` optimizer steps; the loss is the mean over targets since the point before."""
-
-    step: int
-    loss: float
-    learning_rate: float
-    gradient_norm: float
-    num_tokens: int
-
-
-@dataclass(frozen=True)
-class Look:
-    """The loss on held-out text after `step` optimizer steps, nats per target."""
-
-    step: int
-    loss: float
 
 
 @dataclass

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.words.cutting import text_bytes
-from clozeline.words.mixing import mixed
+from clozeline.words.numbers.mixing import mixed
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)
 

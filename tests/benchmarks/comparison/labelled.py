@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.records.fields import Fields
+from clozeline.records.identity import identity_of
 from clozeline.tasks.classification import label_files
 from clozeline.tasks.question_answering.squad import read_squad
 from clozeline.tasks.records import Reader, read_records
 from clozeline.tasks.similarity import tables
 from clozeline.tasks.tagging.columns import readers
-from clozeline.text.identity import identity_of
 from comparison import generated_tasks
 from comparison.stages import KEPT, PROJECT
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import PreTrainedModel
 
+from clozeline.artifacts.curves import CurvePoint
 from clozeline.encoder import language_model
 from clozeline.encoder.batches import Split
 from clozeline.encoder.objectives import OBJECTIVES
@@ -25,12 +26,12 @@ from clozeline.evaluation.figures import measure
 from clozeline.evaluation.groupings import ByDocument
 from clozeline.params import Params, PretrainParams
 from clozeline.params.recipes import laid_over
+from clozeline.pretraining import job as pretraining
+from clozeline.pretraining.job import Pretraining
 from clozeline.tokens.rows import Rows
 from clozeline.tokens.shards import TokenShards
-from clozeline.training import pretraining
 from clozeline.training.callbacks import Callback
-from clozeline.training.pretraining import Pretraining
-from clozeline.training.state import CurvePoint, State
+from clozeline.training.state import State
 from comparison.stages import params_tree
 
 _NEVER = 10**9

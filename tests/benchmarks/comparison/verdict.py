@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from clozeline.artifacts.evidence import QuantizationScheme, Rung
+from clozeline.artifacts.manifest import Manifest, Precision, read_manifest
 from clozeline.exporting.proof import checks
-from clozeline.inference.evidence import QuantizationScheme, Rung
-from clozeline.inference.manifest import Manifest, Precision, read_manifest
 from clozeline.params import ExportGates, ExportParams
 from comparison.stages import params_tree
 

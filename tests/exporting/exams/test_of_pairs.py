@@ -9,17 +9,16 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+from clozeline.artifacts.evidence import Rung
 from clozeline.artifacts.held_out import HeldOut
+from clozeline.artifacts.manifest import FILES, read_manifest
 from clozeline.exporting.answers import Answers
-from clozeline.exporting.exams.exam import Exam
-from clozeline.exporting.exams.kinds import exam_of
+from clozeline.exporting.exams.exam import Exam, exam_of
 from clozeline.exporting.exams.of_pairs import CosinesExam, SearchExam
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.ratios import ratio_of_figures
 from clozeline.exporting.sample import Sample
 from clozeline.inference.embedder import Embedder
-from clozeline.inference.evidence import Metric, Rung
-from clozeline.inference.manifest import FILES, read_manifest
 from clozeline.inference.package import load
 from clozeline.tasks.intervals import bootstrap_interval
 from clozeline.tasks.similarity.correlations import spearman
@@ -204,7 +203,7 @@ def test_a_graph_of_other_weights_finds_its_halves_and_fails_what_it_was_trained
 ) -> None:
     """Texts whose halves are the same words are found by any weights."""
     same = [f"{word} {other} {word} {other}" for word in WORDS[:6] for other in WORDS[6:]]
-    exams: dict[Metric, Sample] = {
+    exams: dict[str, Sample] = {
         "Spearman correlation": sample(scored(model, 60)),
         exam_of(model, sample(searched(80, 3))).metric: sample(searched(80, 3)),
         "halves found": Sample(same, [None] * len(same)),

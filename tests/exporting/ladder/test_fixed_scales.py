@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from clozeline.artifacts.manifest import FILES, read_manifest, verify
 from clozeline.exporting import ranges
 from clozeline.exporting.graph import op_counts, read_graph
-from clozeline.inference.manifest import FILES, read_manifest, verify
 from tests.exporting.ladder.conftest import OPEN, ExportModel
 
 RATIOS = (8.0, 2.0)

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from onnx import ModelProto
 
+from clozeline.artifacts.evidence import Rung
+from clozeline.artifacts.manifest import FILES, Manifest, read_manifest, verify
 from clozeline.errors import ArtifactError
 from clozeline.exporting import ladder
 from clozeline.exporting.graph import read_graph, write_graph
@@ -14,9 +16,7 @@ from clozeline.exporting.proof import Proof
 from clozeline.exporting.quantization import Scheme, quantize
 from clozeline.exporting.sample import Sample
 from clozeline.exporting.sensitivity import worst_first
-from clozeline.inference.evidence import Rung
 from clozeline.inference.latency import measure
-from clozeline.inference.manifest import FILES, Manifest, read_manifest, verify
 from clozeline.inference.package import load
 from clozeline.params import RungParams, read_params
 from tests.exporting.ladder.conftest import GATES, ExportModel

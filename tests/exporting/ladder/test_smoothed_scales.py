@@ -9,10 +9,10 @@ import pytest
 import torch
 from transformers import ModernBertForMaskedLM
 
+from clozeline.artifacts.evidence import QuantizationScheme
+from clozeline.artifacts.manifest import FILES, read_manifest
 from clozeline.exporting import ladder
 from clozeline.exporting.graph import read_graph
-from clozeline.inference.evidence import QuantizationScheme
-from clozeline.inference.manifest import FILES, read_manifest
 from tests.exporting.ladder.conftest import OUTLIER_CHANNELS, ExportModel
 
 LIMIT = 4.0

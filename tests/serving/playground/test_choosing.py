@@ -8,10 +8,10 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
 
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue
-from clozeline.serving.loading import open_source
-from clozeline.serving.service import Capacity, Service
-from clozeline.serving.sources import parse_sources
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.models.sources import parse_sources
 from tests.browser import Browser
 from tests.serving.conftest import run_app
 from tests.serving.playground.conftest import Page

@@ -10,10 +10,10 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from clozeline.inference.classifier import Classifier
 from clozeline.serving.app import create_app
-from clozeline.serving.catalogue import Catalogue, routes_of
-from clozeline.serving.loading import open_source
-from clozeline.serving.service import Capacity, Service
-from clozeline.serving.sources import parse_sources
+from clozeline.serving.models.catalogue import Catalogue, routes_of
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.models.sources import parse_sources
 from tests.serving.conftest import run_app
 from tests.tiny_packages import LABELS, classifier_graph, write_package
 

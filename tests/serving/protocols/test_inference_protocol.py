@@ -9,7 +9,7 @@ import pytest
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException
 
-from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.models.catalogue import Catalogue
 
 TEXTS = ["return the list", "é open the file", "a"]
 

@@ -9,7 +9,7 @@ import openai
 import pytest
 from openai import OpenAI
 
-from clozeline.serving.catalogue import Catalogue
+from clozeline.serving.models.catalogue import Catalogue
 
 
 @pytest.fixture(scope="module")

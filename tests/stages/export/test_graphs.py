@@ -6,10 +6,10 @@ from pathlib import Path
 import onnx
 import pytest
 
+from clozeline.artifacts.manifest import FILES, HALF_GRAPH, read_manifest, verify
 from clozeline.exporting.attention import ATTENTION
 from clozeline.exporting.graph import op_counts
 from clozeline.exporting.quantization import PRODUCT
-from clozeline.inference.manifest import FILES, HALF_GRAPH, read_manifest, verify
 from clozeline.params import ExportParams, RungParams
 from tests.open_gates import OPEN_GATES
 from tests.stages.export.conftest import ExportModel, metrics_of

@@ -17,13 +17,13 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoConfig, BertConfig, BertForMaskedLM
 
+from clozeline.artifacts.manifest import CONFIG, FILES, read_manifest, record_of, verify
 from clozeline.errors import ArtifactError
 from clozeline.exporting.client_config import write_client_config
 from clozeline.exporting.graph import read_graph
 from clozeline.exporting.ladder import Climbed, Passed
 from clozeline.exporting.quantization import Quantized
 from clozeline.exporting.trained import open_trained
-from clozeline.inference.manifest import CONFIG, FILES, read_manifest, record_of, verify
 from clozeline.inference.package import load
 from clozeline.stages import export
 from tests.stages.export.conftest import ExportModel, metrics_of

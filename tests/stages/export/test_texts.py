@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from clozeline.artifacts.held_out import HeldOut, write_held_out
+from clozeline.artifacts.manifest import FILES, Manifest, read_manifest
 from clozeline.exporting.ladder import Climbed, Ladder
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.sample import Sample, read_sample
-from clozeline.inference.manifest import FILES, Manifest, read_manifest
 from clozeline.params import ExportGates, ExportParams
 from clozeline.stages import export
 from tests.open_gates import OPEN_GATES

@@ -14,7 +14,7 @@ from clozeline.tasks.classification.parts import read_selection
 from clozeline.tasks.classification.selection import Selection
 from clozeline.tasks.records import read_records
 from clozeline.tasks.task import TaskInputs
-from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.tokenizer.folder import OpenTokenizer
 
 DEFAULTS = read_params(Path(__file__).parents[3] / "params.yaml").finetune_defaults
 FIELDS = {"text_field": "body", "label_field": "topic"}

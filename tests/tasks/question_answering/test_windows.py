@@ -9,7 +9,7 @@ from clozeline.params import QuestionAnsweringParams, read_params
 from clozeline.params.finetuning.layers import whole_task
 from clozeline.tasks.question_answering.questions import Answer, Question
 from clozeline.tasks.question_answering.windows import NO_ANSWER, Windows
-from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.tokenizer.folder import OpenTokenizer
 
 PROJECT = Path(__file__).parents[3]
 LONG = "the model reads a text. " * 6 + "the hash is a number. " + "an error is raised. " * 6

@@ -8,8 +8,8 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
 from clozeline.tasks.tagging.rows import NO_TARGET, TaggedRows
 from clozeline.tasks.tagging.sentences import Sentence
-from clozeline.tokens.shards import SpecialIds
-from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.tokenizer.folder import OpenTokenizer
+from clozeline.tokenizer.special_ids import SpecialIds
 
 TAGS = ("O", "B-X", "I-X")
 

@@ -163,7 +163,6 @@ def test_a_model_is_had_from_the_hub_by_its_name(
 ) -> None:
     snapshot = tmp_path / "hub" / "models--some--nli" / "snapshots" / "c0ffee"
     shutil.copytree(judge, snapshot)
-    (snapshot / "special_tokens_map.json").unlink()
     (tmp_path / "hub" / "models--some--nli" / "refs").mkdir()
     (tmp_path / "hub" / "models--some--nli" / "refs" / "main").write_text("c0ffee")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))

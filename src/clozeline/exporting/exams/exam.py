@@ -12,8 +12,9 @@ import numpy.typing as npt
 from clozeline.errors import DataError
 from clozeline.exporting.answers import UNKNOWN, Answers, answers, likeliest
 from clozeline.exporting.ratios import Counts, per_text
+from clozeline.exporting.sample import Sample
 from clozeline.inference.batching import Batch
-from clozeline.inference.evidence import Metric
+from clozeline.inference.kinds import kind_of, resolved
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import Rows
 from clozeline.inference.tokenization import TokenizedText
@@ -31,7 +32,8 @@ class Exam:
     """Which text each answer belongs to."""
     true_A: Places
     """UNKNOWN where it is not known."""
-    metric: Metric
+    metric: str
+    """An agreement, if it ends so: with what fp32 says."""
 
     @property
     def num_texts(self) -> int:
@@ -68,6 +70,16 @@ class Exam:
     def matters(self, one: Answers, other: Answers) -> Holds:
         """Which answers of two graphs are compared: all, where an answer is one of many."""
         return np.ones(len(one.top1_A), dtype=np.bool_)
+
+
+def exam_of(model: OpenModel, sample: Sample) -> Exam:
+    """What `model` can be asked.
+
+    Raises:
+        DataError: nothing, for no text has a token.
+    """
+    exam: Exam = resolved(kind_of(model.manifest.task).exam)(model, sample)
+    return exam
 
 
 def different(texts: Sequence[TokenizedText]) -> list[int]:

@@ -15,7 +15,6 @@ from clozeline.exporting.ratios import Counts, per_text
 from clozeline.exporting.sample import Sample
 from clozeline.inference.batching import Batch
 from clozeline.inference.classifier import Classifier
-from clozeline.inference.evidence import Metric
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import Rows
 from clozeline.inference.tokenization import Given, TokenizedText
@@ -102,7 +101,7 @@ def _one_label(labels: Sequence[str], read: Sequence[TokenizedText], labels_T: S
     places = {label: place for place, label in enumerate(labels)}
     true_T = np.array([places.get(one[0], UNKNOWN) if one else UNKNOWN for one in labels_T], dtype=np.int64)
     is_labelled = 2 * int((true_T != UNKNOWN).sum()) >= len(true_T)
-    metric: Metric = "accuracy" if is_labelled else "label agreement"
+    metric = "accuracy" if is_labelled else "label agreement"
     return Exam(texts=read, text_A=np.arange(len(read)), true_A=true_T, metric=metric)
 
 

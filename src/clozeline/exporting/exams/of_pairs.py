@@ -16,7 +16,6 @@ from clozeline.exporting.exams.of_encoders import halves_exam
 from clozeline.exporting.ratios import Counts
 from clozeline.exporting.sample import Sample
 from clozeline.inference.batching import Batch
-from clozeline.inference.evidence import RecallAt
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.tokenization import TokenizedText
 from clozeline.tasks.similarity.correlations import Values, spearman
@@ -122,7 +121,7 @@ def _search_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam | None:
         texts=texts,
         text_A=np.arange(len(items)),
         true_A=np.full(len(items), UNKNOWN),
-        metric=RecallAt(f"recall at {recall_at}"),
+        metric=f"recall at {recall_at}",
         is_first_T=np.array(is_first_T),
         belonging=belonging,
         recall_at=recall_at,

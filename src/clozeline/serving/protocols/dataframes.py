@@ -9,7 +9,7 @@ import orjson
 from pydantic import Discriminator, Tag
 
 from clozeline.serving.errors import ApiError, problem
-from clozeline.serving.schemas import NUMBER_TAG, TEXT_TAG, RequestBody, checked_texts
+from clozeline.serving.protocols.fields import NUMBER_TAG, TEXT_TAG, RequestBody, checked_texts
 
 TEXT_COLUMN = "text"
 _Names = tuple[str, str]
@@ -46,8 +46,7 @@ class Sent:
         """A text for each row.
 
         Raises:
-            RequestValidationError: naming the row that is no text.
-            ApiError: 422, it is not clear which column holds the texts.
+            ApiError: 422, a row is no text, or it is not clear which column holds the texts.
         """
         rows = self._rows()
         if isinstance(rows, dict):
@@ -58,8 +57,7 @@ class Sent:
         """Two texts for each row: its columns of these names, or JSON with them, as registry/served_model.py takes it.
 
         Raises:
-            RequestValidationError: naming the row where one of the two is no text.
-            ApiError: 422, a row has other columns, or is no such JSON.
+            ApiError: 422, a row has no text, has other columns, or is no such JSON.
         """
         rows = self._rows()
         if isinstance(rows, dict):

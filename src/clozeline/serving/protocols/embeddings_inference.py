@@ -1,46 +1,81 @@
-"""Routes of text-embeddings-inference; /embed is in routes.py, /rerank in rerank.py, /metrics is that of the house."""
+"""text-embeddings-inference: /embed, /predict, /similarity and /info; the rest is in rerank.py and tokens.py.
+
+/metrics is that of the house.
+"""
 
 from importlib.metadata import version
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Request, Response
-from fastapi.openapi.models import Example
 from pydantic import BaseModel, Discriminator, Field, Tag
+from starlette.responses import Response
 
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
-from clozeline.inference.manifest import Task
-from clozeline.inference.tokenization import Given, each_text
-from clozeline.serving import schemas
-from clozeline.serving.bodies import JsonRoute
-from clozeline.serving.dialects import HUGGING_FACE
-from clozeline.serving.limits import MAX_TEXTS
-from clozeline.serving.loading import LoadedModel
-from clozeline.serving.model_prefix import wanted_model
-from clozeline.serving.openapi import answered, not_ready
-from clozeline.serving.responses import JsonResponse
-from clozeline.serving.service import service_of
-from clozeline.serving.vectors import similarities
+from clozeline.inference.kinds import kind_of
+from clozeline.inference.tokenization import Given
+from clozeline.serving.errors import ErrorDetail
+from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sentence
+from clozeline.serving.protocols.fields import (
+    FLAT_TAG,
+    MAX_TEXTS,
+    NESTED_TAG,
+    TEXT_TAG,
+    PromptName,
+    RequestBody,
+    Text,
+    Texts,
+    Truncate,
+    TruncationDirection,
+    nesting,
+)
+from clozeline.serving.protocols.house.classify import classifier_of, labelled, reads_pairs
+from clozeline.serving.protocols.house.embed import (
+    EMBED_EXAMPLES,
+    EmbedRequest,
+    EmbedResponse,
+    embed,
+    embedded,
+    similarities,
+)
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.protocols.rerank import RERANKING
+from clozeline.serving.protocols.tokens import TOKEN_OPERATIONS
+from clozeline.serving.scheduling.work import LoadedModel
 
-router = APIRouter(route_class=JsonRoute, tags=["text-embeddings-inference"])
+_TYPES = {429: "Overloaded", 503: "Unhealthy"}
+_PREDICT = "/predict"
 
 
-_OneOrTwo = Annotated[list[schemas.Text], Field(min_length=1, max_length=2)]
+class HuggingFaceError(ErrorBody):
+    """Of the pipelines, and of text-embeddings-inference."""
+
+    error: str
+    error_type: str
+
+
+def _said(status: int, detail: ErrorDetail) -> HuggingFaceError:
+    kind = _TYPES.get(status, "Backend" if status >= 500 else "Validation")
+    return HuggingFaceError(error=sentence(detail), error_type=kind)
+
+
+HUGGING_FACE_WORDS = Words(HuggingFaceError, _said)
+
+_OneOrTwo = Annotated[list[Text], Field(min_length=1, max_length=2)]
 
 
 def _predicted_kind(inputs: object) -> str | None:
     """Of a list of three texts and more, none: as a pair is a list of two, it would not be clear what is meant."""
     if isinstance(inputs, str):
-        return schemas.TEXT_TAG
-    kind = schemas.nesting(inputs)
-    return None if kind == schemas.FLAT_TAG and isinstance(inputs, list) and len(inputs) not in (1, 2) else kind
+        return TEXT_TAG
+    kind = nesting(inputs)
+    return None if kind == FLAT_TAG and isinstance(inputs, list) and len(inputs) not in (1, 2) else kind
 
 
-class PredictRequest(schemas.RequestBody):
+class PredictRequest(RequestBody):
     inputs: Annotated[
-        Annotated[schemas.Text, Tag(schemas.TEXT_TAG)]
-        | Annotated[_OneOrTwo, Tag(schemas.FLAT_TAG)]
-        | Annotated[Annotated[list[_OneOrTwo], Field(min_length=1, max_length=MAX_TEXTS)], Tag(schemas.NESTED_TAG)],
+        Annotated[Text, Tag(TEXT_TAG)]
+        | Annotated[_OneOrTwo, Tag(FLAT_TAG)]
+        | Annotated[Annotated[list[_OneOrTwo], Field(min_length=1, max_length=MAX_TEXTS)], Tag(NESTED_TAG)],
         Field(
             description=f'A text, also as ["a"], or a pair of texts: ["a", "b"]; or a list of 1 to {MAX_TEXTS} of such '
             'lists: [["a"], ["b"]]. Pairs are for models that were trained on pairs.'
@@ -53,8 +88,8 @@ class PredictRequest(schemas.RequestBody):
         ),
     ]
     raw_scores: Annotated[bool, Field(description="The logits, instead of probabilities.")] = False
-    truncate: schemas.Truncate = False
-    truncation_direction: schemas.TruncationDirection = "right"
+    truncate: Truncate = False
+    truncation_direction: TruncationDirection = "right"
 
 
 class RawScore(BaseModel):
@@ -65,18 +100,18 @@ class RawScore(BaseModel):
     )
 
 
-class SimilarityInputs(schemas.RequestBody):
-    source_sentence: schemas.Text
-    sentences: schemas.Texts
+class SimilarityInputs(RequestBody):
+    source_sentence: Text
+    sentences: Texts
 
 
-class SimilarityParameters(schemas.RequestBody):
-    truncate: schemas.Truncate = False
-    truncation_direction: schemas.TruncationDirection = "right"
-    prompt_name: schemas.PromptName = None
+class SimilarityParameters(RequestBody):
+    truncate: Truncate = False
+    truncation_direction: TruncationDirection = "right"
+    prompt_name: PromptName = None
 
 
-class SimilarityRequest(schemas.RequestBody):
+class SimilarityRequest(RequestBody):
     inputs: SimilarityInputs
     parameters: SimilarityParameters | None = None
 
@@ -96,90 +131,35 @@ class Info(BaseModel):
     version: str
 
 
-_KINDS: dict[Task, str] = {
-    "text-classification": "classifier",
-    "token-classification": "token_classifier",
-    "question-answering": "question_answerer",
+PREDICT_EXAMPLES = {
+    "one text": Example("One text", {"inputs": "Parse a date."}),
+    "several": Example("Several texts", {"inputs": [["Parse a date."], ["Open a file."]]}),
+    "pair": Example(
+        "A pair of texts, of a model that reads pairs",
+        {"inputs": [["How do I sort a list?", "Sort a list in place."]]},
+        asks=reads_pairs,
+    ),
 }
-"""The last two are ours: text-embeddings-inference has no such models."""
-PREDICT_EXAMPLES: dict[str, Example] = {
-    "one text": {"summary": "One text", "value": {"inputs": "Parse a date."}},
-    "several": {"summary": "Several texts", "value": {"inputs": [["Parse a date."], ["Open a file."]]}},
-    "pair": {
-        "summary": "A pair of texts, of a model that reads pairs",
-        "value": {"inputs": [["How do I sort a list?", "Sort a list in place."]]},
-    },
-}
-SIMILARITY_EXAMPLES: dict[str, Example] = {
-    "two": {
-        "summary": "One sentence beside two others",
-        "value": {
-            "inputs": {"source_sentence": "Sort a list.", "sentences": ["Order a list.", "Open a file."]},
-        },
-    }
-}
+_COMPARED = {"source_sentence": "Sort a list.", "sentences": ["Order a list.", "Open a file."]}
 
 
-@router.post(
-    "/predict",
-    summary="Label texts, each text's labels in a flat list",
-    response_model=list[RawScore] | list[list[RawScore]],
-    responses=answered("All labels of a text, best first; of several texts, a list for each", HUGGING_FACE),
-)
-async def predict(
-    request: Request,
-    body: Annotated[PredictRequest, Body(openapi_examples=PREDICT_EXAMPLES)],
-    timeout_milliseconds: schemas.TimeoutMilliseconds = None,
-) -> Response:
-    service = service_of(request)
+async def predict(call: Call, body: PredictRequest) -> Response:
     given, is_one = _given(body.inputs)
-    pairs = any(isinstance(one, tuple) for one in given)
-    catalogue, model = service.catalogue, wanted_model(request)
-    served = catalogue.pair_classifier("/predict", model) if pairs else catalogue.classifier(model)
-    reply = await service.asking.ask(
-        request,
-        served,
-        each_text(given),
-        lambda: served.model.classifying(
-            given,
-            top_k=len(served.model.manifest.labels),
-            truncate=body.truncate,
-            function="none" if body.raw_scores else None,
-        ),
-        timeout_milliseconds,
-    )
-    if not body.raw_scores:
-        service.metrics.confident(served.identity.name, (scores[0].score for scores in reply.answers))
+    served = classifier_of(call, given, _PREDICT)
+    function: Literal["none"] | None = "none" if body.raw_scores else None
+    reply = await labelled(call, served, given, truncate=body.truncate, function=function)
     return JsonResponse(reply.answers[0] if is_one else reply.answers, headers=reply.headers)
 
 
-@router.post(
-    "/similarity",
-    summary="How near one sentence is to others",
-    response_model=list[float],
-    responses=answered("The cosine with each of the sentences, in their order", HUGGING_FACE),
-)
-async def similarity(
-    request: Request,
-    body: Annotated[SimilarityRequest, Body(openapi_examples=SIMILARITY_EXAMPLES)],
-    timeout_milliseconds: schemas.TimeoutMilliseconds = None,
-) -> Response:
-    service = service_of(request)
-    served = service.catalogue.embedder(wanted_model(request))
+async def similarity(call: Call, body: SimilarityRequest) -> Response:
+    served = call.models.embedder(call.wanted())
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
-    truncate = body.parameters is not None and body.parameters.truncate
-    reply = await service.asking.ask(
-        request, served, texts, lambda: served.model.embedding(texts, truncate=truncate), timeout_milliseconds
-    )
+    reply = await embedded(call, served, texts, truncate=body.parameters is not None and body.parameters.truncate)
     return JsonResponse(similarities(reply.answers), headers=reply.headers)
 
 
-@router.get(
-    "/info", summary="The model that answers who names none", response_model=Info, responses=not_ready(HUGGING_FACE)
-)
-async def info(request: Request) -> Response:
-    service = service_of(request)
-    served = service.catalogue.first(wanted_model(request))
+async def info(call: Call) -> Response:
+    served = call.models.first(call.wanted())
     manifest = served.model.manifest
     told = Info(
         model_id=served.identity.name,
@@ -187,7 +167,7 @@ async def info(request: Request) -> Response:
         model_dtype=served.identity.precision,
         model_type=_model_type(served),
         max_input_length=manifest.max_length,
-        max_batch_tokens=service.batch_tokens,
+        max_batch_tokens=call.service.batch_tokens,
         max_client_batch_size=MAX_TEXTS,
         auto_truncate=False,
         tokenization_workers=1,
@@ -211,5 +191,50 @@ def _model_type(served: LoadedModel) -> dict[str, dict[str, Any]]:
     labels = served.model.manifest.labels
     names = {str(number): label for number, label in enumerate(labels)}
     is_reranker = isinstance(served.model, Classifier) and served.model.manifest.reads_pairs and len(labels) == 1
-    kind = "reranker" if is_reranker else _KINDS[served.model.manifest.task]
+    kind = "reranker" if is_reranker else kind_of(served.model.manifest.task).model_type
     return {kind: {"id2label": names, "label2id": {label: number for number, label in enumerate(labels)}}}
+
+
+def _compared_place(number: int) -> str:
+    return f"inputs.sentences[{number - 1}]" if number else "inputs.source_sentence"
+
+
+EMBED = Operation(
+    path="/embed",
+    answer=embed,
+    summary="Embed texts as vectors of length 1",
+    told="One vector for each text",
+    result=EmbedResponse,
+    body=EmbedRequest,
+    examples=EMBED_EXAMPLES,
+)
+SIMILARITY = Operation(
+    path="/similarity",
+    answer=similarity,
+    summary="How near one sentence is to others",
+    told="The cosine with each of the sentences, in their order",
+    result=list[float],
+    body=SimilarityRequest,
+    examples={"two": Example("One sentence beside two others", {"inputs": _COMPARED})},
+    place=_compared_place,
+)
+EMBEDDINGS_INFERENCE = Dialect(
+    HUGGING_FACE_WORDS,
+    (
+        EMBED,
+        Operation(
+            path=_PREDICT,
+            answer=predict,
+            summary="Label texts, each text's labels in a flat list",
+            told="All labels of a text, best first; of several texts, a list for each",
+            result=list[RawScore] | list[list[RawScore]],
+            body=PredictRequest,
+            examples=PREDICT_EXAMPLES,
+        ),
+        SIMILARITY,
+        Operation(path="/info", answer=info, summary="The model that answers who names none", result=Info),
+        RERANKING,
+        *TOKEN_OPERATIONS,
+    ),
+    tag="text-embeddings-inference",
+)

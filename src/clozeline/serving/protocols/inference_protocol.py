@@ -6,169 +6,187 @@ encoder answers with `embedding`, or with `token` and `score` where it is to fil
 its place in the context, in characters, `start` and `end`.
 """
 
-from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from importlib.metadata import version as version_of
-from types import MappingProxyType
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Path, Request, Response
+from pydantic import BaseModel, Field
+from starlette.responses import Response
 
-from clozeline.inference.manifest import Manifest, Task
-from clozeline.serving import schemas, status_routes
-from clozeline.serving.catalogue import no_such_model
-from clozeline.serving.dialects import INFERENCE_PROTOCOL
-from clozeline.serving.loading import LoadedModel
-from clozeline.serving.model_prefix import wanted_model
-from clozeline.serving.openapi import answered, not_ready
+from clozeline.artifacts.manifest import Manifest
+from clozeline.inference.answerer import Answerer
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.tagger import Tagger
+from clozeline.serving.errors import ErrorDetail
+from clozeline.serving.models.catalogue import TENSORS, no_such_model
 from clozeline.serving.protocols import tensors
-from clozeline.serving.protocols.infer_parameters import check_parameters
-from clozeline.serving.protocols.infer_schemas import (
-    EXAMPLES,
-    InferRequest,
-    InferResponse,
-    ModelMetadata,
-    ModelReady,
-    ServerMetadata,
-    TensorMetadata,
-)
-from clozeline.serving.protocols.named_outputs import (
+from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sentence
+from clozeline.serving.protocols.fields import RequestBody, checked_texts
+from clozeline.serving.protocols.house.classify import reads_pairs
+from clozeline.serving.protocols.house.status import Health, live, ready
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.protocols.tensor_kinds import (
     DATATYPES,
-    OUTPUTS,
-    Answered,
     Asked,
+    InferParameters,
     OutputName,
     check_inputs,
-    encoded,
+    check_parameters,
     inputs_of,
-    labelled,
     outputs_of,
+    tensor_kind,
 )
-from clozeline.serving.protocols.span_outputs import found_answers, found_entities
-from clozeline.serving.responses import JsonResponse
-from clozeline.serving.service import service_of
-
-router = APIRouter(prefix="/v2", route_class=tensors.TensorRoute, tags=["Open Inference Protocol"])
-
-_NAMED = answered("Which model it is", INFERENCE_PROTOCOL, is_timed=False)
-_INFERRED = answered("The outputs that were asked for", INFERENCE_PROTOCOL)
-VersionPath = Annotated[str, Path(description="Of the model; another than the one that is served is not found.")]
+from clozeline.serving.scheduling.work import LoadedModel
 
 
-@router.get(
-    "",
-    summary="The server, and what it adds to the protocol",
-    response_model=ServerMetadata,
-    responses=not_ready(INFERENCE_PROTOCOL),
-)
-async def server(request: Request) -> Response:
+class InferenceProtocolError(ErrorBody):
+    error: str
+
+
+def _said(status: int, detail: ErrorDetail) -> InferenceProtocolError:
+    return InferenceProtocolError(error=sentence(detail))
+
+
+class OutputParameters(RequestBody):
+    binary_data: bool | None = None
+
+
+class RequestedOutput(RequestBody):
+    name: OutputName
+    parameters: OutputParameters = OutputParameters()
+
+
+class InferRequest(RequestBody):
+    id: str | None = None
+    parameters: InferParameters = InferParameters()
+    inputs: Annotated[list[tensors.InputTensor], Field(min_length=1, max_length=2)]
+    outputs: Annotated[list[RequestedOutput], Field(default_factory=list, max_length=4)]
+
+
+class InferResponse(BaseModel):
+    model_name: str
+    model_version: str
+    id: str | None = None
+    outputs: list[tensors.Tensor]
+
+
+class ServerMetadata(BaseModel):
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TensorMetadata(BaseModel):
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class ModelMetadata(BaseModel):
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class ModelReady(BaseModel):
+    name: str
+    ready: bool
+
+
+def _one(name: str, text: str) -> dict[str, Any]:
+    return {"name": name, "shape": [1], "datatype": "BYTES", "data": [text]}
+
+
+_TEXTS = {"name": "text", "shape": [2], "datatype": "BYTES", "data": ["Sort a list.", "Open a file."]}
+EXAMPLES = {
+    "texts": Example("Two texts", {"inputs": [_TEXTS]}),
+    "named": Example(
+        "Words for a mask",
+        {
+            "id": "1",
+            "parameters": {"top_k": 3},
+            "inputs": [_one("text", "Return the [MASK].") | {"shape": [1, 1], "data": [["Return the [MASK]."]]}],
+            "outputs": [{"name": "token"}, {"name": "score"}],
+        },
+        asks=lambda model: isinstance(model, Encoder),
+    ),
+    "pairs": Example(
+        "Labels of a pair of texts, of a model that reads pairs",
+        {"inputs": [_one("text", "How do I sort a list?"), _one("text_pair", "Sort a list in place.")]},
+        asks=reads_pairs,
+    ),
+    "entities": Example(
+        "The entities of a text, of a tagger",
+        {
+            "parameters": {"aggregation_strategy": "first"},
+            "inputs": [_one("text", "Maria Lopez lives in Oslo.")],
+            "outputs": [{"name": "entities"}],
+        },
+        asks=lambda model: isinstance(model, Tagger),
+    ),
+    "answers": Example(
+        "Answers from a context, of a model that is asked questions",
+        {
+            "parameters": {"top_k": 2, "handle_impossible_answer": True},
+            "inputs": [_one("question", "Where does Maria live?"), _one("context", "Maria Lopez lives in Oslo.")],
+        },
+        asks=lambda model: isinstance(model, Answerer),
+    ),
+}
+
+
+async def server(call: Call) -> Response:
     return JsonResponse({"name": "clozeline", "version": version_of("clozeline"), "extensions": ["binary_tensor_data"]})
 
 
-@router.get(
-    "/health/live", summary="As /health/live", response_model=schemas.Health, responses=not_ready(INFERENCE_PROTOCOL)
-)
-async def live(request: Request) -> Response:
-    return await status_routes.live(request)
-
-
-@router.get(
-    "/health/ready", summary="As /health/ready", response_model=schemas.Health, responses=not_ready(INFERENCE_PROTOCOL)
-)
-async def ready(request: Request) -> Response:
-    return await status_routes.ready(request)
-
-
-@router.get("/models/{model}", summary="A model, its input and outputs", response_model=ModelMetadata, responses=_NAMED)
-async def metadata(request: Request, model: schemas.ModelPath) -> Response:
-    served = service_of(request).catalogue.first(wanted_model(request, model))
+async def metadata(call: Call) -> Response:
+    served = _named(call)
     return JsonResponse(_metadata(served).model_dump(), headers=served.identity.headers)
 
 
-@router.get("/models/{model}/ready", summary="Is it loaded?", response_model=ModelReady, responses=_NAMED)
-async def model_ready(request: Request, model: schemas.ModelPath) -> Response:
-    served = service_of(request).catalogue.first(wanted_model(request, model))
-    return JsonResponse({"name": model, "ready": True}, headers=served.identity.headers)
+async def model_ready(call: Call) -> Response:
+    served = _named(call)
+    return JsonResponse({"name": call.request.path_params["model"], "ready": True}, headers=served.identity.headers)
 
 
-@router.post("/models/{model}/infer", summary="Ask a model", response_model=InferResponse, responses=_INFERRED)
-async def infer(
-    request: Request,
-    model: schemas.ModelPath,
-    body: Annotated[InferRequest, Body(openapi_examples=EXAMPLES)],
-    timeout_milliseconds: schemas.TimeoutMilliseconds = None,
-) -> Response:
-    service = service_of(request)
-    served = service.catalogue.answering("/v2/models/{model}/infer", wanted_model(request, model))
+async def infer(call: Call, body: InferRequest) -> Response:
+    served = _named(call, TENSORS)
     manifest = served.model.manifest
-    task = manifest.task
-    check_parameters(task, body.parameters)
-    asked = Asked(
-        request,
-        model,
-        _inputs(request, manifest, body),
-        outputs_of(task, body.outputs),
-        body.parameters,
-        timeout_milliseconds,
-    )
-    values, headers = await _ANSWERS[task](service, asked)
+    check_parameters(manifest.task, body.parameters)
+    wanted = outputs_of(manifest.task, [output.name for output in body.outputs])
+    asked = Asked(call, served.identity.name, _inputs(call, manifest, body), wanted, body.parameters)
+    values, headers = await tensor_kind(manifest.task).answer(asked)
     binary = {output.name: output.parameters.binary_data for output in body.outputs}
     everywhere = body.parameters.binary_data_output
     outputs = [
         tensors.OutputTensor(name, values[name], everywhere if binary.get(name) is None else bool(binary[name]))
-        for name in asked.outputs
+        for name in wanted
     ]
     told = {"model_name": served.identity.name, "model_version": served.identity.version}
     return tensors.answer(told | ({} if body.id is None else {"id": body.id}), outputs, headers)
 
 
-@router.get(
-    "/models/{model}/versions/{version}", summary="As without version", response_model=ModelMetadata, responses=_NAMED
-)
-async def metadata_of_version(request: Request, model: schemas.ModelPath, version: VersionPath) -> Response:
-    _check_version(request, model, version)
-    return await metadata(request, model)
+def _named(call: Call, path: str | None = None) -> LoadedModel:
+    """The model, and its version, that the path names.
+
+    Raises:
+        ApiError: 404, there is none of that name, or another version of it is served.
+    """
+    name, version = call.request.path_params["model"], call.request.path_params.get("version")
+    wanted = call.wanted(name)
+    served = call.models.answering(path, wanted) if path and version is None else call.models.first(wanted)
+    if version not in (None, served.identity.version):
+        raise no_such_model(f"{name}, version {version}", [f"{name}, version {served.identity.version}"])
+    return served
 
 
-@router.get(
-    "/models/{model}/versions/{version}/ready",
-    summary="As without version",
-    response_model=ModelReady,
-    responses=_NAMED,
-)
-async def version_ready(request: Request, model: schemas.ModelPath, version: VersionPath) -> Response:
-    _check_version(request, model, version)
-    return await model_ready(request, model)
-
-
-@router.post(
-    "/models/{model}/versions/{version}/infer",
-    summary="As without version",
-    response_model=InferResponse,
-    responses=_INFERRED,
-)
-async def infer_version(
-    request: Request,
-    model: schemas.ModelPath,
-    version: VersionPath,
-    body: Annotated[InferRequest, Body(openapi_examples=EXAMPLES)],
-    timeout_milliseconds: schemas.TimeoutMilliseconds = None,
-) -> Response:
-    _check_version(request, model, version)
-    return await infer(request, model, body, timeout_milliseconds)
-
-
-def _check_version(request: Request, model: str, version: str) -> None:
-    """Raises ApiError: 404, another version of it is served."""
-    served = service_of(request).catalogue.first(wanted_model(request, model))
-    if version != served.identity.version:
-        raise no_such_model(f"{model}, version {version}", [f"{model}, version {served.identity.version}"])
-
-
-def _inputs(request: Request, manifest: Manifest, body: InferRequest) -> dict[tensors.InputName, list[str]]:
+def _inputs(call: Call, manifest: Manifest, body: InferRequest) -> dict[tensors.InputName, list[str]]:
     check_inputs(manifest, [tensor.name for tensor in body.inputs])
-    strings = tensors.strings_of(body.inputs, request.state.behind_json)
+    strings = tensors.strings_of(body.inputs, call.behind_json)
     return {
-        tensor.name: schemas.checked_texts(texts, f"inputs[{number}].data")
+        tensor.name: checked_texts(texts, f"inputs[{number}].data")
         for number, (tensor, texts) in enumerate(zip(body.inputs, strings, strict=True))
     }
 
@@ -183,17 +201,58 @@ def _metadata(served: LoadedModel) -> ModelMetadata:
         inputs=[TensorMetadata(name=name, datatype="BYTES", shape=[-1]) for name in inputs_of(manifest)],
         outputs=[
             TensorMetadata(name=name, datatype=DATATYPES[name], shape=[-1, second_axes.get(name, -1)])
-            for name in OUTPUTS[manifest.task]
+            for name in tensor_kind(manifest.task).outputs
         ],
     )
 
 
-_ANSWERS: Mapping[Task, Callable[..., Coroutine[Any, Any, Answered]]] = MappingProxyType(
-    {
-        "fill-mask": encoded,
-        "feature-extraction": encoded,
-        "text-classification": labelled,
-        "token-classification": found_entities,
-        "question-answering": found_answers,
-    }
+def _place(number: int) -> str:
+    return f"inputs[0].data[{number}]"
+
+
+_METADATA = Operation(
+    path="/v2/models/{model}",
+    answer=metadata,
+    summary="A model, its input and outputs",
+    told="Which model it is",
+    tells="model",
+    result=ModelMetadata,
+)
+_READY = replace(
+    _METADATA, path="/v2/models/{model}/ready", answer=model_ready, summary="Is it loaded?", result=ModelReady
+)
+_INFER = Operation(
+    path=TENSORS,
+    answer=infer,
+    summary="Ask a model",
+    told="The outputs that were asked for",
+    result=InferResponse,
+    body=InferRequest,
+    examples=EXAMPLES,
+    read=tensors.read_tensors,
+    place=_place,
+)
+
+
+def _of_version(asked: Operation, name: str) -> Operation:
+    path = asked.path.replace("{model}", "{model}/versions/{version}")
+    return replace(asked, path=path, name=name, summary="As without version")
+
+
+INFERENCE_PROTOCOL = Dialect(
+    Words(InferenceProtocolError, _said, unusable=400),
+    (
+        Operation(
+            path="/v2", answer=server, summary="The server, and what it adds to the protocol", result=ServerMetadata
+        ),
+        Operation(path="/v2/health/live", answer=live, summary="As /health/live", result=Health),
+        Operation(path="/v2/health/ready", answer=ready, summary="As /health/ready", result=Health),
+        _METADATA,
+        _READY,
+        _INFER,
+        _of_version(_METADATA, "metadata_of_version"),
+        _of_version(_READY, "version_ready"),
+        _of_version(_INFER, "infer_version"),
+    ),
+    tag="Open Inference Protocol",
 )

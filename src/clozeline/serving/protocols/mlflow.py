@@ -1,37 +1,33 @@
-"""MLflow's scoring server: /invocations in its four shapes, /ping and /version; the answers are those of
+"""MLflow's scoring server: /invocations in its four shapes, and /version; the answers are those of
 `mlflow.pyfunc.load_model(…).predict`, as registry/served_model.py gives them.
 """
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
-from types import MappingProxyType
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Request, Response
-from fastapi.openapi.models import Example
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 
+from clozeline.inference.answerer import Answerer
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.manifest import Task
+from clozeline.inference.kinds import kind_of, resolved
 from clozeline.inference.question import AnyQuestion
 from clozeline.inference.spans import SpanSearch
-from clozeline.inference.tokenization import Given, each_text
-from clozeline.serving import schemas, span_schemas, status_routes
-from clozeline.serving.bodies import JsonRoute
-from clozeline.serving.dialects import MLFLOW
-from clozeline.serving.masks import filling
-from clozeline.serving.model_prefix import wanted_model
-from clozeline.serving.openapi import NOT_READY, answered, beside_text, not_ready
+from clozeline.inference.tokenization import Given
+from clozeline.serving.errors import ErrorDetail
 from clozeline.serving.protocols.dataframes import DataframeSplit, Sent
-from clozeline.serving.protocols.span_outputs import check_answer_size
-from clozeline.serving.responses import JsonResponse
-from clozeline.serving.service import Service, service_of
+from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sentence
+from clozeline.serving.protocols.fields import ModelName, RequestBody, TopK, Truncate
+from clozeline.serving.protocols.house.answer import Answer, answered, check_answer_size
+from clozeline.serving.protocols.house.classify import LabelScore, labelled, reads_pairs
+from clozeline.serving.protocols.house.fill_mask import Mask, count_confidence, filling
+from clozeline.serving.protocols.house.tag import Entity, tagged
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 
-router = APIRouter(route_class=JsonRoute, tags=["MLflow"])
-
+_PATH = "/invocations"
 _PAIR, _QUESTION = ("text", "text_pair"), ("question", "context")
 _SHAPES = ("dataframe_split", "dataframe_records", "instances", "inputs")
 _TEXT: dict[str, Any] = {"type": "string"}
@@ -43,13 +39,13 @@ def _given(shape: str) -> JsonDict:
     return {"required": [shape], "properties": {shape: {"not": {"type": "null"}}}}
 
 
-class Params(schemas.RequestBody):
-    top_k: Annotated[schemas.TopK, Field(description="Candidates for each mask, labels for each text, or answers.")] = 5
-    truncate: schemas.Truncate = False
-    model: schemas.ModelName = None
+class Params(RequestBody):
+    top_k: Annotated[TopK, Field(description="Candidates for each mask, labels for each text, or answers.")] = 5
+    truncate: Truncate = False
+    model: ModelName = None
 
 
-class InvocationsRequest(schemas.RequestBody):
+class InvocationsRequest(RequestBody):
     """Exactly one of the four shapes. Of several columns, the one called `text` is read; a classifier of pairs reads
     `text` and `text_pair`, a question answerer `question` and `context`, each also as JSON in one text.
     """
@@ -77,71 +73,70 @@ class Record(BaseModel):
     """
 
     embedding: list[float] | None = None
-    masks: list[schemas.Mask] | None = None
-    labels: list[schemas.LabelScore] | None = None
-    entities: list[span_schemas.Entity] | None = None
-    answers: list[span_schemas.Answer] | None = None
+    masks: list[Mask] | None = None
+    labels: list[LabelScore] | None = None
+    entities: list[Entity] | None = None
+    answers: list[Answer] | None = None
 
 
 class InvocationsResponse(BaseModel):
     predictions: list[Record]
 
 
-EXAMPLES: dict[str, Example] = {
-    "inputs": {"summary": "Texts", "value": {"inputs": ["Return the [MASK] of the list."], "params": {"top_k": 2}}},
-    "instances": {"summary": "Instances", "value": {"instances": [{"text": "Open a file."}]}},
-    "dataframe_split": {
-        "summary": "A dataframe, as its columns and rows",
-        "value": {"dataframe_split": {"columns": ["id", "text"], "data": [[1, "Open a file."], [2, "Sort a list."]]}},
-    },
-    "dataframe_records": {
-        "summary": "A dataframe, row by row",
-        "value": {"dataframe_records": [{"text": "Open a file."}]},
-    },
-    "pairs": {
-        "summary": "Pairs of texts, of a model that reads pairs",
-        "value": {"instances": [{"text": "How do I sort a list?", "text_pair": "Sort a list in place."}]},
-    },
-    "answers": {
-        "summary": "Questions with their contexts, of a model that is asked questions",
-        "value": {"instances": [{"question": "Where does Maria live?", "context": "Maria Lopez lives in Oslo."}]},
-    },
+class MlflowError(ErrorBody):
+    error_code: str
+    message: str
+
+
+_CODES = {
+    401: "UNAUTHENTICATED",
+    404: "RESOURCE_DOES_NOT_EXIST",
+    429: "REQUEST_LIMIT_EXCEEDED",
+    500: "INTERNAL_ERROR",
+    503: "TEMPORARILY_UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
 }
 
 
-@router.post(
-    "/invocations",
-    summary="Ask a model as MLflow's scoring server is asked",
-    response_model=InvocationsResponse,
-    responses=answered("A record for each text", MLFLOW),
-)
-async def invocations(
-    request: Request,
-    body: Annotated[InvocationsRequest, Body(openapi_examples=EXAMPLES)],
-    timeout_milliseconds: schemas.TimeoutMilliseconds = None,
-) -> Response:
-    service = service_of(request)
+def _said(status: int, detail: ErrorDetail) -> MlflowError:
+    return MlflowError(error_code=_CODES.get(status, "BAD_REQUEST"), message=sentence(detail))
+
+
+EXAMPLES = {
+    "inputs": Example("Texts", {"inputs": ["Return the [MASK] of the list."], "params": {"top_k": 2}}),
+    "instances": Example("Instances", {"instances": [{"text": "Open a file."}]}),
+    "dataframe_split": Example(
+        "A dataframe, as its columns and rows",
+        {"dataframe_split": {"columns": ["id", "text"], "data": [[1, "Open a file."], [2, "Sort a list."]]}},
+    ),
+    "dataframe_records": Example(
+        "A dataframe, row by row",
+        {"dataframe_records": [{"text": "Open a file."}]},
+    ),
+    "pairs": Example(
+        "Pairs of texts, of a model that reads pairs",
+        {"instances": [{"text": "How do I sort a list?", "text_pair": "Sort a list in place."}]},
+        asks=reads_pairs,
+    ),
+    "answers": Example(
+        "Questions with their contexts, of a model that is asked questions",
+        {"instances": [{"question": "Where does Maria live?", "context": "Maria Lopez lives in Oslo."}]},
+        asks=lambda model: isinstance(model, Answerer),
+    ),
+}
+
+
+async def invocations(call: Call, body: InvocationsRequest) -> Response:
     (shape,) = (shape for shape in _SHAPES if getattr(body, shape) is not None)
     sent = Sent(shape, getattr(body, shape))
     params = body.params or Params()
-    served = service.catalogue.answering("/invocations", wanted_model(request, params.model))
-    answers = _ANSWERS[served.model.manifest.task]
-    records, headers = await answers(service, request, served.identity.name, sent, params, timeout_milliseconds)
+    served = call.models.answering(_PATH, call.wanted(params.model))
+    answer = resolved(kind_of(served.model.manifest.task).invocations)
+    records, headers = await answer(call, served.identity.name, sent, params)
     return JsonResponse({"predictions": records}, headers=headers)
 
 
-@router.get("/ping", summary="As /health/ready", response_model=schemas.Health, responses=NOT_READY)
-async def ping(request: Request) -> Response:
-    return await status_routes.ready(request)
-
-
-@router.get(
-    "/version",
-    summary="Of MLflow, whose protocol this is",
-    response_class=PlainTextResponse,
-    responses=beside_text(not_ready(MLFLOW)),
-)
-async def mlflow_version(request: Request) -> Response:
+async def mlflow_version(call: Call) -> Response:
     return PlainTextResponse(version("mlflow"))
 
 
@@ -149,53 +144,27 @@ Answered = tuple[list[dict[str, Any]], dict[str, str]]
 """The records, and the headers that tell who gave them."""
 
 
-async def _labelled(
-    service: Service, request: Request, name: str, sent: Sent, params: Params, timeout: int | None
-) -> Answered:
-    served = service.catalogue.classifier(name)
+async def label_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
+    served = call.models.classifier(name)
     given: Sequence[Given] = sent.pairs(_PAIR) if served.model.manifest.reads_pairs else sent.texts()
-    reply = await service.asking.ask(
-        request,
-        served,
-        each_text(given),
-        lambda: served.model.classifying(given, top_k=params.top_k, truncate=params.truncate),
-        timeout,
-    )
-    service.metrics.confident(name, (labels[0].score for labels in reply.answers))
+    reply = await labelled(call, served, given, top_k=params.top_k, truncate=params.truncate)
     return [{"labels": labels} for labels in reply.answers], reply.headers
 
 
-async def _tagged(
-    service: Service, request: Request, name: str, sent: Sent, params: Params, timeout: int | None
-) -> Answered:
-    served, texts = service.catalogue.tagger(name), sent.texts()
-    reply = await service.asking.ask(request, served, texts, lambda: served.model.tagging(texts), timeout)
-    found = await service.asking.finished(
-        reply, lambda: served.model.entities(texts, reply.answers), sum(map(len, texts))
-    )
-    service.metrics.confident(name, (entity.score for of_text in found for entity in of_text))
-    return [{"entities": of_text} for of_text in found], reply.headers
+async def entity_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
+    found, headers = await tagged(call, call.models.tagger(name), sent.texts())
+    return [{"entities": of_text} for of_text in found], headers
 
 
-async def _answered(
-    service: Service, request: Request, name: str, sent: Sent, params: Params, timeout: int | None
-) -> Answered:
-    served, pairs = service.catalogue.answerer(name), sent.pairs(_QUESTION)
-    search = SpanSearch(top_k=params.top_k)
-    check_answer_size(search.top_k, [context for _, context in pairs], "params.top_k")
-    texts = each_text(pairs)
-    reply = await service.asking.ask(request, served, texts, lambda: served.model.asking(pairs, search=search), timeout)
-    found = await service.asking.finished(
-        reply, lambda: served.model.best(pairs, reply.answers, search=search), sum(map(len, texts))
-    )
-    service.metrics.confident(name, (one.score for answers in found for one in answers[:1]))
-    return [{"answers": answers} for answers in found], reply.headers
+async def answer_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
+    served, pairs = call.models.answerer(name), sent.pairs(_QUESTION)
+    check_answer_size(params.top_k, [context for _, context in pairs], "params.top_k")
+    found, headers = await answered(call, served, pairs, SpanSearch(top_k=params.top_k))
+    return [{"answers": answers} for answers in found], headers
 
 
-async def _encoded(
-    service: Service, request: Request, name: str, sent: Sent, params: Params, timeout: int | None
-) -> Answered:
-    served, texts = service.catalogue.embedder(name), sent.texts()
+async def encoder_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
+    served, texts = call.models.embedder(name), sent.texts()
     model = served.model
     places: list[int] = []  # of the texts whose masks are filled: known once they are tokenized
 
@@ -209,21 +178,38 @@ async def _encoded(
             masked = [own[place] for place in places]
             yield filling(model, masked, top_k=params.top_k, truncate=params.truncate)
 
-    embedded, *filled = await service.asking.ask_together(request, served, texts, lambda: list(questions()), timeout)
+    embedded, *filled = await call.ask_together(served, texts, lambda: list(questions()))
     embeddings = [{"embedding": embedding_H} for embedding_H in embedded.answers]
     if not isinstance(model, Encoder):
         return embeddings, embedded.headers
     masks = dict(zip(places, (of_text for reply in filled for of_text in reply.answers), strict=True))
-    service.metrics.confident(name, (words[0].score for of_text in masks.values() for words in of_text))
+    count_confidence(call, name, list(masks.values()))
     return [one | {"masks": masks.get(place, [])} for place, one in enumerate(embeddings)], embedded.headers
 
 
-_ANSWERS: Mapping[Task, Callable[..., Coroutine[Any, Any, Answered]]] = MappingProxyType(
-    {
-        "fill-mask": _encoded,
-        "feature-extraction": _encoded,
-        "text-classification": _labelled,
-        "token-classification": _tagged,
-        "question-answering": _answered,
-    }
+def _place(number: int) -> str:
+    return f"rows[{number}]"  # the shapes differ, and each has rows
+
+
+MLFLOW = Dialect(
+    Words(MlflowError, _said, unusable=400),
+    (
+        Operation(
+            path=_PATH,
+            answer=invocations,
+            summary="Ask a model as MLflow's scoring server is asked",
+            told="A record for each text",
+            result=InvocationsResponse,
+            body=InvocationsRequest,
+            examples=EXAMPLES,
+            place=_place,
+        ),
+        Operation(
+            path="/version",
+            answer=mlflow_version,
+            summary="Of MLflow, whose protocol this is",
+            result=PlainTextResponse.media_type,
+        ),
+    ),
+    tag="MLflow",
 )

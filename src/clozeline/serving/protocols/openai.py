@@ -2,36 +2,44 @@
 
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Request, Response
-from fastapi.openapi.models import Example
 from pydantic import BaseModel, BeforeValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
+from starlette.responses import Response
 
-from clozeline.serving.bodies import JsonRoute
-from clozeline.serving.dialects import OPENAI
-from clozeline.serving.loading import LoadedModel
-from clozeline.serving.model_prefix import wanted_model
-from clozeline.serving.openapi import answered, not_ready
-from clozeline.serving.responses import JsonResponse
-from clozeline.serving.routes import texts_of
-from clozeline.serving.schemas import (
+from clozeline.serving.errors import ErrorDetail
+from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sentence
+from clozeline.serving.protocols.fields import (
     TEXT_TAG,
     TEXTS_TAG,
     Dimensions,
-    ModelPath,
     RequestBody,
     Text,
-    TimeoutMilliseconds,
     Truncate,
     inputs_kind,
+    texts_of,
 )
-from clozeline.serving.service import service_of
-from clozeline.serving.vectors import EncodingFormat, check_dimensions, encoded
+from clozeline.serving.protocols.house.embed import EncodingFormat, embedded, encoded
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.scheduling.work import LoadedModel
 
-router = APIRouter(prefix="/v1", route_class=JsonRoute, tags=["OpenAI"])
-
+_EMBEDDINGS, _LIST = "/v1/embeddings", "/v1/models"
 _MAX_TEXTS = 2048
-_LIST = "/v1/models"
+_CODES = {"no_such_model": "model_not_found", "no_key": "invalid_api_key", "overloaded": "rate_limit_exceeded"}
+_TYPES = {429: "rate_limit_error"}
+
+
+class OpenAIErrorDetail(ErrorDetail):
+    type: str
+
+
+class OpenAIError(ErrorBody):
+    error: OpenAIErrorDetail
+
+
+def _said(status: int, detail: ErrorDetail) -> OpenAIError:
+    kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
+    told = detail.model_dump() | {"code": _CODES.get(detail.code, detail.code), "type": kind}
+    return OpenAIError(error=OpenAIErrorDetail(**told | {"message": sentence(detail)}))
 
 
 def _no_token_ids(given: Any) -> Any:
@@ -93,38 +101,23 @@ class ModelList(BaseModel):
     data: list[Model]
 
 
-EXAMPLES: dict[str, Example] = {
-    "one text": {"summary": "One text", "value": {"model": "encoder", "input": "Sort a list in place."}},
-    "base64": {
-        "summary": "Several texts, 4 dimensions, as base64",
-        "value": {
+EXAMPLES = {
+    "one text": Example("One text", {"model": "encoder", "input": "Sort a list in place."}),
+    "base64": Example(
+        "Several texts, 4 dimensions, as base64",
+        {
             "model": "encoder",
             "input": ["Sort a list in place.", "Open a file."],
             "dimensions": 4,
             "encoding_format": "base64",
         },
-    },
+    ),
 }
 
 
-@router.post(
-    "/embeddings",
-    summary="Embed texts, as OpenAI's SDK asks",
-    response_model=EmbeddingList,
-    responses=answered("One vector of length 1 for each text", OPENAI),
-)
-async def embeddings(
-    request: Request,
-    body: Annotated[EmbeddingsRequest, Body(openapi_examples=EXAMPLES)],
-    timeout_milliseconds: TimeoutMilliseconds = None,
-) -> Response:
-    service = service_of(request)
-    served = service.catalogue.embedder(wanted_model(request, body.model), route="/v1/embeddings", listed=_LIST)
-    check_dimensions(served.model, body.dimensions)
-    texts = texts_of(body.input)
-    reply = await service.asking.ask(
-        request, served, texts, lambda: served.model.embedding(texts, truncate=body.truncate), timeout_milliseconds
-    )
+async def embeddings(call: Call, body: EmbeddingsRequest) -> Response:
+    served = call.models.embedder(call.wanted(body.model), route=_EMBEDDINGS, listed=_LIST)
+    reply = await embedded(call, served, texts_of(body.input), dimensions=body.dimensions, truncate=body.truncate)
     vectors = encoded(reply.answers, body.dimensions, body.encoding_format)
     data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
     usage = {"prompt_tokens": reply.tokens, "total_tokens": reply.tokens}
@@ -132,22 +125,45 @@ async def embeddings(
     return JsonResponse(content, headers=reply.headers)
 
 
-@router.get("/models", summary="What is served", response_model=ModelList, responses=not_ready(OPENAI))
-async def models(request: Request) -> Response:
-    cards = [_card(served) for served in service_of(request).catalogue]
-    return JsonResponse({"object": "list", "data": cards})
+async def models(call: Call) -> Response:
+    return JsonResponse({"object": "list", "data": [_card(served) for served in call.models]})
 
 
-@router.get(
-    "/models/{model}",
-    summary="One model",
-    response_model=Model,
-    responses=answered("The model", OPENAI, is_timed=False),
-)
-async def model(request: Request, model: ModelPath) -> Response:
-    found = service_of(request).catalogue.first(wanted_model(request, model), listed=_LIST)
+async def model(call: Call) -> Response:
+    found = call.models.first(call.wanted(call.request.path_params["model"]), listed=_LIST)
     return JsonResponse(_card(found), headers=found.identity.headers)
 
 
 def _card(served: LoadedModel) -> dict[str, object]:
     return Model(id=served.identity.name, created=0, owned_by=served.identity.source).model_dump()
+
+
+def _place(number: int) -> str:
+    return f"input[{number}]"
+
+
+OPENAI = Dialect(
+    Words(OpenAIError, _said, unusable=400),
+    (
+        Operation(
+            path=_EMBEDDINGS,
+            answer=embeddings,
+            summary="Embed texts, as OpenAI's SDK asks",
+            told="One vector of length 1 for each text",
+            result=EmbeddingList,
+            body=EmbeddingsRequest,
+            examples=EXAMPLES,
+            place=_place,
+        ),
+        Operation(path=_LIST, answer=models, summary="What is served", result=ModelList),
+        Operation(
+            path="/v1/models/{model}",
+            answer=model,
+            summary="One model",
+            told="The model",
+            tells="model",
+            result=Model,
+        ),
+    ),
+    tag="OpenAI",
+)

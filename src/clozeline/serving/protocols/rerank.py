@@ -5,29 +5,22 @@ It asks a model that reads both at once. As there, an encoder's vectors are no s
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Request, Response
-from fastapi.openapi.models import Example
 from pydantic import BaseModel, Field
+from starlette.responses import Response
 
-from clozeline.serving import schemas
-from clozeline.serving.bodies import JsonRoute
-from clozeline.serving.catalogue import RERANK
-from clozeline.serving.dialects import HUGGING_FACE
-from clozeline.serving.model_prefix import wanted_model
-from clozeline.serving.openapi import answered
-from clozeline.serving.responses import JsonResponse
-from clozeline.serving.service import service_of
-
-router = APIRouter(route_class=JsonRoute, tags=["text-embeddings-inference"])
+from clozeline.inference.kinds import RERANK
+from clozeline.inference.tokenization import each_text
+from clozeline.serving.protocols.fields import RequestBody, Text, Texts, Truncate, TruncationDirection
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 
 
-class RerankRequest(schemas.RequestBody):
-    query: schemas.Text
-    texts: schemas.Texts
+class RerankRequest(RequestBody):
+    query: Text
+    texts: Texts
     raw_scores: Annotated[bool, Field(description="The logits, instead of probabilities.")] = False
     return_text: Annotated[bool, Field(description="Send the texts back beside their scores.")] = False
-    truncate: schemas.Truncate = False
-    truncation_direction: schemas.TruncationDirection = "right"
+    truncate: Truncate = False
+    truncation_direction: TruncationDirection = "right"
 
 
 class Rank(BaseModel):
@@ -36,42 +29,18 @@ class Rank(BaseModel):
     text: str | None = None
 
 
-RERANK_EXAMPLES: dict[str, Example] = {
-    "two": {
-        "summary": "Two texts for a query",
-        "value": {"query": "How do I sort a list?", "texts": ["Open a file.", "Order the items."], "return_text": True},
-    }
-}
-
-
-@router.post(
-    "/rerank",
-    summary="Order texts by how well they answer a query",
-    response_model=list[Rank],
-    response_model_exclude_none=True,
-    responses=answered("The texts by their places, best first", HUGGING_FACE),
-)
-async def rerank(
-    request: Request,
-    body: Annotated[RerankRequest, Body(openapi_examples=RERANK_EXAMPLES)],
-    timeout_milliseconds: schemas.TimeoutMilliseconds = None,
-) -> Response:
-    service = service_of(request)
-    served = service.catalogue.pair_classifier(RERANK, wanted_model(request))
+async def rerank(call: Call, body: RerankRequest) -> Response:
+    served = call.models.pair_classifier(RERANK, call.wanted())
     pairs = [(body.query, text) for text in body.texts]
-    label = served.model.relevant_label
-    reply = await service.asking.ask(
-        request,
+    function = "none" if body.raw_scores else served.model.relevance_function
+    reply = await call.ask(
         served,
-        [text for pair in pairs for text in pair],
+        each_text(pairs),
         lambda: served.model.classifying(
-            pairs,
-            top_k=len(served.model.manifest.labels),
-            truncate=body.truncate,
-            function="none" if body.raw_scores else served.model.relevance_function,
+            pairs, top_k=len(served.model.manifest.labels), truncate=body.truncate, function=function
         ),
-        timeout_milliseconds,
     )
+    label = served.model.relevant_label
     scores = [next(one.score for one in scores if one.label == label) for scores in reply.answers]
     order = sorted(range(len(scores)), key=lambda place: -scores[place])
     ranks = [
@@ -79,3 +48,21 @@ async def rerank(
         for place in order
     ]
     return JsonResponse(ranks, headers=reply.headers)
+
+
+def _place(number: int) -> str:
+    return f"texts[{number}]"
+
+
+_RANKED = ["Open a file.", "Order the items."]
+_EXAMPLE = {"query": "How do I sort a list?", "texts": _RANKED, "return_text": True}
+RERANKING = Operation(
+    path=RERANK,
+    answer=rerank,
+    summary="Order texts by how well they answer a query",
+    told="The texts by their places, best first",
+    result=list[Rank],
+    body=RerankRequest,
+    examples={"two": Example("Two texts for a query", _EXAMPLE)},
+    place=_place,
+)

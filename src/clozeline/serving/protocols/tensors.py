@@ -5,7 +5,7 @@ Strings are BYTES: in the raw form each has its length before it, 4 bytes, littl
 
 import math
 import struct
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from types import MappingProxyType
@@ -14,14 +14,14 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 import orjson
-from fastapi import Request, Response
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, Discriminator, Field, Tag
+from starlette.datastructures import Headers
+from starlette.responses import Response
 
-from clozeline.serving.bodies import JsonRequest, check_encoding, parse_json
 from clozeline.serving.errors import ApiError, problem
-from clozeline.serving.responses import JsonResponse
-from clozeline.serving.schemas import FLAT_TAG, NESTED_TAG, RequestBody, nesting
+from clozeline.serving.protocols.fields import FLAT_TAG, NESTED_TAG, RequestBody, nesting
+from clozeline.serving.protocols.operation import JsonResponse
+from clozeline.serving.protocols.reading import check_encoding
 
 HEADER_LENGTH = "inference-header-content-length"
 InputName = Literal["text", "text_pair", "question", "context"]
@@ -67,33 +67,19 @@ class OutputTensor:
     is_binary: bool
 
 
-class TensorRoute(APIRoute):
-    """Reads JSON whatever its content type is said to be: these clients send none. What lies behind it comes along."""
+def read_tensors(headers: Headers, raw: bytes) -> int:
+    """The length of the JSON in `raw`, whatever its content type is said to be: these clients send none.
 
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def handle_tensors(request: Request) -> Response:
-            return await handle(await _parsed(request) if self.body_field is not None else request)
-
-        return handle_tensors
-
-
-async def _parsed(request: Request) -> Request:
-    check_encoding(request.headers)
-    raw = await request.body()
-    length = request.headers.get(HEADER_LENGTH, str(len(raw)))
+    Raises:
+        ApiError: 415, it is compressed, or no UTF-8; 422, there is not so much of it.
+    """
+    check_encoding(headers)
+    length = headers.get(HEADER_LENGTH, str(len(raw)))
     if not length.isdecimal() or int(length) > len(raw):
         raise _unreadable(
             f"{HEADER_LENGTH}: {length}, of a body of {len(raw)} bytes", "the length of the JSON in bytes"
         )
-    headers = [header for header in request.scope["headers"] if header[0] != b"content-type"]
-    scope = {**request.scope, "headers": [*headers, (b"content-type", b"application/json")]}
-    parsed = JsonRequest(scope, request.receive)
-    parsed.raw = raw[: int(length)]
-    parsed.content = parse_json(parsed.raw)
-    parsed.state.behind_json = raw[int(length) :]
-    return parsed
+    return int(length)
 
 
 def strings_of(inputs: Sequence[InputTensor], behind_json: bytes) -> list[list[str]]:

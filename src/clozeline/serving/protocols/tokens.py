@@ -2,23 +2,23 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Body, Request, Response
-from fastapi.openapi.models import Example
 from pydantic import BaseModel, Discriminator, Field, Tag
+from starlette.responses import Response
 
-from clozeline.inference.manifest import Manifest
-from clozeline.serving.bodies import JsonRoute
-from clozeline.serving.dialects import HUGGING_FACE
+from clozeline.artifacts.manifest import Manifest
 from clozeline.serving.errors import problem
-from clozeline.serving.limits import MAX_TEXTS
-from clozeline.serving.model_prefix import wanted_model
-from clozeline.serving.openapi import answered
-from clozeline.serving.responses import JsonResponse
-from clozeline.serving.routes import texts_of
-from clozeline.serving.schemas import FLAT_TAG, NESTED_TAG, Inputs, ModelName, PromptName, RequestBody, nesting
-from clozeline.serving.service import service_of
-
-router = APIRouter(route_class=JsonRoute, tags=["text-embeddings-inference"])
+from clozeline.serving.protocols.fields import (
+    FLAT_TAG,
+    MAX_TEXTS,
+    NESTED_TAG,
+    Inputs,
+    ModelName,
+    PromptName,
+    RequestBody,
+    nesting,
+    texts_of,
+)
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 
 _MAX_IDS = 65_536
 _Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=_MAX_IDS)]
@@ -52,49 +52,32 @@ class SimpleToken(BaseModel):
     stop: int | None
 
 
-TOKENIZE_EXAMPLES: dict[str, Example] = {
-    "one text": {"summary": "One text", "value": {"inputs": "Sort a list."}},
-    "several": {
-        "summary": "Several texts, without special tokens",
-        "value": {"inputs": ["Sort a list.", "Open a file."], "add_special_tokens": False},
-    },
+TOKENIZE_EXAMPLES = {
+    "one text": Example("One text", {"inputs": "Sort a list."}),
+    "several": Example(
+        "Several texts, without special tokens",
+        {"inputs": ["Sort a list.", "Open a file."], "add_special_tokens": False},
+    ),
 }
-DECODE_EXAMPLES: dict[str, Example] = {"one text": {"summary": "One text", "value": {"ids": [5, 6, 7]}}}
 
 
-@router.post(
-    "/tokenize",
-    summary="Take texts apart into tokens",
-    response_model=list[list[SimpleToken]],
-    responses=answered("The tokens of each text, also if one text was sent alone", HUGGING_FACE, is_timed=False),
-)
-async def tokenize(
-    request: Request, body: Annotated[TokenizeRequest, Body(openapi_examples=TOKENIZE_EXAMPLES)]
-) -> Response:
-    service = service_of(request)
-    served = service.catalogue.first(wanted_model(request, body.model))
+async def tokenize(call: Call, body: TokenizeRequest) -> Response:
+    served = call.models.first(call.wanted(body.model))
     texts = texts_of(body.inputs)
-    pieces = await service.asking.tokenizing(
-        request,
+    pieces = await call.service.asking.tokenizing(
+        call.request,
         lambda: served.model.tokenizer.pieces(texts, add_special_tokens=body.add_special_tokens),
         sum(map(len, texts)),
     )
     return JsonResponse(pieces, headers=served.identity.headers)
 
 
-@router.post(
-    "/decode",
-    summary="Put tokens together to texts",
-    response_model=list[str],
-    responses=answered("The text of each list of ids", HUGGING_FACE, is_timed=False),
-)
-async def decode(request: Request, body: Annotated[DecodeRequest, Body(openapi_examples=DECODE_EXAMPLES)]) -> Response:
-    service = service_of(request)
-    served = service.catalogue.first(wanted_model(request, body.model))
+async def decode(call: Call, body: DecodeRequest) -> Response:
+    served = call.models.first(call.wanted(body.model))
     lists = [ids for ids in body.ids if isinstance(ids, list)] or [[one for one in body.ids if isinstance(one, int)]]
     _check_known(lists, served.model.manifest)
-    texts = await service.asking.tokenizing(
-        request,
+    texts = await call.service.asking.tokenizing(
+        call.request,
         lambda: [served.model.tokenizer.decode(ids, skip_special_tokens=body.skip_special_tokens) for ids in lists],
         sum(map(len, lists)),
     )
@@ -113,3 +96,27 @@ def _check_known(lists: list[list[int]], manifest: Manifest) -> None:
             do="send ids that /tokenize gave for this model",
             param="ids",
         )
+
+
+TOKEN_OPERATIONS = (
+    Operation(
+        path="/tokenize",
+        answer=tokenize,
+        summary="Take texts apart into tokens",
+        told="The tokens of each text, also if one text was sent alone",
+        tells="model",
+        result=list[list[SimpleToken]],
+        body=TokenizeRequest,
+        examples=TOKENIZE_EXAMPLES,
+    ),
+    Operation(
+        path="/decode",
+        answer=decode,
+        summary="Put tokens together to texts",
+        told="The text of each list of ids",
+        tells="model",
+        result=list[str],
+        body=DecodeRequest,
+        examples={"one text": Example("One text", {"ids": [5, 6, 7]})},
+    ),
+)

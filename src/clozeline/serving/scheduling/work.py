@@ -1,12 +1,25 @@
-"""What waits to be run: a ticket for each request, an entry for each of its texts."""
+"""What is run: models by what clients call them; and what waits: a ticket for each request, an entry for each text."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
+from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import AnyQuestion, Rows
 from clozeline.inference.tokenization import TokenizedText
+from clozeline.serving.observe.identity import Identity
+
+Opened = TypeVar("Opened", bound=OpenModel, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel(Generic[Opened]):
+    identity: Identity
+    model: Opened
+
+
+LoadedModel = ServedModel[OpenModel]
 
 
 class Model(Protocol):

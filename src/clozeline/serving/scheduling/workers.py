@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from clozeline.inference.question import Rows
-from clozeline.serving.caught import Caught
+from clozeline.serving.errors import Caught
 from clozeline.serving.scheduling.scheduler import Scheduler
 from clozeline.serving.scheduling.work import Entry, MicroBatch
 

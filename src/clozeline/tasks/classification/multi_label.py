@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from clozeline.artifacts.shown_item import ShownItem
+from clozeline.artifacts.task_metrics import Headline
 from clozeline.tasks.classification import head as classifier
 from clozeline.tasks.classification.baselines import Shares, tfidf_label_shares
 from clozeline.tasks.classification.label_sets import FIGURES, LabelSets, best_threshold, score_sets, whole
@@ -19,7 +21,7 @@ from clozeline.tasks.classification.on_texts import ClassifierOnTexts, Problem
 from clozeline.tasks.classification.parts import ClassifiedRows
 from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.intervals import bootstrap_interval
-from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, only_answer, shown
+from clozeline.tasks.task import TaskInputs, TaskReport, only_answer, shown
 
 NO_LABEL = "(none)"
 

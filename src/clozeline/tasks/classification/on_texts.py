@@ -23,7 +23,7 @@ from clozeline.tasks.opening import answers, check_fit, measuring_batches, num_b
 from clozeline.tasks.rows import Ids, TextRows, lengths_of, training_batches
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.task import TaskInputs
-from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.tokenizer.folder import OpenTokenizer
 from clozeline.training.state import Batch
 
 Problem = Literal["single_label_classification", "multi_label_classification"]

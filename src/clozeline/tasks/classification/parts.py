@@ -21,7 +21,7 @@ from clozeline.tasks.encoded import EncodedBatch, TargetedBatch
 from clozeline.tasks.rows import Ids, TextRows
 from clozeline.tasks.sources import records_of
 from clozeline.tasks.task import TaskInputs
-from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.tokenizer.folder import OpenTokenizer
 
 Targets = npt.NDArray[Any]
 """`class_T`, a place among the labels; of a multi-label task `is_true_TC`, 0 or 1."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 
 from clozeline.errors import DataError
 from clozeline.params import LabelledParams
+from clozeline.records.identity import identity_of
 from clozeline.tasks.classification.labelled import Labelled
 from clozeline.tasks.record_count import RecordCount
 from clozeline.tasks.sources import Part
 from clozeline.tasks.splitting import num_of_each, part_of, remedy, strictest
-from clozeline.text.identity import identity_of
 
 _LOG = logging.getLogger(__name__)
 _MOST_NAMED = 10

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from clozeline.artifacts.shown_item import ShownItem
+from clozeline.artifacts.task_metrics import Headline
 from clozeline.errors import ParamsError
 from clozeline.tasks.classification import head as classifier
 from clozeline.tasks.classification.baselines import LabelledTexts, largest_class, tfidf_logistic_regression
@@ -19,7 +21,7 @@ from clozeline.tasks.classification.parts import ClassifiedRows
 from clozeline.tasks.classification.scores import FIGURES, Classes, f1_of, score
 from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.intervals import bootstrap_interval
-from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, only_answer, shown
+from clozeline.tasks.task import TaskInputs, TaskReport, only_answer, shown
 
 _MOST_NAMED = 10
 
@@ -28,7 +30,7 @@ class SingleLabel(ClassifierOnTexts):
     """Softmax over the classes; the most probable one is the answer."""
 
     problem: Problem = "single_label_classification"
-    method: str = Headline.method
+    method: str = "fine-tuned encoder"
 
     def __init__(self, inputs: TaskInputs) -> None:
         super().__init__(inputs)

@@ -10,11 +10,11 @@ from typing import Any
 
 from clozeline.errors import DataError
 from clozeline.params import QuestionAnsweringParams
+from clozeline.records.identity import identity_of
 from clozeline.tasks.record_count import Counted, RecordCount
 from clozeline.tasks.records import Record
 from clozeline.tasks.sources import Part
 from clozeline.tasks.splitting import num_of_each, part_of, remedy, strictest
-from clozeline.text.identity import identity_of
 
 _LOG = logging.getLogger(__name__)
 

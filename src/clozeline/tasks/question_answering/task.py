@@ -15,6 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from clozeline.artifacts.held_out import HeldOut, write_held_out
+from clozeline.artifacts.shown_item import ShownItem
+from clozeline.artifacts.task_metrics import Headline
 from clozeline.params import QuestionAnsweringParams
 from clozeline.tasks import heads
 from clozeline.tasks.encoded import TargetedBatch
@@ -30,7 +32,7 @@ from clozeline.tasks.question_answering.windows import NO_ANSWER, Windows
 from clozeline.tasks.rows import training_batches
 from clozeline.tasks.sources import records_of
 from clozeline.tasks.splitting import count_seen
-from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, only_answer, shown
+from clozeline.tasks.task import TaskInputs, TaskReport, only_answer, shown
 from clozeline.training.state import Batch
 
 _NOTHING = "no answer"

@@ -14,7 +14,7 @@ from clozeline.params import QuestionAnsweringParams
 from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.question_answering.questions import Question
 from clozeline.tasks.rows import Ids, TextRows
-from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.tokenizer.folder import OpenTokenizer
 
 _CONTEXT = 1
 """Place of the context in a pair."""

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from clozeline.search.fusion import fused
-from clozeline.search.words import WordIndex
+from clozeline.tasks.similarity.bm25 import WordIndex
+from clozeline.tasks.similarity.fusion import fused
 from clozeline.tasks.similarity.ranking import Floats, ScoresOf
 
 _WORD = r"(?u)\b\w+\b"

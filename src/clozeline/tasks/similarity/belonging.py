@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Self
 
 from clozeline.artifacts.held_out import MAX_ITEMS, HeldOut, write_held_out
+from clozeline.artifacts.shown_item import ShownItem
+from clozeline.artifacts.task_metrics import Headline
 from clozeline.tasks.intervals import bootstrap_interval
 from clozeline.tasks.similarity.baselines import bm25, each_and_both
 from clozeline.tasks.similarity.on_pairs import OnPairs
@@ -22,7 +24,7 @@ from clozeline.tasks.similarity.ranking import (
     ranked_by_each,
 )
 from clozeline.tasks.splitting import count_seen
-from clozeline.tasks.task import Headline, ShownItem, TaskReport, only_answer, shown
+from clozeline.tasks.task import TaskReport, only_answer, shown
 
 _BEST = "1"
 _SHOWN_CHARACTERS = 400

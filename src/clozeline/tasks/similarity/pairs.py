@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 
 from clozeline.errors import DataError
 from clozeline.params import SimilarityParams
+from clozeline.records.identity import identity_of
 from clozeline.tasks.record_count import RecordCount
 from clozeline.tasks.records import Record
+from clozeline.tasks.similarity.summaries import parted, without_name
 from clozeline.tasks.sources import Part
 from clozeline.tasks.splitting import STRICTEST_FIRST, num_of_each, part_of, remedy, strictest
-from clozeline.text.identity import identity_of
-from clozeline.text.summaries import parted, without_name
 
 _LEAST_SUMMARY_WORDS = 3
 _LEAST_DESCRIPTION_WORDS = 5

@@ -11,14 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.artifacts.held_out import HeldOut, write_held_out
+from clozeline.artifacts.shown_item import ShownItem
+from clozeline.artifacts.task_metrics import Headline
+from clozeline.records.identity import identity_of
 from clozeline.tasks.intervals import bootstrap_interval
 from clozeline.tasks.similarity.baselines import tfidf_cosines
 from clozeline.tasks.similarity.correlations import pearson, ranks, spearman
 from clozeline.tasks.similarity.on_pairs import OnPairs
 from clozeline.tasks.similarity.pairs import Pair, PairCount
 from clozeline.tasks.splitting import count_seen
-from clozeline.tasks.task import Headline, ShownItem, TaskReport, only_answer, shown
-from clozeline.text.identity import identity_of
+from clozeline.tasks.task import TaskReport, only_answer, shown
 
 Values = npt.NDArray[np.float64]
 

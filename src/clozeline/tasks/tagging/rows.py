@@ -17,7 +17,7 @@ import torch
 from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.rows import Ids, TextRows
 from clozeline.tasks.tagging.sentences import Sentence
-from clozeline.tokens.tokenizer import OpenTokenizer, is_byte_level
+from clozeline.tokenizer.folder import OpenTokenizer, is_byte_level
 
 NO_TARGET = -100
 """As cross entropy ignores it."""

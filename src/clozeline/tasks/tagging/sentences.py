@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from clozeline.errors import DataError
 from clozeline.params import TaggingParams
+from clozeline.records.identity import identity_of
 from clozeline.tasks.record_count import RecordCount
 from clozeline.tasks.records import Record
 from clozeline.tasks.sources import Part
 from clozeline.tasks.splitting import num_of_each, part_of, remedy, strictest
 from clozeline.tasks.tagging.schemes import OUTSIDE, to_iob2, type_of
-from clozeline.text.identity import identity_of
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,6 +12,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from clozeline.artifacts.held_out import EntitySpan, HeldOut, write_held_out
+from clozeline.artifacts.shown_item import ShownItem
+from clozeline.artifacts.task_metrics import Headline
 from clozeline.params import TaggingParams
 from clozeline.tasks import heads
 from clozeline.tasks.encoded import TargetedBatch
@@ -26,7 +28,7 @@ from clozeline.tasks.tagging.rows import NO_TARGET, TaggedRows
 from clozeline.tasks.tagging.schemes import OUTSIDE, type_of
 from clozeline.tasks.tagging.scores import EntityScores, Tags, entities_in, score, spans_of
 from clozeline.tasks.tagging.sentences import Sentence, SentenceCount, select
-from clozeline.tasks.task import Headline, ShownItem, TaskInputs, TaskReport, only_answer, shown
+from clozeline.tasks.task import TaskInputs, TaskReport, only_answer, shown
 from clozeline.training.state import Batch
 
 

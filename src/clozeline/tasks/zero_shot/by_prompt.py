@@ -16,7 +16,7 @@ from clozeline.tasks.classification.parts import ClassifiedRows
 from clozeline.tasks.classification.single_label import SingleLabel
 from clozeline.tasks.rows import Ids
 from clozeline.tasks.task import TaskInputs
-from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.tokenizer.folder import OpenTokenizer
 
 _LOG = logging.getLogger(__name__)
 Scores = npt.NDArray[np.float32]

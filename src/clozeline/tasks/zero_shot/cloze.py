@@ -16,7 +16,7 @@ from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.zero_shot import head as cloze
 from clozeline.tasks.zero_shot.by_prompt import ByPrompt, Scores
 from clozeline.tasks.zero_shot.prompts import prompted, prompted_lengths, word_ids
-from clozeline.tokens.tokenizer import OpenTokenizer
+from clozeline.tokenizer.folder import OpenTokenizer
 
 
 class Cloze(ByPrompt):

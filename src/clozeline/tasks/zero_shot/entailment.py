@@ -23,7 +23,7 @@ from clozeline.tasks.rows import Ids, TextRows, lengths_of
 from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.zero_shot import entailer
 from clozeline.tasks.zero_shot.by_prompt import ByPrompt, Scores
-from clozeline.tokens.tokenizer import OpenTokenizer, save_existing
+from clozeline.tokenizer.folder import OpenTokenizer, save_existing
 
 
 class Entailment(ByPrompt):

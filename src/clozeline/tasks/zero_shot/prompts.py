@@ -10,7 +10,7 @@ import numpy as np
 from clozeline.errors import ParamsError
 from clozeline.params.finetuning.zero_shot import BLANK
 from clozeline.tasks.rows import Ids, TextRows
-from clozeline.tokens.tokenizer import OpenTokenizer, is_byte_level
+from clozeline.tokenizer.folder import OpenTokenizer, is_byte_level
 
 
 def prompted(texts: Sequence[str], prompt: str, opened: OpenTokenizer, max_length: int) -> TextRows:

@@ -1,0 +1,227 @@
+"""Our masks for people who train with transformers' `Trainer`: give it as `data_collator`.
+
+    collator = MaskingCollator(tokenizer, unit="word", seed=1)
+    Trainer(
+        model,
+        arguments,
+        data_collator=collator,
+        train_dataset=rows,
+        eval_dataset=collator.fixed(held_out_rows),
+        callbacks=[collator.each_epoch()],
+    ).train()
+
+A mask is a function of (seed, epoch, row, position), where a row is known by its own tokens: the same for any number
+of workers, batch size and rank, other ones in each epoch, and the global random state stays as it is.
+
+Shapes: B rows of a batch, L its longest row; N tokens of all rows, padding left out.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import ValidationError
+from torch.utils.data import Dataset
+from transformers import BatchEncoding
+
+from clozeline.collator.ragged import RaggedRows, unreadable
+from clozeline.errors import ParamsError
+from clozeline.params import MaskingParams
+from clozeline.tokens.identity import Ids, check_seed
+from clozeline.tokens.masking import Masker, Vocabulary
+from clozeline.tokens.spelling import Spelling
+
+NO_LOSS = -100
+"""The label that cross-entropy of torch and of transformers leaves out."""
+_IS_FIXED = "mask_is_fixed"
+_FIXED_EPOCH = 2**32
+"""No training gets there."""
+_DEFAULTS: Mapping[str, object] = {
+    "unit": "token",
+    "mask_rate": 0.15,
+    "final_mask_rate": None,
+    "mask_share": 0.8,
+    "random_share": 0.1,
+    "keep_share": 0.1,
+    "mean_span_tokens": None,
+    "word_dropout": 0.0,
+    "protected_tokens": (),
+}
+"""Those of BERT (Devlin et al. 2018, section 3.1)."""
+
+
+class FixedRows(Dataset[Any]):
+    """What `MaskingCollator.fixed` makes of a data set: rows that say that their masks are for good.
+
+    They are no dicts, so that `Trainer` takes no column for unused, and can be asked for their length
+    (`group_by_length`).
+    """
+
+    def __init__(self, rows: Any) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return BatchEncoding({**self._rows[index], _IS_FIXED: True})
+
+
+class MaskingCollator:
+    """Pads rows and masks them.
+
+    Args:
+        tokenizer: a fast tokenizer of transformers with a mask and a padding token.
+        masking: as in params.yaml; or leave it out and name only what differs from BERT's, as in
+            `MaskingCollator(tokenizer, unit="span", mean_span_tokens=3.8, mask_rate=0.2)`.
+        seed: another seed, other masks.
+        pad_to_multiple_of: pad rows to a multiple of so many tokens.
+
+    `final_mask_rate` is reached in the last epoch, in equal steps from epoch to epoch.
+
+    Raises:
+        ParamsError: the tokenizer cannot mask or pad, or a setting or the seed cannot be used.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        masking: MaskingParams | None = None,
+        *,
+        seed: int = 0,
+        pad_to_multiple_of: int | None = None,
+        **settings: object,
+    ) -> None:
+        _check_not_both(masking, settings)
+        check_seed(seed)
+        _check_usable(tokenizer)
+        self._masker = _masker(tokenizer, masking or _masking(settings), seed)
+        self._pad_id = int(tokenizer.pad_token_id)
+        self._pads_left = tokenizer.padding_side == "left"
+        self._multiple = pad_to_multiple_of or 1
+        # In shared memory: workers that live on, and workers to come, see the epoch that the trainer sets.
+        self._epoch = torch.zeros(2, dtype=torch.int64).share_memory_()
+
+    @property
+    def epoch(self) -> int:
+        return int(self._epoch[0])
+
+    def set_epoch(self, epoch: int, num_epochs: int | None = None) -> None:
+        """Before each pass over the data; `each_epoch()` does it for a `Trainer`.
+
+        Args:
+            epoch: counted from 0.
+            num_epochs: of the whole training, for the schedule of the rate.
+        """
+        self._epoch[0] = epoch
+        self._epoch[1] = num_epochs or 0
+
+    def each_epoch(self) -> Any:
+        """A `TrainerCallback` that tells this collator of each epoch, also of one that is resumed."""
+        from transformers import TrainerCallback
+
+        def begin_training(_args: Any, state: Any, _control: Any, **_others: Any) -> None:
+            self.set_epoch(int(state.epoch or 0) - 1)
+
+        def begin_epoch(_args: Any, state: Any, _control: Any, **_others: Any) -> None:
+            self.set_epoch(self.epoch + 1, int(state.num_train_epochs or 0))
+
+        callback = TrainerCallback()
+        callback.on_train_begin, callback.on_epoch_begin = begin_training, begin_epoch
+        return callback
+
+    def fixed(self, rows: Any) -> FixedRows:
+        """Rows whose masks are the same in all epochs, at `mask_rate`: for evaluation, which is to compare epochs."""
+        return FixedRows(rows)
+
+    def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+        """`input_ids`, `attention_mask` and `labels` (-100 where no loss), int64 [B, L], and `token_type_ids` if given.
+
+        Args:
+            features: of each row its `input_ids` (list, array or tensor), framed and of any length; if given, its
+                `attention_mask` (0: padding, left out), `special_tokens_mask` (1: never masked), `token_type_ids`,
+                and `document`, a number that is the row's own where rows of equal tokens shall differ in their masks.
+                A `Trainer` drops columns that its model does not take, `document` and `special_tokens_mask` among them,
+                unless `TrainingArguments(remove_unused_columns=False)` says to keep them.
+
+        Raises:
+            DataError: there is no row, a row has no `input_ids`, or an id that the tokenizer does not have.
+        """
+        if not features:
+            raise unreadable("no row", "a batch of one row at least")
+        is_fixed = _IS_FIXED in features[0]
+        rows = RaggedRows.read(features)
+        self._check_ids(rows.input_ids_N)
+        shown_N, labels_N = self._mask(rows, (_FIXED_EPOCH, 0) if is_fixed else self._epoch.tolist())
+        slot = rows.slots(self._pads_left, self._multiple)
+        filled = {
+            "input_ids": slot.filled(shown_N, self._pad_id),
+            "attention_mask": slot.filled(np.ones_like(shown_N), 0),
+            "labels": slot.filled(labels_N, NO_LOSS),
+        }
+        if rows.token_type_ids_N is not None:
+            filled["token_type_ids"] = slot.filled(rows.token_type_ids_N, 0)
+        return {name: torch.from_numpy(values_BL) for name, values_BL in filled.items()}
+
+    def _check_ids(self, input_ids_N: Ids) -> None:
+        size = len(self._masker.is_special_V)
+        unknown = input_ids_N[(input_ids_N < 0) | (input_ids_N >= size)]
+        if len(unknown):
+            raise unreadable(f"id {unknown[0]}", f"ids from 0 to {size - 1}")
+
+    def _mask(self, rows: RaggedRows, epochs: Sequence[int]) -> tuple[Ids, Ids]:
+        """What the model sees, and its labels, in the epoch and the number of epochs `epochs`."""
+        epoch, num_epochs = epochs
+        progress = min(epoch / (num_epochs - 1), 1.0) if num_epochs > 1 else 0.0
+        masked = self._masker.mask(epoch, rows.input_ids_N, rows.document_N, rows.position_N, progress)
+        shown_N = np.where(rows.is_maskable_N, masked.input_ids_N, rows.input_ids_N)
+        is_target_N = masked.is_target_N & rows.is_maskable_N
+        return shown_N, np.where(is_target_N, rows.input_ids_N, NO_LOSS)
+
+
+def _check_not_both(masking: MaskingParams | None, settings: Mapping[str, object]) -> None:
+    if masking is not None and settings:
+        raise ParamsError(
+            "MaskingCollator is given `masking` and single settings",
+            given=f"masking, and {', '.join(settings)}",
+            expected="one of the two",
+            do="`masking.model_copy(update={…})` changes single ones of it",
+        )
+
+
+def _masking(settings: Mapping[str, object]) -> MaskingParams:
+    try:
+        return MaskingParams.model_validate({**_DEFAULTS, **settings})
+    except ValidationError as error:
+        fault = error.errors()[0]
+        expected = fault["ctx"]["error"].args[0] if fault["type"] == "value_error" else fault["msg"]
+        raise ParamsError(
+            "these settings of MaskingCollator cannot be used",
+            given=", ".join(f"{name}={value!r}" for name, value in settings.items()),
+            expected=f"{'.'.join(map(str, fault['loc'])) or 'settings'}: {expected}",
+            do=f"correct it; there are {', '.join(_DEFAULTS)}",
+        ) from error
+
+
+def _check_usable(tokenizer: Any) -> None:
+    missing = [role for role in ("mask_token", "pad_token") if getattr(tokenizer, role) is None]
+    if missing or not tokenizer.is_fast:
+        raise ParamsError(
+            "this tokenizer cannot be used for masked language modelling",
+            given=f"no {' and no '.join(missing)}" if missing else f"{type(tokenizer).__name__}, a slow tokenizer",
+            expected="a fast tokenizer with a mask token and a padding token",
+            do="`tokenizer.add_special_tokens({'mask_token': '[MASK]', 'pad_token': '[PAD]'})`, then "
+            "`model.resize_token_embeddings(len(tokenizer))`"
+            if missing
+            else "load one that is published with a tokenizer.json, by `AutoTokenizer.from_pretrained`",
+        )
+
+
+def _masker(tokenizer: Any, masking: MaskingParams, seed: int) -> Masker:
+    spelling = Spelling.of(tokenizer.backend_tokenizer.to_str())
+    size = max(spelling.ids.values()) + 1
+    special = {id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special}
+    # An id without a token is nothing that a text can hold, so nothing to put into one.
+    special |= set(tokenizer.all_special_ids) | set(range(size)).difference(spelling.ids.values())
+    return Masker.create(masking, Vocabulary(size, int(tokenizer.mask_token_id), frozenset(special)), seed, spelling)

@@ -1,0 +1,66 @@
+"""Two models on the same texts: is the difference more than chance?
+
+Shapes: D documents or blocks of them.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from clozeline.contest.contender import Contender, Said
+from clozeline.evaluation.bootstrap import Floats, ratio_intervals, sign_flip_p_value
+
+
+@dataclass(frozen=True)
+class PairedTest:
+    """A figure of the first model minus that of the second, document by document."""
+
+    difference: float
+    low: float
+    high: float
+    """Ends of a 95 % interval by bootstrap over documents, both models' answers to one drawn together."""
+    p_value: float
+    """Two-sided: how often chance alone, which turns the sign of each document's difference, makes as large a one."""
+
+    @classmethod
+    def of(cls, first_D: Floats, second_D: Floats, weight_D: Floats, *, seed: int, num_samples: int) -> Self:
+        """Of sums by document over `weight_D`, bytes or targets."""
+        difference_D = first_D - second_D
+        ends = ratio_intervals(difference_D[:, None], weight_D[:, None], seed=seed, num_samples=num_samples)
+        low, high = ends[:, 0].tolist()
+        p_value = sign_flip_p_value(difference_D, seed=seed, num_samples=num_samples)
+        return cls(float(difference_D.sum() / weight_D.sum()), low, high, p_value)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The first model beside the second; of a loss, below 0 is better."""
+
+    nats_per_byte: PairedTest
+    loss_nats_per_token: PairedTest | None
+    """None where the tokens differ: figures of different tokens do not compare."""
+    top1: PairedTest | None
+
+    @classmethod
+    def of(cls, first: Said, second: Said, *, same_tokens: bool, seed: int, num_samples: int) -> Self:
+        ours, theirs = first.documents, second.documents
+        bytes_D = ours.text_bytes_D.astype(np.float64)
+        of_text = PairedTest.of(ours.nats_D, theirs.nats_D, bytes_D, seed=seed, num_samples=num_samples)
+        if not same_tokens:
+            return cls(of_text, None, None)
+        targets_D = ours.sums.num_targets_G.astype(np.float64)
+        of_token, of_hits = (
+            PairedTest.of(*pair_D, targets_D, seed=seed, num_samples=num_samples)
+            for pair_D in (
+                (ours.sums.loss_nats_G, theirs.sums.loss_nats_G),
+                (ours.sums.num_top1_G.astype(np.float64), theirs.sums.num_top1_G.astype(np.float64)),
+            )
+        )
+        return cls(of_text, of_token, of_hits)
+
+
+def have_same_tokens(first: Contender, second: Contender) -> bool:
+    """Whether both tokenizers have the same vocabulary and special tokens, and cut as the same tokenizer.json says."""
+    one, other = first.opened, second.opened
+    return one.special_ids == other.special_ids and one.tokenizer.to_str() == other.tokenizer.to_str()

@@ -1,0 +1,123 @@
+"""A model with its own tokenizer, and what it says of texts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+import torch
+
+from clozeline.contest.texts import shards_of
+from clozeline.encoder import language_model
+from clozeline.encoder.batches import Split
+from clozeline.encoder.families import Objective
+from clozeline.encoder.language_model import LanguageModel
+from clozeline.encoder.published import open_published
+from clozeline.errors import ArtifactError, DataError, ParamsError
+from clozeline.evaluation import asking
+from clozeline.evaluation.answers import Sums
+from clozeline.evaluation.figures import DocumentSums, measure
+from clozeline.evaluation.groupings import ByConfidence, ByDocument, Grouping
+from clozeline.progress import ProgressBar
+from clozeline.tokenizer.folder import OpenTokenizer, save_existing
+from clozeline.tokens.shards import TokenShards
+
+Estimator = Literal["folds", "pll"]
+"""How a masked model is asked: for a fold of the tokens at once, or for each alone. A causal one is asked for all."""
+
+
+@dataclass(frozen=True)
+class Asking:
+    """How every model is asked."""
+
+    estimator: Estimator
+    seed: int
+    num_folds: int
+    max_length: int
+    batch_tokens: int
+
+
+@dataclass(frozen=True)
+class Said:
+    """What one model said of some texts."""
+
+    documents: DocumentSums
+    by_confidence: Sums
+    shards: TokenShards
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A model that can be asked about raw text."""
+
+    name: str
+    model: LanguageModel
+    opened: OpenTokenizer
+
+    @classmethod
+    def open(cls, name: str, scratch: Path) -> Self:
+        """The model and the tokenizer saved as `name`, a folder or a name on the hub; `scratch` is a new folder.
+
+        Raises:
+            ArtifactError: there is no such model, it has no head that names tokens, or its tokenizer is not its own.
+        """
+        model = open_published(name)
+        scratch.mkdir()
+        try:
+            save_existing(name, scratch)
+        except DataError as error:
+            raise ArtifactError(
+                f"{name} has no tokenizer that can be used",
+                given=error.given,
+                expected="a tokenizer.json beside the model",
+                do="save the model's own tokenizer into its folder",
+            ) from error
+        opened = OpenTokenizer.open(scratch)
+        _check_tokens(model, opened, name)
+        return cls(name, model, opened)
+
+    @property
+    def objective(self) -> Objective:
+        return language_model.objective_of(self.model)
+
+    @property
+    def longest_row(self) -> int:
+        return language_model.longest_row(self.model)
+
+    def ask(self, texts: Path, how: Asking, scratch: Path, *, num_groups: int) -> Said:
+        """Ask for every token of the texts of a Parquet file, and add up the answers by document modulo `num_groups`.
+
+        Raises:
+            ParamsError: the model reads no rows as long as `how.max_length`.
+        """
+        if how.max_length > self.longest_row:
+            raise ParamsError(
+                f"rows are longer than {self.name} can read",
+                given=f"{how.max_length} tokens",
+                expected=f"at most {self.longest_row}",
+                do="lower --max-length",
+            )
+        shards = shards_of(texts, self.opened, scratch)
+        split = Split.open(shards, how.max_length)
+        objective = self.objective
+        if how.estimator == "pll" and objective != "clm":
+            questions, total = asking.one_by_one(split, batch_tokens=how.batch_tokens), asking.num_copies(split)
+        else:
+            questions = asking.in_folds(
+                objective, split, seed=how.seed, num_folds=how.num_folds, batch_tokens=how.batch_tokens
+            )
+            total = len(split.rows) * asking.num_passes(objective, how.num_folds)
+        groupings: dict[str, Grouping] = {"document": ByDocument(max(num_groups, 1)), "confidence": ByConfidence()}
+        with ProgressBar(f"ask {Path(self.name).name}", total) as bar, torch.inference_mode():
+            sums = measure(self.model, questions, groupings, bar.advance)
+        return Said(DocumentSums.of(shards, sums["document"]), sums["confidence"], shards)
+
+
+def _check_tokens(model: LanguageModel, opened: OpenTokenizer, name: str) -> None:
+    if opened.vocab_size > model.config.vocab_size:
+        raise ArtifactError(
+            f"the tokenizer of {name} has tokens that the model does not know",
+            given=f"{opened.vocab_size:,} tokens; special ones: {', '.join(opened.special_strings)}",
+            expected=f"at most {model.config.vocab_size:,}, the rows of the model's embedding; [CLS], [SEP], [PAD] and "
+            "[MASK], or what stands for them, among them",
+            do="save the model's own tokenizer into its folder; a model without such tokens cannot be judged here",
+        )

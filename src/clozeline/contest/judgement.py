@@ -1,0 +1,175 @@
+"""One model or two, judged on text, on minimal pairs, or on both."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from clozeline.contest import blimp, texts
+from clozeline.contest.blimp import BlimpFigures, Verdicts
+from clozeline.contest.comparison import Comparison, PairedTest, have_same_tokens
+from clozeline.contest.contender import Asking, Contender, Said
+from clozeline.encoder.families import Objective
+from clozeline.errors import DataError
+from clozeline.evaluation.figures import MOST_BLOCKS, Figures, expected_calibration_error
+from clozeline.params import SourceParams
+from clozeline.storage.atomic import replacing_file
+
+
+@dataclass(frozen=True)
+class Questions:
+    """What is asked about; None: not that."""
+
+    text: Path | None
+    source: SourceParams
+    """How `text` is read."""
+    pairs: Path | None
+
+
+@dataclass(frozen=True)
+class Settings:
+    how: Asking
+    is_length_given: bool
+    """If not, rows are as short as each model needs them."""
+    num_samples: int
+
+
+@dataclass(frozen=True)
+class ModelFigures:
+    name: str
+    objective: Objective
+    """What it is asked with: a masked model (mlm) with both sides of a token, a causal one (clm) with those before."""
+    text: Figures | None
+    expected_calibration_error: float | None
+    blimp: BlimpFigures | None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What came out; `comparison` and `blimp_accuracy` are of the first model minus the second."""
+
+    how: Asking
+    models: tuple[ModelFigures, ...]
+    same_tokens: bool
+    comparison: Comparison | None
+    blimp_accuracy: PairedTest | None
+
+    @property
+    def asked_alike(self) -> bool:
+        """If not, the figures are of different questions: neither is better for being lower."""
+        return len({model.objective == "clm" for model in self.models}) == 1
+
+
+def judge_models(names: Sequence[str], questions: Questions, settings: Settings, scores: Path | None) -> Judgement:
+    """Ask each of `names`, folders or names on the hub; write what each document costs to `scores`, if given.
+
+    Raises:
+        ArtifactError: a model cannot be had, or is none that names tokens.
+        DataError: the text or the pairs cannot be read, or there are none.
+        ParamsError: rows of the length that was given are too long for a model.
+    """
+    pairs = blimp.read_pairs(questions.pairs) if questions.pairs else []
+    with TemporaryDirectory(prefix="clozeline-") as folder:
+        scratch = Path(folder)
+        num_texts = _keep_texts(questions, scratch / "texts.parquet")
+        texts.keep(blimp.sentences(pairs), scratch / "pairs.parquet")
+        contenders = [Contender.open(name, scratch / f"tokenizer-{place}") for place, name in enumerate(names)]
+        how = settings.how
+        if not settings.is_length_given:
+            how = replace(how, max_length=min(how.max_length, *(contender.longest_row for contender in contenders)))
+        num_groups = num_texts if scores else min(num_texts, MOST_BLOCKS)
+        said = [
+            contender.ask(scratch / "texts.parquet", how, scratch / f"texts-{place}", num_groups=num_groups)
+            for place, contender in enumerate(contenders if num_texts else [])
+        ]
+        alone = replace(how, estimator="pll")
+        verdicts = [
+            Verdicts.of(
+                contender.ask(
+                    scratch / "pairs.parquet", alone, scratch / f"pairs-{place}", num_groups=2 * len(pairs)
+                ).documents
+            )
+            for place, contender in enumerate(contenders if pairs else [])
+        ]
+        if scores:
+            _write_scores(scores, names, said)
+        same_tokens = all(have_same_tokens(contenders[0], other) for other in contenders[1:])
+        return Judgement(
+            how=how,
+            models=tuple(
+                _figures(
+                    contenders[place],
+                    said[place] if said else None,
+                    BlimpFigures.of(pairs, verdicts[place]) if pairs else None,
+                    settings,
+                )
+                for place in range(len(names))
+            ),
+            same_tokens=same_tokens,
+            comparison=_comparison(said, same_tokens, settings),
+            blimp_accuracy=_blimp_comparison(verdicts, settings),
+        )
+
+
+def _keep_texts(questions: Questions, path: Path) -> int:
+    if questions.text is None:
+        return 0
+    num_texts = texts.keep(texts.read_texts(questions.text, questions.source), path)
+    if not num_texts:
+        raise DataError(
+            f"{questions.text}: there is no text in it",
+            given="0 texts, or empty ones alone",
+            expected="text to judge a model on",
+            do="give another file",
+        )
+    return num_texts
+
+
+def _figures(asked: Contender, said: Said | None, of_pairs: BlimpFigures | None, settings: Settings) -> ModelFigures:
+    if said is None:
+        return ModelFigures(asked.name, asked.objective, None, None, of_pairs)
+    figures = Figures.of(
+        said.documents, said.shards.num_documents, seed=settings.how.seed, num_samples=settings.num_samples
+    )
+    error = expected_calibration_error(said.by_confidence)
+    return ModelFigures(asked.name, asked.objective, figures, error, of_pairs)
+
+
+def _comparison(said: Sequence[Said], same_tokens: bool, settings: Settings) -> Comparison | None:
+    if len(said) < 2:
+        return None
+    first, second = said
+    return Comparison.of(
+        first, second, same_tokens=same_tokens, seed=settings.how.seed, num_samples=settings.num_samples
+    )
+
+
+def _blimp_comparison(verdicts: Sequence[Verdicts], settings: Settings) -> PairedTest | None:
+    if len(verdicts) < 2:
+        return None
+    first_P, second_P = (found.is_right_P.astype(np.float64) for found in verdicts)
+    return PairedTest.of(
+        first_P, second_P, np.ones_like(first_P), seed=settings.how.seed, num_samples=settings.num_samples
+    )
+
+
+def _write_scores(path: Path, names: Sequence[str], said: Sequence[Said]) -> None:
+    with replacing_file(path) as beside, beside.open("w", encoding="utf-8") as file:
+        for name, answers in zip(names, said, strict=True):
+            documents = answers.documents
+            columns = (documents.nats_D, documents.sums.num_targets_G, documents.unknown_D, documents.text_bytes_D)
+            for document, (nats, targets, unknown, size) in enumerate(
+                zip(*(column.tolist() for column in columns), strict=True)
+            ):
+                record = {
+                    "model": name,
+                    "document": document,
+                    "log_likelihood_nats": -nats,
+                    "target_tokens": targets,
+                    "unknown_tokens": unknown,
+                    "text_bytes": size,
+                }
+                file.write(json.dumps(record) + "\n")

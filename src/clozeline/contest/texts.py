@@ -1,0 +1,66 @@
+"""Texts of any kind as the split that a model is asked about, cut by that model's own tokenizer.
+
+They wait on disk, so that memory does not grow with them.
+"""
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clozeline.errors import DataError
+from clozeline.params import SourceParams
+from clozeline.text.files import open_files
+from clozeline.tokenizer.folder import OpenTokenizer
+from clozeline.tokenizing.packing import pack
+from clozeline.tokenizing.shard_writer import ShardWriter
+from clozeline.tokens.info import TokensInfo, dtype_for
+from clozeline.tokens.shards import TokenShards
+
+_SPLIT = "text"
+_SHARD_TOKENS = 50_000_000
+_SCHEMA = pa.schema([("text", pa.string())])
+_TEXTS_AT_A_TIME = 1024
+
+
+def read_texts(path: Path, params: SourceParams) -> Iterator[str]:
+    """The texts of a file or folder as `preprocess` reads them, not cleaned; empty ones are left out.
+
+    Raises:
+        DataError: nothing is there, or it cannot be read as text.
+    """
+    if not path.exists():
+        raise DataError(
+            f"{path}: there is no such file or folder",
+            given=str(path),
+            expected="text: .txt, .jsonl, .csv, .parquet, compressed or not, or a folder of them",
+            do="correct the path",
+        )
+    for unit in open_files(path, params).units:
+        yield from (text for document in unit.documents() if (text := document.text.strip()))
+
+
+def keep(texts: Iterable[str], path: Path) -> int:
+    """Write `texts` to the Parquet file `path`, and say how many there were."""
+    waiting, count = iter(texts), 0
+    with pq.ParquetWriter(path, _SCHEMA) as file:
+        while some := list(islice(waiting, _TEXTS_AT_A_TIME)):
+            file.write_table(pa.table({"text": some}, _SCHEMA))
+            count += len(some)
+    return count
+
+
+def shards_of(texts: Path, opened: OpenTokenizer, folder: Path) -> TokenShards:
+    """The texts of a Parquet file as token shards in the new folder `folder`."""
+    folder.mkdir()
+    with ShardWriter(folder, _SPLIT, dtype_for(opened.vocab_size), _SHARD_TOKENS) as writer:
+        split, _ = pack(texts, opened, writer)
+    TokensInfo.of(
+        vocab_size=opened.vocab_size,
+        tokenizer_sha256=opened.sha256,
+        special_ids=opened.special_ids,
+        splits={_SPLIT: split},
+    ).write(folder)
+    return TokenShards.open(folder, _SPLIT)

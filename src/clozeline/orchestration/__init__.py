@@ -1,0 +1,1 @@
+"""What runs the line: processes that end with it, locks, logs, servers for a person, and the adapter of Prefect."""

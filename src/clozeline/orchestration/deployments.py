@@ -1,0 +1,110 @@
+"""Deployments on a Prefect server, and those that a file names."""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Self
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterTags
+from prefect.exceptions import ObjectNotFound
+from prefect.workers.process import ProcessWorker
+from pydantic import AfterValidator, BaseModel
+from ruamel.yaml import YAML
+
+from clozeline.errors import ParamsError, TransientError
+from clozeline.orchestration.prefect_adapter import api_url
+
+OWNED_TAG = "clozeline"
+
+logger = logging.getLogger(__name__)
+
+
+def _is_owned(tags: list[str]) -> list[str]:
+    if OWNED_TAG not in tags:
+        raise ValueError(
+            f"a deployment of this file carries the tag `{OWNED_TAG}`: without it, it cannot be taken back"
+        )
+    return tags
+
+
+class WorkPool(BaseModel):
+    name: str
+
+
+class Deployment(BaseModel):
+    """What is needed of one entry of the file; `prefect deploy` reads and checks the rest."""
+
+    name: str
+    work_pool: WorkPool
+    tags: Annotated[list[str], AfterValidator(_is_owned)]
+    schedules: list[dict[str, object]] = []
+
+
+class PrefectFile(BaseModel):
+    deployments: list[Deployment]
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Read it; raises pydantic's `ValidationError`."""
+        return cls.model_validate(YAML(typ="safe").load(file))
+
+
+@contextmanager
+def answering_server() -> Iterator[SyncPrefectClient]:
+    """The server that is named; without a name, Prefect would deploy to one of its own that ends with this process.
+
+    Raises:
+        ParamsError: no server is named.
+        TransientError: it does not answer.
+    """
+    if api_url() is None:
+        raise ParamsError(
+            "there is no Prefect server to deploy to",
+            given="PREFECT_API_URL is not set",
+            expected="the address of a running server, such as http://127.0.0.1:4200/api",
+            do="start one with `prefect server start`, then set PREFECT_API_URL",
+        )
+    with get_client(sync_client=True) as client:
+        if (failure := client.api_healthcheck()) is not None:
+            raise TransientError(
+                "the Prefect server does not answer",
+                given=f"PREFECT_API_URL={client.api_url}: {failure}",
+                expected="a server that answers there",
+                do="start it (`prefect server start`) or correct PREFECT_API_URL",
+            )
+        yield client
+
+
+def make_work_pools(client: SyncPrefectClient, wanted: Sequence[Deployment]) -> None:
+    """Those that are not there; one that is stays as it is: its limit and whether it is paused are the operator's."""
+    for name in sorted({deployment.work_pool.name for deployment in wanted}):
+        try:
+            client.read_work_pool(name)
+        except ObjectNotFound:
+            template = ProcessWorker.get_default_base_job_template()
+            client.create_work_pool(WorkPoolCreate(name=name, type=ProcessWorker.type, base_job_template=template))
+            logger.info("created work pool %s", name)
+
+
+def deploy_all(prefect_file: Path) -> None:
+    """Add and change what the file names; raises `CalledProcessError` if `prefect deploy` refuses."""
+    arguments = ["--no-prompt", "deploy", "--all", "--prefect-file", str(prefect_file)]
+    subprocess.run([sys.executable, "-m", "prefect", *arguments], check=True)
+
+
+def remove_others(client: SyncPrefectClient, wanted: Sequence[Deployment]) -> None:
+    """Delete the deployments of ours that are not `wanted`, and the schedules that those which are have no longer."""
+    by_name = {deployment.name: deployment for deployment in wanted}
+    owned = DeploymentFilter(tags=DeploymentFilterTags(all_=[OWNED_TAG]))
+    for deployment in client.read_deployments(deployment_filter=owned):
+        if deployment.name not in by_name:
+            client.delete_deployment(deployment.id)
+            logger.info("deleted deployment %s: it is no longer in the file", deployment.name)
+        elif deployment.schedules and not by_name[deployment.name].schedules:
+            client.update_deployment(deployment.id, DeploymentUpdate(schedules=[]))
+            logger.info("removed the schedules of %s: the file has none", deployment.name)

@@ -1,0 +1,73 @@
+"""MLflow's and Prefect's servers over the project's own databases, for a person who wants to look."""
+
+import contextlib
+import socket
+import sys
+import time
+from collections.abc import Callable
+
+from clozeline.errors import ParamsError
+from clozeline.orchestration.prefect_adapter import HEALTH
+from clozeline.orchestration.server_process import HOST, Server, running, wait_until_ready
+from clozeline.tracking.database import prepare
+from clozeline.workspace import Workspace, tracking_uri
+
+
+def serve_until_interrupted(
+    workspace: Workspace, *, mlflow_port: int, prefect_port: int, say: Callable[[str], None]
+) -> None:
+    """Start both and wait; Ctrl-C, or the end of this process, ends them.
+
+    Raises:
+        ParamsError: a port is taken.
+        TransientError: a server did not start, or ended by itself; its log says why.
+    """
+    address = tracking_uri(workspace)
+    servers = [_prefect(prefect_port)]
+    if address.startswith("http"):
+        say(f"MLflow   {address} (of MLFLOW_TRACKING_URI)")
+    else:
+        prepare(address)
+        servers.insert(0, _mlflow(mlflow_port, address))
+    for server in servers:
+        _require_free(server)
+    with contextlib.ExitStack() as stack:
+        started = [(server, stack.enter_context(running(server, workspace))) for server in servers]
+        for server, process in started:
+            wait_until_ready(server, process, workspace)
+            say(f"{server.name:8} {server.url}")
+        say(f"Flow runs show there with: export PREFECT_API_URL=http://{HOST}:{prefect_port}/api")
+        say("Ctrl-C ends both.")
+        with contextlib.suppress(KeyboardInterrupt):
+            while all(process.poll() is None for _, process in started):
+                time.sleep(0.2)
+
+
+def _mlflow(port: int, address: str) -> Server:
+    module = [sys.executable, "-m", "mlflow", "server", "--workers", "1"]
+    return Server(
+        name="MLflow",
+        command=[*module, "--backend-store-uri", address, "--host", HOST, "--port", str(port)],
+        port=port,
+        health="/health",
+    )
+
+
+def _prefect(port: int) -> Server:
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
+    return Server(name="Prefect", command=command, port=port, health=HEALTH)
+
+
+def _require_free(server: Server) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, server.port))
+        except OSError as error:
+            option = f"--{server.name.lower()}-port"
+            raise ParamsError(
+                f"{server.name} cannot listen on port {server.port}",
+                given=str(error),
+                expected="a free port",
+                do=f"choose another one: clozeline ui {option} {server.port + 1}",
+            ) from error

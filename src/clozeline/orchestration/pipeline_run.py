@@ -1,0 +1,145 @@
+"""What the stages of one run share: where they log, what MLflow hears of them, and how each ended."""
+
+import contextlib
+import hashlib
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, Self
+
+from prefect import get_run_logger, runtime
+
+from clozeline.artifacts.lock import Lock
+from clozeline.errors import ClozelineError
+from clozeline.orchestration.git_state import git_tags
+from clozeline.orchestration.inputs import require_inputs
+from clozeline.orchestration.stage_environment import stage_environment
+from clozeline.orchestration.stage_failure import failure_of
+from clozeline.orchestration.stage_process import StageProcesses
+from clozeline.tracking.flow_run import WORKSPACE, FlowRun, StageRecord, Status
+from clozeline.versions.graph import StageNode, fingerprint
+from clozeline.versions.reproduce import Outcome
+from clozeline.workspace import Workspace, tracking_uri
+
+_LINES_IN_PREFECT: Final = 2_000  # of a stage; the log file has all of them
+_CHARACTERS_IN_PREFECT: Final = 1_000  # of a line
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """How a stage ended."""
+
+    name: str
+    outcome: Outcome | Literal["failed"]
+    seconds: float
+
+
+class PipelineRun:
+    """One run of the whole graph; its stages are brought up to date one by one."""
+
+    def __init__(self, workspace: Workspace, graph: Sequence[StageNode], processes: StageProcesses) -> None:
+        self.graph = graph
+        self.results: dict[str, StageResult] = {}
+        """By stage, of those that ended."""
+        self._workspace = workspace
+        self._processes = processes
+        self._logs = workspace.logs / str(runtime.flow_run.id)
+        self._tags = {
+            **git_tags(workspace.root),
+            WORKSPACE: f"{socket.gethostname()}:{workspace.root}",
+            "prefect.flow_run_id": str(runtime.flow_run.id),
+        }
+        self._tracked = FlowRun.open(tracking_uri(workspace), str(runtime.flow_run.name), self._tags)
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls, workspace: Workspace, graph: Sequence[StageNode], *, kept_open: Sequence[int]) -> Iterator[Self]:
+        """The run of the flow that this is called in; however the block ends, no process of it is left.
+
+        `kept_open` are descriptors that its processes hold as long as one of them lives.
+
+        Raises:
+            TransientError: MLflow does not answer; nothing was started.
+        """
+        run = cls(workspace, graph, StageProcesses(kept_open))
+        try:
+            yield run
+        except ClozelineError:
+            run._end("FAILED")
+            not_started = [node.name for node in graph if node.name not in run.results]
+            get_run_logger().error("not started: %s", ", ".join(not_started) or "none")
+            raise
+        except BaseException:
+            # Cancelled or interrupted: the tasks' threads wait for their processes.
+            run._processes.end_all()
+            run._end("KILLED")
+            raise
+        run._end("FINISHED")
+
+    def bring_up_to_date(self, node: StageNode) -> None:
+        """Let DVC do what stage `node` needs.
+
+        Raises:
+            DataError: it reads what a stage that ended should have made, and did not.
+            ClozelineError: what the stage told.
+        """
+        started = time.monotonic()
+        outcome: Outcome | Literal["failed"] = "failed"
+        try:
+            done = {name for name, result in self.results.items() if result.outcome != "failed"}
+            require_inputs(self._workspace.root, self.graph, done)
+            outcome = self._reproduce(node) if node.is_changed else "unchanged"
+        finally:
+            get_run_logger().info("%s: %s", node.name, outcome)
+            self.results[node.name] = StageResult(node.name, outcome, time.monotonic() - started)
+
+    def _reproduce(self, node: StageNode) -> Outcome:
+        root = self._workspace.root
+        run_id = self._tracked.start_stage(node.name, fingerprint(root, node.name), self._tags)
+        environment = stage_environment(self._workspace, {} if run_id is None else {"MLFLOW_RUN_ID": run_id})
+        log = self._logs / f"{node.name.replace('/', '_')}.log"
+        ended = self._processes.reproduce(node.name, root=root, environment=environment, log=log, hear=_Hearing().hear)
+        if ended.outcome is None:
+            failure = failure_of(ended)
+            if run_id is not None:
+                self._tracked.fail_stage(run_id, "KILLED" if self._processes.are_ending else "FAILED", str(failure))
+            raise failure
+        if run_id is not None and ended.outcome == "executed":
+            locked = Lock.read(root / "dvc.lock").stages[node.name]
+            metrics, shown = [root / path for path in node.metrics], [root / path for path in node.shown]
+            self._tracked.end_stage(run_id, StageRecord(ended.outcome, locked, metrics, [*shown, log]))
+        elif run_id is not None:
+            self._tracked.drop_stage(run_id)
+        return ended.outcome
+
+    def _end(self, status: Status) -> None:
+        root = self._workspace.root
+        lock = root / "dvc.lock"
+        tags: dict[str, str] = {f"dvc.outcome.{result.name}": result.outcome for result in self.results.values()}
+        if lock.exists():
+            tags["dvc.lock_md5"] = hashlib.md5(lock.read_bytes(), usedforsecurity=False).hexdigest()
+        metrics = [path for node in self.graph for path in node.metrics]
+        self._tracked.end(
+            status,
+            tags=tags,
+            metrics={path.partition("/")[2].removesuffix(".json"): root / path for path in metrics},
+            files=[file for file in (lock, root / "params.yaml") if file.exists()],
+        )
+
+
+class _Hearing:
+    """Passes the lines of one stage on to Prefect, up to a number of them."""
+
+    def __init__(self) -> None:
+        self._num_lines = 0
+        self._logger = get_run_logger()
+
+    def hear(self, line: str) -> None:
+        if not line:
+            return
+        self._num_lines += 1
+        if self._num_lines < _LINES_IN_PREFECT:
+            self._logger.info(line[:_CHARACTERS_IN_PREFECT])
+        elif self._num_lines == _LINES_IN_PREFECT:
+            self._logger.info("… more lines are in the log file")

@@ -1,0 +1,83 @@
+"""One server as a process that never outlives ours, however ours ends: it runs under the supervisor."""
+
+import contextlib
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from pathlib import Path
+from typing import Final
+from urllib.request import urlopen
+
+from clozeline.errors import TransientError
+from clozeline.orchestration import supervisor
+from clozeline.orchestration.stage_environment import stage_environment
+from clozeline.workspace import Workspace
+
+HOST: Final = "127.0.0.1"
+_READY_WITHIN_SECONDS: Final = 120.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server, and where it tells that it is ready."""
+
+    name: str
+    command: Sequence[str]
+    port: int
+    health: str
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+
+@contextlib.contextmanager
+def running(server: Server, workspace: Workspace) -> Iterator[subprocess.Popen[bytes]]:
+    """Start it; end it with the block. If this process is killed, the supervisor sees that and ends it."""
+    log = _log_of(server, workspace)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            [sys.executable, supervisor.__file__, *server.command],
+            cwd=workspace.root,
+            env=stage_environment(workspace, server.environment),
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,  # Ctrl-C is ours: we end it in order
+        )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait()
+        assert process.stdin
+        process.stdin.close()
+
+
+def wait_until_ready(server: Server, process: subprocess.Popen[bytes], workspace: Workspace) -> None:
+    """Return when it answers.
+
+    Raises:
+        TransientError: it did not start, or ended by itself; its log says why.
+    """
+    deadline = time.monotonic() + _READY_WITHIN_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        with contextlib.suppress(OSError, HTTPException), urlopen(server.url + server.health, timeout=5):
+            return
+        time.sleep(0.2)
+    exit_code = process.poll()
+    raise TransientError(
+        f"{server.name} did not start",
+        given="no answer yet, though it runs" if exit_code is None else f"it ended with exit code {exit_code}",
+        expected=f"an answer at {server.url}{server.health} within {_READY_WITHIN_SECONDS:.0f} s",
+        do=f"read {_log_of(server, workspace)}",
+    )
+
+
+def _log_of(server: Server, workspace: Workspace) -> Path:
+    return workspace.logs / f"{server.name.lower()}-server.log"

@@ -1,0 +1,113 @@
+"""One stage brought up to date in a process tree of its own: streamed, logged, and ended with the flow."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from clozeline.orchestration import supervisor
+from clozeline.orchestration.streams import Stream, Transcript, read_all
+from clozeline.orchestration.terminal import terminal_or
+from clozeline.versions import reproduce
+from clozeline.versions.reproduce import Outcome, outcome_of
+
+_ENDS_WITHIN_SECONDS: Final = 9.0  # the supervisor needs less to end all that it started
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The process of one stage, after its end."""
+
+    name: str
+    exit_code: int
+    text: str
+    """The end of what it and the stage wrote."""
+    log: str
+    """Where all of it is."""
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """None: it failed."""
+        return outcome_of(self.exit_code)
+
+
+class StageProcesses:
+    """The stage processes of one flow run; `end_all` leaves none of them."""
+
+    def __init__(self, kept_open: Sequence[int] = ()) -> None:
+        self._kept_open = tuple(kept_open)  # descriptors that hold the run's lock until the last process is gone
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._is_ending = threading.Event()
+
+    def reproduce(
+        self, name: str, *, root: Path, environment: Mapping[str, str], log: Path, hear: Callable[[str], None]
+    ) -> Ended:
+        """Bring stage `name` up to date; `hear` gets the lines that no terminal shows, `log` gets all of them."""
+        command = [sys.executable, "-m", reproduce.__name__, name]
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("a", encoding="utf-8") as log_file:
+            transcript = Transcript(log_file, hear)
+            with self._started(command, root, environment) as (process, streams):
+                read_all(streams, transcript)
+                exit_code = process.wait()
+        return Ended(name=name, exit_code=exit_code, text=transcript.tail, log=str(log))
+
+    @property
+    def are_ending(self) -> bool:
+        return self._is_ending.is_set()
+
+    def end_all(self) -> None:
+        """End every process, and at once any that starts later."""
+        self._is_ending.set()
+        for process in list(self._running):
+            _end(process)
+
+    @contextlib.contextmanager
+    def _started(
+        self, command: Sequence[str], root: Path, environment: Mapping[str, str]
+    ) -> Iterator[tuple[subprocess.Popen[bytes], list[Stream]]]:
+        output_read, output_given = os.pipe()
+        errors = terminal_or(output_given)
+        process = subprocess.Popen(
+            [sys.executable, supervisor.__file__, *command],
+            cwd=root,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=output_given,
+            stderr=errors.given,
+            start_new_session=True,
+            pass_fds=self._kept_open,
+        )
+        os.close(output_given)
+        errors.close_given()
+        self._running.add(process)
+        try:
+            if self._is_ending.is_set():
+                _end(process)
+            shown = [] if errors.read is None else [Stream(errors.read, is_terminal=True)]
+            yield process, [Stream(output_read, is_terminal=False), *shown]
+        finally:
+            _end(process)
+            self._running.discard(process)
+            os.close(output_read)
+            errors.close_read()
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_ENDS_WITHIN_SECONDS)
+    if process.returncode is None or process.returncode < 0:
+        # The supervisor itself was stopped or killed: what it started is in its group.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert process.stdin
+    process.stdin.close()

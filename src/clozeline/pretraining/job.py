@@ -1,0 +1,255 @@
+"""Language modelling as a training: which batches, which loss, which budget.
+
+In five lines, from Python:
+
+    from pathlib import Path
+    from clozeline import pretrain, read_params
+    params = read_params(Path("params.yaml"))
+    trained = pretrain(params.pretrain, seed=1, tokens=Path("data/tokens"), tokenizer=Path("models/tokenizer"))
+    trained.save(Path("my-encoder"))  # loads in stock AutoModelForMaskedLM and AutoTokenizer
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from torch import Tensor
+
+from clozeline.encoder import language_model
+from clozeline.encoder.batches import Split
+from clozeline.encoder.families import TokenIds
+from clozeline.encoder.language_model import LanguageModel
+from clozeline.encoder.objectives import OBJECTIVES, TargetBatch
+from clozeline.encoder.starting import start_from
+from clozeline.machine.cores import available_cores
+from clozeline.params import PretrainParams
+from clozeline.pretraining.advisers import Advancing, advisers
+from clozeline.pretraining.compilation import compiled
+from clozeline.pretraining.feeding import Feed, steps_of
+from clozeline.pretraining.identity import identity_of
+from clozeline.pretraining.judging import Judge
+from clozeline.pretraining.losses import loss_of
+from clozeline.pretraining.requests import check_budget, tell_what_has_no_effect
+from clozeline.progress import ProgressBar
+from clozeline.storage.atomic import replacing_folder
+from clozeline.tokens.identity import check_seed
+from clozeline.tokens.info import TokensInfo
+from clozeline.tokens.masking import Masker
+from clozeline.tokens.shards import TokenShards
+from clozeline.tokens.spelling import Spelling
+from clozeline.training.callbacks import Callback, Callbacks
+from clozeline.training.checkpoint import Checkpoints
+from clozeline.training.distribution import Processes
+from clozeline.training.hardware import Hardware
+from clozeline.training.looks import Looks
+from clozeline.training.loop import Loop
+from clozeline.training.micro_batches import MicroBatches
+from clozeline.training.optimizers import build_optimizer
+from clozeline.training.precision import Precision
+from clozeline.training.schedule import Schedule
+from clozeline.training.state import State
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Pretraining:
+    """A pre-training that is ready to run."""
+
+    model: LanguageModel
+    loop: Loop[TargetBatch]
+    num_rows: int
+    train: Split
+    validation: Split
+    judge: Judge
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(parameter.numel() for parameter in self.model.parameters())
+
+    @property
+    def is_first_process(self) -> bool:
+        """The one that writes files."""
+        return self.loop.hardware.processes.is_first
+
+    def run(self, callbacks: Iterable[Callback] = ()) -> State:
+        """Train from the newest checkpoint, or from nothing.
+
+        Raises:
+            ArtifactError: a checkpoint belongs to another run.
+            TrainingError: the loss or the gradient is not finite, or memory ran out.
+        """
+        state = self.loop.resume()
+        if state.step:
+            _LOG.info("resumed at step %s", f"{state.step:,}")
+        return self.loop.run(state, Callbacks.of(callbacks))
+
+    def trained(self, tokenizer: Path, state: State) -> "Pretrained":
+        """What came of it. Every process must call it: weights that are divided among them are put together."""
+        weights = self.loop.hardware.processes.divided_weights(self.model)
+        return Pretrained(self.model.eval(), weights, state, tokenizer, self.is_first_process)
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """A language model that was trained, and how that went."""
+
+    model: LanguageModel
+    weights: dict[str, Tensor] | None
+    """All of them, where `model` has a part."""
+    state: State
+    tokenizer: Path
+    writes: bool = True
+    """Whether this is the process that writes files: of those that train together the first."""
+    checkpoints: Checkpoints | None = None
+    """Of no use any more once this is saved."""
+
+    def save(self, out: Path) -> None:
+        """Write what stock `AutoModelForMaskedLM` (`AutoModelForCausalLM`), `AutoModel` and `AutoTokenizer` load.
+
+        Every process may call it: the first one alone writes.
+        """
+        if not self.writes:
+            return
+        with replacing_folder(out) as folder:
+            language_model.save(self.model, self.tokenizer, folder, weights=self.weights)
+        if self.checkpoints is not None:
+            self.checkpoints.remove()
+
+    def save_encoder(self, out: Path) -> None:
+        """Write the encoder without its head: what stock `AutoModel` and `AutoTokenizer` load. Checkpoints stay.
+
+        Raises:
+            ParamsError: it is an encoder of your own, which is saved whole.
+        """
+        if not self.writes:
+            return
+        with replacing_folder(out) as folder:
+            language_model.save_encoder(self.model, self.tokenizer, folder, weights=self.weights)
+
+
+def pretrain(
+    params: PretrainParams,
+    *,
+    seed: int,
+    tokens: Path,
+    tokenizer: Path,
+    work: Path | None = None,
+    callbacks: Iterable[Callback] = (),
+) -> Pretrained:
+    """Train a language model on token shards. A bar of steps goes to standard error, a plateau and examples to the log.
+
+    Args:
+        params: section `pretrain` of params.yaml.
+        seed: decides weights, order, masks and dropout.
+        tokens: folder of token shards, as stage `tokenize` writes it: parts `train` and `validation`.
+        tokenizer: folder of the tokenizer they were made with.
+        work: where checkpoints live until the model is saved (`Pretrained.save`); a run that was killed goes on from
+            there. None: no run outlives its process.
+        callbacks: hear of each point of the curve (nats per target), each look at held-out text, start and end.
+
+    Raises:
+        ArtifactError: shards, tokenizer or start point are damaged, or do not belong together.
+        ParamsError: the params cannot be met here: the family, the precision, the length.
+        TrainingError: the loss or the gradient is not finite, or memory ran out.
+    """
+    with TemporaryDirectory() as nowhere:
+        job = prepare(params, seed=seed, tokens=tokens, tokenizer=tokenizer, work=work or Path(nowhere))
+        trained = job.trained(tokenizer, _watched(job, params, tokenizer, callbacks))
+    return trained if work is None else replace(trained, checkpoints=job.loop.checkpoints)
+
+
+def _watched(job: Pretraining, params: PretrainParams, tokenizer: Path, callbacks: Iterable[Callback]) -> State:
+    if not job.is_first_process:
+        return job.run(callbacks)
+    with ProgressBar("pretrain", job.loop.total_steps) as bar:
+        return job.run([Advancing(bar), *advisers(params, job, tokenizer), *callbacks])
+
+
+def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path, work: Path) -> Pretraining:
+    """Open the shards, build the model, and find the checkpoints of exactly this run.
+
+    Raises:
+        ArtifactError: the shards are damaged, or do not fit the tokenizer or the start point.
+        ParamsError: the params cannot be met here.
+    """
+    check_seed(seed)
+    tell_what_has_no_effect(params)
+    processes = Processes.join()
+    torch.set_num_threads(params.num_threads or max(available_cores() // processes.on_this_machine, 1))
+    processes.check(params.optimizer.kind)
+    precision = Precision.choose(params.precision, processes.device)
+    hardware: Hardware[TargetBatch] = Hardware(processes, precision, MicroBatches.of(params, processes.device))
+    TokensInfo.read(tokens).check_tokenizer(tokens, tokenizer)
+    train, validation = (
+        Split.open(TokenShards.open(tokens, part), params.max_length) for part in ("train", "validation")
+    )
+    total_steps = params.steps
+    if total_steps is None:
+        total_steps = steps_of(params.tokens or 0, train, params.batch_tokens, seed)
+    check_budget(params, total_steps)
+    model = _model(params, train, tokenizer, seed).to(processes.device)
+    spelling = Spelling.open(tokenizer) if Masker.needs_spelling(params.masking) else None
+    masker = Masker.create(params.masking, train.vocabulary, seed, spelling)
+    feed = Feed(
+        objective=OBJECTIVES[params.objective],
+        split=train,
+        masker=masker,
+        batch_tokens=params.batch_tokens,
+        seed=seed,
+        total_steps=total_steps,
+        num_workers=params.num_workers,
+        rank=processes.rank,
+        world_size=processes.world_size,
+    )
+    bare_loss = loss_of(model, masker.is_fixed_V, params.discriminator_weight).to(processes.device)
+    loss = processes.wrap(compiled(bare_loss, params.compile), feed.one_row)
+    judge = Judge(loss, feed.objective, validation, seed, params.validation.max_tokens, params.batch_tokens, hardware)
+    identity = identity_of(params, seed, tokens, total_steps, model, precision)
+    loop = Loop(
+        model=model,
+        optimizer=build_optimizer(model, params.optimizer),
+        batches_from=feed.batches_from,
+        loss_sum=loss,
+        fraction_at=Schedule(params.schedule, total_steps).fraction,
+        total_steps=total_steps,
+        clip_norm=params.optimizer.clip_norm,
+        log_every_steps=params.log_every_steps,
+        checkpoint_every_steps=params.checkpoint_every_steps,
+        checkpoints=Checkpoints.of(work, identity, params.num_checkpoints),
+        hardware=hardware,
+        seed=seed,
+        looks=_looks(params, judge),
+    )
+    return Pretraining(model, loop, len(train.rows), train, validation, judge)
+
+
+def _model(params: PretrainParams, train: Split, tokenizer: Path, seed: int) -> LanguageModel:
+    boundary = train.boundary
+    ids = TokenIds(train.vocabulary.size, boundary.pad_id, boundary.cls_id, boundary.sep_id)
+    if params.start is None:
+        model = language_model.build(params.model, params.objective, ids, seed)
+    else:
+        model = start_from(
+            params.start,
+            params.start_revision,
+            params.model,
+            params.objective,
+            ids,
+            seed=seed,
+            max_length=params.max_length,
+            tokenizer=tokenizer,
+            keeps_dropout=params.steps == 0,
+        )
+    if params.gradient_checkpointing:
+        model.gradient_checkpointing_enable()
+    return model
+
+
+def _looks(params: PretrainParams, judge: Judge) -> Looks | None:
+    if params.validation.every_steps is None:
+        return None
+    return Looks(params.validation.every_steps, params.validation.patience, judge.measure)

@@ -1,0 +1,69 @@
+"""The loss on a fixed piece of the validation part, for looks while a training runs; and examples to look at."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from clozeline.encoder.batches import Split
+from clozeline.encoder.objectives import Batches, TargetBatch
+from clozeline.errors import DataError
+from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, sorted_plan
+from clozeline.training.hardware import Hardware
+
+_NUM_FOLDS = 7
+"""One token in seven is a target, whatever the rate of the training: near the 15 % of Devlin et al. 2018."""
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Asks the same of every model: the same rows, the same tokens of them."""
+
+    loss: nn.Module
+    """Batch → its summed loss."""
+    objective: Batches
+    split: Split
+    seed: int
+    max_tokens: int
+    batch_tokens: int
+    hardware: Hardware[Any]
+
+    @torch.no_grad()
+    def measure(self) -> float:
+        """Nats per target."""
+        loss_sum, num_targets = 0.0, 0
+        for batch in self._batches:
+            for part in self.hardware.micro_batches.parts(batch):
+                with self.hardware.precision.autocast():
+                    loss_sum += self.loss(part).item()
+            num_targets += len(batch.labels_T)
+        return loss_sum / num_targets
+
+    @cached_property
+    def _batches(self) -> list[TargetBatch]:
+        chosen_R = self._rows()
+        plan = sorted_plan(self.split.rows.length_R[chosen_R], self.batch_tokens)
+        tokens = [self.split.read(chosen_R[plan.rows_of(index)]) for index in range(plan.num_batches)]
+        for fold in range(_NUM_FOLDS):  # the first; of a few tokens, none may be in it
+            asked = [self.objective.judging(self.split, part, self.seed, fold, _NUM_FOLDS) for part in tokens]
+            num_targets = sum(len(batch.labels_T) for batch in asked)
+            if num_targets:
+                num_tokens = sum(int(part.length_B.sum()) for part in tokens)
+                return [batch.as_part_of(num_targets, num_tokens) for batch in asked]
+        raise DataError(
+            "the validation part has no token that a model can be asked for",
+            given=f"{self.split.shards.num_tokens} tokens, every one of them special or unknown",
+            expected="ordinary tokens",
+            do="make the validation part larger, or set `validation.every_steps` to null",
+        )
+
+    def _rows(self) -> NDArray[np.int64]:
+        """Rows spread evenly over the split, of `max_tokens` in all."""
+        num_rows = len(self.split.rows)
+        tokens = self.split.shards.num_tokens + NUM_BOUNDARY_TOKENS * num_rows
+        wanted = max(min(num_rows * self.max_tokens // tokens, num_rows), 1)
+        return np.linspace(0, num_rows - 1, wanted).astype(np.int64)

@@ -1,0 +1,40 @@
+"""The templates that the page is made of, in Jinja2. They escape what is no `Markup`: texts of users hold HTML."""
+
+from functools import cache
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from clozeline.reporting import numbers
+
+
+@cache
+def _templates() -> Environment:
+    made = Environment(
+        loader=PackageLoader("clozeline.reporting"),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+        auto_reload=False,
+    )
+    made.filters |= {form.__name__: form for form in (numbers.count, numbers.share, numbers.short)}
+    return made
+
+
+def html(template: str, **values: object) -> Markup:
+    """What `templates/<template>.html` makes of `values`."""
+    return Markup(_templates().get_template(f"{template}.html").render(values))
+
+
+def code(text: object) -> Markup:
+    return html("code", text=text)
+
+
+def verdict(is_good: bool, text: str) -> Markup:
+    return html("told", kind="good" if is_good else "bad", text=f"{'✓' if is_good else '✗'} {text}")
+
+
+def joined(*pieces: object) -> Markup:
+    """One after the other; None is nothing."""
+    return Markup("").join(escape(piece) for piece in pieces if piece is not None)

@@ -1,0 +1,152 @@
+"""The middleware that reads bodies: each within its size and time, and all of them within so much memory."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from clozeline.serving.errors import ApiError, problem
+from clozeline.serving.models.service import Service
+from clozeline.serving.protocols.dialects import refusal
+
+MAX_BODY_BYTES = 2 * 2**20
+MAX_BODY_SECONDS = 60.0
+"""From the head of a request to the end of its body."""
+_DRAINED_TIMES = 16
+"""Of a body that is too large, so many times what may be is read and thrown away: a client that is still sending would
+not see an early answer."""
+_REASONS = {408: "body_too_slow", 413: "body_too_large", 429: "bodies_full"}
+
+
+@dataclass(frozen=True, slots=True)
+class BodyBounds:
+    one_bytes: int = MAX_BODY_BYTES
+    all_bytes: int = 32 * MAX_BODY_BYTES
+    """Of every request that is not answered yet, however many connections there are."""
+    seconds: float = MAX_BODY_SECONDS
+    """From the head to the end of the body."""
+
+
+@dataclass(slots=True)
+class _Body:
+    parts: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
+    """As it was sent,"""
+    held_bytes: int = 0
+    """and what is kept of it."""
+    left: bool = False
+    """The client went away before the end."""
+
+
+class BodyLimit:
+    """Reads the body before the application does, so that a refusal comes for any route, with a length or chunked."""
+
+    def __init__(self, app: ASGIApp, service: Service, bounds: BodyBounds | None = None) -> None:
+        self._app = app
+        self._metrics = service.metrics
+        self._bounds = bounds or BodyBounds()
+        self._held_bytes = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        body = _Body()
+        try:
+            error = await self._read(scope, receive, body)
+            if body.left:
+                return
+            if error:
+                self._metrics.rejected(_REASONS[error.status])
+                await refusal(error, scope)(scope, receive, send)
+                return
+            await self._app(scope, _replaying(b"".join(body.parts), receive), send)
+        finally:
+            self._held_bytes -= body.held_bytes
+
+    async def _read(self, scope: Scope, receive: Receive, body: _Body) -> ApiError | None:
+        """Read into `body`; what is wrong with it, if anything is."""
+        bounds = self._bounds
+        if _asks_first(scope) > bounds.one_bytes:
+            return _body_too_large(bounds.one_bytes)
+        try:
+            async with asyncio.timeout(bounds.seconds):
+                await self._take(receive, body)
+        except TimeoutError:
+            return _body_too_slow(bounds.seconds)
+        if body.size_bytes > bounds.one_bytes:
+            return _body_too_large(bounds.one_bytes)
+        return _bodies_full(bounds.all_bytes) if body.held_bytes < body.size_bytes else None
+
+    async def _take(self, receive: Receive, body: _Body) -> None:
+        while body.size_bytes <= _DRAINED_TIMES * self._bounds.one_bytes:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                body.left = True
+                return
+            part: bytes = message.get("body", b"")
+            body.size_bytes += len(part)
+            is_room = self._held_bytes + len(part) <= self._bounds.all_bytes
+            if is_room and body.size_bytes <= self._bounds.one_bytes:
+                body.parts.append(part)
+                body.held_bytes += len(part)
+                self._held_bytes += len(part)
+            if not message.get("more_body", False):
+                return
+
+
+def _asks_first(scope: Scope) -> int:
+    """Bytes of the body of a client that waits to hear whether it may send them; of any other, 0."""
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    declared = headers.get(b"content-length", b"0")
+    return int(declared) if b"expect" in headers and declared.isdigit() else 0
+
+
+def _replaying(content: bytes, receive: Receive) -> Receive:
+    """`receive`, and before it the whole body that has been read."""
+    replayed = False
+
+    async def replay() -> Message:
+        nonlocal replayed
+        if replayed:
+            return await receive()
+        replayed = True
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    return replay
+
+
+def _body_too_large(max_bytes: int) -> ApiError:
+    return problem(
+        413,
+        "body_too_large",
+        "the body of the request is too large",
+        given=f"more than {max_bytes:,} bytes",
+        expected=f"at most {max_bytes:,} bytes",
+        do="send the texts in several requests",
+        headers={"connection": "close"},
+    )
+
+
+def _body_too_slow(max_seconds: float) -> ApiError:
+    return problem(
+        408,
+        "body_too_slow",
+        "the body of the request did not come to its end",
+        given=f"a body that is not whole after {max_seconds:g} s",
+        expected=f"the whole body within {max_seconds:g} s",
+        do="send less at once, or over a faster line",
+        headers={"connection": "close"},
+    )
+
+
+def _bodies_full(max_bytes: int) -> ApiError:
+    return problem(
+        429,
+        "overloaded",
+        "this server holds as many requests as it has room for",
+        given=f"bodies of more than {max_bytes:,} bytes together",
+        expected=f"at most {max_bytes:,} bytes of all requests that are not answered",
+        do="wait as long as Retry-After says, then send it again",
+        headers={"retry-after": "1", "x-should-retry": "true", "connection": "close"},
+    )

@@ -1,0 +1,121 @@
+"""Follows the aliases of the registry: when one moves, the new version is loaded beside the old and takes its place."""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from clozeline import registry
+from clozeline.artifacts.manifest import Precision
+from clozeline.errors import ArtifactError
+from clozeline.machine.heap import give_back_freed
+from clozeline.serving.errors import Caught
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.service import Service
+from clozeline.serving.models.sources import ModelSource
+from clozeline.serving.scheduling.work import LoadedModel
+
+_LOG = logging.getLogger(__name__)
+_MAX_LOOKS_LEFT_OUT = 30
+
+
+@dataclass(slots=True)
+class _Refused:
+    """A version that could not be served, or a registry that did not answer: it is tried again, ever less often."""
+
+    version: str | None
+    looks_left: int = 1
+    looks_left_out: int = 1
+
+
+class AliasWatcher:
+    """Looks every `interval_seconds` in a thread of its own."""
+
+    def __init__(
+        self,
+        service: Service,
+        sources: Sequence[ModelSource],
+        precision: Precision | None,
+        interval_seconds: float,
+        live_version: Callable[[str], str] = registry.live_version,
+    ) -> None:
+        self._service = service
+        self._sources = [source for source in sources if source.is_alias]
+        self._precision = precision
+        self._interval_seconds = interval_seconds
+        self._live_version = live_version
+        self._refused: dict[str, _Refused] = {}
+        self._seen: dict[str, str | None] = {}
+        """The version that each alias stood for at the last look."""
+        self._swapped = False
+        """Whether the last look replaced a model, which requests on their way may have held for a moment longer."""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="clozeline-watcher", daemon=True)
+
+    def start(self) -> None:
+        """Begin to watch, if there is an alias to watch."""
+        if self._sources and self._interval_seconds:
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def look(self) -> None:
+        """Look once at each alias; whatever is wrong with its new version, the old one goes on answering."""
+        if self._swapped:
+            self._swapped = False
+            give_back_freed()
+        for source in self._sources:
+            refused = self._refused.get(source.name)
+            if refused and refused.looks_left > 0:
+                refused.looks_left -= 1
+                continue
+            self._seen[source.name] = None
+            with Caught() as caught:
+                self._follow(source)
+            if caught.error:
+                self._refuse(source, self._seen[source.name], caught.error)
+            else:
+                self._refused.pop(source.name, None)
+
+    def _follow(self, source: ModelSource) -> None:
+        version = self._seen[source.name] = self._live_version(source.place)
+        if version == self._served_version(source):
+            return
+        opened = open_source(source, self._precision)
+        _check_same_task(self._service.catalogue.named(source.name), opened)
+        self._service.swap(opened)
+        self._swapped = True
+        _LOG.info("%s: version %s answers from now on", source.name, version)
+
+    def _served_version(self, source: ModelSource) -> str:
+        return self._service.catalogue.named(source.name).identity.version
+
+    def _refuse(self, source: ModelSource, version: str | None, error: Exception) -> None:
+        """Say it once for each version, and leave out twice as many looks before each further try."""
+        before = self._refused.get(source.name)
+        if before and before.version == version:
+            before.looks_left_out = min(2 * before.looks_left_out, _MAX_LOOKS_LEFT_OUT)
+            before.looks_left = before.looks_left_out
+            return
+        self._refused[source.name] = _Refused(version)
+        what = f"version {version} is not served" if version else "it is not known which version is live"
+        _LOG.error("%s: %s; version %s goes on answering\n%s", source.name, what, self._served_version(source), error)
+        if version:
+            self._service.metrics.refused_version(source.name)
+
+    def _watch(self) -> None:
+        while not self._stop.wait(self._interval_seconds):
+            self.look()
+
+
+def _check_same_task(before: LoadedModel, after: LoadedModel) -> None:
+    """Raises ArtifactError: the routes that clients of `before` ask would find no model any more."""
+    given, expected = after.model.manifest.task, before.model.manifest.task
+    if given != expected:
+        raise ArtifactError(
+            f"version {after.identity.version} of {after.identity.name} is a model of another task",
+            given=given,
+            expected=f"{expected}, as version {before.identity.version}",
+            do="register it under another name, or start the server again to serve it under this one",
+        )

@@ -1,0 +1,133 @@
+"""Requests as spans of OpenTelemetry: one of the server, in it those of tokenization, queue and inference.
+
+They carry on the trace that a client names (`traceparent`), and hold nothing of what a client wrote: method, route,
+status, model and counts. Attributes are named by the semantic conventions for HTTP where these have a name.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Self
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.propagate import extract
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExportResult
+from opentelemetry.trace import SpanKind, StatusCode
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from clozeline.errors import ParamsError
+from clozeline.serving.observe.identity import Identity
+from clozeline.serving.observe.tracing import Moments, told_method, told_route, told_status
+
+_CLOSING_SECONDS = 5.0
+"""For a collector to take the last spans; one that does not must not hold up the end of the server."""
+
+
+class Spans:
+    """Hands every span to `processor`."""
+
+    def __init__(self, processor: SpanProcessor) -> None:
+        resource = Resource.create({SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME", "clozeline")})
+        self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self._provider.add_span_processor(processor)
+        self._tracer = self._provider.get_tracer("clozeline.serving")
+
+    @classmethod
+    def to_collector(cls) -> Self:
+        """Sends them to OTEL_EXPORTER_OTLP_ENDPOINT, many at once, from a thread of their own."""
+        return cls(BatchSpanProcessor(CollectorExporter.from_environment()))
+
+    def around(self, app: ASGIApp) -> ASGIApp:
+        async def traced(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            await self._traced(app, scope, receive, send)
+
+        return traced
+
+    def answered(self, identity: Identity, moments: Moments, num_texts: int, tokens: int) -> None:
+        attributes: dict[str, str | int] = {
+            "clozeline.encoder": identity.name,
+            "clozeline.encoder.version": identity.version,
+            "clozeline.texts": num_texts,
+            "clozeline.tokens": tokens,
+        }
+        now_nanoseconds = time.time_ns()
+
+        def at(seconds: float) -> int:
+            return now_nanoseconds - int(1e9 * (moments.answered - seconds))
+
+        times = (moments.arrived, moments.submitted, moments.started, moments.answered)
+        for name, began, ended in zip(("tokenize", "queue", "inference"), times[:-1], times[1:], strict=True):
+            self._tracer.start_span(name, attributes=attributes, start_time=at(began)).end(at(ended))
+
+    def close(self) -> None:
+        """Send what has not been sent, as far as that comes to an end."""
+        ending = threading.Thread(target=self._provider.shutdown, name="clozeline-last-spans", daemon=True)
+        ending.start()
+        ending.join(_CLOSING_SECONDS)
+
+    async def _traced(self, app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        method = told_method(scope)
+        with self._tracer.start_as_current_span(
+            method, extract(Headers(scope=scope)), SpanKind.SERVER, {"http.request.method": method}
+        ) as span:
+
+            async def noting(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    status = told_status(scope, message)
+                    span.set_attribute("http.response.status_code", status)
+                    if status >= 500:
+                        span.set_status(StatusCode.ERROR)
+                await send(message)
+
+            try:
+                await app(scope, receive, noting)
+            finally:
+                route = told_route(scope)
+                span.update_name(f"{method} {route}")
+                span.set_attribute("http.route", route)
+
+
+class CollectorExporter(OTLPSpanExporter):
+    """To where the variables of OpenTelemetry say: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS, and others.
+
+    Its exporter logs every try of every batch. That a collector does not take them is told once, until it does.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.has_told = False
+        logging.getLogger(OTLPSpanExporter.__module__).addFilter(self._is_first)
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Raises ParamsError: the variables name no address of HTTP."""
+        named = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
+        if named and not named.startswith(("http://", "https://")):
+            raise ParamsError(
+                "spans cannot be sent there",
+                given=f"OTEL_EXPORTER_OTLP_ENDPOINT={named}",
+                expected="http://HOST:4318, where a collector listens for OTLP over HTTP",
+                do="correct the variable, or leave --traces out",
+            )
+        return cls()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        result = super().export(spans)
+        self.has_told = result is SpanExportResult.FAILURE
+        return result
+
+    def shutdown(self) -> None:
+        logging.getLogger(OTLPSpanExporter.__module__).removeFilter(self._is_first)
+        super().shutdown()  # type: ignore[no-untyped-call]
+
+    def _is_first(self, record: logging.LogRecord) -> bool:
+        was_told, self.has_told = self.has_told, True
+        return not was_told

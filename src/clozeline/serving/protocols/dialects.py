@@ -1,0 +1,89 @@
+"""A protocol as a row: its paths, and its words for errors, from the one record of errors.py.
+
+Whose words are spoken is told by the path alone, so that also a middleware that refuses a request speaks them.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from pydantic import BaseModel, ConfigDict
+from starlette.types import Scope
+
+from clozeline.serving.errors import ApiError, ErrorDetail
+from clozeline.serving.protocols.operation import JsonResponse, Operation
+
+
+class ErrorBody(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class ErrorEnvelope(ErrorBody):
+    error: ErrorDetail
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """How a protocol tells an error."""
+
+    envelope: type[BaseModel]
+    say: Callable[[int, ErrorDetail], BaseModel]
+    unusable: int = 422
+    """Status of what can be read, but not used."""
+
+    def status(self, status: int) -> int:
+        return self.unusable if status == 422 else status
+
+    def refusal(self, error: ApiError) -> JsonResponse:
+        """The answer that tells a client about `error`."""
+        said = self.say(error.status, error.detail)
+        return JsonResponse(said.model_dump(), self.status(error.status), error.headers)
+
+
+def _house(status: int, detail: ErrorDetail) -> ErrorEnvelope:
+    return ErrorEnvelope(error=detail)
+
+
+def sentence(detail: ErrorDetail) -> str:
+    """All of it, for clients that show a person this and nothing else."""
+    return f"{detail.message} (given: {detail.given}; expected: {detail.expected}; do: {detail.do})"
+
+
+HOUSE_WORDS = Words(ErrorEnvelope, _house)
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One protocol."""
+
+    words: Words
+    operations: tuple[Operation, ...]
+    tag: str | None = None
+    """Under which the document lists its paths."""
+
+
+class Dialects:
+    """All protocols of a server. The first part of a path says which one is spoken there."""
+
+    def __init__(self, rows: Iterable[Dialect]) -> None:
+        self.rows = tuple(rows)
+        self._words = {
+            _first_part(operation.path): dialect.words for dialect in self.rows for operation in dialect.operations
+        }
+
+    @property
+    def operations(self) -> tuple[Operation, ...]:
+        return tuple(operation for dialect in self.rows for operation in dialect.operations)
+
+    def words_at(self, path: str) -> Words:
+        """Of the protocol that is spoken at `path`; everywhere else those of the house."""
+        return self._words.get(_first_part(path), HOUSE_WORDS)
+
+
+def refusal(error: ApiError, scope: Scope) -> JsonResponse:
+    """The answer that tells a client about `error`, in the words of the path that it asked."""
+    dialects: Dialects = scope["app"].state.dialects
+    return dialects.words_at(scope["path"]).refusal(error)
+
+
+def _first_part(path: str) -> str:
+    return path.removeprefix("/").partition("/")[0]

@@ -1,0 +1,109 @@
+"""One path at work: reads what was sent, lets its protocol answer, and keeps the answer where that is asked for."""
+
+from collections.abc import Iterable
+from http import HTTPStatus
+
+from pydantic import TypeAdapter, ValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Receive, Scope, Send
+
+from clozeline.serving.models.service import Service
+from clozeline.serving.protocols.dialects import Dialects
+from clozeline.serving.protocols.fields import TimeoutMilliseconds
+from clozeline.serving.protocols.model_prefix import asked_path
+from clozeline.serving.protocols.operation import Call, Operation
+from clozeline.serving.protocols.reading import parse_json, read_json, unusable
+from clozeline.serving.scheduling.asking import TIMES
+
+TIMEOUT_HEADER = "x-timeout-ms"
+_TIMEOUT: TypeAdapter[int] = TypeAdapter(TimeoutMilliseconds)
+
+
+def routes_of_all(dialects: Dialects, service: Service) -> list[BaseRoute]:
+    endpoints = [Endpoint(operation, service) for operation in dialects.operations]
+    named = [endpoint for endpoint in endpoints if "{" in endpoint.path]
+    return [
+        _Whole(endpoint for endpoint in endpoints if endpoint not in named),
+        *(Route(endpoint.path, endpoint, methods=[endpoint.method]) for endpoint in named),
+    ]
+
+
+class _Whole(BaseRoute):
+    """Every path that has no name in it, found at once: Starlette would try one after the other."""
+
+    def __init__(self, endpoints: Iterable["Endpoint"]) -> None:
+        self._endpoints = {endpoint.path: endpoint for endpoint in endpoints}
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        endpoint = self._endpoints.get(scope["path"]) if scope["type"] == "http" else None
+        return (Match.FULL, {"endpoint": endpoint, "path_params": {}}) if endpoint else (Match.NONE, {})
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint: Endpoint = scope["endpoint"]
+        allowed = ["GET", "HEAD"] if endpoint.method == "GET" else [endpoint.method]
+        if scope["method"] not in allowed:
+            raise HTTPException(HTTPStatus.METHOD_NOT_ALLOWED, headers={"Allow": ", ".join(allowed)})
+        await endpoint(scope, receive, send)
+
+
+class Endpoint:
+    """An application of ASGI. What it receives first is the whole body: edge/body_limit.py has read it."""
+
+    def __init__(self, operation: Operation, service: Service) -> None:
+        self.operation = operation
+        self._service = service
+        self._body = TypeAdapter(operation.body) if operation.body else None
+        self.path = operation.path
+        self.method = operation.method
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        response = await (self._answer(request) if self._body is None else self._answer_to_body(request))
+        await response(scope, receive, send)
+
+    async def _answer(self, request: Request) -> Response:
+        return await self.operation.answer(Call(request, self._service))
+
+    async def _answer_to_body(self, request: Request) -> Response:
+        raw: bytes = (await request.receive()).get("body", b"")  # whole: it has been read before
+        num_json_bytes = self.operation.read(request.headers, raw)
+        call = Call(request, self._service, self._timeout_milliseconds(request), raw[num_json_bytes:])
+        if self._service.cache.is_on and self.operation.read is read_json:
+            return await self._kept_or_made(call, raw)
+        return await self._made(call, raw[:num_json_bytes])
+
+    async def _made(self, call: Call, raw_json: bytes) -> Response:
+        assert self._body is not None
+        content = parse_json(raw_json)
+        try:
+            body = self._body.validate_python(content)
+        except ValidationError as error:
+            raise unusable(error.errors(include_url=False)) from None
+        return await self.operation.answer(call, body)
+
+    async def _kept_or_made(self, call: Call, raw: bytes) -> Response:
+        """The answer to the very same body as before, or a new one, which is kept if it is one."""
+        service = self._service
+        key = (asked_path(call.request.scope), raw, service.catalogue.num_swaps)
+        kept = service.cache.find(key)
+        service.metrics.looked_for_a_kept_answer(was_there=kept is not None)
+        if kept:
+            body, headers = kept
+            no_time = {name: "0.00" for name in TIMES if name in headers}  # those that were kept are another request's
+            return Response(body, headers=headers | no_time | {"x-cache": "hit"})
+        response = await self._made(call, raw)
+        if response.status_code == HTTPStatus.OK:
+            service.cache.keep(key, bytes(response.body), dict(response.headers))
+        return response
+
+    def _timeout_milliseconds(self, request: Request) -> int | None:
+        given = request.headers.get(TIMEOUT_HEADER)
+        if given is None or not self.operation.is_timed:
+            return None
+        try:
+            return _TIMEOUT.validate_python(given)
+        except ValidationError as error:
+            raise unusable(error.errors(include_url=False), TIMEOUT_HEADER) from None

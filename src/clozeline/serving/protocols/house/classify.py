@@ -1,0 +1,200 @@
+"""/classify: labels of texts, or of pairs of them."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import BaseModel, Discriminator, Field, Tag
+from starlette.responses import Response
+
+from clozeline.artifacts.manifest import ScoreFunction
+from clozeline.inference.classifier import Classifier
+from clozeline.inference.classifier import LabelScore as Scored
+from clozeline.inference.open_model import OpenModel
+from clozeline.inference.tokenization import Given, each_text
+from clozeline.serving.errors import problem
+from clozeline.serving.protocols.fields import (
+    MAX_TEXTS,
+    PAIR_TAG,
+    PAIRS_TAG,
+    TEXT_TAG,
+    TEXTS_TAG,
+    ModelName,
+    RequestBody,
+    Text,
+    Texts,
+    TopK,
+    Truncate,
+    inputs_kind,
+)
+from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
+from clozeline.serving.scheduling.asking import Reply
+from clozeline.serving.scheduling.work import ServedModel
+
+_DEFAULT_NUM_LABELS = 5
+_PATH = "/classify"
+
+
+class Pair(RequestBody):
+    """Two texts that are read together, under the names of Hugging Face's pipeline."""
+
+    text: Text
+    text_pair: Text
+
+
+def _labelled_kind(inputs: object) -> str | None:
+    first = inputs[0] if isinstance(inputs, list) and inputs else None
+    if isinstance(first, dict | Pair):
+        return PAIRS_TAG
+    return PAIR_TAG if isinstance(inputs, dict | Pair) else inputs_kind(inputs)
+
+
+_PAIRS = f'a pair of texts, {{"text": …, "text_pair": …}}, or a list of 1 to {MAX_TEXTS} of either'
+LabelledInputs = Annotated[
+    Annotated[Text, Tag(TEXT_TAG)]
+    | Annotated[Texts, Tag(TEXTS_TAG)]
+    | Annotated[Pair, Tag(PAIR_TAG)]
+    | Annotated[Annotated[list[Pair], Field(min_length=1, max_length=MAX_TEXTS)], Tag(PAIRS_TAG)],
+    Field(description=f"One text, {_PAIRS}. Pairs are for models that were trained on pairs."),
+    Discriminator(
+        _labelled_kind,
+        custom_error_type="inputs_type",
+        custom_error_message=f"a text, {_PAIRS}",
+    ),
+]
+
+
+class ClassifyParameters(RequestBody):
+    top_k: Annotated[TopK | None, Field(description="Labels for each text; null: 5, or all of `labels`.")] = None
+    function_to_apply: Annotated[
+        ScoreFunction | None,
+        Field(description="From logits to scores; none: the logits themselves; null: as the model was trained."),
+    ] = None
+    labels: Annotated[
+        Annotated[list[str], Field(min_length=1)] | None,
+        Field(description="Answer with these labels only; their scores stay what they are among all."),
+    ] = None
+
+
+class ClassifyRequest(RequestBody):
+    inputs: LabelledInputs
+    parameters: ClassifyParameters | None = None
+    truncate: Truncate = False
+    model: ModelName = None
+
+
+class LabelScore(BaseModel):
+    label: str
+    score: float = Field(
+        description="Probability among all labels, or of a model of several labels a text, of this one; unless another "
+        "`function_to_apply` was asked for."
+    )
+
+
+ClassifyResponse = list[list[LabelScore]]
+"""For each text its likeliest labels, best first, also if one text was sent alone."""
+
+
+def reads_pairs(model: OpenModel) -> bool:
+    return model.manifest.reads_pairs
+
+
+CLASSIFY_EXAMPLES = {
+    "one text": Example("The likeliest labels", {"inputs": "Apply a 2D convolution over the input."}),
+    "several": Example(
+        "Several texts, the best label of each",
+        {
+            "inputs": ["Apply a 2D convolution over the input.", "Parse a date."],
+            "parameters": {"top_k": 1},
+        },
+    ),
+    "pair": Example(
+        "A pair of texts, of a model that reads pairs",
+        {"inputs": {"text": "How do I sort a list?", "text_pair": "Sort a list in place."}},
+        asks=reads_pairs,
+    ),
+}
+
+
+async def classify(call: Call, body: ClassifyRequest) -> Response:
+    given = _given_in(body.inputs)
+    served = classifier_of(call, given, _PATH, body.model)
+    parameters = body.parameters or ClassifyParameters()
+    wanted = parameters.labels
+    if wanted is not None:
+        _check_labels(served.model, wanted)
+    reply = await labelled(call, served, given, truncate=body.truncate, function=parameters.function_to_apply)
+    top_k = parameters.top_k or (_DEFAULT_NUM_LABELS if wanted is None else len(served.model.manifest.labels))
+    return JsonResponse([_chosen(scores, wanted, top_k) for scores in reply.answers], headers=reply.headers)
+
+
+def classifier_of(call: Call, given: Sequence[Given], path: str, name: str | None = None) -> ServedModel[Classifier]:
+    """The model called `name`, or the first, that reads what is given: texts, or pairs of them.
+
+    Raises:
+        ApiError: 404, there is none.
+    """
+    of_pairs = any(isinstance(one, tuple) for one in given)
+    name = call.wanted(name)
+    return call.models.pair_classifier(path, name) if of_pairs else call.models.classifier(name)
+
+
+async def labelled(
+    call: Call,
+    served: ServedModel[Classifier],
+    given: Sequence[Given],
+    *,
+    truncate: bool,
+    top_k: int | None = None,
+    function: ScoreFunction | None = None,
+) -> Reply[list[Scored]]:
+    """The labels of each text or pair, best first; raises as `Call.ask`.
+
+    `top_k` None: all. `function` None: as the model was trained; what it says by itself is counted, for drift.
+    """
+    manifest = served.model.manifest
+    reply = await call.ask(
+        served,
+        each_text(given),
+        lambda: served.model.classifying(
+            given, top_k=top_k or len(manifest.labels), truncate=truncate, function=function
+        ),
+    )
+    if function in (None, manifest.label_scores):
+        call.service.metrics.confident(served.identity.name, (scores[0].score for scores in reply.answers))
+    return reply
+
+
+def _given_in(inputs: str | Pair | Sequence[str | Pair]) -> list[Given]:
+    """Texts, or pairs of them, as a model reads them."""
+    listed = [inputs] if isinstance(inputs, str | Pair) else inputs
+    return [(one.text, one.text_pair) if isinstance(one, Pair) else one for one in listed]
+
+
+def _check_labels(classifier: Classifier, wanted: list[str]) -> None:
+    known = classifier.manifest.labels
+    for label in wanted:
+        if label not in known:
+            raise problem(
+                404,
+                "no_such_label",
+                "the model has no such label",
+                given=label,
+                expected=f"one of: {', '.join(known)}",
+                do="choose from the `labels` of this model in /models",
+                param="parameters.labels",
+            )
+
+
+def _chosen(scores: list[Scored], wanted: list[str] | None, top_k: int) -> list[Scored]:
+    return [score for score in scores if wanted is None or score.label in wanted][:top_k]
+
+
+CLASSIFY = Operation(
+    path=_PATH,
+    answer=classify,
+    summary="Label texts, or pairs of them",
+    told="For each text its likeliest labels, best first",
+    result=ClassifyResponse,
+    body=ClassifyRequest,
+    examples=CLASSIFY_EXAMPLES,
+)

@@ -1,0 +1,204 @@
+"""/openapi.json: what every path takes and says, of all there are, or of those that the models of a server answer."""
+
+import re
+from collections.abc import Iterable, Mapping, Set
+from copy import deepcopy
+from functools import cached_property
+from importlib.metadata import version
+from types import MappingProxyType
+from typing import Any, Literal
+
+from pydantic import TypeAdapter
+
+from clozeline.inference.answerer import Answerer
+from clozeline.inference.open_model import OpenModel
+from clozeline.serving.models.catalogue import ANY, Catalogue, routes_of
+from clozeline.serving.protocols.dialects import Dialects, Words
+from clozeline.serving.protocols.endpoint import TIMEOUT_HEADER
+from clozeline.serving.protocols.fields import TimeoutMilliseconds
+from clozeline.serving.protocols.operation import Example, Operation
+from clozeline.serving.scheduling.work import LoadedModel
+
+DESCRIPTION = """Your own encoder, answering on an ordinary CPU.
+
+These are the routes that the models of this server answer.
+`/models/NAME` before the path of a route, as in `/models/NAME/embed`, lets the model of that name answer: for clients
+that know a base URL and cannot send `model`.
+Errors come in the words of the protocol of their route; where it has none of its own, they are
+`{"error": {"code", "message", "param", "given", "expected", "do"}}`. Each route shows which it is.
+Every answer says in `x-model`, `x-model-version` and `x-model-sha256` which model gave it.
+"""
+_NAMED = {
+    "x-model": "Name of the model that answered",
+    "x-model-version": "Its version",
+    "x-model-sha256": "SHA-256 of its graph",
+}
+_TIMED = {
+    "x-compute-tokens": "Tokens of the texts, special tokens among them",
+    "x-tokenization-time": "Milliseconds until the texts were tokenized",
+    "x-queue-time": "Milliseconds from there until the first text ran",
+    "x-inference-time": "Milliseconds from there until the last answer was there",
+    "x-total-time": "Milliseconds of all three",
+}
+_HEADERS: Mapping[str, Mapping[str, str]] = MappingProxyType({"nothing": {}, "model": _NAMED, "time": _NAMED | _TIMED})
+_IN_PATH: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
+    {
+        "model": ("A name from /models.", {"examples": ["encoder"]}),
+        "version": ("Of the model; another than the one that is served is not found.", {}),
+    }
+)
+_KEYS = {
+    "bearer": {"type": "http", "scheme": "bearer"},
+    "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+}
+_JSON = "application/json"
+_VERSION = "/versions/{version}"
+_Part = tuple[Operation | Words, Literal["body", "answer", "error"]]
+
+
+class Document:
+    """Of `dialects`; where a key is asked for, it is not for `open_paths`.
+
+    It is made when it is first asked for, in a quarter of a second.
+    """
+
+    def __init__(self, dialects: Dialects, open_paths: Set[str] | None = None) -> None:
+        self._dialects = dialects
+        self._open_paths = open_paths
+
+    @cached_property
+    def whole(self) -> dict[str, Any]:
+        """Of every path."""
+        schemas, components = self._schemas()
+        paths: dict[str, Any] = {}
+        for dialect in self._dialects.rows:
+            for operation in dialect.operations:
+                told = _operation(operation, dialect.words, schemas) | ({"tags": [dialect.tag]} if dialect.tag else {})
+                if self._open_paths is not None:
+                    told["security"] = [] if operation.path in self._open_paths else [{name: []} for name in _KEYS]
+                paths[operation.path] = {operation.method.lower(): told}
+        info = {"title": "Clozeline", "description": DESCRIPTION, "version": version("clozeline")}
+        keys = {} if self._open_paths is None else {"securitySchemes": _KEYS}
+        return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": components, **keys}}
+
+    def served(self, catalogue: Catalogue) -> dict[str, Any]:
+        """Of the paths that a model of `catalogue` answers, with its name in each example, which is answered."""
+        paths = {}
+        for operation in self._dialects.operations:
+            told = _served(operation, self.whole["paths"][operation.path], catalogue)
+            if told:
+                paths[operation.path] = told
+        return {**self.whole, "paths": paths}
+
+    def _schemas(self) -> tuple[dict[_Part, Any], dict[str, Any]]:
+        """Of each part of each path, and of what these share."""
+        asked: list[tuple[_Part, Literal["validation", "serialization"], TypeAdapter[Any]]] = []
+        for operation in self._dialects.operations:
+            if operation.body:
+                asked.append(((operation, "body"), "validation", TypeAdapter(operation.body)))
+            if not isinstance(operation.result, str):
+                asked.append(((operation, "answer"), "serialization", TypeAdapter(operation.result)))
+        asked += [
+            ((words, "error"), "serialization", TypeAdapter(words.envelope))
+            for words in {row.words for row in self._dialects.rows}
+        ]
+        found, shared = TypeAdapter.json_schemas(asked, ref_template="#/components/schemas/{model}")
+        return {part: schema for (part, _), schema in found.items()}, dict(sorted(shared["$defs"].items()))
+
+
+def _operation(operation: Operation, words: Words, schemas: Mapping[_Part, Any]) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "summary": operation.summary,
+        "operationId": re.sub(r"\W", "_", f"{operation.operation_name}{operation.path}")
+        + f"_{operation.method.lower()}",
+        "responses": {"200": _answer(operation, schemas), **_refusals(operation, words, schemas[words, "error"])},
+    }
+    if parameters := _parameters(operation):
+        told["parameters"] = parameters
+    if operation.answer.__doc__:
+        told["description"] = operation.answer.__doc__
+    if operation.body:
+        examples = {name: {"summary": one.summary, "value": one.value} for name, one in operation.examples.items()}
+        content = {_JSON: {"schema": schemas[operation, "body"], "examples": examples}}
+        told["requestBody"] = {"required": True, "content": content}
+    return told
+
+
+def _parameters(operation: Operation) -> list[dict[str, Any]]:
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string", **more}, "description": meaning}
+        for name in re.findall(r"{(\w+)}", operation.path)
+        for meaning, more in [_IN_PATH[name]]
+    ]
+    if operation.is_timed:
+        schema = TypeAdapter(TimeoutMilliseconds).json_schema()
+        meaning = schema.pop("description")
+        parameters.append(
+            {"name": TIMEOUT_HEADER, "in": "header", "required": False, "schema": schema, "description": meaning}
+        )
+    return parameters
+
+
+def _answer(operation: Operation, schemas: Mapping[_Part, Any]) -> dict[str, Any]:
+    is_text = isinstance(operation.result, str)
+    content = {operation.result: {"schema": {"type": "string"}}} if is_text else _json(schemas[operation, "answer"])
+    headers = {
+        name: {"description": meaning, "schema": {"type": "string"}}
+        for name, meaning in _HEADERS[operation.says].items()
+    }
+    return {"description": operation.told, "content": content} | ({"headers": headers} if headers else {})
+
+
+def _refusals(operation: Operation, words: Words, schema: dict[str, Any]) -> dict[str, Any]:
+    """By status; a protocol may tell two of ours as one."""
+    meanings: dict[int, list[str]] = {}
+    for status, meaning in operation.may_say.items():
+        meanings.setdefault(words.status(status), []).append(meaning)
+    return {
+        str(status): {"description": "; or: ".join(told), "content": _json(schema)}
+        for status, told in sorted(meanings.items())
+    }
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {_JSON: {"schema": schema}}
+
+
+def _served(operation: Operation, whole: dict[str, Any], catalogue: Catalogue) -> dict[str, Any]:
+    """What `whole` tells of a path, as it is asked of these models; empty: of none."""
+    able = _able(catalogue, operation.path.replace(_VERSION, ""))
+    if operation.body and not able:
+        return {}
+    told = deepcopy(whole)
+    ((method, asked),) = told.items()
+    if method == "post":
+        asked["requestBody"]["content"][_JSON]["examples"] = _answered_examples(operation, able)
+    (first, *_) = catalogue
+    for parameter in asked.get("parameters", ()):
+        if parameter["name"] == "model":
+            parameter["schema"]["examples"] = [first.identity.name]
+    return told
+
+
+def _able(catalogue: Catalogue, route: str) -> list[LoadedModel]:
+    """The models that answer `route` to who names none."""
+    able = [served for served in catalogue if route in routes_of(served.model)]
+    return able[:1] if route in ANY else able
+
+
+def _answered_examples(operation: Operation, able: Iterable[LoadedModel]) -> dict[str, Any]:
+    """The examples that one of `able` answers, each with its name where it has one."""
+    examples = {}
+    takes_either = any(example.asks for example in operation.examples.values())
+    for name, example in operation.examples.items():
+        chosen = next((one for one in able if not takes_either or _asks(example, one.model)), None)
+        if chosen:
+            named = {"model": chosen.identity.name} if "model" in example.value else {}
+            examples[name] = {"summary": example.summary, "value": example.value | named}
+    return examples
+
+
+def _asks(example: Example, model: OpenModel) -> bool:
+    if example.asks:
+        return example.asks(model)
+    return not (model.manifest.reads_pairs or isinstance(model, Answerer))

@@ -1,0 +1,19 @@
+"""Every protocol that is spoken here. A new one is a file with a `Dialect`, and a row."""
+
+from typing import Final
+
+from clozeline.serving.protocols.dialects import HOUSE_WORDS, Dialect, Dialects
+from clozeline.serving.protocols.embeddings_inference import EMBEDDINGS_INFERENCE
+from clozeline.serving.protocols.house.answer import ANSWER
+from clozeline.serving.protocols.house.classify import CLASSIFY
+from clozeline.serving.protocols.house.fill_mask import FILL_MASK
+from clozeline.serving.protocols.house.status import OPERATIONS
+from clozeline.serving.protocols.house.tag import TAG
+from clozeline.serving.protocols.house.zero_shot import ZERO_SHOT
+from clozeline.serving.protocols.huggingface import HUGGING_FACE
+from clozeline.serving.protocols.inference_protocol import INFERENCE_PROTOCOL
+from clozeline.serving.protocols.mlflow import MLFLOW
+from clozeline.serving.protocols.openai import OPENAI
+
+HOUSE = Dialect(HOUSE_WORDS, (FILL_MASK, CLASSIFY, TAG, ANSWER, ZERO_SHOT, *OPERATIONS))
+DIALECTS: Final = Dialects((HOUSE, OPENAI, EMBEDDINGS_INFERENCE, HUGGING_FACE, INFERENCE_PROTOCOL, MLFLOW))

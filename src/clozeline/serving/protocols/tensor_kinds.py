@@ -1,0 +1,260 @@
+"""What each kind of model reads and gives in the Open Inference Protocol: a row of inputs, outputs and parameters.
+
+N texts, H hidden, K candidates, labels or answers: `embedding` is [N, H], `entities` [N, 1], all others are [N, K].
+The protocol has numbers, strings and booleans for parameters: what is a list on other paths cannot be said here.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+import numpy as np
+import orjson
+from pydantic import Field
+
+from clozeline.artifacts.manifest import Manifest, Task
+from clozeline.inference.answerer import Answer
+from clozeline.inference.encoder import Encoder, Filled
+from clozeline.inference.kinds import kind_of, resolved
+from clozeline.inference.question import AnyQuestion, Question
+from clozeline.inference.tokenization import Given
+from clozeline.serving.errors import problem
+from clozeline.serving.protocols.fields import TopK, Truncate
+from clozeline.serving.protocols.house.answer import AnswerSearch, answered, check_answer_size
+from clozeline.serving.protocols.house.classify import labelled
+from clozeline.serving.protocols.house.fill_mask import DEFAULT_NUM_CANDIDATES, count_confidence, filling
+from clozeline.serving.protocols.house.tag import TagReading, tagged
+from clozeline.serving.protocols.operation import Call
+from clozeline.serving.protocols.tensors import Datatype, InputName, Values
+
+OutputName = Literal["embedding", "token", "score", "label", "entities", "answer", "start", "end"]
+DATATYPES: Mapping[OutputName, Datatype] = MappingProxyType(
+    {
+        "embedding": "FP32",
+        "token": "BYTES",
+        "score": "FP32",
+        "label": "BYTES",
+        "entities": "BYTES",
+        "answer": "BYTES",
+        "start": "INT64",
+        "end": "INT64",
+    }
+)
+Answered = tuple[dict[OutputName, Values], dict[str, str]]
+"""The outputs, and the headers that tell who gave them."""
+_OF_PAIRS: tuple[InputName, InputName] = ("text", "text_pair")
+_NO_ANSWER = Answer("", 0.0, 0, 0)
+"""Where a context has fewer answers than another of the same request."""
+
+
+class InferParameters(TagReading, AnswerSearch):
+    """Those of tags and answers are as on /tag and /answer."""
+
+    binary_data_output: bool = False
+    top_k: Annotated[
+        TopK | None, Field(description="Candidates of the mask, labels, or answers; null: 5, all, or 1.")
+    ] = None
+    truncate: Truncate = False
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request, whose names its model has."""
+
+    call: Call
+    model: str
+    inputs: Mapping[InputName, list[str]]
+    outputs: Sequence[OutputName]
+    parameters: InferParameters
+
+
+async def _labelled(asked: Asked) -> Answered:
+    """Labels of a classifier, best first: of texts, or of pairs of them."""
+    served = asked.call.models.classifier(asked.model)
+    of_pairs = served.model.manifest.reads_pairs
+    given: Sequence[Given] = _pairs_of(asked.inputs, *_OF_PAIRS) if of_pairs else asked.inputs["text"]
+    wanted = asked.parameters
+    reply = await labelled(asked.call, served, given, top_k=wanted.top_k, truncate=wanted.truncate)
+    score_NK = np.array([[label.score for label in labels] for labels in reply.answers], dtype=np.float32)
+    return {"label": [[one.label for one in labels] for labels in reply.answers], "score": score_NK}, reply.headers
+
+
+async def _encoded(asked: Asked) -> Answered:
+    """The embeddings of an encoder, its words for the one mask of each text, or both."""
+    served = asked.call.models.embedder(asked.model)
+    texts, wanted = asked.inputs["text"], asked.outputs
+    fills = bool({"token", "score"} & set(wanted))
+
+    def questions() -> Iterator[AnyQuestion]:
+        if "embedding" in wanted:
+            yield served.model.embedding(texts, truncate=asked.parameters.truncate)
+        if fills:
+            assert isinstance(served.model, Encoder), "no other model has these outputs"
+            yield _filling(served.model, asked)
+
+    replies = await asked.call.ask_together(served, texts, lambda: list(questions()))
+    values: dict[OutputName, Values] = {}
+    if "embedding" in wanted:
+        values["embedding"] = np.stack(replies[0].answers)
+    if fills:
+        masks = replies[-1].answers
+        count_confidence(asked.call, asked.model, masks)
+        best = [_only_mask(number, of_text) for number, of_text in enumerate(masks)]
+        values["token"] = [[word.token_str for word in words] for words in best]
+        values["score"] = np.array([[word.score for word in words] for words in best], dtype=np.float32)
+    return values, replies[0].headers
+
+
+async def _tagged(asked: Asked) -> Answered:
+    """The entities of each text as a list in JSON: a tensor has no room for more of them here than there."""
+    served = asked.call.models.tagger(asked.model)
+    found, headers = await tagged(asked.call, served, asked.inputs["text"], asked.parameters)
+    return {"entities": [[orjson.dumps(of_text).decode()] for of_text in found]}, headers
+
+
+async def _answered(asked: Asked) -> Answered:
+    """The best answers to each question, best first."""
+    served, wanted = asked.call.models.answerer(asked.model), asked.parameters
+    pairs = _pairs_of(asked.inputs, "question", "context")
+    search = wanted.spans(wanted.top_k or 1)
+    check_answer_size(search.top_k, asked.inputs["context"], "parameters.top_k")
+    found, headers = await answered(asked.call, served, pairs, search, wanted.reading())
+    most = max(map(len, found))
+    rows = [[*answers, *[_NO_ANSWER] * (most - len(answers))] for answers in found]
+    return {
+        "answer": [[one.answer for one in row] for row in rows],
+        "score": np.array([[one.score for one in row] for row in rows], dtype=np.float32),
+        "start": np.array([[one.start for one in row] for row in rows], dtype=np.int64),
+        "end": np.array([[one.end for one in row] for row in rows], dtype=np.int64),
+    }, headers
+
+
+def _filling(encoder: Encoder, asked: Asked) -> Question[list[list[Filled]]]:
+    texts = encoder.with_own_masks(asked.inputs["text"])
+    top_k = asked.parameters.top_k or DEFAULT_NUM_CANDIDATES
+    return filling(encoder, texts, top_k=top_k, truncate=asked.parameters.truncate)
+
+
+def _only_mask(number: int, masks: list[list[Filled]]) -> list[Filled]:
+    if len(masks) != 1:
+        raise problem(
+            422,
+            "several_masks",
+            "a tensor has room for one mask in each text",
+            given=f"{len(masks)} masks in text {number}",
+            expected="1",
+            do="send the text to /fill-mask, which answers for each mask",
+            param=f"inputs[0].data[{number}]",
+        )
+    return masks[0]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorKind:
+    """One kind of model."""
+
+    answer: Callable[[Asked], Awaitable[Answered]]
+    outputs: tuple[OutputName, ...]
+    parameters: frozenset[str]
+    """Those that say something to it."""
+    inputs: tuple[InputName, ...] = ("text",)
+    """A classifier of pairs has `text` and `text_pair`: each first text with the second in its place."""
+    unasked: tuple[OutputName, ...] = ()
+    """What comes where no outputs are named; empty: all."""
+
+
+_OF_ALL = frozenset({"binary_data_output"})
+MASKS = TensorKind(_encoded, ("embedding", "token", "score"), _OF_ALL | {"top_k", "truncate"}, unasked=("embedding",))
+LABELS = TensorKind(_labelled, ("label", "score"), _OF_ALL | {"top_k", "truncate"})
+EMBEDDINGS = TensorKind(_encoded, ("embedding",), _OF_ALL | {"truncate"})
+ENTITIES = TensorKind(_tagged, ("entities",), _OF_ALL | set(TagReading.model_fields))
+ANSWERS = TensorKind(
+    _answered,
+    ("answer", "score", "start", "end"),
+    _OF_ALL | {"top_k"} | set(AnswerSearch.model_fields),
+    inputs=("question", "context"),
+)
+
+
+def tensor_kind(task: Task) -> TensorKind:
+    """The one that the row of a model's task names."""
+    kind: TensorKind = resolved(kind_of(task).tensors)
+    return kind
+
+
+def inputs_of(manifest: Manifest) -> tuple[InputName, ...]:
+    """The names of what it reads: of a classifier of pairs two, each first text with the second in its place."""
+    return _OF_PAIRS if manifest.reads_pairs else tensor_kind(manifest.task).inputs
+
+
+def check_inputs(manifest: Manifest, given: Sequence[InputName]) -> None:
+    """Raises ApiError: 422, the model is asked with other inputs."""
+    names = inputs_of(manifest)
+    if sorted(given) != sorted(names):
+        raise problem(
+            422,
+            "no_such_input",
+            "the model is asked with other inputs",
+            given=", ".join(given),
+            expected=" and ".join(names),
+            do="name the inputs as /v2/models/NAME does, each once",
+            param="inputs",
+        )
+
+
+def outputs_of(task: Task, requested: Sequence[OutputName]) -> tuple[OutputName, ...]:
+    """The names asked for, each once.
+
+    Raises:
+        ApiError: 422, a model of `task` has no such output.
+    """
+    kind = tensor_kind(task)
+    wanted = tuple(dict.fromkeys(requested)) or kind.unasked or kind.outputs
+    wrong = next((name for name in wanted if name not in kind.outputs), None)
+    if wrong:
+        raise problem(
+            422,
+            "no_such_output",
+            "the model has no output of that name",
+            given=wrong,
+            expected=f"one of: {', '.join(kind.outputs)}",
+            do="choose from the outputs in /v2/models/NAME",
+            param="outputs",
+        )
+    return wanted
+
+
+def check_parameters(task: Task, parameters: InferParameters) -> None:
+    """Raises ApiError: 422, one of those that were sent says nothing to a model of `task`."""
+    known = tensor_kind(task).parameters
+    unread = sorted(parameters.model_fields_set - known)
+    if unread:
+        raise problem(
+            422,
+            "no_such_parameter",
+            "the model does not read this parameter",
+            given=unread[0],
+            expected=f"one of: {', '.join(sorted(known))}",
+            do="leave it out",
+            param=f"parameters.{unread[0]}",
+        )
+
+
+def _pairs_of(inputs: Mapping[InputName, list[str]], first: InputName, second: InputName) -> list[tuple[str, str]]:
+    """The texts of two inputs, by their places.
+
+    Raises:
+        ApiError: 422, one has more of them than the other.
+    """
+    if len(inputs[first]) != len(inputs[second]):
+        raise problem(
+            422,
+            "unpaired_inputs",
+            "the texts of the two inputs belong together by their places",
+            given=f"{len(inputs[first])} in `{first}`, {len(inputs[second])} in `{second}`",
+            expected="as many of one as of the other",
+            do=f"send as many in `{second}` as in `{first}`, again where several go with one",
+            param="inputs",
+        )
+    return list(zip(inputs[first], inputs[second], strict=True))

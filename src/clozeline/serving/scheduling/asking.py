@@ -1,0 +1,282 @@
+"""From a handler to the workers and back: tokenize, be admitted, wait, and stop waiting in time."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from starlette.requests import Request
+
+from clozeline.inference.question import AnyQuestion, Question
+from clozeline.serving.errors import ApiError, not_ready, problem
+from clozeline.serving.observe.metrics import Metrics
+from clozeline.serving.observe.tracing import Moments, Tracing
+from clozeline.serving.scheduling.admission import Refusal
+from clozeline.serving.scheduling.scheduler import DeadlineError, OverloadedError, Scheduler
+from clozeline.serving.scheduling.tokenizing import TokenizerThread
+from clozeline.serving.scheduling.waiting import outcome
+from clozeline.serving.scheduling.work import Lane, LoadedModel, Ticket
+
+Answer = TypeVar("Answer")
+Made = TypeVar("Made")
+
+TIMES = ("x-tokenization-time", "x-queue-time", "x-inference-time", "x-total-time")
+"""Headers that say where the time of a request went, in milliseconds; the last is the sum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long the client of a request waits; times are those of the scheduler's clock."""
+
+    request: Request
+    arrived_seconds: float
+    deadline_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Generic[Answer]):
+    """The answers to the texts of a question, and what its response says of the model and the time."""
+
+    answers: list[Answer]
+    headers: dict[str, str]
+    """Of the whole request."""
+    tokens: int
+    """Of all texts, special tokens among them."""
+    patience: Patience
+
+
+@dataclass(eq=False, slots=True)
+class _Asked(Ticket):
+    settled: "asyncio.Future[None]" = field(kw_only=True)
+
+
+def deliver(tickets: Sequence[Ticket]) -> None:
+    """Wake the handlers of `tickets`, all of one event loop."""
+    first = tickets[0]
+    assert isinstance(first, _Asked)
+    loop = first.settled.get_loop()
+    if not loop.is_closed():
+        loop.call_soon_threadsafe(_wake, tickets)
+
+
+def _wake(tickets: Sequence[Ticket]) -> None:
+    for ticket in tickets:
+        assert isinstance(ticket, _Asked)
+        if not ticket.settled.done():
+            ticket.settled.set_result(None)
+
+
+class Asking:
+    """The way of every request that a model answers."""
+
+    def __init__(self, scheduler: Scheduler, metrics: Metrics, tracing: Tracing, timeout_seconds: float) -> None:
+        self._scheduler = scheduler
+        self._metrics = metrics
+        self._tracing = tracing
+        self._timeout_seconds = timeout_seconds
+        self._tokenizer = TokenizerThread()
+        self._stopped: asyncio.Future[None] | None = None
+        self.last_deadline_seconds = 0.0
+        """By then every request that came so far is answered."""
+
+    async def ask(
+        self,
+        request: Request,
+        served: LoadedModel,
+        texts: Sequence[str],
+        question: Callable[[], Question[Answer]],
+        timeout_milliseconds: int | None = None,
+    ) -> Reply[Answer]:
+        """What `served` answers to the question about `texts`, once it is tokenized; raises as `ask_together`."""
+        (reply,) = await self.ask_together(request, served, texts, lambda: [question()], timeout_milliseconds)
+        return reply
+
+    async def ask_together(
+        self,
+        request: Request,
+        served: LoadedModel,
+        texts: Sequence[str],
+        questions: Callable[[], Sequence[AnyQuestion]],
+        timeout_milliseconds: int | None = None,
+    ) -> list[Reply[Any]]:
+        """What `served` answers to each question about `texts`: all of them are admitted, or none.
+
+        Raises:
+            ApiError: 429, too much waits; 413, it is more than is done before its deadline; 504, its deadline passed;
+                499, its client left; 503, nothing is waited for any more. Nothing more of it runs.
+            ClozelineError: what tokenization says of a text.
+        """
+        patience = self._patience(request, timeout_milliseconds)
+        try:
+            self._scheduler.check_open()
+            asked = await self._made(questions, sum(map(len, texts)), patience)
+            tickets = [self._ticket(served, question, patience) for question in asked]
+            self._scheduler.submit(*tickets)
+        except OverloadedError as error:
+            raise self._overloaded(error) from error
+        texts_read = [text for question in asked for text in question.texts]
+        self._metrics.admitted(
+            served.identity.name,
+            [len(text) for text in texts_read],
+            sum(map(served.model.count_unknown, texts_read)),
+            tickets[0].arrived_seconds - patience.arrived_seconds,
+        )
+        try:
+            for ticket in tickets:
+                await self._settled(ticket, patience)
+        finally:
+            for ticket in tickets:
+                self._scheduler.give_up(ticket)  # changes nothing if it is settled
+        headers = served.identity.headers | self._times(served, tickets, patience)
+        return [Reply(ticket.answers, headers, ticket.tokens, patience) for ticket in tickets]
+
+    async def finished(self, reply: Reply[Any], work: Callable[[], Made], num_characters: int) -> Made:
+        """What `work` makes of the answers to so many characters, where it does not hold up other requests.
+
+        The models have done their part: it is refused no more, and the deadline of its request holds.
+
+        Raises:
+            ApiError: 504, the deadline passed; 499, the client left; 503, nothing is waited for any more.
+        """
+        wait = partial(self._in_time, patience=reply.patience)
+        return await self._tokenizer.made(work, num_characters, wait, is_admitted=True)
+
+    async def tokenizing(self, request: Request, work: Callable[[], Made], num_characters: int) -> Made:
+        """What `work` makes of so many characters, where it does not hold up other requests.
+
+        Raises:
+            ApiError: 429, too much waits; 504, its deadline passed; 499, its client left; 503, nothing is waited for
+                any more.
+        """
+        try:
+            return await self._made(work, num_characters, self._patience(request, None))
+        except OverloadedError as error:
+            raise self._overloaded(error) from error
+
+    def stop(self) -> None:
+        """Let every request end at once, with 503; to be called in the event loop."""
+        stopped = self._stopping()
+        if not stopped.done():
+            stopped.set_result(None)
+
+    def close(self) -> None:
+        self._tokenizer.close()
+
+    def _patience(self, request: Request, timeout_milliseconds: int | None) -> Patience:
+        timeout_seconds = timeout_milliseconds / 1000 if timeout_milliseconds else self._timeout_seconds
+        now_seconds = self._scheduler.clock()
+        self.last_deadline_seconds = max(self.last_deadline_seconds, now_seconds + timeout_seconds)
+        return Patience(request, now_seconds, now_seconds + timeout_seconds)
+
+    def _stopping(self) -> "asyncio.Future[None]":
+        """Done once `stop` was called: one for all requests, of the loop that they run in."""
+        if self._stopped is None:
+            self._stopped = asyncio.get_running_loop().create_future()
+        return self._stopped
+
+    def _ticket(self, served: LoadedModel, asked: AnyQuestion, patience: Patience) -> "_Asked":
+        settled = asyncio.get_running_loop().create_future()
+        lane = Lane(served.model, asked.output)
+        return _Asked(lane, asked, self._scheduler.clock(), patience.deadline_seconds, settled=settled)
+
+    async def _made(self, work: Callable[[], Made], num_characters: int, patience: Patience) -> Made:
+        return await self._tokenizer.made(work, num_characters, lambda making: self._in_time(making, patience))
+
+    async def _settled(self, ticket: _Asked, patience: Patience) -> None:
+        """Wait until `ticket` is settled, its deadline has passed, or nobody waits for it any more."""
+        await self._in_time(ticket.settled, patience)
+        if isinstance(ticket.error, DeadlineError):
+            raise self._late(patience)
+        if ticket.error:
+            self._metrics.rejected("failed")
+            raise ticket.error
+
+    async def _in_time(self, awaited: "asyncio.Future[Any]", patience: Patience) -> None:
+        """Wait until `awaited` is done.
+
+        Raises:
+            ApiError: 504, the deadline passed before; 499, the client left; 503, nothing is waited for any more.
+        """
+        left_seconds = patience.deadline_seconds - self._scheduler.clock()
+        ended = await outcome(awaited, patience.request, left_seconds, self._stopping())
+        if ended == "left":
+            self._metrics.rejected("dropped")
+            raise client_left()
+        if ended == "stopped":
+            self._metrics.rejected("stopped")
+            raise not_ready("stopping", hang_up=True)
+        if ended == "late":
+            raise self._late(patience)
+
+    def _late(self, patience: Patience) -> Exception:
+        self._metrics.rejected("deadline")
+        return deadline_passed(self._scheduler.clock() - patience.arrived_seconds)
+
+    def _overloaded(self, error: OverloadedError) -> Exception:
+        self._metrics.rejected(error.refusal.reason)
+        return overloaded(error.refusal)
+
+    def _times(self, served: LoadedModel, tickets: Sequence[_Asked], patience: Patience) -> dict[str, str]:
+        now_seconds = self._scheduler.clock()
+        submitted_seconds = tickets[0].arrived_seconds
+        started_seconds = min(ticket.started_seconds for ticket in tickets if ticket.started_seconds is not None)
+        queue_seconds, inference_seconds = started_seconds - submitted_seconds, now_seconds - started_seconds
+        self._metrics.answered(served.identity.name, queue_seconds, inference_seconds)
+        moments = Moments(patience.arrived_seconds, submitted_seconds, started_seconds, now_seconds)
+        tokens = sum(ticket.tokens for ticket in tickets)
+        self._tracing.answered(served.identity, moments, sum(len(ticket.entries) for ticket in tickets), tokens)
+        spent_seconds = (
+            submitted_seconds - patience.arrived_seconds,
+            queue_seconds,
+            inference_seconds,
+            now_seconds - patience.arrived_seconds,
+        )
+        return {
+            "x-compute-tokens": str(tokens),
+            **{name: f"{1000 * seconds:.2f}" for name, seconds in zip(TIMES, spent_seconds, strict=True)},
+        }
+
+
+def overloaded(refusal: Refusal) -> ApiError:
+    """Why a request was not admitted: 429, or 413 where it is no use to come again."""
+    if refusal.retry_after_seconds is None:
+        return problem(
+            413,
+            "too_much_work",
+            "the request is more than this server does before its deadline",
+            given=refusal.given,
+            expected=refusal.expected,
+            do="send the texts in several requests, or give it a larger x-timeout-ms",
+        )
+    return problem(
+        429,
+        "overloaded",
+        "more work waits than this server answers in time",
+        given=refusal.given,
+        expected=refusal.expected,
+        do="wait as long as Retry-After says, then send it again",
+        headers={"retry-after": str(refusal.retry_after_seconds), "x-should-retry": "true"},
+    )
+
+
+def deadline_passed(waited_seconds: float) -> ApiError:
+    return problem(
+        504,
+        "deadline_passed",
+        "the answer was not there in time, and is no longer worked on",
+        given=f"{1000 * waited_seconds:,.0f} ms since it arrived",
+        expected="an answer before the deadline of the request",
+        do="send it again, with fewer texts or a larger x-timeout-ms",
+    )
+
+
+def client_left() -> ApiError:
+    return problem(
+        499,
+        "client_left",
+        "the client closed the connection before the answer was there",
+        given="a closed connection",
+        expected="a client that waits",
+        do="nothing: the request is no longer worked on",
+    )

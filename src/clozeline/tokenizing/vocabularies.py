@@ -1,0 +1,224 @@
+"""How a vocabulary is learned from text: a table of algorithms.
+
+The same text gives the same vocabulary, for any number of threads. `tokenizers` alone does not promise that: it
+walks over hash maps that are seeded anew in each process. Where that walk decides something, it is decided here
+beforehand (which characters are kept, which ids they get) or put into a fixed order afterwards.
+"""
+
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+from clozeline.errors import DataError
+from clozeline.inference.independence import BLANKS
+from clozeline.params import TokenizeParams
+from clozeline.tokenizer.folder import SPECIAL_TOKENS, frame_with_special_tokens, special_token
+from clozeline.tokenizing import unigram
+from clozeline.tokenizing.frequent_words import FrequentWords, count_words
+from clozeline.tokenizing.word_cache import WordCache
+
+TextBatches = Callable[[], Iterator[Sequence[str]]]
+"""Each call starts a new pass over the training texts."""
+
+_SPECIAL = list(SPECIAL_TOKENS.values())
+_UNKNOWN = SPECIAL_TOKENS["unk_token"]
+_PREFIX = "##"
+_METASPACE = "▁"
+_CANDIDATES_PER_PIECE = 4
+"""Pieces that Unigram chooses from, for each it may keep."""
+_NUM_CODE_POINTS = 0x110000
+
+_CHARACTER_COVERAGE = 0.9999
+"""Share of the text's characters that the alphabet must cover; what is rarer becomes [UNK].
+SentencePiece keeps 0.9995 (Kudo & Richardson 2018); a word with one unknown character is lost whole in WordPiece."""
+_MOST_ALPHABET_SHARE = 0.25
+"""Of the vocabulary; WordPiece has a character twice, as `a` and `##a`."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """How text is cut before a vocabulary is learned, and how it is learned."""
+
+    untrained: Callable[[TokenizeParams], Tokenizer]
+    train: Callable[[Tokenizer, TokenizeParams, TextBatches], Tokenizer]
+
+
+def learn(params: TokenizeParams, batches: TextBatches) -> Tokenizer:
+    """Learn a vocabulary of exactly `params.vocab_size` entries from `batches`.
+
+    Raises:
+        DataError: there is no text, or too little of it for so large a vocabulary.
+    """
+    algorithm = ALGORITHMS[params.algorithm]
+    tokenizer = algorithm.train(algorithm.untrained(params), params, batches)
+    size = tokenizer.get_vocab_size(with_added_tokens=True)
+    if size < params.vocab_size:
+        raise DataError(
+            "the vocabulary is larger than the training text supports",
+            given=f"`vocab_size`: {params.vocab_size}",
+            expected=f"at most {size}: so many pieces occur {params.min_frequency} times or more in this text",
+            do=f"set `vocab_size` to {size} or less, lower `min_frequency`, or add text",
+        )
+    frame_with_special_tokens(tokenizer, SPECIAL_TOKENS["cls_token"], SPECIAL_TOKENS["sep_token"])
+    return tokenizer
+
+
+def _untrained_wordpiece(params: TokenizeParams) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece(unk_token=_UNKNOWN))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=params.lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix=_PREFIX)
+    return tokenizer
+
+
+def _train_wordpiece(tokenizer: Tokenizer, params: TokenizeParams, batches: TextBatches) -> Tokenizer:
+    """Train as BERT's tokenizer is trained, with the ids of `##a`, `##b` … fixed.
+
+    The trainer numbers them as it meets them in a hash map, and breaks ties between merges by these numbers. Named
+    as special tokens they have their ids before it starts; the model is then given the vocabulary without that role.
+    """
+    alphabet = _alphabet(tokenizer, params.vocab_size, batches)
+    inside = [_PREFIX + character for character in alphabet if not _stands_alone(character)]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=params.vocab_size,
+        min_frequency=params.min_frequency,
+        special_tokens=_SPECIAL + inside,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        continuing_subword_prefix=_PREFIX,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_frequent_words(tokenizer, batches).as_texts(), trainer)
+    learned = _untrained_wordpiece(params)
+    learned.model = models.WordPiece(
+        tokenizer.get_vocab(with_added_tokens=False), unk_token=_UNKNOWN, continuing_subword_prefix=_PREFIX
+    )
+    learned.add_special_tokens(_SPECIAL)
+    return learned
+
+
+def _untrained_bpe(params: TokenizeParams) -> Tokenizer:
+    tokenizer = Tokenizer(models.BPE(unk_token=_UNKNOWN))
+    tokenizer.normalizer = _normalizer(normalizers.NFC(), params)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def _train_bpe(tokenizer: Tokenizer, params: TokenizeParams, batches: TextBatches) -> Tokenizer:
+    """Byte-level: 256 characters, sorted by the trainer itself, are all that its ties depend on."""
+    trainer = trainers.BpeTrainer(
+        vocab_size=params.vocab_size,
+        min_frequency=params.min_frequency,
+        special_tokens=[special_token(token, takes_space=True) for token in _SPECIAL],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(batches(), trainer)
+    return tokenizer
+
+
+def _untrained_unigram(params: TokenizeParams) -> Tokenizer:
+    tokenizer = Tokenizer(models.Unigram())
+    tokenizer.normalizer = normalizers.Sequence(
+        [_normalizer(normalizers.NFKC(), params), normalizers.Replace(Regex(BLANKS), " "), normalizers.Strip()]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation()])
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
+def _train_unigram(tokenizer: Tokenizer, params: TokenizeParams, batches: TextBatches) -> Tokenizer:
+    """The best pieces of a larger BPE vocabulary; see unigram.py for why not the trainer of `tokenizers`."""
+    alphabet = [*_alphabet(tokenizer, params.vocab_size, batches), _METASPACE]
+    pieces = Tokenizer(models.BPE())
+    pieces.normalizer, pieces.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
+    trainer = trainers.BpeTrainer(
+        vocab_size=_CANDIDATES_PER_PIECE * params.vocab_size,
+        min_frequency=params.min_frequency,
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        max_token_length=unigram.MOST_CHARACTERS,
+        show_progress=False,
+    )
+    frequent = _frequent_words(tokenizer, batches)
+    pieces.train_from_iterator(frequent.as_texts(), trainer)
+    candidates = sorted(pieces.get_vocab())
+    words = _word_counts(tokenizer, params.min_frequency, frequent)
+    scores = unigram.learn_scores(words, candidates, params.vocab_size - len(_SPECIAL))
+    # A score of 0 would win against any pieces, but its brackets keep a special token out of every word.
+    vocabulary = [(token, 0.0) for token in _SPECIAL] + list(scores.items())
+    tokenizer.model = models.Unigram(vocabulary, unk_id=_SPECIAL.index(_UNKNOWN), byte_fallback=False)
+    tokenizer.add_special_tokens(_SPECIAL)
+    return tokenizer
+
+
+def _frequent_words(tokenizer: Tokenizer, batches: TextBatches) -> FrequentWords:
+    return count_words(batches(), WordCache.create(tokenizer).cut)
+
+
+def _word_counts(tokenizer: Tokenizer, min_frequency: int, frequent: FrequentWords) -> dict[str, int]:
+    """Words as the pre-tokenizer cuts them, those that occur `min_frequency` times or more."""
+    counts: Counter[str] = Counter()
+    for text, count in zip(frequent.words, frequent.count_U.tolist(), strict=True):
+        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text)):
+            counts[word] += count
+    return {word: count for word, count in counts.items() if count >= min_frequency}
+
+
+def _normalizer(form: normalizers.Normalizer, params: TokenizeParams) -> normalizers.Normalizer:
+    return normalizers.Sequence([form, normalizers.Lowercase()]) if params.lowercase else form
+
+
+def _alphabet(tokenizer: Tokenizer, vocab_size: int, batches: TextBatches) -> list[str]:
+    """The characters to keep, most frequent first in choice, sorted in result; ties go to the lower code point."""
+    counts = _character_counts(tokenizer.normalizer, batches)
+    if not counts.any():
+        raise DataError(
+            "there is no text to learn a vocabulary from",
+            given="an empty training part",
+            expected="some thousand words at least",
+            do="look at metrics/preprocess.json: it says what became of the texts",
+        )
+    by_count = np.argsort(-counts, kind="stable")
+    num_covering = int(np.searchsorted(np.cumsum(counts[by_count]), _CHARACTER_COVERAGE * counts.sum())) + 1
+    kept = by_count[: min(num_covering, int(_MOST_ALPHABET_SHARE * vocab_size))]
+    return [chr(code_point) for code_point in sorted(kept.tolist())]
+
+
+def _character_counts(normalizer: normalizers.Normalizer, batches: TextBatches) -> npt.NDArray[np.int64]:
+    """How often each code point occurs in normalized text, white space left out.
+
+    Normalizes each distinct character instead of the text: the same for text in NFC, and a thousand times less work.
+    """
+    raw = np.zeros(_NUM_CODE_POINTS, dtype=np.int64)
+    for batch in batches():
+        code_points = np.frombuffer("".join(batch).encode("utf-32-le"), dtype=np.uint32)
+        raw += np.bincount(code_points, minlength=_NUM_CODE_POINTS)
+    counts = np.zeros_like(raw)
+    for code_point in np.flatnonzero(raw).tolist():
+        for character in normalizer.normalize_str(chr(code_point)):
+            if not character.isspace():
+                counts[ord(character)] += raw[code_point]
+    return counts
+
+
+def _stands_alone(character: str) -> bool:
+    """Whether BERT's pre-tokenizer makes it a word of its own, so that it never continues one."""
+    return character in string.punctuation or unicodedata.category(character).startswith("P")
+
+
+ALGORITHMS: Mapping[str, Algorithm] = MappingProxyType(
+    {
+        "wordpiece": Algorithm(_untrained_wordpiece, _train_wordpiece),
+        "bpe": Algorithm(_untrained_bpe, _train_bpe),
+        "unigram": Algorithm(_untrained_unigram, _train_unigram),
+    }
+)

@@ -1,0 +1,121 @@
+"""What the files of token shards are called, and what tokens.json says of them: who writes them and who reads agree on
+it here.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from clozeline.errors import ArtifactError
+from clozeline.tokenizer.special_ids import SpecialIds
+
+INFO_NAME = "tokens.json"
+_TOKENIZER_FILE = "tokenizer.json"
+REBUILD = "rebuild it: `dvc repro --force tokenize`"
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ShardInfo(_Record):
+    """One shard: what it holds and the sha256 of each of its files."""
+
+    num_documents: int
+    num_tokens: int
+    text_bytes: int
+    tokens_sha256: str
+    offsets_sha256: str
+    bytes_sha256: str
+
+
+class SplitInfo(_Record):
+    num_documents: int
+    num_tokens: int
+    text_bytes: int
+    shards: tuple[ShardInfo, ...]
+
+
+class TokensInfo(_Record):
+    """What tokens.json says; written last, so a folder that has it is whole."""
+
+    format_version: Literal[1]
+    vocab_size: int
+    """The largest id + 1: what an embedding table must hold."""
+    dtype: Literal["uint16", "uint32"]
+    tokenizer_sha256: str
+    special_ids: SpecialIds
+    splits: dict[str, SplitInfo]
+
+    @classmethod
+    def of(
+        cls, *, vocab_size: int, tokenizer_sha256: str, special_ids: SpecialIds, splits: dict[str, SplitInfo]
+    ) -> Self:
+        """Of shards as this version writes them."""
+        return cls(
+            format_version=1,
+            vocab_size=vocab_size,
+            dtype=dtype_for(vocab_size),
+            tokenizer_sha256=tokenizer_sha256,
+            special_ids=special_ids,
+            splits=splits,
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read `folder`'s tokens.json.
+
+        Raises:
+            ArtifactError: it is missing or damaged.
+        """
+        path = folder / INFO_NAME
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except FileNotFoundError as error:
+            raise ArtifactError(
+                f"{folder} holds no token shards", given=f"no file {path}", expected=INFO_NAME, do=REBUILD
+            ) from error
+        except ValidationError as error:
+            raise ArtifactError(
+                f"{path} is damaged", given=str(error.errors()[0]["msg"]), expected="a whole tokens.json", do=REBUILD
+            ) from error
+
+    def check_tokenizer(self, folder: Path, tokenizer: Path) -> None:
+        """Compare the tokenizer of these tokens, in `folder`, with the one in the folder `tokenizer`.
+
+        Raises:
+            ArtifactError: it is another one, or missing.
+        """
+        path = tokenizer / _TOKENIZER_FILE
+        sha256 = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
+        if sha256 != self.tokenizer_sha256:
+            raise ArtifactError(
+                f"the tokens in {folder} were not made with the tokenizer in {tokenizer}",
+                given=f"no file {path}" if sha256 is None else f"{path} of sha256 {sha256[:12]}…",
+                expected=f"the one of sha256 {self.tokenizer_sha256[:12]}…, as {folder / INFO_NAME} says",
+                do="make both together: `dvc repro tokenize`",
+            )
+
+    def write(self, folder: Path) -> None:
+        (folder / INFO_NAME).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class ShardPaths:
+    """The files of one shard."""
+
+    tokens: Path
+    offsets: Path
+    document_bytes: Path
+
+    @classmethod
+    def of(cls, folder: Path, split: str, ordinal: int) -> Self:
+        stem = f"{split}-{ordinal:05d}"
+        return cls(folder / f"{stem}.bin", folder / f"{stem}.offsets.npy", folder / f"{stem}.bytes.npy")
+
+
+def dtype_for(vocab_size: int) -> Literal["uint16", "uint32"]:
+    return "uint16" if vocab_size <= 2**16 else "uint32"

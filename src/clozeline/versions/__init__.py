@@ -1,0 +1,1 @@
+"""The one adapter of DVC: its graph, how a stage of it ended, and the bytes behind its hashes."""

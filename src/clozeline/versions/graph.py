@@ -1,0 +1,105 @@
+"""DVC's own graph, read when a run starts."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+from dvc.exceptions import DvcException
+from dvc.repo import Repo, lock_repo
+from dvc.stage import PipelineStage, Stage
+
+from clozeline.errors import ParamsError
+
+
+@dataclass(frozen=True)
+class StageNode:
+    """One stage of dvc.yaml, `foreach` and templates expanded."""
+
+    name: str
+    parents: tuple[str, ...]
+    """Stages whose outputs it reads."""
+    description: str
+    deps: tuple[str, ...]
+    """Files and folders that it reads on this machine, from the project's root if they are below it."""
+    outs: tuple[str, ...]
+    """What it writes, metrics and plots among it, from the project's root."""
+    metrics: tuple[str, ...]
+    """Paths of its metric files, from the project's root."""
+    shown: tuple[str, ...]
+    """Paths of its plots and reports: what a person looks at."""
+    is_changed: bool
+    """Whether DVC finds it, or any stage that it depends on, out of date."""
+
+
+def read_stage_graph(root: Path) -> tuple[StageNode, ...]:
+    """Every stage of the project in `root`, each after those that it depends on.
+
+    Raises:
+        ParamsError: dvc.yaml cannot be read.
+    """
+    with _open_repo(root) as repo:
+        # A `.dvc` file is data that a person added: there is nothing to run.
+        stages = {_name(stage): stage for stage in repo.index.stages if isinstance(stage, PipelineStage)}
+        graph, status = repo.index.graph, repo.status()
+        parents = {name: sorted(stages.keys() & map(_name, graph.successors(stages[name]))) for name in stages}
+        ordered = list(TopologicalSorter(parents).static_order())
+        changed = {name for name in ordered if stages[name].addressing in status}
+        for name in ordered:
+            if not changed.isdisjoint(parents[name]):
+                changed.add(name)
+        return tuple(_node(stages[name], tuple(parents[name]), name in changed) for name in ordered)
+
+
+def fingerprint(root: Path, name: str) -> str:
+    """A hash of all that the result of stage `name` depends on, as it is now: command, params, and inputs."""
+    with _open_repo(root) as repo:
+        (stage,) = (stage for stage in repo.index.stages if _name(stage) == name)
+        with lock_repo(repo):
+            stage.save_deps(allow_missing=True)
+        inputs = {str(dependency): dependency.hash_info.value for dependency in stage.deps}
+    return hashlib.sha256(json.dumps([stage.cmd, inputs], sort_keys=True).encode()).hexdigest()
+
+
+@contextmanager
+def _open_repo(root: Path) -> Iterator[Repo]:
+    try:
+        with Repo(str(root), _wait_for_lock=True) as repo:
+            yield repo
+    except DvcException as error:
+        raise ParamsError(
+            f"DVC cannot read the stages of {root / 'dvc.yaml'}",
+            given=str(error),
+            expected="a dvc.yaml whose stages, templates and paths agree with params.yaml",
+            do="mend what DVC names; `dvc stage list` must work",
+        ) from error
+
+
+def _node(stage: PipelineStage, parents: tuple[str, ...], is_changed: bool) -> StageNode:
+    metrics = [_from_root(out.fs_path, stage) for out in stage.outs if out.metric]
+    plots = [_from_root(out.fs_path, stage) for out in stage.outs if out.plot]
+    reports = [path for out in stage.outs if (path := _from_root(out.fs_path, stage)).startswith("reports/")]
+    return StageNode(
+        name=_name(stage),
+        parents=parents,
+        description=stage.desc or "",
+        deps=tuple(_from_root(dep.fs_path, stage) for dep in stage.deps if dep.protocol == "local"),
+        outs=tuple(_from_root(out.fs_path, stage) for out in stage.outs if out.protocol == "local"),
+        metrics=tuple(metrics),
+        shown=(*plots, *reports),
+        is_changed=is_changed,
+    )
+
+
+def _name(stage: Stage) -> str:
+    """As `dvc repro` takes it in the project's root; `addressing` depends on the current folder."""
+    file = _from_root(stage.path, stage)
+    return stage.name if file == "dvc.yaml" else f"{file}:{stage.name}"
+
+
+def _from_root(path: str, stage: Stage) -> str:
+    root = stage.repo.root_dir
+    return (Path(path).relative_to(root) if Path(path).is_relative_to(root) else Path(path)).as_posix()

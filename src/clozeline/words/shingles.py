@@ -1,0 +1,162 @@
+"""A text as a set of word shingles, its MinHash signature, and the bands that near-duplicates share.
+
+Names end in their shape: N texts, W words of all texts, S shingles of all texts, P permutations, B bands.
+"""
+
+import re
+import string
+from dataclasses import dataclass
+from itertools import chain, starmap
+from struct import Struct
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from rensa import RMinHash
+
+from clozeline.words.cutting import ByteClasses
+from clozeline.words.hashing import word_hashes
+from clozeline.words.numbers.mixing import mixed
+from clozeline.words.numbers.runs import span_positions
+
+NUM_PERMUTATIONS = 128
+_SHINGLE_WORDS = 3
+"""Short texts need short shingles: one changed word spoils three of them, of five-word ones five."""
+_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|\w+")
+"""Chinese and Japanese put no spaces between words; there a character stands for a word."""
+_ASCII = ByteClasses.of(
+    blanks="".join(chr(code) for code in range(128) if not (chr(code).isalnum() or chr(code) == "_")),
+    replaced=dict(zip(string.ascii_uppercase, string.ascii_lowercase, strict=True)),
+)
+_MIN_RECALL = 0.97
+_SIGNATURE_SEED = 1
+_SIGNATURE = Struct(f"={NUM_PERMUTATIONS}I")
+"""Half of the time that NumPy takes for so many numbers of Python."""
+_FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], dtype=np.uint64)
+
+
+@dataclass(frozen=True)
+class ShingleSets:
+    """The sets of many texts: `hashes_S` sorted and unique within each text, and `counts_N` of them."""
+
+    hashes_S: NDArray[np.uint32]
+    counts_N: NDArray[np.int64]
+    bands_NB: NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class PlainSets:
+    """The sets of many texts, without their bands."""
+
+    hashes_S: NDArray[np.uint32]
+    """Sorted and unique within each text."""
+    counts_N: NDArray[np.int64]
+
+    @property
+    def starts_N(self) -> NDArray[np.int64]:
+        starts_N: NDArray[np.int64] = np.cumsum(self.counts_N) - self.counts_N
+        return starts_N
+
+    def hashes_of(self, texts_P: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """The sets of some texts, back to back."""
+        counts_P = self.counts_N[texts_P]
+        return self.hashes_S[span_positions(self.starts_N[texts_P], counts_P)]
+
+
+@dataclass(frozen=True)
+class Banding:
+    """Locality-sensitive hashing: texts that agree on all `num_rows` of any of `num_bands` are candidates."""
+
+    num_bands: int
+    num_rows: int
+
+    @classmethod
+    def finding(cls, similarity: float) -> "Banding":
+        """The most selective banding that finds at least 97 % of the pairs of this Jaccard similarity.
+
+        A pair of similarity s is found with probability 1 - (1 - s^r)^b
+        (Leskovec, Rajaraman, Ullman: Mining of Massive Datasets, section 3.4.2).
+        """
+        for num_rows in range(NUM_PERMUTATIONS, 1, -1):
+            num_bands = NUM_PERMUTATIONS // num_rows
+            if 1 - (1 - similarity**num_rows) ** num_bands >= _MIN_RECALL:
+                return cls(num_bands, num_rows)
+        return cls(NUM_PERMUTATIONS, 1)
+
+
+def shingle_sets(texts_N: Any, banding: Banding) -> ShingleSets:
+    """Shingle, sketch and band a batch of texts (Arrow strings); the result of a text does not depend on its batch."""
+    shingles_S, num_shingles_N = _shingles(*_hashed_words(texts_N))
+    hashes_S, counts_N = _unique_within_text(shingles_S, num_shingles_N)
+    return ShingleSets(hashes_S, counts_N, _bands(shingles_S, num_shingles_N, banding))
+
+
+def plain_sets(texts: list[str]) -> PlainSets:
+    """Shingle a batch of texts: the sets of `shingle_sets` without their signatures, which take most of its time."""
+    # Half of a surrogate pair, which Arrow does not take, is no more of a word than a question mark.
+    whole = [text if text.isascii() else text.encode("utf-8", "replace").decode() for text in texts]
+    return PlainSets(*_unique_within_text(*_shingles(*_hashed_words(pa.array(whole, pa.string())))))
+
+
+def _hashed_words(texts_N: Any) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Hashes of the words of all texts back to back, and how many each text has: three at least, `""` if need be.
+
+    ASCII is cut all at once; what has no word in it, or other characters, text by text.
+    """
+    is_ascii_N = pc.equal(pc.binary_length(texts_N), pc.utf8_length(texts_N))
+    cut = _ASCII.cut(texts_N.filter(is_ascii_N))
+    num_words_N = np.zeros(len(texts_N), dtype=np.int64)
+    num_words_N[is_ascii_N.to_numpy(zero_copy_only=False)] = cut.num_words_D
+    is_cut_N = num_words_N > 0
+    others = [_words(text) for text in texts_N.filter(pa.array(~is_cut_N)).to_pylist()]
+    num_words_N[~is_cut_N] = [len(words) for words in others]
+    num_padded_N = np.maximum(num_words_N, _SHINGLE_WORDS)
+    start_N = np.cumsum(num_padded_N) - num_padded_N
+    words_W = np.full(int(num_padded_N.sum()), word_hashes(pa.array([""]))[0], dtype=np.uint64)
+    words_W[span_positions(start_N[is_cut_N], num_words_N[is_cut_N])] = word_hashes(cut.distinct_U)[cut.index_W]
+    spelled = pa.array(chain.from_iterable(others), pa.string()).dictionary_encode()
+    hashes_U = word_hashes(spelled.dictionary)
+    words_W[span_positions(start_N[~is_cut_N], num_words_N[~is_cut_N])] = hashes_U[spelled.indices.to_numpy()]
+    return words_W, num_padded_N
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.casefold()) or [text]
+
+
+def _shingles(
+    words_W: NDArray[np.uint64], num_words_N: NDArray[np.int64]
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    starts_W = np.ones(len(words_W), dtype=bool)
+    ends_N = np.cumsum(num_words_N)
+    for distance in range(1, _SHINGLE_WORDS):
+        starts_W[ends_N - distance] = False
+    shingles_W = np.zeros(len(words_W), dtype=np.uint64)
+    for place, factor in enumerate(_FACTORS):
+        shingles_W[: len(words_W) - place] += words_W[place:] * factor
+    return mixed(shingles_W[starts_W]), num_words_N - (_SHINGLE_WORDS - 1)
+
+
+def _unique_within_text(
+    shingles_S: NDArray[np.uint64], num_shingles_N: NDArray[np.int64]
+) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    num_texts = len(num_shingles_N)
+    text_S = np.repeat(np.arange(num_texts, dtype=np.uint64), num_shingles_N)
+    keys_S = np.sort((text_S << np.uint64(32)) | (shingles_S >> np.uint64(32)))
+    keys_S = keys_S[np.append(True, keys_S[1:] != keys_S[:-1])]
+    counts_N = np.bincount((keys_S >> np.uint64(32)).astype(np.int64), minlength=num_texts)
+    return keys_S.astype(np.uint32), counts_N
+
+
+def _bands(shingles_S: NDArray[np.uint64], num_shingles_N: NDArray[np.int64], banding: Banding) -> NDArray[np.uint64]:
+    offsets = np.concatenate([[0], np.cumsum(num_shingles_N)]).astype(np.uint64)
+    digests = RMinHash.digest_matrix_from_flat_token_hashes(shingles_S, offsets, NUM_PERMUTATIONS, _SIGNATURE_SEED)
+    signatures = b"".join(starmap(_SIGNATURE.pack, digests.to_rows()))
+    signature_NP = np.frombuffer(signatures, np.uint32).reshape(-1, NUM_PERMUTATIONS)
+    used_NBR = signature_NP[:, : banding.num_bands * banding.num_rows].reshape(-1, banding.num_bands, banding.num_rows)
+    bands_NB = np.zeros(used_NBR.shape[:2], dtype=np.uint64)
+    for row in range(banding.num_rows):
+        bands_NB = mixed(bands_NB + used_NBR[:, :, row].astype(np.uint64))
+    return bands_NB

@@ -1,0 +1,92 @@
+import gzip
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from clozeline.contest.blimp import BlimpFigures, Pair, Verdicts, read_pairs, sentences
+from clozeline.contest.contender import Asking
+from clozeline.contest.judgement import Questions, Settings, judge_models
+from clozeline.encoder import language_model
+from clozeline.encoder.language_model import LanguageModel
+from clozeline.errors import DataError
+from clozeline.params import SourceParams
+
+UNSET = dict.fromkeys(("label_field", "dataset", "subset", "revision"))
+UNREAD = SourceParams(kind="files", path="", pattern="", one_document_per="line", text_field="text", **UNSET)
+
+
+def record(good: str, bad: str, paradigm: str = "p", phenomenon: str = "agreement") -> dict[str, str]:
+    named = {"UID": paradigm, "linguistics_term": phenomenon, "field": "syntax"}
+    return {"sentence_good": good, "sentence_bad": bad, **named, "pairID": "7"}
+
+
+def write(path: Path, *records: dict[str, str]) -> None:
+    content = "".join(json.dumps(each) + "\n" for each in records).encode()
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
+def test_pairs_are_read_from_every_file_of_a_folder_compressed_or_not(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", record("w5 w6", "w6 w6"), record("w7", "w8"))
+    write(tmp_path / "b.jsonl.gz", record("w9", "w5", "q", "islands"))
+    (tmp_path / "README.md").write_text("no pairs")
+    pairs = read_pairs(tmp_path)
+    assert [pair.good for pair in pairs] == ["w5 w6", "w7", "w9"]
+    assert pairs[2] == Pair("w9", "w5", "q", "islands", "syntax")
+    assert list(sentences(pairs)) == ["w5 w6", "w6 w6", "w7", "w8", "w9", "w5"]
+
+
+@pytest.mark.parametrize("line", ["{", '{"sentence_good": "a"}', "[]", '{"sentence_good": 1, "sentence_bad": "b"}'])
+def test_a_line_that_is_no_pair_is_named(tmp_path: Path, line: str) -> None:
+    write(tmp_path / "a.jsonl", record("a", "b"))
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(DataError, match=r"a\.jsonl, line 2: no minimal pair"):
+        read_pairs(tmp_path)
+
+
+def test_a_folder_without_pairs_is_told_of(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no file matches"):
+        read_pairs(tmp_path)
+    with pytest.raises(DataError, match="there are no minimal pairs"):
+        read_pairs(tmp_path / "nowhere")
+
+
+def test_accuracy_is_by_phenomenon_and_the_mean_is_of_paradigms() -> None:
+    pairs = [Pair("g", "b", paradigm, name, "f") for paradigm, name in [("p", "x"), ("p", "x"), ("q", "x"), ("r", "y")]]
+    verdicts = Verdicts(np.array([True, False, True, False]), np.array([False, False, False, True]))
+    figures = BlimpFigures.of(pairs, verdicts)
+    assert [(found.name, found.accuracy, found.num_pairs) for found in figures.phenomena] == [
+        ("x", pytest.approx(2 / 3), 3),
+        ("y", 0.0, 1),
+    ]
+    assert figures.accuracy == pytest.approx((0.5 + 1.0 + 0.0) / 3)
+    assert figures.overall.accuracy == 0.5
+    assert figures.overall.num_ties == 1
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_the_likelier_sentence_is_chosen_and_one_that_cannot_be_told_apart_is_not_right(
+    model: LanguageModel, causal_model: LanguageModel, is_causal: bool, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    asked = causal_model if is_causal else model
+    with torch.no_grad():
+        asked.decoder.bias[5] += 3.0
+    folder = tmp_path / "model"
+    folder.mkdir()
+    language_model.save(asked, tiny_tokenizer, folder)
+    write(
+        tmp_path / "pairs.jsonl",
+        *(record(f"w8 w5 w{other}", f"w8 w{other} w{other}", "known") for other in range(6, 16)),
+        *(record(f"w8 w{other}", "w8 w5", "missed", "islands") for other in range(20, 30)),
+        record("w8 w9", "w8 w9", "same", "islands"),
+    )
+    how = Asking(estimator="folds", seed=1, num_folds=3, max_length=32, batch_tokens=256)
+    settings = Settings(how, is_length_given=True, num_samples=100)
+    judged = judge_models([str(folder)], Questions(None, UNREAD, tmp_path / "pairs.jsonl"), settings, None)
+    assert judged.models[0].text is None
+    by_name = {found.name: found for found in judged.models[0].blimp.paradigms}
+    assert {name: found.accuracy for name, found in by_name.items()} == {"known": 1.0, "missed": 0.0, "same": 0.0}
+    assert by_name["same"].num_ties == 1

@@ -1,0 +1,221 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+from transformers import AutoModelForMaskedLM, BertConfig, BertModel, MPNetConfig, MPNetForMaskedLM
+from typer.testing import CliRunner
+
+from clozeline.cli import app
+from clozeline.contest.contender import Asking
+from clozeline.contest.judgement import Judgement, Questions, Settings, judge_models
+from clozeline.encoder import language_model
+from clozeline.encoder.language_model import LanguageModel
+from clozeline.errors import ArtifactError, ClozelineError, DataError, ParamsError
+from clozeline.params import SourceParams
+
+ASKING = Asking(estimator="folds", seed=1, num_folds=3, max_length=32, batch_tokens=512)
+SMALL = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+W5, W7 = 5, 7
+
+
+def read_as(path: Path) -> SourceParams:
+    unset = dict.fromkeys(("label_field", "dataset", "subset", "revision"))
+    return SourceParams(
+        kind="files", path=str(path), pattern="**/*", one_document_per="line", text_field="text", **unset
+    )
+
+
+def judge(*models: Path, text: Path | None = None, pairs: Path | None = None, scores: Path | None = None) -> Judgement:
+    questions = Questions(text, read_as(text or Path("none")), pairs)
+    return judge_models([str(model) for model in models], questions, Settings(ASKING, True, 200), scores)
+
+
+def saved(model: LanguageModel, tokenizer: Path, folder: Path) -> Path:
+    folder.mkdir()
+    language_model.save(model, tokenizer, folder)
+    return folder
+
+
+@pytest.fixture
+def encoder(model: LanguageModel, tiny_tokenizer: Path, tmp_path: Path) -> Path:
+    return saved(model, tiny_tokenizer, tmp_path / "encoder")
+
+
+@pytest.fixture
+def fond_of_w5(model: LanguageModel, tiny_tokenizer: Path, tmp_path: Path) -> Path:
+    """The same encoder, but it likes one word."""
+    with torch.no_grad():
+        model.decoder.bias[W5] += 1.0
+    return saved(model, tiny_tokenizer, tmp_path / "fond")
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """Thirty documents of 3 to 12 words, every third word w5; an empty one is none."""
+    random = np.random.default_rng(0)
+    lines = [
+        " ".join("w5" if place % 3 == 0 else f"w{random.integers(6, 64)}" for place in range(random.integers(3, 13)))
+        for _ in range(30)
+    ]
+    path = tmp_path / "text.txt"
+    path.write_text("\n".join([*lines[:10], "", *lines[10:]]) + "\n")
+    return path
+
+
+def test_a_model_is_no_better_than_itself(encoder: Path, text: Path) -> None:
+    judged = judge(encoder, encoder, text=text)
+    assert judged.same_tokens
+    one, other = (found.text for found in judged.models)
+    assert one == other
+    assert one.validation_documents == 30
+    assert judged.comparison.nats_per_byte.difference == 0
+    assert judged.comparison.nats_per_byte.p_value == 1
+
+
+def test_the_better_model_is_found_on_the_same_masks(encoder: Path, fond_of_w5: Path, text: Path) -> None:
+    judged = judge(fond_of_w5, encoder, text=text)
+    better, worse = (found.text for found in judged.models)
+    test = judged.comparison.loss_nats_per_token
+    assert test.difference == pytest.approx(better.loss_nats_per_token - worse.loss_nats_per_token)
+    assert test.low < test.difference < test.high < 0
+    assert test.p_value < 0.05
+    per_byte = judged.comparison.nats_per_byte
+    assert per_byte.difference == pytest.approx(better.nats_per_byte - worse.nats_per_byte)
+    assert per_byte.p_value < 0.05
+    # Of the same documents a paired test is surer than two intervals beside each other.
+    assert test.high - test.low < better.loss_nats_per_token_high - better.loss_nats_per_token_low
+
+
+def test_models_of_different_tokens_compare_by_bytes_alone(
+    encoder: Path, model: LanguageModel, tiny_tokenizer: Path, text: Path, tmp_path: Path
+) -> None:
+    other = saved(model, tiny_tokenizer, tmp_path / "other")
+    changed = (other / "tokenizer.json").read_text().replace('"w9"', '"v9"')
+    (other / "tokenizer.json").write_text(changed)
+    judged = judge(encoder, other, text=text)
+    assert not judged.same_tokens
+    assert judged.models[1].text.unknown_tokens > judged.models[0].text.unknown_tokens == 0
+    assert judged.comparison.nats_per_byte is not None
+    assert judged.comparison.loss_nats_per_token is judged.comparison.top1 is None
+
+
+@torch.inference_mode()
+def test_pseudo_log_likelihood_is_the_sum_over_tokens_hidden_alone(encoder: Path, text: Path, tmp_path: Path) -> None:
+    scores = tmp_path / "scores.jsonl"
+    questions = Questions(text, read_as(text), None)
+    settings = Settings(replace(ASKING, estimator="pll"), is_length_given=True, num_samples=200)
+    judge_models([str(encoder)], questions, settings, scores)
+    records = [json.loads(line) for line in scores.read_text().splitlines()]
+    stock = AutoModelForMaskedLM.from_pretrained(encoder).eval()
+    first = text.read_text().splitlines()[0]
+    ids = torch.tensor([[2, *(int(word[1:]) for word in first.split()), 3]])
+    total = 0.0
+    for place in range(1, ids.shape[1] - 1):
+        shown = ids.clone()
+        shown[0, place] = 4
+        total -= functional.cross_entropy(stock(shown).logits[0, place][None], ids[0, place][None]).item()
+    assert records[0]["log_likelihood_nats"] == pytest.approx(total, rel=1e-5)
+    assert [record["text_bytes"] for record in records] == [len(line) for line in text.read_text().split("\n") if line]
+
+
+def test_a_model_of_a_family_that_is_not_trained_here_is_asked_through_its_own_head(
+    tiny_tokenizer: Path, text: Path, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    stock = MPNetForMaskedLM(MPNetConfig(**SMALL, max_position_embeddings=64, pad_token_id=0)).eval()
+    folder = saved(stock, tiny_tokenizer, tmp_path / "mpnet")
+    figures = judge(folder, text=text).models[0].text
+    assert figures.perplexity == pytest.approx(64, rel=0.2)  # untrained
+    assert figures.target_tokens == figures.validation_tokens
+
+
+def test_an_encoder_without_a_head_is_refused_with_what_is_missing(
+    tiny_tokenizer: Path, text: Path, tmp_path: Path
+) -> None:
+    folder = saved(BertModel(BertConfig(**SMALL)), tiny_tokenizer, tmp_path / "headless")
+    with pytest.raises(ArtifactError, match="without the weights of a head") as raised:
+        judge(folder, text=text)
+    assert "cls.predictions" in str(raised.value)
+
+
+def test_a_tokenizer_of_another_model_is_refused(
+    encoder: Path, tiny_tokenizer: Path, text: Path, tmp_path: Path
+) -> None:
+    folder = saved(MPNetForMaskedLM(MPNetConfig(**SMALL | {"vocab_size": 40})), tiny_tokenizer, tmp_path / "small")
+    with pytest.raises(ArtifactError, match="tokens that the model does not know"):
+        judge(folder, text=text)
+
+
+def test_rows_longer_than_a_model_reads_are_refused_if_they_were_asked_for(encoder: Path, text: Path) -> None:
+    questions, long = Questions(text, read_as(text), None), replace(ASKING, max_length=100)
+    with pytest.raises(ParamsError, match="--max-length"):
+        judge_models([str(encoder)], questions, Settings(long, is_length_given=True, num_samples=200), None)
+    judged = judge_models([str(encoder)], questions, Settings(long, is_length_given=False, num_samples=200), None)
+    assert judged.how.max_length == 64
+
+
+def clozeline(*arguments: object) -> tuple[str, ClozelineError | None]:
+    result = CliRunner().invoke(app, ["evaluate", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, ClozelineError), result.exception
+    return result.stdout, result.exception
+
+
+def test_the_command_prints_a_table_or_json(
+    encoder: Path, fond_of_w5: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = ("-m", "fond", "--against", "encoder", "--text", text.name, "--one-document-per", "line")
+    table, _ = clozeline(*arguments)
+    assert "30 documents" in table
+    assert "fond is better" in table
+    printed, _ = clozeline(*arguments, "--json")
+    judged = json.loads(printed)
+    assert [model["name"] for model in judged["models"]] == ["fond", "encoder"]
+    assert judged["comparison"]["nats_per_byte"]["difference"] < 0
+
+
+def test_a_causal_model_beside_a_masked_one_is_not_called_better(
+    encoder: Path,
+    causal_model: LanguageModel,
+    tiny_tokenizer: Path,
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with torch.no_grad():
+        causal_model.decoder.bias[W5] += 1.0
+    saved(causal_model, tiny_tokenizer, tmp_path / "causal")
+    monkeypatch.chdir(tmp_path)
+    arguments = ("-m", "causal", "--against", "encoder", "--text", text.name, "--one-document-per", "line")
+    table, _ = clozeline(*arguments)
+    told = " ".join(table.split())
+    assert "neither is better by this" in told
+    assert "but they were not asked alike" in told
+    assert not any(f"{name} is better" in told for name in ("causal", "encoder"))
+    printed, _ = clozeline(*arguments, "--json")
+    assert [model["objective"] for model in json.loads(printed)["models"]] == ["clm", "mlm"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "told"),
+    [
+        ((), ParamsError, "--text FILE"),
+        (("--text", "nothing.txt"), DataError, "nothing.txt"),
+        (("--text", "records.jsonl"), DataError, "set `--text-field` to one of"),
+        (("--text", "empty.txt"), DataError, "no text in it"),
+    ],
+)
+def test_what_cannot_be_asked_is_told_in_the_commands_own_words(
+    arguments: tuple[str, ...], kind: type, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("records.jsonl").write_text('{"body": "w5 w6"}\n')
+    Path("empty.txt").write_text("\n\n")
+    _, error = clozeline("-m", "nowhere", *arguments)
+    assert isinstance(error, kind)
+    assert told in str(error)
+    assert "params.yaml" not in str(error)

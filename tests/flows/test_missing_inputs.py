@@ -1,0 +1,32 @@
+"""A run that lacks an input ends before the hours that would be lost for want of it."""
+
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.flows.pipeline import pipeline
+from tests.orchestration.test_inputs import set_param
+from tests.toy_project import with_own_stages
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
+
+
+def test_a_missing_source_stops_the_flow_before_any_stage(toy: Path, caplog: pytest.LogCaptureFixture) -> None:
+    project = with_own_stages(toy)
+    set_param(project, "kind: python-docs", "kind: files")
+    set_param(project, "path: requirements.lock", "path: my-texts")
+    with pytest.raises(DataError, match="my-texts does not exist"):
+        pipeline(project)
+    assert "finetune.library learns which file a text is from" in caplog.text
+    assert not (project / "data").exists()
+    assert not (project / "work/mlflow").exists()
+
+
+def test_a_flow_ends_when_a_stage_did_not_make_what_another_one_reads(toy: Path) -> None:
+    dvc_yaml = (toy / "dvc.yaml").read_text().replace("outs: [upper.txt]", "outs: [made]")
+    dvc_yaml = dvc_yaml.replace("raw.txt upper.txt", "raw.txt made/upper.txt")
+    (toy / "dvc.yaml").write_text(dvc_yaml.replace("deps: [upper.txt]", "deps: [made/lower.txt]"))
+    with pytest.raises(DataError, match=r"made/lower\.txt does not exist, and stage `count`"):
+        pipeline(toy)
+    assert (toy / "made/upper.txt").exists()

@@ -1,0 +1,73 @@
+"""What no stage makes is looked for before anything runs, and told with the key that names it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.orchestration.inputs import require_inputs, unlabelled_tasks
+from clozeline.params import read_params
+from clozeline.versions.graph import read_stage_graph
+from tests.toy_project import with_own_stages
+
+CHECKOUT = Path(__file__).parents[2]
+DATA = "data/clean/holdout.parquet"
+
+
+@pytest.fixture
+def project(toy: Path) -> Path:
+    return with_own_stages(toy)
+
+
+def set_param(root: Path, old: str, new: str) -> None:
+    file = root / "params.yaml"
+    assert old in file.read_text()
+    file.write_text(file.read_text().replace(old, new, 1))
+
+
+def check(root: Path, *done: str) -> None:
+    require_inputs(root, read_stage_graph(root), done)
+
+
+def test_a_fresh_project_lacks_nothing(project: Path) -> None:
+    check(project)
+
+
+@pytest.mark.parametrize(
+    ("key", "old", "path", "stage"),
+    [
+        ("preprocess.source.path", "path: requirements.lock", "my-texts", "preprocess"),
+        ("finetune.library.data", f"data: {DATA}", "labels/mine.parquet", "finetune@library"),
+        ("finetune.library.data", f"data: {DATA}", "/nowhere/mine.parquet", "finetune@library"),
+    ],
+)
+def test_a_missing_source_is_named_with_its_key(project: Path, key: str, old: str, path: str, stage: str) -> None:
+    set_param(project, old, f"{old.partition(':')[0]}: {path}")
+    with pytest.raises(DataError, match=re.escape(f"{path} does not exist, and stage `{stage}`")) as caught:
+        check(project)
+    assert caught.value.given == f"{key}: {path} in params.yaml"
+    assert f"correct {key}" in caught.value.do
+    assert "dvc pull" in caught.value.do
+
+
+def test_what_a_stage_should_have_made_is_missed_as_soon_as_it_is_done(project: Path) -> None:
+    set_param(project, DATA, "data/clean/labels.parquet")
+    check(project)
+    (project / "data/clean").mkdir(parents=True)
+    for name in ("train", "validation", "holdout"):
+        (project / f"data/clean/{name}.parquet").touch()
+    with pytest.raises(DataError, match=r"data/clean/labels\.parquet does not exist"):
+        check(project, "preprocess")
+
+
+def test_text_without_labels_is_noticed() -> None:
+    params = read_params(CHECKOUT / "params.yaml")
+    assert unlabelled_tasks(params) == []
+    source = params.preprocess.source.model_copy(update={"kind": "files"})
+    own = params.model_copy(update={"preprocess": params.preprocess.model_copy(update={"source": source})})
+    assert unlabelled_tasks(own) == ["library"]
+    assert unlabelled_tasks(own.model_copy(update={"finetune": {}})) == []
+    labelled = source.model_copy(update={"label_field": "topic"})
+    preprocess = params.preprocess.model_copy(update={"source": labelled})
+    assert unlabelled_tasks(own.model_copy(update={"preprocess": preprocess})) == []

@@ -1,0 +1,75 @@
+"""Claim: a stage that the kernel has killed is told as that, with what its own section of params.yaml has for it."""
+
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import ClozelineError
+from clozeline.orchestration import killed_stage
+from clozeline.orchestration.killed_stage import failure_of_killed
+from clozeline.orchestration.stage_failure import failure_of
+from clozeline.orchestration.stage_process import Ended
+from clozeline.params import Params
+from clozeline.params.finetuning import SECTIONS
+from tests.named_knobs import is_knob_of, named_in
+from tests.orchestration.test_stage_process import reproduce
+
+STAGES = Path(killed_stage.__file__).parents[1] / "stages"
+KILLING = """
+import os, pathlib, psutil, time
+me = psutil.Process()
+dvc = next(parent for parent in me.parents() if "clozeline.versions.reproduce" in parent.cmdline())
+victims = {"stage": me, "dvc": dvc}
+os.kill(victims[pathlib.Path("raw.txt").read_text()].pid, 9)
+time.sleep(20)
+"""
+KILLED = "was killed (signal 9): most often memory that ran out"
+
+
+@pytest.mark.parametrize("killed", ["stage", "dvc"])
+def test_a_stage_or_its_dvc_that_is_killed_is_told_as_that(toy: Path, killed: str) -> None:
+    (toy / "steps.py").write_text(KILLING)
+    (toy / "raw.txt").write_text(killed)
+    ended, _ = reproduce(toy, "upper")
+    error = failure_of(ended)
+    assert type(error) is ClozelineError
+    assert error.problem == f"stage `upper` {KILLED}"
+    assert "GiB" in error.given
+    assert "more memory" in error.do
+    assert str(toy / "work/logs/upper.log") in error.do
+
+
+@pytest.mark.parametrize("code", [-9, 137])
+def test_both_ways_to_say_signal_9_are_known(code: int) -> None:
+    """That of a process that waited, and that of a shell that did, or of torchrun."""
+    assert KILLED in str(failure_of(Ended("upper", code, "", "upper.log")))
+
+
+@pytest.mark.parametrize("code", [1, -11, -15, 143])
+def test_another_end_is_not_taken_for_it(code: int) -> None:
+    assert "memory" not in str(failure_of(Ended("upper", code, "", "upper.log")))
+
+
+def test_each_stage_with_settings_of_its_own_is_one() -> None:
+    assert killed_stage._SETTINGS.keys() < {file.stem for file in STAGES.glob("[!_]*.py")}
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [
+        ("pretrain", ["pretrain.micro_batch_tokens", "pretrain.gradient_checkpointing"]),
+        ("evaluate", ["evaluate.batch_tokens"]),
+        ("preprocess", []),
+        ("export@encoder", []),
+    ],
+)
+def test_what_is_named_is_a_param_of_the_stage(name: str, named: list[str]) -> None:
+    assert named_in(failure_of_killed(name, -9, "x.log").do) == named
+    assert all(is_knob_of(Params, knob) for knob in named)
+
+
+@pytest.mark.parametrize("kind", SECTIONS)
+def test_what_is_named_of_a_task_is_a_param_of_every_kind(kind: str) -> None:
+    named = named_in(failure_of_killed("finetune@sts2016", -9, "x.log").do)
+    assert named == ["finetune.sts2016.micro_batch_tokens", "finetune.sts2016.max_length"]
+    assert all(is_knob_of(SECTIONS[kind], knob.removeprefix("finetune.sts2016.")) for knob in named)

@@ -1,0 +1,50 @@
+"""Both web pages come up over the project's own databases, and Ctrl-C leaves nothing behind."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from urllib.request import urlopen
+
+import psutil
+import pytest
+
+from tests.processes import is_alive, wait_for
+
+CODE = """
+from pathlib import Path
+from clozeline.workspace import Workspace, set_defaults
+from clozeline.orchestration.local_servers import serve_until_interrupted
+import sys
+set_defaults(Workspace(Path.cwd()))
+serve_until_interrupted(Workspace(Path.cwd()), mlflow_port=int(sys.argv[1]), prefect_port=int(sys.argv[2]),
+                        say=lambda line: print(line, flush=True))
+"""
+
+
+@pytest.mark.slow
+def test_both_pages_are_shown_until_they_are_interrupted(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect")}
+    process = subprocess.Popen(
+        [sys.executable, "-c", CODE, str(free_port()), str(free_port())],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    lines = [process.stdout.readline() for _ in range(4)]
+    pages = [address for line in lines[:2] for address in re.findall(r"http://\S+", line)]
+    assert len(pages) == 2
+    for page in pages:
+        with urlopen(page, timeout=30) as answer:
+            assert b"<title>" in answer.read()
+    started = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+    assert len(started) >= 2
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+    process.stdout.close()
+    assert wait_for(lambda: not any(map(is_alive, started)), 10)

@@ -1,0 +1,40 @@
+"""Logs of past runs do not fill the disk."""
+
+import os
+from pathlib import Path
+from uuid import UUID
+
+from clozeline.orchestration.run_logs import NUM_KEPT, forget_old_runs
+
+
+def make_run(logs: Path, number: int) -> Path:
+    """The folder of a run that ended `number` seconds after the first; names tell nothing of that."""
+    folder = logs / str(UUID(int=(number * 7919) % 2**32))
+    folder.mkdir(parents=True)
+    (folder / "upper.log").write_text("upper reads raw.txt\n")
+    os.utime(folder, (number, number))
+    return folder
+
+
+def test_the_logs_of_the_newest_runs_stay(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path, number) for number in range(NUM_KEPT + 3)]
+    forget_old_runs(tmp_path)
+    assert {*tmp_path.iterdir()} == {*runs[3:]}
+    forget_old_runs(tmp_path)
+    assert {*tmp_path.iterdir()} == {*runs[3:]}
+
+
+def test_what_is_of_no_run_stays_too(tmp_path: Path) -> None:
+    others = {tmp_path / "mlflow-server.log", tmp_path / "notes"}
+    (tmp_path / "mlflow-server.log").touch()
+    (tmp_path / "notes").mkdir()
+    for path in others:
+        os.utime(path, (0, 0))
+    runs = [make_run(tmp_path, number) for number in range(1, NUM_KEPT + 2)]
+    forget_old_runs(tmp_path)
+    assert {*tmp_path.iterdir()} == {*runs[1:], *others}
+
+
+def test_a_project_that_has_run_nothing_has_nothing_to_forget(tmp_path: Path) -> None:
+    forget_old_runs(tmp_path / "logs")
+    assert [*tmp_path.iterdir()] == []

@@ -1,0 +1,43 @@
+"""A stage that failed is told by what it said itself, in the class of its exit code."""
+
+from clozeline.errors import ClozelineError, DataError, TransientError
+from clozeline.orchestration.stage_failure import failure_of
+from clozeline.orchestration.stage_process import Ended
+
+DATA_ERROR = """\
+Running stage 'upper':
+> python steps.py upper raw.txt upper.txt
+error: raw.txt is bad
+  given:    bad
+  expected: good
+  do:       write good
+"""
+
+
+def ended(text: str, exit_code: int = 3) -> Ended:
+    return Ended(name="upper", exit_code=exit_code, text=text, log="work/logs/upper.log")
+
+
+def test_a_failure_is_the_error_that_the_stage_told_with_its_class() -> None:
+    error = failure_of(ended(DATA_ERROR))
+    assert type(error) is DataError
+    assert (error.given, error.expected, error.do) == ("bad", "good", "write good")
+    assert "stage `upper`: raw.txt is bad" in str(error)
+
+
+def test_what_a_library_said_in_several_lines_is_told_whole() -> None:
+    said = "1 error:\n\nsteps: must be positive\n  got -1"
+    error = failure_of(ended(DATA_ERROR.replace("given:    bad", f"given:    {said}")))
+    assert type(error) is DataError
+    assert (error.given, error.expected, error.do) == (said, "good", "write good")
+
+
+def test_exit_code_75_is_worth_another_try() -> None:
+    assert type(failure_of(ended(DATA_ERROR, exit_code=75))) is TransientError
+
+
+def test_a_crash_without_a_told_error_names_its_exit_code_and_the_log() -> None:
+    error = failure_of(ended("Segmentation fault\n", exit_code=139))
+    assert type(error) is ClozelineError
+    assert "139" in str(error.given)
+    assert "work/logs/upper.log" in error.do

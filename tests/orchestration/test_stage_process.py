@@ -1,0 +1,110 @@
+"""A stage runs as a process tree that streams its lines and never outlives the flow."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from dvc.repo import Repo
+
+from clozeline.orchestration.run_lock import run_lock
+from clozeline.orchestration.stage_environment import stage_environment
+from clozeline.orchestration.stage_process import Ended, StageProcesses
+from clozeline.workspace import Workspace
+from tests.processes import is_alive, stage_pids, start_of_long_stage, wait_for
+
+
+def reproduce(root: Path, name: str, processes: StageProcesses | None = None) -> tuple[Ended, list[str]]:
+    workspace, lines = Workspace(root), []
+    ended = (processes or StageProcesses()).reproduce(
+        name,
+        root=root,
+        environment=stage_environment(workspace, {}),
+        log=workspace.logs / f"{name}.log",
+        hear=lines.append,
+    )
+    return ended, lines
+
+
+def test_lines_are_heard_and_all_are_logged(toy: Path) -> None:
+    ended, lines = reproduce(toy, "upper")
+    assert ended.outcome == "executed"
+    assert "upper reads raw.txt" in lines
+    assert (toy / "work/logs/upper.log").read_text().splitlines() == lines
+
+
+def test_python_in_a_stage_command_is_this_interpreter(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", os.defpath)
+    (toy / "steps.py").write_text("import sys; open('upper.txt', 'w').write(sys.prefix)")
+    assert reproduce(toy, "upper")[0].outcome == "executed"
+    assert (toy / "upper.txt").read_text() == sys.prefix
+
+
+@pytest.mark.slow
+def test_a_lock_that_another_dvc_command_holds_at_the_end_of_a_stage_loses_no_result(toy: Path) -> None:
+    """Without `--wait-for-lock`, DVC gives up after 3 seconds, and the stage's work with it."""
+    (toy / "steps.py").write_text("import time; time.sleep(2); open('upper.txt', 'w').write('done')")
+    holding = threading.Event()
+
+    def hold_while_the_stage_ends() -> None:
+        with Repo(str(toy)) as repo:
+            wait_for((toy / ".dvc/tmp/rwlock").exists, 30)
+            time.sleep(1)  # DVC gives its lock back while the stage runs
+            with repo.lock:
+                holding.set()
+                time.sleep(6)
+
+    thread = threading.Thread(target=hold_while_the_stage_ends)
+    thread.start()
+    ended, lines = reproduce(toy, "upper")
+    thread.join()
+    assert holding.is_set()
+    assert ended.outcome == "executed", lines
+    assert reproduce(toy, "upper")[0].outcome == "unchanged"
+
+
+@pytest.mark.slow
+def test_ending_the_flow_ends_even_a_stage_that_will_not_and_its_own_children(toy: Path) -> None:
+    processes = StageProcesses()
+    start_of_long_stage(toy)
+    thread = threading.Thread(target=reproduce, args=[toy, "upper", processes])
+    thread.start()
+    assert wait_for(lambda: len(stage_pids(toy)) == 2, 30)
+    started = time.monotonic()
+    processes.end_all()
+    thread.join()
+    assert not any(map(is_alive, stage_pids(toy)))
+    assert time.monotonic() - started < 10
+
+
+KILLED_FLOW = """
+import sys
+from pathlib import Path
+from clozeline.workspace import Workspace
+from clozeline.orchestration.run_lock import run_lock
+from clozeline.orchestration.stage_environment import stage_environment
+from clozeline.orchestration.stage_process import StageProcesses
+workspace = Workspace(Path.cwd())
+with run_lock(workspace.lock_file) as lock:
+    StageProcesses([lock]).reproduce("upper", root=workspace.root, environment=stage_environment(workspace, {}),
+                                     log=workspace.logs / "upper.log", hear=print)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_killed_flow_leaves_no_process_within_ten_seconds_and_holds_the_lock_until_then(
+    toy: Path, number: signal.Signals
+) -> None:
+    start_of_long_stage(toy)
+    flow = subprocess.Popen([sys.executable, "-c", KILLED_FLOW], cwd=toy)
+    assert wait_for(lambda: len(stage_pids(toy)) == 2, 30)
+    flow.send_signal(number)
+    flow.wait()
+    assert any(map(is_alive, stage_pids(toy)))
+    with run_lock(toy / "work/run.lock", wait_seconds=10):
+        assert not any(map(is_alive, stage_pids(toy)))

@@ -1,0 +1,104 @@
+"""What makes a training another one, whose checkpoints are not for it; and what does not."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import clozeline
+from clozeline.pretraining import identity
+from clozeline.pretraining.identity import identity_of
+from clozeline.training.precision import Precision
+from tests.training.prepared import Prepare
+
+FP32 = Precision.of("fp32", torch.device("cpu"))
+
+
+def test_other_params_never_pick_up_these_checkpoints(prepare: Prepare) -> None:
+    prepare().run()
+    for changes, is_fresh in [
+        ({"optimizer__learning_rate": 1e-4}, True),
+        ({"steps": 50}, True),
+        ({"checkpoint_every_steps": 7, "num_workers": 1}, False),
+    ]:
+        assert (prepare(**changes).loop.resume().step == 0) == is_fresh, changes
+
+
+def test_a_start_point_of_another_state_is_another_run(prepare: Prepare, tmp_path: Path) -> None:
+    prepare.trained(steps=5).save(tmp_path / "first")
+    name = str(tmp_path / "first")
+    checkpoints = [prepare(start=name, start_revision=revision).loop.checkpoints for revision in ("one", "two")]
+    assert checkpoints[0].fingerprint != checkpoints[1].fingerprint
+
+
+def test_a_changed_start_point_is_another_run(prepare: Prepare, tmp_path: Path) -> None:
+    """Its name is the same: its weights, its configuration or its commit are not."""
+    prepare.trained(steps=5).save(tmp_path / "first")
+
+    def name_of_run() -> str:
+        return prepare(start=str(tmp_path / "first")).loop.checkpoints.fingerprint
+
+    names = [name_of_run(), name_of_run()]
+    (tmp_path / "first" / ".cache").mkdir()
+    (tmp_path / "first" / ".cache" / "download").write_text("of no weight", encoding="utf-8")
+    names.append(name_of_run())
+    assert len(set(names)) == 1
+    config = tmp_path / "first" / "config.json"
+    config.write_text(config.read_text(encoding="utf-8").replace('"gelu"', '"relu"'), encoding="utf-8")
+    names.append(name_of_run())
+    prepare.trained(steps=6).save(tmp_path / "first")
+    names.append(name_of_run())
+    assert len(set(names)) == 3
+
+
+def test_another_commit_of_the_hub_is_another_run(prepare: Prepare) -> None:
+    """One that a name without a revision stands for from today on."""
+    model = prepare().model
+    names = []
+    for commit in ("1f00", "2e11"):
+        model.config._commit_hash = commit
+        names.append(identity_of(prepare.params, 1, prepare.tokens, 40, model, FP32))
+    assert names[0] != names[1]
+
+
+def test_another_precision_or_device_is_another_run(prepare: Prepare) -> None:
+    """`auto` is what the processor is fast at; where a GPU computes, the processor's threads change nothing."""
+    model = prepare().model
+    names = []
+    for name, device, num_threads in [
+        ("fp32", "cpu", 1),
+        ("fp32", "cpu", 2),
+        ("fp32", "meta", 1),
+        ("fp32", "cuda", 1),
+        ("bf16", "cuda", 1),
+    ]:
+        torch.set_num_threads(num_threads)
+        precision = replace(FP32, name=name, device=torch.device(device))
+        names.append(identity_of(prepare.params, 1, prepare.tokens, 40, model, precision))
+    assert len(set(names)) == 5
+    torch.set_num_threads(2)
+    assert identity_of(prepare.params, 1, prepare.tokens, 40, model, precision) == names[-1]
+
+
+def test_another_version_of_transformers_is_another_run(prepare: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = prepare().loop.checkpoints.fingerprint
+    assert prepare().loop.checkpoints.fingerprint == before
+    monkeypatch.setattr("clozeline.pretraining.identity.version", lambda package: "4.0")
+    assert prepare().loop.checkpoints.fingerprint != before
+
+
+@pytest.mark.parametrize(("changed", "is_other"), [("tokens/rows.py", True), ("tasks/heads.py", False)])
+def test_a_line_of_code_makes_another_run_where_the_training_uses_it(
+    changed: str, is_other: bool, prepare: Prepare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(clozeline, "__file__", str(tmp_path / "__init__.py"))
+    for place in identity.CODE:
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place).touch() if place.endswith(".py") else (tmp_path / place).mkdir(exist_ok=True)
+    (tmp_path / changed).parent.mkdir(exist_ok=True)
+    (tmp_path / changed).write_text("one = 1\n", encoding="utf-8")
+    before = prepare().loop.checkpoints.fingerprint
+    assert prepare().loop.checkpoints.fingerprint == before
+    (tmp_path / changed).write_text("one = 2\n", encoding="utf-8")
+    assert (prepare().loop.checkpoints.fingerprint != before) == is_other

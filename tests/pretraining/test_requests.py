@@ -1,0 +1,78 @@
+"""Claim: what is asked of a pre-training and cannot be had, or has no effect, is told before its first step."""
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.params import PretrainParams
+from clozeline.pretraining import job as pretraining
+from clozeline.pretraining.job import Pretraining
+
+Prepare = Callable[..., Pretraining]
+
+
+@pytest.fixture
+def prepare(tiny_tokens: Path, tiny_tokenizer: Path, tiny_pretraining: PretrainParams, tmp_path: Path) -> Prepare:
+    def prepare(seed: int = 1, tokenizer: Path = tiny_tokenizer, **changes: object) -> Pretraining:
+        params = tiny_pretraining.model_copy(update=changes)
+        return pretraining.prepare(params, seed=seed, tokens=tiny_tokens, tokenizer=tokenizer, work=tmp_path / "work")
+
+    return prepare
+
+
+def test_tokens_of_another_tokenizer_are_refused(prepare: Prepare, tiny_tokenizer: Path, tmp_path: Path) -> None:
+    """As many tokens, two of which have changed places: nothing else would show it."""
+    other = shutil.copytree(tiny_tokenizer, tmp_path / "other")
+    facts = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
+    facts["model"]["vocab"] |= {"w5": 6, "w6": 5}
+    (other / "tokenizer.json").write_text(json.dumps(facts), encoding="utf-8")
+    with pytest.raises(ArtifactError) as caught:
+        prepare(tokenizer=other)
+    assert "were not made with the tokenizer" in str(caught.value)
+    assert str(other / "tokenizer.json") in caught.value.given
+
+
+def test_a_tokenizer_that_is_not_there_is_noticed_before_the_training(prepare: Prepare, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"no file .*nowhere"):
+        prepare(tokenizer=tmp_path / "nowhere")
+
+
+def test_a_budget_of_tokens_that_ends_before_its_warm_up_is_refused(prepare: Prepare) -> None:
+    with pytest.raises(ParamsError, match=r"(?s)2 steps.*5 of warm-up.*warmup_steps"):
+        prepare(steps=None, tokens=400)
+    assert prepare(steps=None, tokens=4000).loop.total_steps > 5
+
+
+def test_a_negative_seed_is_refused(prepare: Prepare) -> None:
+    with pytest.raises(ParamsError, match=r"(?s)seed.*-1"):
+        prepare(seed=-1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"unit": "word"}, "unit word"),
+        ({"word_dropout": 0.1}, "word_dropout 0.1"),
+        ({"protected_tokens": ("w5", "w6")}, "protected_tokens w5, w6"),
+        ({}, ""),
+    ],
+)
+def test_what_causal_training_leaves_out_of_masking_is_told(
+    prepare: Prepare,
+    tiny_pretraining: PretrainParams,
+    changes: dict[str, object],
+    told: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    masking = tiny_pretraining.masking.model_copy(update=changes)
+    with caplog.at_level(logging.WARNING):
+        prepare(masking=masking)
+        assert not caplog.records, "masked training has no such warning"
+        prepare(masking=masking, objective="clm")
+    assert ("has no effect" in caplog.text) == bool(told)
+    assert told in caplog.text

@@ -1,0 +1,18 @@
+"""Claim: what tells texts apart is all but their case and their white space."""
+
+from clozeline.records.identity import content_key, identity_of
+
+
+def test_identity_ignores_case_and_white_space_and_nothing_else() -> None:
+    assert identity_of("A  b\nC") == identity_of("a b c ")
+    assert identity_of("a b c") != identity_of("a b, c")
+
+
+def test_a_pair_has_an_identity_of_its_own() -> None:
+    assert identity_of("A b", "c") == identity_of("a  b", "C")
+    assert len({identity_of("a b", "c"), identity_of("a", "b c"), identity_of("a b c"), identity_of("c", "a b")}) == 4
+
+
+def test_identities_stay_what_they_are_in_files_that_were_written_before() -> None:
+    assert identity_of("A  b\nC") == content_key("a b c").hex() == "bf20797f12a991ed2a5ddfdaef9283f6"
+    assert identity_of("a b", "c") == "7319534cb27d6c4cce730856a326696e"

@@ -1,0 +1,57 @@
+"""A fault of the server is an answer as any other: counted, logged, and with the headers of a careful server."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from clozeline.inference.encoder import Encoder
+from clozeline.serving.app import create_app
+from clozeline.serving.edge.access import SECURITY_HEADERS
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
+
+Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+
+
+@pytest.fixture
+def broken(serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+    """A server whose encoder always fails."""
+
+    def fail(*given: object) -> object:
+        raise RuntimeError("insides of the graph")
+
+    monkeypatch.setattr(Encoder, "rows", fail)
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service)) as client:
+        yield client
+
+
+def test_a_fault_is_counted_and_logged_as_what_it_is(broken: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="clozeline.serving")
+    assert broken.post("/embed", json={"inputs": "a"}).status_code == 500
+    assert 'clozeline_requests_total{route="/embed",status="500"} 1.0' in broken.get("/metrics").text
+    assert "POST /embed 500" in caplog.text
+    (fault,) = (record for record in caplog.records if record.exc_info)
+    assert fault.exc_info
+    assert str(fault.exc_info[1]) == "insides of the graph"
+
+
+def test_it_is_told_in_the_words_of_the_protocol_with_the_headers_of_every_answer(broken: httpx.Client) -> None:
+    answer = broken.post("/v2/models/encoder/infer", json=INFER)
+    assert (answer.status_code, set(answer.json())) == (500, {"error"})
+    assert "insides" not in answer.text
+    assert {name: answer.headers.get(name) for name in SECURITY_HEADERS} == SECURITY_HEADERS
+
+
+def test_the_connection_can_be_used_again(broken: httpx.Client) -> None:
+    answer = broken.post("/embed", json={"inputs": "a"})
+    assert answer.status_code == 500
+    assert "connection" not in answer.headers  # it would say `close`
+    assert broken.get("/models").status_code == 200
+
+
+INFER = {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}]}

@@ -1,0 +1,133 @@
+"""INT8 answers where it passed its checks and is not slower than fp32 on this processor; else fp32 does."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from clozeline import registry
+from clozeline.artifacts.manifest import FILES, Precision
+from clozeline.errors import ArtifactError
+from clozeline.inference.latency import Latency
+from clozeline.inference.open_model import OpenModel
+from clozeline.machine.processor import processor
+from clozeline.registry import FetchedPackage
+from clozeline.serving.models import loading, precision
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.sources import ModelSource
+from clozeline.serving.protocols.house.status import card
+from tests.tiny_packages import write_encoder
+
+SOURCE = ModelSource("encoder", "models:/clozeline-encoder@champion")
+Clock = Callable[[float, float], list[Latency]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_encoder(tmp_path / "package")
+    return tmp_path / "package"
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """Lets fp32 take so many times as long as INT8, of one text and of a few; returns what was timed since."""
+
+    def set_to(of_text: float, of_batch: float) -> list[Latency]:
+        timed: list[Latency] = []
+
+        def compare(models: dict[str, OpenModel], *, batch_texts: int, **_: object) -> Latency:
+            assert {"fp32", "int8"} == models.keys()
+            timed.append(Latency(of_text, 1.0, 10 * of_batch, 10.0, batch_texts, 1))
+            return timed[-1]
+
+        monkeypatch.setattr(precision, "compare", compare)
+        return timed
+
+    return set_to
+
+
+@pytest.mark.parametrize(
+    ("of_text", "of_batch", "answers"),
+    [(2.0, 2.0, "int8"), (0.95, 1.1, "int8"), (0.5, 3.0, "fp32"), (3.0, 0.5, "fp32")],
+)
+def test_of_a_folder_both_graphs_are_timed_and_none_may_be_slower_at_anything(
+    folder: Path, clock: Clock, caplog: pytest.LogCaptureFixture, of_text: float, of_batch: float, answers: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    timed = clock(of_text, of_batch)
+    served = open_source(ModelSource("encoder", str(folder)), None)
+    assert len(timed) == (1 if answers == "int8" else 3)
+    shown = card(served)
+    assert (served.identity.precision, shown.precision) == (answers, answers)
+    assert str(timed[-1]) in shown.precision_reason
+    assert f"encoder: {answers} answers, because {shown.precision_reason}" in caplog.text
+    assert ("is slower on this processor" in shown.precision_reason) == (answers == "fp32")
+    assert shown.sha256 == served.model.manifest.files[getattr(FILES, answers)].sha256
+
+
+@pytest.mark.parametrize(
+    ("released_as", "released_on", "num_timed", "answers"),
+    [
+        ("int8", "here", 0, "int8"),
+        ("fp32", "here", 0, "fp32"),
+        ("int8", "elsewhere", 3, "fp32"),
+        ("fp32", "elsewhere", 3, "fp32"),
+        ("int8", None, 3, "fp32"),
+    ],
+)
+def test_what_a_release_found_holds_on_its_own_processor_only(
+    folder: Path,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    released_as: Precision,
+    released_on: str | None,
+    num_timed: int,
+    answers: str,
+) -> None:
+    timed = clock(0.5, 0.5)
+    place = {"here": processor(), "elsewhere": "Another CPU, avx2", None: None}[released_on]
+    package = FetchedPackage(folder, "clozeline-encoder", "7", served=released_as, served_on=place)
+    monkeypatch.setattr(registry, "fetch", lambda uri: package)
+    assert open_source(SOURCE, None).identity.precision == answers
+    assert len(timed) == num_timed
+
+
+def test_who_asks_for_a_graph_gets_it_and_nothing_is_timed(folder: Path, clock: Clock) -> None:
+    timed = clock(0.5, 0.5)
+    identity = open_source(ModelSource("encoder", str(folder)), "int8").identity
+    assert (identity.precision, identity.precision_reason, timed) == ("int8", "it was asked for", [])
+
+
+def test_without_fp32_or_memory_for_it_int8_answers_as_it_passed_and_it_is_said(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = clock(0.5, 0.5)
+    source = ModelSource("encoder", str(folder))
+    room = [1 << 40, 1]
+    with monkeypatch.context() as tight:
+        tight.setattr(loading, "free_memory_bytes", lambda: room.pop(0))
+        identity = open_source(source, None).identity
+    assert identity.precision == "int8"
+    assert "there is no memory" in identity.precision_reason
+    (folder / FILES.fp32).unlink()
+    identity = open_source(source, None).identity
+    assert identity.precision == "int8"
+    assert "not known" in identity.precision_reason
+    (folder / FILES.int8).unlink()
+    with pytest.raises(ArtifactError):
+        open_source(source, None)
+    assert not timed
+
+
+def test_one_moment_in_which_int8_was_slower_is_not_believed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = [Latency(0.5, 1.0, 20.0, 10.0, 4, 1), Latency(2.0, 1.0, 20.0, 10.0, 4, 1)]
+    monkeypatch.setattr(precision, "compare", lambda models, **_: measured.pop(0))
+    assert open_source(ModelSource("encoder", str(folder)), None).identity.precision == "int8"
+    assert not measured
+
+
+def test_both_graphs_are_really_asked_and_their_times_told(folder: Path) -> None:
+    reason = open_source(ModelSource("encoder", str(folder)), None).identity.precision_reason
+    assert "one text in " in reason
+    assert "4 texts in " in reason

@@ -1,0 +1,277 @@
+"""Up is not ready: what the server says while it loads, while it is full, while it stops, and when it is at fault."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+
+import httpx
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+from starlette.types import ASGIApp
+
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.question import Rows
+from clozeline.inference.tokenization import TokenizedText
+from clozeline.serving.app import create_app
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.protocols.openapi import Document
+from clozeline.serving.protocols.table import DIALECTS
+from clozeline.serving.scheduling import waiting
+from clozeline.serving.scheduling.admission import Admission
+from tests.serving.conftest import connection, wait_until
+
+Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+
+
+def code_of(answer: httpx.Response) -> str:
+    code: str = answer.json()["error"]["code"]
+    return code
+
+
+def test_the_server_is_live_but_not_ready_until_its_models_are_loaded(serving: Server, catalogue: Catalogue) -> None:
+    service = Service(Capacity(num_workers=1))
+    with serving(create_app(service)) as client:
+        assert client.get("/health/live").status_code == 200
+        for answer in (
+            client.get("/health/ready"),
+            client.get("/health"),
+            client.get("/models"),
+            client.post("/classify", json={"inputs": "a"}),
+        ):
+            assert (answer.status_code, code_of(answer)) == (503, "not_ready")
+            assert answer.headers["retry-after"] == "1"
+        service.open(catalogue)
+        assert client.get("/health/ready").json() == {"status": "ready"}
+        assert client.post("/embed", json={"inputs": "a"}).status_code == 200
+
+
+def test_who_asks_for_nothing_that_is_there_holds_nobody_up(serving: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The document takes a quarter of a second to make: its paths are known without it."""
+    with monkeypatch.context() as patched, serving(create_app(Service(Capacity(num_workers=1)))) as client:
+        patched.setattr(TypeAdapter, "json_schemas", raising(AssertionError("the document is made")))
+        told = client.get("/tags").json()["error"]
+    assert told["expected"] == f"one of: {', '.join(sorted(Document(DIALECTS).whole['paths']))}"
+
+
+def test_a_server_that_stops_answers_what_it_has_accepted_and_sends_the_rest_away(
+    serving: Server, catalogue: Catalogue, held: threading.Event
+) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
+        accepted = clients.submit(client.post, "/embed", json={"inputs": "a"})
+        wait_until(lambda: service.workers.num_running == 1)
+        service.drain()
+        assert client.get("/health/ready").status_code == 503
+        assert client.get("/health/live").status_code == 200
+        refused = client.post("/classify", json={"inputs": "a"})
+        assert (refused.status_code, code_of(refused)) == (503, "not_ready")
+        assert refused.headers["connection"] == "close"
+        held.set()
+        assert accepted.result().status_code == 200
+
+
+def test_health_answers_at_once_while_every_worker_is_busy_and_a_full_queue_is_told(
+    serving: Server, catalogue: Catalogue, held: threading.Event
+) -> None:
+    service = Service(Capacity(num_workers=1, admission=Admission(max_waiting_tokens=5)))
+    service.open(catalogue)
+    with serving(create_app(service)) as client, ThreadPoolExecutor(2) as clients:
+        running = clients.submit(client.post, "/embed", json={"inputs": "a"})
+        wait_until(lambda: service.workers.num_running == 1)
+        waiting = clients.submit(client.post, "/embed", json={"inputs": "a"})
+        wait_until(lambda: service.scheduler.waiting_tokens == 3)
+        started = time.monotonic()
+        assert client.get("/health/ready").status_code == 200
+        refused = client.post("/classify", json={"inputs": ["a", "b"]})
+        assert time.monotonic() - started < 5
+        assert (refused.status_code, code_of(refused)) == (429, "overloaded")
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.headers["x-should-retry"] == "true"
+        assert 'clozeline_rejections_total{reason="queue_full"} 1.0' in client.get("/metrics").text
+        held.set()
+        assert [answer.result().status_code for answer in (running, waiting)] == [200, 200]
+        assert client.post("/embed", json={"inputs": ["a", "b"]}).status_code == 200
+
+
+def test_an_answer_that_would_come_too_late_is_not_waited_for(
+    serving: Server, catalogue: Catalogue, held: threading.Event
+) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
+        running = clients.submit(client.post, "/embed", json={"inputs": "a"})
+        wait_until(lambda: service.workers.num_running == 1)
+        late = client.post("/classify", json={"inputs": "a"}, headers={"x-timeout-ms": "50"})
+        assert (late.status_code, code_of(late)) == (504, "deadline_passed")
+        assert service.scheduler.waiting_tokens == 0
+        held.set()
+        assert running.result().status_code == 200
+        wrong = client.post("/classify", json={"inputs": "a"}, headers={"x-timeout-ms": "soon"})
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (422, "x-timeout-ms")
+
+
+def test_the_work_of_a_client_that_left_is_dropped(
+    serving: Server, catalogue: Catalogue, held: threading.Event
+) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
+        running = clients.submit(client.post, "/embed", json={"inputs": "a"})
+        wait_until(lambda: service.workers.num_running == 1)
+        with pytest.raises(httpx.ReadTimeout):
+            client.post("/embed", json={"inputs": ["a"] * 100}, timeout=0.2)
+        wait_until(lambda: service.scheduler.waiting_tokens == 0)
+        held.set()
+        assert running.result().status_code == 200
+        assert 'clozeline_rejections_total{reason="dropped"} 1.0' in client.get("/metrics").text
+
+
+@pytest.mark.parametrize("pause_seconds", [0, 0.05], ids=["both at once", "the second while the first is waited for"])
+def test_the_work_of_a_client_that_left_is_dropped_also_if_it_sent_another_request_meanwhile(
+    serving: Server, catalogue: Catalogue, held: threading.Event, caplog: pytest.LogCaptureFixture, pause_seconds: float
+) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
+        running = clients.submit(client.post, "/embed", json={"inputs": "a"})
+        wait_until(lambda: service.workers.num_running == 1)
+        with connection(client) as leaving:
+            leaving.sendall(EMBED)
+            time.sleep(pause_seconds)
+            leaving.sendall(EMBED)
+            wait_until(lambda: service.scheduler.waiting_tokens == 3)
+            time.sleep(0.06)
+        wait_until(lambda: service.scheduler.waiting_tokens == 0)
+        held.set()
+        assert running.result().status_code == 200
+        counts = client.get("/metrics").text
+    assert 'clozeline_rejections_total{reason="dropped"} 1.0' in counts
+    assert 'clozeline_requests_total{route="/embed",status="499"} 1.0' in counts
+    assert 'clozeline_requests_total{route="/embed",status="200"} 1.0' in counts
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize("num_requests", [1, 2])
+def test_an_answer_that_nobody_was_there_to_hear_is_no_200(
+    serving: Server,
+    catalogue: Catalogue,
+    held: threading.Event,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    num_requests: int,
+) -> None:
+    monkeypatch.setattr(waiting, "_WATCH_AFTER_SECONDS", 30)  # its client leaves before it is watched
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service)) as client:
+        with connection(client) as leaving:
+            leaving.sendall(num_requests * EMBED)
+            wait_until(lambda: service.workers.num_running == 1)
+        assert client.get("/health/live").status_code == 200  # the loop has been round since
+        held.set()
+        wait_until(lambda: 'requests_total{route="/embed"' in client.get("/metrics").text)
+        assert 'requests_total{route="/embed",status="499"} 1.0' in client.get("/metrics").text
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+EMBED = b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n"
+EMBED += b'{"inputs": "a"}'
+
+
+def test_a_fault_of_the_graph_fails_its_requests_and_no_other(
+    serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service)) as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(Encoder, "rows", raising(RuntimeError("secret insides")))
+            answer = client.post("/fill-mask", json={"inputs": "[MASK]"})
+        assert (answer.status_code, code_of(answer)) == (500, "internal_error")
+        assert "secret" not in answer.text
+        wait_until(lambda: "secret insides" in caplog.text)
+        assert client.post("/embed", json={"inputs": "a"}).status_code == 200
+        assert client.get("/health/live").status_code == 200
+
+
+def test_numbers_that_are_none_fail_only_the_text_they_are_of(
+    serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = Encoder.rows
+
+    def not_a_number(self: Encoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
+        found = rows(self, texts, output)
+        return [row * np.nan if len(text) == 5 else row for text, row in zip(texts, found, strict=True)]
+
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    monkeypatch.setattr(Encoder, "rows", not_a_number)
+    with serving(create_app(service)) as client:
+        assert client.post("/embed", json={"inputs": ["a", "a b c"]}).status_code == 500
+        assert client.post("/embed", json={"inputs": ["a", "a b"]}).status_code == 200
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the thread ends, as it should
+def test_a_worker_that_ends_is_told_by_health_and_its_request_fails(
+    serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(Capacity(num_workers=2))
+    service.open(catalogue)
+    with serving(create_app(service)) as client:
+        assert client.get("/health/live").status_code == 200
+        with monkeypatch.context() as patched:
+            patched.setattr(Encoder, "rows", raising(SystemExit("a worker ends")))
+            assert client.post("/embed", json={"inputs": "a"}).status_code == 500
+        wait_until(lambda: service.fault() is not None)
+        for path in ("/health/live", "/health/ready"):
+            answer = client.get(path)
+            assert (answer.status_code, code_of(answer)) == (503, "worker_fault")
+        assert client.post("/embed", json={"inputs": "a"}).status_code == 200  # the other worker still answers
+
+
+def raising(error: BaseException) -> Callable[..., object]:
+    def broken(*arguments: object) -> object:
+        raise error
+
+    return broken
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Until it is set, no encoder comes to an end."""
+    release = threading.Event()
+    rows = Encoder.rows
+
+    def waiting(self: Encoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
+        assert release.wait(timeout=30)
+        return rows(self, texts, output)
+
+    monkeypatch.setattr(Encoder, "rows", waiting)
+    yield release
+    release.set()
+
+
+def test_the_log_tells_each_request_and_nothing_that_a_client_wrote(
+    serving: Server, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="clozeline.serving")
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service)) as client:
+        client.post("/embed?text=secret", json={"inputs": "secret"})
+        client.post("/secret", json={"inputs": "secret"})
+        client.post("/fill-mask", json={"inputs": "secret"})
+        client.get("/health/ready")
+    lines = [record.getMessage() for record in caplog.records if record.name == "clozeline.serving.edge.request_log"]
+    assert [line.rsplit(" ", 2)[0] for line in lines] == [
+        "POST /embed 200",
+        "POST (no route) 404",
+        "POST /fill-mask 422",
+    ]
+    assert "secret" not in caplog.text

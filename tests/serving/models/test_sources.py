@@ -1,0 +1,132 @@
+"""Which models are meant, and what they are called."""
+
+import sys
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from clozeline import registry
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.machine.processor import processor
+from clozeline.registry import FetchedPackage
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.sources import ModelSource, default_for, default_sources, parse_sources
+from tests.tiny_packages import write_classifier, write_encoder
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty project folder, with no registry."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "champions", list)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "place"),
+    [
+        ("dist/encoder", "encoder", "dist/encoder"),
+        ("dist/encoder/", "encoder", "dist/encoder/"),
+        ("models:/clozeline-encoder@champion", "clozeline-encoder", "models:/clozeline-encoder@champion"),
+        ("models:/clozeline-encoder/3", "clozeline-encoder", "models:/clozeline-encoder/3"),
+        ("next=models:/clozeline-encoder@candidate", "next", "models:/clozeline-encoder@candidate"),
+        ("old=dist/encoder", "old", "dist/encoder"),
+    ],
+)
+def test_a_model_is_called_after_its_folder_or_registered_name_unless_it_is_given_one(
+    text: str, name: str, place: str
+) -> None:
+    assert ModelSource.parse(text) == ModelSource(name, place)
+
+
+def test_a_folder_with_an_equals_sign_in_its_name_is_a_folder(project: Path) -> None:
+    (project / "a=b").mkdir()
+    assert ModelSource.parse("a=b") == ModelSource("a=b", "a=b")
+
+
+def test_two_models_of_one_name_are_refused_with_a_way_out() -> None:
+    with pytest.raises(ParamsError) as raised:
+        parse_sources(["models:/clozeline-encoder@champion", "models:/clozeline-encoder@candidate"])
+    assert "clozeline-encoder-2=models:/clozeline-encoder@candidate" in raised.value.do
+
+
+def test_champions_are_served_before_folders_and_folders_encoders_first(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_classifier(project / "dist" / "a-classifier")
+    write_encoder(project / "dist" / "the-encoder")
+    assert [source.name for source in default_sources()] == ["the-encoder", "a-classifier"]
+    monkeypatch.setattr(registry, "champions", lambda: ["models:/clozeline-encoder@champion"])
+    assert [source.name for source in default_sources()] == ["clozeline-encoder"]
+
+
+def test_a_verb_without_a_model_asks_the_one_that_can(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ArtifactError) as raised:
+        default_for("fill-mask")
+    assert "make run" in raised.value.do
+    champions = ["models:/clozeline-encoder@champion", "models:/clozeline-library@champion"]
+    monkeypatch.setattr(registry, "champions", lambda: champions)
+    assert [default_for("fill-mask").place, default_for("text-classification").place] == champions
+    write_encoder(project / "dist" / "encoder")
+    write_encoder(project / "dist" / "other")
+    assert default_for("fill-mask").place == "dist/encoder"
+
+
+def test_of_several_released_models_the_one_of_the_task_is_found(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = {f"models:/clozeline-{name}@champion": project / "released" / name for name in ("docsearch", "library")}
+    for folder, task in zip(folders.values(), ("feature-extraction", "text-classification"), strict=True):
+        write_encoder(folder)
+        manifest = folder / "manifest.json"
+        manifest.write_text(manifest.read_text().replace("fill-mask", task))
+    monkeypatch.setattr(registry, "champions", lambda: ["models:/clozeline-encoder@champion", *folders])
+    monkeypatch.setattr(registry, "resolve", lambda uri: folders[uri])
+    assert default_for("text-classification").name == "clozeline-library"
+    assert default_for("feature-extraction").name == "clozeline-docsearch"
+
+
+def test_two_that_could_answer_have_to_be_told_apart(project: Path) -> None:
+    for name in ("library", "topic"):
+        write_classifier(project / "dist" / name)
+    with pytest.raises(ParamsError) as raised:
+        default_for("text-classification")
+    assert raised.value.expected == "one of: dist/library, dist/topic"
+
+
+def test_a_registered_model_is_fetched_and_has_the_version_of_the_registry(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_encoder(project / "elsewhere")
+    fetched = {"models:/clozeline-encoder@champion": FetchedPackage(project / "elsewhere", "clozeline-encoder", "7")}
+    monkeypatch.setattr(registry, "fetch", fetched.__getitem__)
+    (source,) = parse_sources(["models:/clozeline-encoder@champion"])
+    assert open_source(source, "fp32").identity.version == "7"
+
+
+def test_who_asks_for_no_graph_gets_the_one_that_the_release_found_faster_and_it_is_said(
+    project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_encoder(project / "elsewhere")
+    package = FetchedPackage(project / "elsewhere", "clozeline-encoder", "7", served="fp32", served_on=processor())
+    monkeypatch.setattr(registry, "fetch", lambda uri: package)
+    (source,) = parse_sources(["models:/clozeline-encoder@champion"])
+    assert open_source(source, None).identity.precision == "fp32"
+    assert "clozeline-encoder: fp32 answers, because INT8 was slower at the release, on such a processor" in caplog.text
+    assert open_source(source, "int8").identity.precision == "int8"
+
+
+def test_a_model_whose_name_no_header_can_hold_answers_all_the_same(project: Path) -> None:
+    write_encoder(project / "dist" / "模型 100%")
+    (source,) = parse_sources(["dist/模型 100%"])
+    headers = open_source(source, "int8").identity.headers
+    assert headers["x-model"] == "%E6%A8%A1%E5%9E%8B%20100%25"
+    assert unquote(headers["x-model"]) == source.name
+
+
+def test_a_loaded_model_leaves_the_arithmetic_of_its_process_alone(project: Path) -> None:
+    write_encoder(project / "dist" / "encoder")
+    (source,) = parse_sources(["dist/encoder"])
+    open_source(source, "int8")
+    assert sys.float_info.min / 2 > 0, "denormals are flushed to zero, for torch in this process too"

@@ -1,0 +1,257 @@
+"""An alias moves: the new version takes over without a failed request, or is refused while the old one stays."""
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from clozeline import registry
+from clozeline.errors import TransientError
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.question import Rows
+from clozeline.inference.tokenization import TokenizedText
+from clozeline.registry import FetchedPackage
+from clozeline.serving.app import create_app
+from clozeline.serving.models import loading, watching
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.loading import open_source
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.models.sources import ModelSource
+from clozeline.serving.models.watching import AliasWatcher
+from tests.serving.conftest import wait_until
+from tests.tiny_packages import write_classifier, write_encoder
+
+Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+SOURCE = ModelSource("encoder", "models:/clozeline-encoder@champion")
+
+
+class Aliases:
+    """A registry whose one alias is moved by hand; version N lies in the folder N."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.live = "1"
+        self.answers = True
+        self.num_fetched = 0
+
+    def live_version(self, uri: str) -> str:
+        if not self.answers:
+            raise TransientError("the registry does not answer", given=uri, expected="an answer", do="wait")
+        return self.live
+
+    def fetch(self, uri: str) -> FetchedPackage:
+        self.num_fetched += 1
+        return FetchedPackage(self.folder / self.live, "clozeline-encoder", self.live)
+
+
+@pytest.fixture
+def aliases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Aliases:
+    """Versions 1 to 3, of which 3 is damaged."""
+    for version in "123":
+        write_encoder(tmp_path / version)
+    graph = tmp_path / "3" / "model.int8.onnx"
+    graph.write_bytes(graph.read_bytes()[:-1] + b"?")
+    aliases = Aliases(tmp_path)
+    monkeypatch.setattr(registry, "fetch", aliases.fetch)
+    return aliases
+
+
+@pytest.fixture
+def service(aliases: Aliases) -> Iterator[Service]:
+    service = Service(Capacity(num_workers=1, cache_bytes=100_000))
+    service.open(Catalogue([open_source(SOURCE, "int8")]))
+    yield service
+    service.close()
+
+
+@pytest.fixture
+def watcher(service: Service, aliases: Aliases) -> AliasWatcher:
+    return AliasWatcher(service, [SOURCE], "int8", 0.01, aliases.live_version)
+
+
+def version_of(client: httpx.Client) -> str:
+    answer = client.post("/embed", json={"inputs": "the list"})
+    assert answer.status_code == 200
+    return answer.headers["x-model-version"]
+
+
+def test_an_alias_that_moves_swaps_the_model_and_no_request_fails(
+    serving: Server, service: Service, watcher: AliasWatcher, aliases: Aliases
+) -> None:
+    seen: list[str] = []
+    ends = threading.Event()
+
+    def ask_on_and_on(client: httpx.Client) -> None:
+        while not ends.is_set():
+            seen.append(version_of(client))
+
+    with serving(create_app(service)) as client:
+        asking = threading.Thread(target=ask_on_and_on, args=(client,))
+        asking.start()
+        for version in "212":
+            aliases.live = version
+            watcher.look()
+            assert version_of(client) == version
+        ends.set()
+        asking.join()
+        counted = client.get("/metrics").text
+    assert set(seen) <= {"1", "2"}
+    assert 'clozeline_model_swaps_total{model="encoder"} 3.0' in counted
+    assert 'version="2"} 1.0' in counted
+    assert 'version="1"' not in counted
+
+
+def test_what_was_accepted_before_a_swap_is_answered_by_the_version_that_accepted_it(
+    serving: Server, service: Service, watcher: AliasWatcher, aliases: Aliases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request runs and another waits while the alias moves; what comes after is the new version's."""
+    goes_on, rows = threading.Event(), Encoder.rows
+
+    def held(self: Encoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
+        assert goes_on.wait(timeout=30)
+        return rows(self, texts, output)
+
+    with serving(create_app(service)) as client, ThreadPoolExecutor(2) as clients, monkeypatch.context() as patched:
+        patched.setattr(Encoder, "rows", held)
+        running = clients.submit(version_of, client)
+        wait_until(lambda: service.workers.num_running == 1)
+        waiting = clients.submit(version_of, client)
+        wait_until(lambda: service.scheduler.waiting_tokens > 0)
+        # A version that comes runs once before it answers.
+        monkeypatch.setattr(loading, "_warm_up", lambda model: None)
+        aliases.live = "2"
+        watcher.look()
+        assert service.catalogue.named("encoder").identity.version == "2"
+        assert not running.done()
+        goes_on.set()
+        assert [running.result(), waiting.result(), version_of(client)] == ["1", "1", "2"]
+
+
+def test_a_damaged_version_is_refused_and_the_old_one_stays(
+    serving: Server,
+    service: Service,
+    watcher: AliasWatcher,
+    aliases: Aliases,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with serving(create_app(service)) as client:
+        aliases.live = "3"
+        for _ in range(8):
+            watcher.look()
+        assert version_of(client) == "1"
+        assert client.get("/health/ready").status_code == 200
+        assert 'clozeline_refused_versions_total{model="encoder"} 1.0' in client.get("/metrics").text
+        assert "model.int8.onnx is not the file that was exported" in caplog.text
+        assert caplog.text.count("version 3 is not served") == 1  # said once, and tried ever less often
+        assert aliases.num_fetched == 4  # version 1, and three tries among eight looks
+        aliases.live = "2"
+        for _ in range(8):
+            watcher.look()
+        assert version_of(client) == "2"
+
+
+def test_a_version_of_another_task_is_refused_and_the_old_one_stays(
+    service: Service, watcher: AliasWatcher, aliases: Aliases, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_classifier(aliases.folder / "4")
+    aliases.live = "4"
+    watcher.look()
+    assert service.catalogue.named("encoder").identity.version == "1"
+    assert "version 4 of encoder is a model of another task" in caplog.text
+    assert "text-classification" in caplog.text
+
+
+def test_a_version_that_memory_has_no_room_for_is_refused_until_it_has(
+    service: Service,
+    watcher: AliasWatcher,
+    aliases: Aliases,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    needed_bytes = loading.room_bytes((aliases.folder / "2" / "model.int8.onnx").stat().st_size)
+    monkeypatch.setattr(loading, "free_memory_bytes", lambda: needed_bytes - 1)
+    aliases.live = "2"
+    watcher.look()
+    assert service.catalogue.named("encoder").identity.version == "1"
+    assert "there is no memory for" in caplog.text
+    monkeypatch.setattr(loading, "free_memory_bytes", lambda: needed_bytes)
+    for _ in range(3):
+        watcher.look()
+    assert service.catalogue.named("encoder").identity.version == "2"
+
+
+def test_a_model_that_was_replaced_is_let_go_of(
+    serving: Server, service: Service, watcher: AliasWatcher, aliases: Aliases
+) -> None:
+    before = weakref.ref(service.catalogue.named("encoder").model)
+    with serving(create_app(service)) as client:
+        version_of(client)
+        aliases.live = "2"
+        watcher.look()
+        version_of(client)
+    gc.collect()
+    assert before() is None
+
+
+def test_what_a_replaced_model_has_freed_is_given_back_at_the_next_look(
+    watcher: AliasWatcher, aliases: Aliases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_back: list[str] = []
+    monkeypatch.setattr(watching, "give_back_freed", lambda: given_back.append(aliases.live))
+    watcher.look()
+    assert given_back == []
+    aliases.live = "2"
+    watcher.look()
+    assert given_back == []  # a request may still hold the old one
+    watcher.look()
+    watcher.look()
+    assert given_back == ["2"]
+
+
+def test_a_registry_that_does_not_answer_changes_nothing(
+    service: Service, watcher: AliasWatcher, aliases: Aliases, caplog: pytest.LogCaptureFixture
+) -> None:
+    aliases.answers = False
+    watcher.look()
+    watcher.look()
+    assert service.catalogue.named("encoder").identity.version == "1"
+    assert caplog.text.count("does not answer") == 1
+    aliases.answers, aliases.live = True, "2"
+    for _ in range(3):
+        watcher.look()
+    assert service.catalogue.named("encoder").identity.version == "2"
+
+
+def test_it_looks_by_itself_and_only_at_what_may_move(
+    service: Service, watcher: AliasWatcher, aliases: Aliases
+) -> None:
+    aliases.live = "2"
+    watcher.start()
+    deadline = time.monotonic() + 20
+    while service.catalogue.named("encoder").identity.version != "2":
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)
+    watcher.stop()
+    assert not ModelSource("encoder", "models:/clozeline-encoder/1").is_alias
+    assert not ModelSource("encoder", "dist/encoder").is_alias
+
+
+def test_an_answer_that_was_kept_is_not_that_of_an_older_version(
+    serving: Server, service: Service, watcher: AliasWatcher, aliases: Aliases
+) -> None:
+    with serving(create_app(service)) as client:
+        first, again = (client.post("/embed", json={"inputs": "the list"}) for _ in range(2))
+        assert again.json() == first.json()
+        assert ("x-cache" in first.headers, again.headers["x-cache"]) == (False, "hit")
+        assert again.headers["x-model-version"] == "1"
+        aliases.live = "2"
+        watcher.look()
+        assert version_of(client) == "2"

@@ -1,0 +1,137 @@
+"""What /metrics counts is what happened."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import ASGIApp
+
+from clozeline.serving.app import create_app
+from clozeline.serving.edge.access import ApiKeys
+from clozeline.serving.edge.body_limit import MAX_BODY_BYTES
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
+from tests.serving.conftest import connection, wait_until
+
+Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+
+
+@pytest.fixture
+def fresh(serving: Server, catalogue: Catalogue) -> AbstractContextManager[httpx.Client]:
+    """A client of a server that has counted nothing yet."""
+    service = Service(Capacity(num_workers=2))
+    service.open(catalogue)
+    return serving(create_app(service))
+
+
+def counted(client: httpx.Client) -> dict[str, float]:
+    """Every sample, as `name{label=value,…}`, buckets left out; that it can be read says that the format is right."""
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    return {
+        f"{sample.name}{{{','.join(f'{key}={value}' for key, value in sorted(sample.labels.items()))}}}": sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+        if "le" not in sample.labels
+    }
+
+
+def test_counts_are_exact_however_many_ask_at_once(fresh: AbstractContextManager[httpx.Client]) -> None:
+    with fresh as client, ThreadPoolExecutor(8) as clients:
+        answers = [clients.submit(client.post, "/embed", json={"inputs": ["the list", "a"]}) for _ in range(64)]
+        tokens = sum(int(answer.result().headers["x-compute-tokens"]) for answer in answers)
+        counts = counted(client)
+    assert tokens == 64 * (4 + 3)
+    assert counts["clozeline_requests_total{route=/embed,status=200}"] == 64
+    assert counts["clozeline_request_seconds_count{route=/embed}"] == 64
+    for name in ("tokenize", "queue", "inference"):
+        assert counts[f"clozeline_{name}_seconds_count{{model=encoder}}"] == 64
+    assert (
+        counts["clozeline_text_tokens_sum{model=encoder}"] == counts["clozeline_tokens_total{model=encoder}"] == tokens
+    )
+    assert counts["clozeline_batch_tokens_sum{}"] == tokens
+    assert counts["clozeline_batch_texts_sum{}"] == 128
+    assert counts["clozeline_queue_tokens{}"] == 0
+    assert counts["clozeline_workers{}"] == 2
+
+
+def test_mixed_lengths_run_with_less_than_a_tenth_of_padding(fresh: AbstractContextManager[httpx.Client]) -> None:
+    with fresh as client:
+        for _ in range(4):
+            texts = ["a " * (1 + number * number % 61) for number in range(64)]
+            assert client.post("/embed", json={"inputs": texts}).status_code == 200
+        counts = counted(client)
+    padding = counts["clozeline_padding_tokens_total{}"]
+    assert 0 < padding < 0.1 * (padding + counts["clozeline_batch_tokens_sum{}"])
+
+
+def test_what_a_model_does_not_know_and_how_sure_it_is_are_counted(fresh: AbstractContextManager[httpx.Client]) -> None:
+    with fresh as client:
+        client.post("/fill-mask", json={"inputs": "漢 [MASK] 字 [MASK] a"})
+        labels = client.post("/classify", json={"inputs": "the list"}).json()
+        counts = counted(client)
+    assert counts["clozeline_unknown_tokens_total{model=encoder}"] == 2
+    assert counts["clozeline_tokens_total{model=encoder}"] == 7
+    assert counts["clozeline_confidence_count{model=encoder}"] == 2
+    assert counts["clozeline_confidence_sum{model=library}"] == pytest.approx(labels[0][0]["score"])
+
+
+def test_it_is_told_which_version_answers(fresh: AbstractContextManager[httpx.Client]) -> None:
+    with fresh as client:
+        counts = counted(client)
+        cards = client.get("/models").json()["models"]
+    for card in cards:
+        labels = ",".join(f"{key}={card[name]}" for key, name in LABELS)
+        assert counts[f"clozeline_model_info{{{labels}}}"] == 1
+
+
+LABELS = (("model", "name"), ("precision", "precision"), ("sha256", "sha256"), ("version", "version"))
+
+
+def test_what_no_route_answers_is_counted_without_the_words_of_the_client(
+    fresh: AbstractContextManager[httpx.Client],
+) -> None:
+    with fresh as client:
+        client.get("/secret-path")
+        text = client.get("/metrics").text
+    assert 'clozeline_requests_total{route="(no route)",status="404"} 1.0' in text
+    assert "secret-path" not in text
+
+
+@pytest.mark.parametrize(
+    ("path", "route"),
+    [
+        ("/embed", "/embed"),
+        ("/v2/models/secret-model/infer", "/v2/models/{model}/infer"),
+        ("/", "/"),
+        ("/openapi.json", "/openapi.json"),
+        ("/secret-path", "(no route)"),
+    ],
+)
+def test_what_is_refused_before_its_route_is_looked_for_is_counted_under_it(
+    fresh: AbstractContextManager[httpx.Client], path: str, route: str
+) -> None:
+    with fresh as client:
+        assert client.post(path, content=b" " * (MAX_BODY_BYTES + 1)).status_code == 413
+        with connection(client) as leaving:
+            leaving.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 15\r\n\r\n{{".encode())
+        left = f'clozeline_requests_total{{route="{route}",status="0"}} 1.0'
+        wait_until(lambda: left in client.get("/metrics").text)
+        text = client.get("/metrics").text
+    assert f'clozeline_requests_total{{route="{route}",status="413"}} 1.0' in text
+    assert "secret" not in text
+
+
+def test_who_has_no_key_is_counted_under_the_route_that_was_asked_for(serving: Server, catalogue: Catalogue) -> None:
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service, ApiKeys.of(["a-key-of-some-length"]))) as client:
+        for method, path in (("POST", "/embed"), ("GET", "/v1/models/secret"), ("GET", "/secret")):
+            assert client.request(method, path).status_code == 401
+        text = client.get("/metrics", headers={"x-api-key": "a-key-of-some-length"}).text
+    for route in ("/embed", "/v1/models/{model}", "(no route)"):
+        assert f'clozeline_requests_total{{route="{route}",status="401"}} 1.0' in text
+    assert "secret" not in text

@@ -1,0 +1,71 @@
+"""An answer that is given again is refused to whom a new one would be, and says nothing of another request's time."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from clozeline.serving.app import create_app
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.scheduling.asking import TIMES
+from tests.serving.conftest import run_app
+from tests.serving.observe.test_metrics import counted
+
+BODY = b'{"inputs": "the list"}'
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture
+def keeping(catalogue: Catalogue) -> Iterator[httpx.Client]:
+    """A client of a server that keeps answers, and has been asked for one."""
+    service = Service(Capacity(num_workers=1, cache_bytes=1 << 20))
+    service.open(catalogue)
+    with run_app(create_app(service)) as client:
+        assert "x-cache" not in client.post("/embed", content=BODY, headers=JSON).headers
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"content-type": "text/plain"}, 415),
+        ({}, 415),
+        (JSON | {"x-timeout-ms": "abc"}, 422),
+        (JSON | {"x-timeout-ms": "0"}, 422),
+        (JSON | {"x-timeout-ms": ""}, 422),
+    ],
+    ids=["text", "no type", "a word for a time", "no time at all", "an empty time"],
+)
+def test_what_would_be_refused_is_refused_though_the_answer_is_kept(
+    keeping: httpx.Client, client: httpx.Client, headers: dict[str, str], status: int
+) -> None:
+    answers = [each.post("/embed", content=BODY, headers=headers) for each in (keeping, client)]
+    assert [answer.status_code for answer in answers] == [status, status]
+    assert answers[0].content == answers[1].content
+
+
+def test_who_says_how_long_it_waits_is_given_it_too(keeping: httpx.Client) -> None:
+    answer = keeping.post("/embed", content=BODY, headers=JSON | {"x-timeout-ms": "5000"})
+    assert (answer.status_code, answer.headers["x-cache"]) == (200, "hit")
+
+
+def test_it_took_none_of_the_time_that_the_first_one_took(keeping: httpx.Client) -> None:
+    again = keeping.post("/embed", content=BODY, headers=JSON)
+    assert again.headers["x-cache"] == "hit"
+    assert [float(again.headers[name]) for name in TIMES] == [0, 0, 0, 0]
+    assert again.headers["x-compute-tokens"] == "4"
+
+
+def test_a_route_without_times_gets_none(keeping: httpx.Client) -> None:
+    first, again = (keeping.post("/tokenize", content=BODY, headers=JSON) for _ in range(2))
+    assert ("x-cache" in first.headers, again.headers["x-cache"]) == (False, "hit")
+    assert again.headers.keys() - first.headers.keys() == {"x-cache"}
+
+
+def test_what_was_there_and_what_was_not_is_counted(keeping: httpx.Client) -> None:
+    for _ in range(3):
+        keeping.post("/embed", content=BODY, headers=JSON)
+    counts = counted(keeping)
+    assert counts["clozeline_kept_answers_total{result=miss}"] == 1
+    assert counts["clozeline_kept_answers_total{result=hit}"] == 3

@@ -1,0 +1,202 @@
+"""A request that asks a model for two things is one request; and nobody tokenizes for who does not wait."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from clozeline.inference.answerer import Answerer
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.question import Rows
+from clozeline.inference.tagger import Tagger
+from clozeline.inference.tokenization import TextTokenizer, TokenizedText
+from clozeline.serving.app import create_app
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.scheduling import tokenizing as of_texts
+from clozeline.serving.scheduling.admission import Admission
+from tests.serving.conftest import wait_until
+
+Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+TENSOR = {"name": "text", "shape": [1], "datatype": "BYTES", "data": ["the [MASK]"]}
+TWICE = {
+    "/invocations": {"inputs": ["the [MASK]"]},
+    "/v2/models/encoder/infer": {"inputs": [TENSOR], "outputs": [{"name": "embedding"}, {"name": "token"}]},
+}
+"""Bodies that want an embedding of their text and words for its mask: 4 tokens, twice."""
+LONG = "a " * 4_000
+"""More characters than are tokenized where they arrive."""
+
+
+def tensor(name: str, text: str) -> dict[str, object]:
+    return {"name": name, "shape": [1], "datatype": "BYTES", "data": [text]}
+
+
+FINISHED = {
+    "/tag": {"inputs": LONG},
+    "/v2/models/names/infer": {"inputs": [tensor("text", LONG)]},
+    "/models/names/invocations": {"inputs": [LONG]},
+    "/answer": {"inputs": {"question": "a", "context": LONG}},
+    "/v2/models/reader/infer": {"inputs": [tensor("question", "a"), tensor("context", LONG)]},
+    "/models/reader/invocations": {"instances": [{"question": "a", "context": LONG}]},
+}
+"""Bodies of which there is something to do, other than a model's, once the model has answered."""
+
+
+def around(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Tagger | Answerer], method: str, first: Callable[[], None]
+) -> None:
+    """Let `first` happen before `method` of each model of that `kind`."""
+    then = getattr(kind, method)
+
+    def both(*given: object, **options: object) -> object:
+        first()
+        return then(*given, **options)
+
+    monkeypatch.setattr(kind, method, both)
+
+
+@pytest.fixture
+def service(catalogue: Catalogue) -> Service:
+    """Of one worker, which one text holds up."""
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    return service
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Until it is set, no encoder comes to an end."""
+    release = threading.Event()
+    rows = Encoder.rows
+
+    def waiting(self: Encoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
+        assert release.wait(timeout=30)
+        return rows(self, texts, output)
+
+    monkeypatch.setattr(Encoder, "rows", waiting)
+    yield release
+    release.set()
+
+
+@dataclass
+class Tokenizing:
+    begun: threading.Event = field(default_factory=threading.Event)
+    may_end: threading.Event = field(default_factory=threading.Event)
+
+
+@pytest.fixture
+def tokenizing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tokenizing]:
+    """Until it may end, no text beyond a few words is tokenized."""
+    held = Tokenizing()
+    tokenize = TextTokenizer.tokenize
+
+    def waiting(self: TextTokenizer, texts: Sequence[str], *, truncate: bool = False) -> list[TokenizedText]:
+        if len(texts[0]) > 100:
+            held.begun.set()
+            assert held.may_end.wait(timeout=30)
+        return tokenize(self, texts, truncate=truncate)
+
+    monkeypatch.setattr(TextTokenizer, "tokenize", waiting)
+    yield held
+    held.may_end.set()
+
+
+@pytest.mark.parametrize("path", TWICE)
+def test_both_questions_of_a_request_are_admitted_or_none(
+    serving: Server, catalogue: Catalogue, held: threading.Event, path: str
+) -> None:
+    service = Service(Capacity(num_workers=1, admission=Admission(max_waiting_tokens=9)))
+    service.open(catalogue)
+    with serving(create_app(service)) as client, ThreadPoolExecutor(2) as clients:
+        running = clients.submit(client.post, "/embed", json={"inputs": "a"})
+        wait_until(lambda: service.workers.num_running == 1)
+        waiting = clients.submit(client.post, "/embed", json={"inputs": "a"})
+        wait_until(lambda: service.scheduler.waiting_tokens == 3)
+        assert client.post(path, json=TWICE[path]).status_code == 429  # 4 more would fit, 8 do not
+        assert service.scheduler.waiting_tokens == 3
+        held.set()
+        assert [answer.result().status_code for answer in (running, waiting)] == [200, 200]
+        both = client.post(path, json=TWICE[path])
+        assert (both.status_code, both.headers["x-compute-tokens"]) == (200, "8")
+
+
+@pytest.mark.parametrize("path", TWICE)
+def test_both_questions_have_one_deadline_and_leave_together(
+    serving: Server, service: Service, held: threading.Event, path: str
+) -> None:
+    with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
+        running = clients.submit(client.post, "/embed", json={"inputs": "a"})
+        wait_until(lambda: service.workers.num_running == 1)
+        assert client.post(path, json=TWICE[path], headers={"x-timeout-ms": "50"}).status_code == 504
+        assert service.scheduler.waiting_tokens == 0
+        held.set()
+        assert running.result().status_code == 200
+
+
+def test_a_deadline_holds_while_the_tokenizer_is_at_another_text(
+    serving: Server, service: Service, tokenizing: Tokenizing
+) -> None:
+    with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
+        before = clients.submit(client.post, "/embed", json={"inputs": LONG, "truncate": True})
+        assert tokenizing.begun.wait(timeout=20)
+        late = client.post("/classify", json={"inputs": LONG, "truncate": True}, headers={"x-timeout-ms": "50"})
+        assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_passed")
+        assert client.post("/embed", json={"inputs": "a"}).status_code == 200  # short ones wait for nobody
+        tokenizing.may_end.set()
+        assert before.result().status_code == 200
+        assert 'clozeline_tokenize_seconds_count{model="encoder"} 2.0' in client.get("/metrics").text
+
+
+@pytest.mark.parametrize("path", ["/embed", "/tokenize"])
+def test_a_client_that_leaves_while_its_text_waits_to_be_tokenized_is_dropped(
+    serving: Server, service: Service, tokenizing: Tokenizing, path: str
+) -> None:
+    with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
+        before = clients.submit(client.post, "/embed", json={"inputs": LONG, "truncate": True})
+        assert tokenizing.begun.wait(timeout=20)
+        with pytest.raises(httpx.ReadTimeout):
+            client.post(path, json={"inputs": LONG}, timeout=0.2)
+        wait_until(lambda: 'rejections_total{reason="dropped"} 1.0' in client.get("/metrics").text)
+        tokenizing.may_end.set()
+        assert before.result().status_code == 200
+
+
+@pytest.mark.parametrize("path", FINISHED)
+def test_the_deadline_of_a_request_holds_to_its_end_and_holds_nobody_up(
+    serving: Server, service: Service, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    begun, may_end = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        may_end.wait(timeout=20)
+
+    around(monkeypatch, Tagger, "entities", wait)
+    around(monkeypatch, Answerer, "best", wait)
+    with serving(create_app(service)) as client, ThreadPoolExecutor(1) as clients:
+        late = clients.submit(client.post, path, json=FINISHED[path], headers={"x-timeout-ms": "1500"})
+        assert begun.wait(timeout=20)
+        assert client.get("/health/live", timeout=2).status_code == 200
+        assert late.result(timeout=10).status_code == 504
+        may_end.set()
+
+
+@pytest.mark.parametrize("path", FINISHED)
+def test_a_request_that_the_models_have_answered_is_refused_no_more(
+    serving: Server, service: Service, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+
+    def let_nobody_in() -> None:
+        monkeypatch.setattr(of_texts, "_MAX_WAITING_CHARACTERS", -1)
+
+    around(monkeypatch, Tagger, "tagging", let_nobody_in)
+    around(monkeypatch, Answerer, "asking", let_nobody_in)
+    with serving(create_app(service)) as client:
+        assert client.post(path, json=FINISHED[path]).status_code == 200
+        assert client.post(path, json=FINISHED[path]).status_code == 429

@@ -1,0 +1,197 @@
+"""Claim: a tokenizer folder loads in stock AutoTokenizer, has every special token, and reads raw text as raw text."""
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from clozeline.errors import ArtifactError, DataError
+from clozeline.params import TokenizeParams
+from clozeline.tokenizer.folder import OpenTokenizer, save, save_existing
+from clozeline.tokenizing.vocabularies import learn
+
+
+@pytest.fixture
+def folder(params: TokenizeParams, batches: Callable[[], Iterator[Sequence[str]]], tmp_path: Path) -> Path:
+    (tmp_path / "tokenizer").mkdir()
+    save(learn(params, batches), tmp_path / "tokenizer")
+    return tmp_path / "tokenizer"
+
+
+def word_level(**special: str) -> PreTrainedTokenizerFast:
+    """A tokenizer of somebody else: nine words, cut at 3 tokens, padded to 4."""
+    words = ["<pad>", "<s>", "</s>", "<unk>", "one", "two", "three", "four", "five"]
+    tokenizer = Tokenizer(models.WordLevel({word: id_ for id_, word in enumerate(words)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=4)
+    if "cls_token" in special:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A </s>", special_tokens=[("<s>", 1), ("</s>", 2)]
+        )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
+
+
+def saved(tokenizer: PreTrainedTokenizerFast, folder: Path) -> Path:
+    """What `save_existing` makes of `tokenizer`."""
+    tokenizer.save_pretrained(folder / "given")
+    (folder / "taken").mkdir()
+    save_existing(str(folder / "given"), folder / "taken")
+    return folder / "taken"
+
+
+def test_stock_auto_tokenizer_loads_it_and_agrees(folder: Path) -> None:
+    stock, ours = AutoTokenizer.from_pretrained(folder), OpenTokenizer.open(folder)
+    assert (stock.pad_token_id, stock.unk_token_id) == (0, 1)
+    assert (stock.cls_token_id, stock.sep_token_id, stock.mask_token_id) == (2, 3, 4)
+    text = "Kato mire, étàsulon (vo)"
+    assert stock(text)["input_ids"] == [2, *ours.tokenizer.encode(text, add_special_tokens=False).ids, 3]
+    assert set(stock(text)) == {"input_ids", "attention_mask"}
+    assert len(stock) == ours.vocab_size == 400
+
+
+def test_a_mask_written_in_a_text_is_no_mask(folder: Path) -> None:
+    tokenizer = OpenTokenizer.open(folder).tokenizer
+    assert not {0, 2, 3, 4} & set(tokenizer.encode("kato [MASK] [SEP]mire[PAD]", add_special_tokens=False).ids)
+    assert AutoTokenizer.from_pretrained(folder)("kato [MASK]")["input_ids"].count(4) == 1
+
+
+@pytest.mark.parametrize("params", ["bpe"], indirect=True)
+def test_a_mask_stands_for_the_word_and_the_space_before_it(folder: Path) -> None:
+    """As in training, where `Ġto` is hidden whole; a `Ġ` of its own before the mask is nothing a model has seen."""
+    stock = AutoTokenizer.from_pretrained(folder)
+    masked, plain = (stock.convert_ids_to_tokens(stock(text)["input_ids"]) for text in ("ka [MASK] to", "ka to"))
+    assert masked == [*plain[:2], "[MASK]", *plain[2:]]
+
+
+def test_a_tokenizer_without_a_mask_gets_one_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    special = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>"}
+    with caplog.at_level(logging.WARNING):
+        opened = OpenTokenizer.open(saved(word_level(**special), tmp_path))
+    assert "has no mask_token of its own: added as [MASK]" in caplog.text
+    assert "grew from 9 to 10 tokens: a model that starts from trained weights gets 1 new rows" in caplog.text
+    assert opened.special_ids.model_dump() == {
+        "pad": 0, "cls": 1, "sep": 2, "mask": 9, "unk": 3, "every": (0, 1, 2, 3, 9),
+    }  # fmt: skip
+    assert opened.vocab_size == 10
+    assert AutoTokenizer.from_pretrained(tmp_path / "taken")("one [MASK]")["input_ids"][:4] == [1, 4, 9, 2]
+
+
+def gpt2_like(**special: str) -> PreTrainedTokenizerFast:
+    """Bytes, and an end of text for everything."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special_tokens = ["<|endoftext|>"]
+    trainer = trainers.BpeTrainer(initial_alphabet=alphabet, special_tokens=special_tokens, show_progress=False)
+    tokenizer.train_from_iterator(["one two three"] * 3, trainer)
+    roles = dict.fromkeys(("bos_token", "eos_token", "unk_token"), "<|endoftext|>")
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles, **special)
+
+
+def test_a_tokenizer_of_gpt2s_kind_gets_a_mask_and_all_else_that_a_row_needs(tmp_path: Path) -> None:
+    """P10."""
+    given = gpt2_like()
+    opened = OpenTokenizer.open(saved(given, tmp_path))
+    ids, size = opened.special_ids, len(given)
+    assert sorted([ids.pad, ids.cls, ids.sep, ids.mask]) == [size, size + 1, size + 2, size + 3]
+    assert opened.vocab_size == size + 4
+    assert set(ids.every) == {0, size, size + 1, size + 2, size + 3}
+    stock = AutoTokenizer.from_pretrained(tmp_path / "taken")
+    assert stock("one")["input_ids"] == [ids.cls, *given("one")["input_ids"], ids.sep]
+    assert len(stock) == opened.vocab_size
+    assert stock("one [MASK] two")["input_ids"] == [
+        *stock("one")["input_ids"][:-1],
+        ids.mask,
+        *given(" two")["input_ids"],
+        ids.sep,
+    ]
+    in_a_text = opened.tokenizer.encode("one [MASK]<|endoftext|>", add_special_tokens=False)
+    assert not set(ids.every) & set(in_a_text.ids)
+
+
+def test_a_mask_that_is_also_the_end_of_text_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """P10: a mask is its own token, which no text holds."""
+    given = gpt2_like(mask_token="<|endoftext|>", pad_token="<|endoftext|>")
+    with caplog.at_level(logging.WARNING):
+        opened = OpenTokenizer.open(saved(given, tmp_path))
+    assert "no cls_token, sep_token, mask_token of its own" in caplog.text
+    assert opened.special_ids.mask not in (opened.special_ids.pad, given.eos_token_id)
+    assert AutoTokenizer.from_pretrained(tmp_path / "taken").mask_token == "[MASK]"
+
+
+def test_a_tokenizer_that_has_everything_is_taken_as_it_is(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given = gpt2_like(pad_token="<|endoftext|>", mask_token="one", cls_token="two", sep_token="<|endoftext|>")
+    with caplog.at_level(logging.WARNING):
+        opened = OpenTokenizer.open(saved(given, tmp_path))
+    assert caplog.text == ""
+    assert opened.vocab_size == len(given)
+
+
+def test_a_tokenizer_that_frames_nothing_is_made_to_frame(tmp_path: Path) -> None:
+    opened = OpenTokenizer.open(saved(word_level(unk_token="<unk>"), tmp_path))
+    ids = opened.special_ids
+    assert len({ids.pad, ids.cls, ids.sep, ids.mask, ids.unk}) == 5
+    assert AutoTokenizer.from_pretrained(tmp_path / "taken")("one")["input_ids"][:3] == [ids.cls, 4, ids.sep]
+
+
+def test_a_length_limit_or_padding_of_the_given_tokenizer_touches_no_text(tmp_path: Path) -> None:
+    tokenizer = OpenTokenizer.open(saved(word_level(unk_token="<unk>"), tmp_path)).tokenizer
+    for text, length in (("one two three four five", 5), ("one", 1)):
+        assert len(tokenizer.encode(text, add_special_tokens=False).ids) == length
+
+
+def test_a_tokenizer_trained_here_is_taken_as_it_is_without_transformers(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    program = (
+        "import sys; from pathlib import Path; from clozeline.tokenizer.folder import save_existing; "
+        "save_existing(sys.argv[1], Path(sys.argv[2])); assert 'transformers' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program, str(folder), str(tmp_path / "taken")], check=True)
+    taken = {file.name: file.read_bytes() for file in (tmp_path / "taken").iterdir()}
+    assert taken == {file.name: file.read_bytes() for file in folder.iterdir()}
+
+
+def test_a_tokenizer_trained_here_and_changed_by_hand_is_mended(folder: Path, tmp_path: Path) -> None:
+    given = Path(shutil.copytree(folder, tmp_path / "given"))
+    names = json.loads((given / "tokenizer_config.json").read_text())
+    del names["mask_token"]
+    (given / "tokenizer_config.json").write_text(json.dumps(names))
+    (tmp_path / "taken").mkdir()
+    save_existing(str(given), tmp_path / "taken")
+    assert OpenTokenizer.open(tmp_path / "taken").special_ids.mask == 4
+
+
+@pytest.mark.parametrize("content", [None, "{}", '{"model_type": "bert"}'])
+def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path, content: str | None) -> None:
+    if content:
+        (tmp_path / "config.json").write_text(content)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(DataError, match=str(tmp_path)) as caught:
+        save_existing(str(tmp_path), tmp_path / "out")
+    assert "`existing`" in caught.value.do
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_a_damaged_folder_is_named(folder: Path, name: str) -> None:
+    (folder / name).write_text((folder / name).read_text()[:-20])
+    with pytest.raises(ArtifactError, match=str(folder)):
+        OpenTokenizer.open(folder)
+
+
+def test_a_map_without_the_mask_is_refused(folder: Path) -> None:
+    path = folder / "tokenizer_config.json"
+    names = json.loads(path.read_text())
+    del names["mask_token"]
+    path.write_text(json.dumps(names))
+    with pytest.raises(ArtifactError, match="does not name every special token") as caught:
+        OpenTokenizer.open(folder)
+    assert caught.value.given == "no mask_token"

@@ -1,0 +1,100 @@
+"""Claim: the same text gives the same vocabulary in any process, with the special tokens always there."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+
+from clozeline.errors import DataError
+from clozeline.params import TokenizeParams
+from clozeline.tokenizing.frequent_words import FrequentWords
+from clozeline.tokenizing.vocabularies import learn
+
+TextBatches = Callable[[], Iterator[Sequence[str]]]
+
+_LEARN_ELSEWHERE = """
+import hashlib, json, sys
+from clozeline.params import TokenizeParams
+from clozeline.tokenizing.vocabularies import learn
+params, texts = json.load(sys.stdin)
+tokenizer = learn(TokenizeParams.model_validate(params), lambda: iter([texts]))
+print(hashlib.sha256(tokenizer.to_str().encode()).hexdigest())
+"""
+
+
+def sha256_in_another_process(params: TokenizeParams, texts: list[str], num_threads: int) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", _LEARN_ELSEWHERE],
+        input=json.dumps([params.model_dump(), texts]),
+        env=os.environ | {"RAYON_NUM_THREADS": str(num_threads)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+
+
+def test_any_process_and_any_number_of_threads_learn_the_same_bytes(
+    params: TokenizeParams, batches: TextBatches, texts: list[str]
+) -> None:
+    here = hashlib.sha256(learn(params, batches).to_str().encode()).hexdigest()
+    assert {sha256_in_another_process(params, texts, num_threads) for num_threads in (1, 3)} == {here}
+
+
+def test_the_vocabulary_has_the_size_that_was_asked_for(params: TokenizeParams, batches: TextBatches) -> None:
+    vocabulary = learn(params, batches).get_vocab(with_added_tokens=True)
+    assert sorted(vocabulary.values()) == list(range(params.vocab_size))
+
+
+def test_special_tokens_have_the_first_ids(params: TokenizeParams, batches: TextBatches) -> None:
+    tokenizer = learn(params, batches)
+    assert [tokenizer.id_to_token(id_) for id_ in range(5)] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert sorted(tokenizer.get_added_tokens_decoder()) == [0, 1, 2, 3, 4]
+
+
+def test_a_text_is_framed_and_a_mask_in_a_question_is_the_mask(params: TokenizeParams, batches: TextBatches) -> None:
+    tokenizer = learn(params, batches)
+    single, pair = tokenizer.encode("kato [MASK] mire"), tokenizer.encode("kato", "mire")
+    assert (single.ids[0], single.ids[-1], single.ids.count(4)) == (2, 3, 1)
+    assert pair.ids.count(2) == 1
+    assert pair.ids.count(3) == 2
+
+
+def test_learned_text_can_be_read_back(params: TokenizeParams, batches: TextBatches) -> None:
+    tokenizer = learn(params, batches)
+    assert tokenizer.decode(tokenizer.encode("kato mire sulon").ids) == "kato mire sulon"
+
+
+def test_cased_and_lowercased_vocabularies_differ(params: TokenizeParams, batches: TextBatches) -> None:
+    cased = learn(params.model_copy(update={"lowercase": False}), batches)
+    lowercased = learn(params, batches)
+    assert any(piece.lower() != piece for piece in set(cased.get_vocab()) - set(lowercased.get_vocab()))
+    assert cased.encode("Kato").ids != cased.encode("kato").ids
+    assert lowercased.encode("Kato").ids == lowercased.encode("kato").ids
+
+
+def test_a_vocabulary_larger_than_the_text_supports_says_how_large_it_can_be(
+    params: TokenizeParams, batches: TextBatches
+) -> None:
+    with pytest.raises(DataError) as caught:
+        learn(params.model_copy(update={"vocab_size": 200_000}), batches)
+    assert "vocab_size: 200000" in str(caught.value.given)
+    supported = int(caught.value.expected.split()[2].rstrip(":"))
+    tokenizer = learn(params.model_copy(update={"vocab_size": supported}), batches)
+    assert tokenizer.get_vocab_size() == supported
+
+
+def test_no_text_is_named_as_such(params: TokenizeParams) -> None:
+    with pytest.raises(DataError, match=r"no text|larger than the training text"):
+        learn(params, lambda: iter([["", " \n "]]))
+
+
+def test_words_shown_as_often_as_they_occur_teach_what_the_texts_teach(
+    params: TokenizeParams, batches: TextBatches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_words = learn(params, batches).to_str()
+    monkeypatch.setattr(FrequentWords, "as_texts", lambda frequent: batches())
+    assert learn(params, batches).to_str() == by_words

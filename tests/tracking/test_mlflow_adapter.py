@@ -1,0 +1,74 @@
+"""What the adapter relies on in the MLflow that is installed: a test that fails here says what an upgrade changed."""
+
+import contextlib
+import sqlite3
+from pathlib import Path
+
+import pytest
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from clozeline.tracking.mlflow_adapter import _OUTDATED, MONITORS, PARENT_RUN, client_of_database, commands
+
+
+def test_a_database_of_another_schema_is_refused_in_the_words_that_we_look_for(tmp_path: Path) -> None:
+    file = tmp_path / "mlflow.db"
+    MlflowClient(f"sqlite:///{file}").search_experiments()
+    other = shifted(file, tmp_path / "other.db")
+    with pytest.raises(MlflowException, match=_OUTDATED):
+        MlflowClient(f"sqlite:///{other}").search_experiments()
+
+
+def test_the_command_that_mends_it_is_called_upgrade_and_takes_the_address() -> None:
+    assert [parameter.name for parameter in commands.commands["upgrade"].params] == ["url"]
+
+
+def test_it_is_called_for_a_database_of_another_schema_and_for_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "mlflow.db"
+    called = []
+
+    def upgrade(arguments: list[str], standalone_mode: bool) -> None:
+        called.append(arguments)
+        other.write_bytes(file.read_bytes())
+
+    monkeypatch.setattr(commands, "main", upgrade)
+    client_of_database(f"sqlite:///{file}")
+    assert called == []
+    other = shifted(file, tmp_path / "other.db")
+    assert client_of_database(f"sqlite:///{other}").search_experiments()
+    assert called == [["upgrade", f"sqlite:///{other}"]]
+
+
+def shifted(database: Path, other: Path) -> Path:
+    """A copy that says it is of another schema."""
+    other.write_bytes(database.read_bytes())
+    with contextlib.closing(sqlite3.connect(other)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'ffffffffffff'")
+    return other
+
+
+def test_monitors_see_this_machine_in_three_calls() -> None:
+    cpu, disk, network, _ = MONITORS
+    for kind in (cpu, disk, network):
+        monitor = kind()
+        monitor.collect_metrics()
+        values = monitor.aggregate_metrics()
+        assert values
+        assert all(float(value) >= 0 for value in values.values())
+        monitor.clear_metrics()
+        assert monitor.aggregate_metrics() == {} or kind is network
+
+
+def test_a_run_with_the_tag_stands_below_its_parent() -> None:
+    from mlflow.utils import mlflow_tags
+
+    assert mlflow_tags.MLFLOW_PARENT_RUN_ID == PARENT_RUN
+
+
+def test_an_address_once_written_stays() -> None:
+    """Were there a call that changes it, a moved project could be told where it is."""
+    calls = {name for name in dir(MlflowClient) if name.startswith(("update_", "set_", "rename_"))}
+    assert {"update_run", "rename_experiment"} <= calls
+    assert not [name for name in calls if any(word in name for word in ("location", "uri", "source", "artifact"))]

@@ -1,0 +1,110 @@
+import itertools
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from clozeline.words import shingles
+from clozeline.words.hashing import word_hashes
+from clozeline.words.shingles import Banding, ShingleSets, plain_sets, shingle_sets
+
+BANDING = Banding.finding(0.5)
+
+
+def sketched(texts: list[str], banding: Banding = BANDING) -> ShingleSets:
+    return shingle_sets(pa.array(texts, pa.string()), banding)
+
+
+def one_hash(word: str) -> int:
+    return int(word_hashes(pa.array([word]))[0])
+
+
+def sets_of(texts: list[str]) -> list[set[int]]:
+    found = sketched(texts)
+    return [set(part.tolist()) for part in np.split(found.hashes_S, np.cumsum(found.counts_N)[:-1])]
+
+
+def test_a_shingle_is_three_words_whatever_their_case_and_what_stands_between() -> None:
+    one, other = sets_of(["The quick brown fox jumps", "the  QUICK, brown: fox\njumps!"])
+    assert one == other
+    assert len(one) == 3
+
+
+def test_repeated_shingles_count_once_and_order_matters() -> None:
+    once, twice, turned = sets_of(["a b c", "a b c a b c a b c", "c b a"])
+    assert once < twice
+    assert len(twice) == 3
+    assert not once & turned
+
+
+@pytest.mark.parametrize("text", ["word", "two words", "…", "!?"])
+def test_texts_shorter_than_a_shingle_have_one_of_their_own(text: str) -> None:
+    same, other, short = sets_of([text, text + " x y z", text])
+    assert len(short) == 1
+    assert same == short
+    assert same != other
+
+
+def test_without_spaces_a_character_stands_for_a_word() -> None:
+    one, other = sets_of(["我喜欢吃苹果和香蕉", "我喜欢吃苹果和橘子"])
+    assert len(one & other) == 5
+
+
+@given(st.lists(st.text(alphabet=[*map(chr, range(128)), "é", "東"]), max_size=4))
+@settings(deadline=None)
+def test_words_are_those_that_the_expression_for_all_scripts_finds(texts: list[str]) -> None:
+    hashed_W, num_words_N = shingles._hashed_words(pa.array(texts, pa.string()))
+    words = [shingles._WORD.findall(text.casefold()) or [text] for text in texts]
+    words = [found + [""] * (3 - len(found)) for found in words]
+    assert num_words_N.tolist() == [len(found) for found in words]
+    assert hashed_W.tolist() == [one_hash(word) for found in words for word in found]
+
+
+def test_a_text_is_sketched_alike_alone_and_in_a_batch(words) -> None:
+    texts = [words(seed, 5 + seed * 7) for seed in range(30)]
+    batch = sketched(texts)
+    alone = [sketched([text]) for text in texts]
+    np.testing.assert_array_equal(batch.hashes_S, np.concatenate([one.hashes_S for one in alone]))
+    np.testing.assert_array_equal(batch.counts_N, np.concatenate([one.counts_N for one in alone]))
+    np.testing.assert_array_equal(batch.bands_NB, np.concatenate([one.bands_NB for one in alone]))
+
+
+def test_sketches_are_the_same_in_every_process_and_release() -> None:
+    """If this fails after an upgrade of rensa or numpy, every corpus changes: update the numbers knowingly."""
+    found = sketched(["From raw text to your own encoder", "served on ordinary CPUs"])
+    assert found.counts_N.tolist() == [5, 2]
+    assert found.hashes_S[:2].tolist() == [832807666, 1221830764]
+    assert found.bands_NB[:, 0].tolist() == [4697429212208348204, 17724351080919678700]
+
+
+@pytest.mark.parametrize("similarity", [0.3, 0.5, 0.7, 0.8, 0.95])
+def test_the_banding_is_the_most_selective_that_finds_97_percent(similarity: float) -> None:
+    banding = Banding.finding(similarity)
+    found = 1 - (1 - similarity**banding.num_rows) ** banding.num_bands
+    assert found >= 0.97
+    stricter = banding.num_rows + 1
+    assert 1 - (1 - similarity**stricter) ** (128 // stricter) < 0.97
+
+
+def test_a_similarity_near_zero_still_has_a_banding() -> None:
+    assert Banding.finding(0.001) == Banding(num_bands=128, num_rows=1)
+
+
+def test_bands_agree_as_often_as_the_signatures_should(words) -> None:
+    """Of pairs with Jaccard similarity s, a share of 1 - (1 - s^r)^b have a band in common."""
+    hits, expected = 0, 0.0
+    for seed, changed in itertools.product(range(40), (4, 8, 12)):
+        text = words(seed, 60).split()
+        other = [*text[:-changed], *words(1000 + seed, changed).split()]
+        found = sketched([" ".join(text), " ".join(other)], Banding(8, 8))
+        left, right = sets_of([" ".join(text), " ".join(other)])
+        similarity = len(left & right) / len(left | right)
+        hits += bool((found.bands_NB[0] == found.bands_NB[1]).any())
+        expected += 1 - (1 - similarity**8) ** 8
+    assert hits == pytest.approx(expected, abs=15)
+
+
+def test_half_a_surrogate_pair_is_between_words() -> None:
+    assert plain_sets(["one \ud83d two three"]).hashes_S.tolist() == plain_sets(["one two three"]).hashes_S.tolist()
