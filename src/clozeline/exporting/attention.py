@@ -106,13 +106,13 @@ class _Settling:
     def _before_swap(self, name: str) -> str:
         """Name of the tensor [B, X, A, D] of which [B, A, X, D] was made; empty: of none."""
         node = self._made_by.get(name)
-        return node.input[0] if node is not None and _is_swap(node) and self._width(node.input[0]) else ""
+        return str(node.input[0]) if node is not None and _is_swap(node) and self._width(node.input[0]) else ""
 
     def _whole(self, name: str) -> str:
         """Name of the tensor [B, X, A × D] of which [B, X, A, D] was made; empty: of none."""
         node = self._made_by.get(name)
         axes = self._axes.get(node.input[0], ()) if node is not None and node.op_type == "Reshape" else ()
-        return node.input[0] if node is not None and len(axes) == 3 and axes[2] == self._width(name) else ""
+        return str(node.input[0]) if node is not None and len(axes) == 3 and axes[2] == self._width(name) else ""
 
     def _joined(self, name: str) -> str:
         """Name of the tensor [B, Q, A × D] that is made of [B, A, Q, D] and of nothing else; empty: none is."""
@@ -120,7 +120,7 @@ class _Settling:
         reshape = self._only_reader(swap.output[0]) if swap is not None and _is_swap(swap) else None
         if reshape is None or reshape.op_type != "Reshape" or len(self._axes.get(reshape.output[0], ())) != 3:
             return ""
-        return reshape.output[0]
+        return str(reshape.output[0])
 
     def _only_reader(self, name: str) -> NodeProto | None:
         readers = self._readers[name]

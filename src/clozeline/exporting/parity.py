@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from transformers import PreTrainedModel
 
 from clozeline.artifacts.manifest import Task
 from clozeline.errors import ArtifactError
@@ -57,7 +57,7 @@ def largest_difference(
     return float(np.max(differences))
 
 
-def _differences(trained: TrainedModel, stock: nn.Module, session: GraphSession, batch: Batch) -> Iterator[float]:
+def _differences(trained: TrainedModel, stock: PreTrainedModel, session: GraphSession, batch: Batch) -> Iterator[float]:
     expected = _stock_outputs(trained, stock, batch)
     _check_finite(trained, batch, expected)
     for outputs in _asked(trained.task, tuple(expected)):
@@ -122,7 +122,7 @@ def _batches(trained: TrainedModel, batch_sizes: Sequence[int], with_types: bool
             yield Batch(tuple(range(batch_size)), input_ids_BL, attention_mask_BL, types_BL)
 
 
-def _stock_outputs(trained: TrainedModel, stock: nn.Module, batch: Batch) -> dict[str, npt.NDArray[np.float32]]:
+def _stock_outputs(trained: TrainedModel, stock: PreTrainedModel, batch: Batch) -> dict[str, npt.NDArray[np.float32]]:
     batch_size, length = batch.input_ids_BL.shape
     num_rows = max(_MAX_LOGITS // (length * trained.model.config.vocab_size), 1)
     parts = [_of_rows(trained, stock, batch, slice(at, at + num_rows)) for at in range(0, batch_size, num_rows)]
@@ -130,7 +130,9 @@ def _stock_outputs(trained: TrainedModel, stock: nn.Module, batch: Batch) -> dic
 
 
 @torch.inference_mode()
-def _of_rows(trained: TrainedModel, stock: nn.Module, batch: Batch, rows: slice) -> dict[str, npt.NDArray[np.float32]]:
+def _of_rows(
+    trained: TrainedModel, stock: PreTrainedModel, batch: Batch, rows: slice
+) -> dict[str, npt.NDArray[np.float32]]:
     """Of some texts of the batch, padded as they are in it."""
     input_ids_BL = torch.from_numpy(batch.input_ids_BL[rows])
     attention_mask_BL = torch.from_numpy(batch.attention_mask_BL[rows])

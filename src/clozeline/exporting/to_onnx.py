@@ -2,11 +2,10 @@
 
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import onnx_ir
 import torch
 from onnx import ModelProto
 from onnxscript.optimizer import optimize_ir
@@ -81,11 +80,11 @@ def _traced(module: nn.Module, configuration: Any, max_length: int, opset: int) 
     assert program is not None
     # A weight that is stored turned would have no name any more, and a tied table would be in the file twice.
     optimize_ir(program.model, should_fold=lambda node: False if node.op_type == "Transpose" else None)
-    graph: ModelProto = onnx_ir.to_proto(program.model)
+    graph: ModelProto = program.model_proto
     return graph
 
 
-def _dynamic(inputs: Axes) -> Mapping[str, Mapping[int, Any]]:
+def _dynamic(inputs: Axes) -> dict[str, dict[int, Any]]:
     return {name: dict.fromkeys(axes, torch.export.Dim.DYNAMIC) for name, axes in inputs.items()}
 
 
@@ -96,4 +95,5 @@ def _quiet() -> None:
 
 
 def _name_of(model: nn.Module, part: nn.Module) -> str:
-    return next(name for name, module in model.named_modules() if module is part)
+    names: Iterator[str] = (name for name, module in model.named_modules() if module is part)
+    return next(names)

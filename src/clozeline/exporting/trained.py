@@ -9,8 +9,8 @@ from types import MappingProxyType
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
-from torch import Tensor, nn
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from clozeline.artifacts.manifest import ScoreFunction, Task
 from clozeline.encoder.checkpoints import Checkpoint, opened
@@ -58,10 +58,10 @@ class TrainedModel:
         ).last_hidden_state
         return hidden
 
-    def stock(self) -> nn.Module:
+    def stock(self) -> PreTrainedModel:
         """The same weights in transformers' own class: what a graph is compared with."""
         model, _ = loaded_stock(self.model.config, self.kind, Checkpoint(str(self.folder)).where)
-        return model.stock.eval()
+        return model.stock.eval()  # type: ignore[no-any-return]
 
     @property
     def max_length(self) -> int:
