@@ -55,9 +55,9 @@ def offline_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    huggingface_hub.utils.reset_sessions()
+    huggingface_hub.close_session()
     yield
-    huggingface_hub.utils.reset_sessions()
+    huggingface_hub.close_session()
 
 
 def num_cores() -> int:

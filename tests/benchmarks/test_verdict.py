@@ -36,6 +36,7 @@ def rung_of(scheme: QuantizationScheme, agreement: float) -> Rung:
         scheme=scheme,
         size_bytes=1000,
         agreement=same,
+        different_answers=40,
         metric="halves found",
         fp32_metric=0.8,
         int8_metric=0.8,

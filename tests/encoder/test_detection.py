@@ -58,7 +58,7 @@ def test_one_table_of_embeddings_serves_both_and_is_counted_once(pair: ReplacedT
     parameters = list(pair.parameters())
     assert sum(parameter is table for parameter in parameters) == 1
     embeddings = sum(parameter.numel() for parameter in pair.base_model.embeddings.parameters())
-    apart = sum(part.num_parameters() for part in (pair.discriminator, pair.generator))
+    apart = sum(it.numel() for part in (pair.discriminator, pair.generator) for it in part.parameters())
     assert sum(parameter.numel() for parameter in parameters) == apart - embeddings
 
 
@@ -185,7 +185,7 @@ def test_a_token_that_the_tokenizer_gained_has_one_row_in_both(saved: Path, para
     again = start(saved, params_of, TokenIds(66, pad_id=0, cls_id=2, sep_id=3))
     assert again.config.vocab_size == again.generator.config.vocab_size == 66
     table = again.discriminator.get_input_embeddings().weight
-    assert len(table) == len(again.generator.generator_lm_head.bias) == 66
+    assert len(table) == len(again.generator.head.output.bias) == 66
     assert again.generator.get_output_embeddings().weight is table
 
 

@@ -46,7 +46,7 @@ def test_the_encoder_alone_is_saved_without_the_head(family, params_of, ids, tin
     with torch.inference_mode():
         rows_BL = torch.tensor([ROW])
         expected_BLH = model.base_model(rows_BL).last_hidden_state
-        assert torch.equal(alone.eval()(rows_BL).last_hidden_state, expected_BLH)
+        assert (alone.eval()(rows_BL).last_hidden_state - expected_BLH).abs().max() <= 1e-5
     assert all("pooler" in key for key in report["missing_keys"])
     assert not report["unexpected_keys"]
     assert AutoTokenizer.from_pretrained(out, local_files_only=True)("w10").input_ids == [10]
@@ -117,13 +117,14 @@ def test_tokens_of_another_vocabulary_are_refused_with_both_sizes(model: PreTrai
 FILL_DISK = """
 import resource, sys
 from pathlib import Path
-from transformers import BertConfig, BertForMaskedLM
+from transformers import BertConfig
 from clozeline.storage.atomic import replacing_folder
-from clozeline.encoder import language_model
-model = BertForMaskedLM(BertConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64))
+from clozeline.encoder.model import Model
+config = BertConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64)
+model = Model(config, "mlm")
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # as much as this disk will take of one file
 with replacing_folder(Path(sys.argv[1])) as folder:
-    language_model.save_weights(model, folder)
+    model.save(folder)
 """
 
 

@@ -90,9 +90,9 @@ def test_a_masked_model_is_made_causal_where_one_class_has_both(save, start) -> 
 def test_the_rates_of_dropout_are_those_of_params(save, start, params_of) -> None:
     _, folder = save("bert")
     model = start(folder, params=params_of("modernbert", dropout=0.3, attention_dropout=0.2, head_dropout=0.1))
-    assert {module.p for module in model.modules() if isinstance(module, nn.Dropout)} == {0.3, 0.2}
+    assert {module.p for module in model.modules() if isinstance(module, nn.Dropout)} == {0.0, 0.2, 0.3}
     assert model.config.hidden_dropout_prob == 0.3
-    assert model.base_model._forward_hooks
+    assert model.head_dropout == 0.1
 
 
 def ids_of(vocab_size: int, pad_id: int = 0) -> TokenIds:

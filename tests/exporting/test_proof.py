@@ -15,7 +15,7 @@ from clozeline.artifacts.evidence import Check, HalfPrecision, QuantizationSchem
 from clozeline.artifacts.manifest import FILES, Manifest, read_manifest
 from clozeline.exporting import proof
 from clozeline.exporting.answers import Answers, logits
-from clozeline.exporting.exams.kinds import exam_of
+from clozeline.exporting.exams.exam import exam_of
 from clozeline.exporting.exams.of_labels import LabelSetExam
 from clozeline.exporting.graph import read_graph, write_graph
 from clozeline.exporting.proof import Proof, lacking

@@ -37,11 +37,6 @@ FLOORS = (
     ("errors", "progress", "workspace"),
 )
 """The rooms from the roof down: each imports from the floors below it alone."""
-STAIRS_TO_REMOVE = {
-    ("tracking", "lineage"): "the record of dvc.lock",
-    ("registry", "lineage"): "the record of dvc.lock",
-}
-"""(room, the one above it that it imports): what it imports there belongs further down. Nothing is to be added."""
 DOCUMENTED_BY_PREFECT = {"artifacts", "cache_policies", "client", "exceptions", "futures", "states", "workers"}
 
 
@@ -103,8 +98,7 @@ def test_every_room_stands_on_one_floor() -> None:
 
 def test_a_room_imports_from_the_floors_below_it_alone() -> None:
     up = {(room, other) for room, other in imports_between_rooms() if floor_of()[other] >= floor_of()[room]}
-    assert up - STAIRS_TO_REMOVE.keys() == set()
-    assert STAIRS_TO_REMOVE.keys() - up == set(), "gone: take it out of the list"
+    assert up == set()
 
 
 def test_stages_do_not_import_each_other() -> None:

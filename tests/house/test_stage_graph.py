@@ -21,7 +21,11 @@ NO_DEPS = {
     "clozeline.errors": "changes messages, never outputs",
     "clozeline.machine": "changes seconds and bytes of memory; what follows the number of cores, follows the machine",
     "clozeline.storage": "changes where and how bytes are kept, never what they are",
-    "clozeline.artifacts.unbeaten": "changes what is warned of after a training, never outputs",
+    **{
+        f"clozeline.artifacts.{file.stem}": "names what a file holds; what is put there is decided by who writes it"
+        for file in (PACKAGE / "artifacts").glob("[!_]*.py")
+        if file.stem != "held_out"  # which also chooses what is kept
+    },
     "clozeline.progress": "changes what is shown, never outputs",
     "clozeline.tokenizer.hub": "changes what is told of a download, never what is downloaded",
     "clozeline.planning": "changes what is warned of before a training, never outputs",
@@ -46,13 +50,17 @@ def file_of(module: str) -> Path | None:
 
 
 def imports_of(file: Path) -> Iterator[str]:
-    """Our modules that `file` imports, lazily or not; `from a import b` gives a.b where that is a module."""
+    """Our modules that `file` imports, lazily or not; `from a import b` gives a.b where that is a module, as does a
+    string `a.b:name`.
+    """
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         names = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and ":" in node.value:
+            names = [node.value.partition(":")[0]]
         yield from (name for name in names if name.split(".")[0] == "clozeline" and file_of(name))
 
 

@@ -67,6 +67,7 @@ def test_git_never_takes_the_secrets() -> None:
         ("HF_HUB_DISABLE_TELEMETRY", "1"),
         ("MLFLOW_DISABLE_TELEMETRY", "true"),
         ("MLFLOW_MODEL_CATALOG_URI", ""),
+        ("ORT_DISABLE_TELEMETRY", "1"),
         ("PREFECT_SERVER_ANALYTICS_ENABLED", "false"),
     ],
 )
@@ -81,6 +82,7 @@ def test_the_settings_agree_with_those_of_a_run_without_servers(compose: Any) ->
         "DO_NOT_TRACK",
         "DVC_NO_ANALYTICS",
         "MLFLOW_DISABLE_TELEMETRY",
+        "ORT_DISABLE_TELEMETRY",
         "PREFECT_SERVER_ANALYTICS_ENABLED",
     } <= common
     assert {name: compose.settings[name] for name in common} == {name: defaults[name] for name in common}

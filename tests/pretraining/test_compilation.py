@@ -43,5 +43,5 @@ def test_batches_of_all_shapes_share_a_few_graphs(
 
 def test_without_a_compiler_it_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
-    with pytest.raises(ParamsError, match=r"(?s)g\+\+.*compile: false"):
+    with pytest.raises(ParamsError, match=r"(?s)g\+\+.*`compile` to false"):
         compilation.compiled(nn.Linear(1, 1), wanted=True)

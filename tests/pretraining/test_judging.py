@@ -72,5 +72,5 @@ def test_a_validation_part_of_two_tokens_is_asked_for_or_refused(
     if is_askable:
         assert looking.measure() > 0
     else:
-        with pytest.raises(DataError, match=r"(?s)2 tokens.*every_steps: null"):
+        with pytest.raises(DataError, match=r"(?s)2 tokens.*every_steps` to null"):
             looking.measure()

@@ -4,7 +4,7 @@ import pytest
 
 from clozeline.errors import DataError
 from clozeline.records.fields import check_fields, nearest
-from clozeline.records.rows import json_rows
+from clozeline.records.lines import json_rows
 
 KNOBS = {"text_field": "text", "label_field": "label"}
 
@@ -31,7 +31,7 @@ def test_what_is_there_is_named_with_what_is_likely_meant() -> None:
         check_fields(("body_text", "label"), KNOBS, "a.csv, line 1")
     assert caught.value.problem == "a.csv, line 1: there is no field `text`"
     assert caught.value.given == "fields: body_text, label"
-    assert caught.value.do == "set `text_field` to body_text in params.yaml"
+    assert caught.value.do == "set `text_field` to body_text"
 
 
 def test_a_field_that_another_knob_names_is_not_meant() -> None:
@@ -45,5 +45,5 @@ def test_of_a_record_alone_that_lacks_a_field_the_name_is_not_to_be_changed() ->
     with pytest.raises(DataError, match=r"a\.jsonl, line 3: there is no field `text`") as caught:
         list(json_rows(lines, "a.jsonl", KNOBS))
     assert "the records before it have one" in caught.value.do
-    with pytest.raises(DataError, match=r"set `text_field` to texts in params\.yaml"):
+    with pytest.raises(DataError, match=r"set `text_field` to texts$"):
         list(json_rows(lines[1:], "a.jsonl", KNOBS))

@@ -159,7 +159,7 @@ def test_dirt_is_named_with_file_line_and_what_was_given(tmp_path: Path, name: s
 def test_the_nearest_field_is_proposed_for_the_knob_that_names_none(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         read(written(tmp_path / "data.csv", b"body,topics\na,x\n"))
-    assert caught.value.do == "set `room.label_field` to topics in params.yaml"
+    assert caught.value.do == "set `room.label_field` to topics"
     assert "`room.label_field`" in caught.value.expected
 
 

@@ -76,7 +76,7 @@ def test_datasets_say_the_commit_in_the_place_that_they_read_from() -> None:
 def test_a_field_that_is_not_there_is_named_with_its_knob(folder: Path) -> None:
     with pytest.raises(DataError, match="train row 0: there is no field `topics`") as caught:
         list(hub_rows(split_of(folder), {"room.label_field": "topics"}))
-    assert caught.value.do == "set `room.label_field` to topic in params.yaml"
+    assert caught.value.do == "set `room.label_field` to topic"
 
 
 @pytest.mark.parametrize("wrong", [{"split": "trian"}, {"subset": "nope"}])
@@ -84,7 +84,7 @@ def test_what_the_dataset_does_not_have_is_named_before_a_row_is_asked_for(folde
     with pytest.raises(DataError, match="this dataset cannot be read") as caught:
         hub_rows(split_of(folder, **wrong), FIELDS)
     assert all(value in str(caught.value.given) for value in wrong.values())
-    assert caught.value.do == "correct room.dataset and room.split in params.yaml"
+    assert caught.value.do == "correct room.dataset and room.split"
 
 
 def test_a_hub_that_does_not_answer_may_answer_later(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,20 +96,26 @@ def curve(name: str, num_points: int = 40) -> list[tuple[float, float]]:
 
 TABLES: Mapping[str, tuple[Sequence[str], Sequence[Sequence[object]]]] = {
     "plots/pretrain.csv": (
-        ("step", "loss", "learning_rate", "gradient_norm"),
-        [(step, loss, loss / 1000, loss / 2) for step, loss in curve("training")],
+        ("step", "loss", "learning_rate", "gradient_norm", "num_tokens"),
+        [(int(step), loss, loss / 1000, loss / 2, 2048) for step, loss in curve("training")],
     ),
-    "plots/pretrain_validation.csv": (("step", "loss"), curve("held out")[9::10]),
-    "plots/timing/pretrain.csv": (("step", "tokens_per_second"), [(step, 9000 * y) for step, y in curve("speed")]),
-    "plots/evaluate/calibration.csv": (("mean_confidence", "accuracy"), [(0.1, 0.12), (0.5, 0.46), (0.9, 0.88)]),
-    "plots/evaluate/place.csv": (("place_from", "place_to", "loss_nats_per_token"), [(1, 4, 4.1), (5, 8, 3.5)]),
+    "plots/pretrain_validation.csv": (("step", "loss"), [(int(step), loss) for step, loss in curve("held out")[9::10]]),
+    "plots/timing/pretrain.csv": (("step", "tokens_per_second"), [(int(step), 9000 * y) for step, y in curve("speed")]),
+    "plots/evaluate/calibration.csv": (
+        ("confidence_above", "confidence_to", "targets", "mean_confidence", "accuracy"),
+        [(0.0, 0.3, 9, 0.1, 0.12), (0.3, 0.7, 9, 0.5, 0.46), (0.7, 1.0, 9, 0.9, 0.88)],
+    ),
+    "plots/evaluate/place.csv": (
+        ("place_from", "place_to", "targets", "loss_nats_per_token", "top1", "top5"),
+        [(1, 4, 9, 4.1, 0.3, 0.5), (5, 8, 9, 3.5, 0.4, 0.6)],
+    ),
     "plots/evaluate/frequency.csv": (
-        ("times_in_training", "targets", "loss_nats_per_token", "top1"),
-        [("0", 6, 12.8, 0.0), ("1-9", 38, 12.9, 0.01)],
+        ("times_in_training", "kinds_of_token", "targets", "loss_nats_per_token", "top1", "top5"),
+        [("0", 4, 6, 12.8, 0.0, 0.0), ("1-9", 20, 38, 12.9, 0.01, 0.02)],
     ),
     "plots/evaluate/word_class.csv": (
-        ("word_class", "targets", "loss_nats_per_token", "top1"),
-        [("whole word", 250365, 3.2, 0.43), ("continuation", 16283, 6.4, 0.06)],
+        ("word_class", "targets", "loss_nats_per_token", "top1", "top5"),
+        [("whole word", 250365, 3.2, 0.43, 0.6), ("continuation", 16283, 6.4, 0.06, 0.1)],
     ),
     "plots/finetune/library.csv": (
         ("actual", "predicted"),

@@ -92,7 +92,7 @@ def test_the_nearest_field_is_proposed(tmp_path: Path) -> None:
     (tmp_path / "data.csv").write_text("boddy,topic\na,x\n")
     with pytest.raises(DataError) as caught:
         read(tmp_path / "data.csv")
-    assert caught.value.do == "set `text_field` to boddy in params.yaml"
+    assert caught.value.do == "set `text_field` to boddy"
 
 
 def test_a_kind_of_task_may_bring_a_format_of_its_own(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_every_format_names_a_missing_field_and_those_there_are(tmp_path, params
         read(tmp_path / name, params_of(text_field="texts"))
     assert name in caught.value.problem
     assert "kind" in str(caught.value.given)
-    assert "to text in params.yaml" in caught.value.do
+    assert "to text" in caught.value.do
 
 
 @pytest.mark.parametrize(
@@ -197,5 +197,5 @@ def test_a_paragraph_without_end_is_refused_before_it_fills_the_memory(tmp_path,
     path.write_text("a sentence on its line\n" * 10)
     with pytest.raises(DataError, match=r"x\.txt: a document of more than 100 characters") as caught:
         read(path, params_of())
-    assert "one_document_per to line" in caught.value.do
+    assert "`source.one_document_per` to line" in caught.value.do
     assert len(texts(path, params_of(one_document_per="line"))) == 10

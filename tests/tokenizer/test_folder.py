@@ -162,10 +162,9 @@ def test_a_tokenizer_trained_here_is_taken_as_it_is_without_transformers(folder:
 
 def test_a_tokenizer_trained_here_and_changed_by_hand_is_mended(folder: Path, tmp_path: Path) -> None:
     given = Path(shutil.copytree(folder, tmp_path / "given"))
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        names = json.loads((given / name).read_text())
-        del names["mask_token"]
-        (given / name).write_text(json.dumps(names))
+    names = json.loads((given / "tokenizer_config.json").read_text())
+    del names["mask_token"]
+    (given / "tokenizer_config.json").write_text(json.dumps(names))
     (tmp_path / "taken").mkdir()
     save_existing(str(given), tmp_path / "taken")
     assert OpenTokenizer.open(tmp_path / "taken").special_ids.mask == 4
@@ -178,10 +177,10 @@ def test_a_folder_without_a_tokenizer_is_refused(tmp_path: Path, content: str | 
     (tmp_path / "out").mkdir()
     with pytest.raises(DataError, match=str(tmp_path)) as caught:
         save_existing(str(tmp_path), tmp_path / "out")
-    assert "tokenize.existing" in caught.value.do
+    assert "`existing`" in caught.value.do
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "special_tokens_map.json"])
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
 def test_a_damaged_folder_is_named(folder: Path, name: str) -> None:
     (folder / name).write_text((folder / name).read_text()[:-20])
     with pytest.raises(ArtifactError, match=str(folder)):
@@ -189,7 +188,7 @@ def test_a_damaged_folder_is_named(folder: Path, name: str) -> None:
 
 
 def test_a_map_without_the_mask_is_refused(folder: Path) -> None:
-    path = folder / "special_tokens_map.json"
+    path = folder / "tokenizer_config.json"
     names = json.loads(path.read_text())
     del names["mask_token"]
     path.write_text(json.dumps(names))

@@ -136,6 +136,22 @@ def test_each_matrix_is_orthogonalized_alone() -> None:
     assert torch.allclose(orthogonalize(matrices_KRC), alone, atol=1e-5)
 
 
+def test_muon_is_that_of_torch_up_to_its_bf16() -> None:
+    torch.manual_seed(0)
+    layers = nn.ModuleList(nn.Linear(*shape, bias=False) for shape in ((64, 64), (64, 192), (256, 64)))
+    before = [layer.weight.detach().clone() for layer in layers]
+    theirs = [nn.Parameter(weight.clone()) for weight in before]
+    rates = {"lr": MATRIX_LEARNING_RATE, "weight_decay": 1.0, "adjust_lr_fn": "match_rms_adamw"}
+    pair = (build_optimizer(layers, params_of("muon", weight_decay=1.0)), torch.optim.Muon(theirs, **rates))
+    for _ in range(10):
+        for layer, weight in zip(layers, theirs, strict=True):
+            weight.grad = layer.weight.grad = torch.randn_like(weight)
+        for optimizer in pair:
+            optimizer.step()
+    for layer, weight, start in zip(layers, theirs, before, strict=True):
+        assert (layer.weight - weight).norm() < 0.02 * (weight - start).norm()
+
+
 def test_muon_moves_a_matrix_as_far_as_adamw_would() -> None:
     """Root mean square of an update: about 0.2 of the rate, whatever the shape (Liu et al. 2025)."""
     torch.manual_seed(0)

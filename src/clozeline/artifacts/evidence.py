@@ -88,12 +88,12 @@ class Rung(Record):
     int8_metric: float
     metric_ratio: Measured
     """INT8's over fp32's."""
-    embedding_cosine_mean: float | None
+    embedding_cosine_mean: float | None = None
     """Of an encoder: between the embeddings of a text by fp32 and by INT8."""
-    embedding_cosine_min: float | None
+    embedding_cosine_min: float | None = None
     batch_flips: Measured
     """Share of answers that differ when the text is alone and when it is among others, padded."""
-    batch_cosine_min: float | None
+    batch_cosine_min: float | None = None
     """Between the embeddings of a text alone and among others."""
     saturation: float
     """Largest difference of any logit from sums that are wide enough, on the processor of the export."""
@@ -120,8 +120,8 @@ class HalfPrecision(Record):
     fp16_metric: float
     metric_ratio: Measured
     """Its own over fp32's."""
-    embedding_cosine_mean: float | None
-    embedding_cosine_min: float | None
+    embedding_cosine_mean: float | None = None
+    embedding_cosine_min: float | None = None
     checks: tuple[Check, ...]
 
     @property

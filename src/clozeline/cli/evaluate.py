@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from clozeline.cli.knobs import renamed
 from clozeline.errors import DataError, ParamsError
 
 if TYPE_CHECKING:
@@ -13,13 +14,12 @@ if TYPE_CHECKING:
     from clozeline.params import SourceParams
 
 _OPTIONS = {
-    "preprocess.source.text_field": "--text-field",
-    "preprocess.source.one_document_per": "--one-document-per",
-    "preprocess.source.pattern": "--pattern",
-    "preprocess.source.path": "--text",
-    " in params.yaml": "",
+    "source.text_field": "--text-field",
+    "source.one_document_per": "--one-document-per",
+    "source.pattern": "--pattern",
+    "source.path": "--text",
 }
-"""The text room's knobs, as they are called here."""
+"""The text room's fields, as they are called here."""
 
 _SEED, _NUM_FOLDS, _MAX_LENGTH, _BATCH_TOKENS = 0, 7, 128, 8192
 """Where there is no params.yaml."""
@@ -83,7 +83,7 @@ def evaluate(
     try:
         judgement = judge_models(names, questions, _settings(estimator, max_length, samples), scores)
     except DataError as error:
-        raise _in_options(error) from error
+        raise renamed(error, _OPTIONS.get) from error
     evaluate_tables.show(judgement, as_json=as_json)
 
 
@@ -133,12 +133,3 @@ def _source(
         subset=None,
         revision=None,
     )
-
-
-def _in_options(error: DataError) -> DataError:
-    """The text room speaks of params.yaml; here its knobs are options."""
-    told = [error.problem, str(error.given), error.expected, error.do]
-    for knob, option in _OPTIONS.items():
-        told = [part.replace(knob, option) for part in told]
-    problem, given, expected, do = told
-    return DataError(problem, given=given, expected=expected, do=do)

@@ -10,6 +10,8 @@ from rich.console import Console, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
+from clozeline.cli.tables import table_of
+
 if TYPE_CHECKING:
     from clozeline.contest.comparison import PairedTest
     from clozeline.contest.judgement import Judgement
@@ -53,7 +55,7 @@ def _text_table(judgement: "Judgement") -> Table:
     ways = dict.fromkeys(_CAUSAL if model.objective == "clm" else masked for model in judgement.models)
     asked = "; ".join(ways)
     rows = f"{found[0].validation_documents:,} documents, {found[0].text_bytes:,} bytes; {asked}"
-    table = _table(f"{rows}; rows of {judgement.how.max_length} tokens", judgement)
+    table = table_of(f"{rows}; rows of {judgement.how.max_length} tokens", *_heads(judgement))
     table.add_row("nats per byte", *(_interval(figures, "nats_per_byte", "{:.4f}") for figures in found))
     table.add_row("tokens", *(f"{figures.validation_tokens:,}" for figures in found))
     table.add_row("unknown tokens", *(f"{figures.unknown_tokens:,}" for figures in found))
@@ -70,7 +72,9 @@ def _text_table(judgement: "Judgement") -> Table:
 
 def _blimp_table(judgement: "Judgement") -> Table:
     found = [model.blimp for model in judgement.models if model.blimp]
-    table = _table(f"Minimal pairs judged as people do: {found[0].overall.num_pairs:,}; chance is 50 %", judgement)
+    table = table_of(
+        f"Minimal pairs judged as people do: {found[0].overall.num_pairs:,}; chance is 50 %", *_heads(judgement)
+    )
     for place, phenomenon in enumerate(found[0].phenomena):
         accuracies = [figures.phenomena[place].accuracy for figures in found]
         table.add_row(f"{phenomenon.name} ({phenomenon.num_pairs:,})", *(f"{share:.1%}" for share in accuracies))
@@ -100,9 +104,5 @@ def _columns(judgement: "Judgement") -> Sequence[str]:
     return [model.name for model in judgement.models]
 
 
-def _table(title: str, judgement: "Judgement") -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left")
-    table.add_column("")
-    for name in _columns(judgement):
-        table.add_column(escape(name), justify="right")
-    return table
+def _heads(judgement: "Judgement") -> Sequence[str]:
+    return ["", *(f">{escape(name)}" for name in _columns(judgement))]

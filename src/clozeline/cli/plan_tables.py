@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 from ruamel.yaml import YAML
 
+from clozeline.cli.tables import table_of
 from clozeline.inference.footprint import BATCH_TEXTS, TEXT_TOKENS
 from clozeline.planning.advice import Situation, advise
 from clozeline.planning.chooser import CHOICES, as_tree, combine
@@ -56,7 +57,7 @@ def plan_tables(situation: Situation) -> Sequence[RenderableType]:
 
 def zoo_table(zoo: Mapping[tuple[str, str], ParameterCount], vocab_size: int) -> Sequence[RenderableType]:
     title = f"Every family in every size, a vocabulary of {vocab_size:,}"
-    table = _table(title, "family", "size", ">parameters", ">fp32", ">fp16", ">INT8")
+    table = table_of(title, "family", "size", ">parameters", ">fp32", ">fp16", ">INT8")
     last = ""
     for (family, size), count in zoo.items():
         if family != last and last:
@@ -74,7 +75,7 @@ def serving_table(
         f"Served on this machine in one thread, size {size}, a vocabulary of {vocab_size:,}: one text of {TEXT_TOKENS}"
         f" tokens, and {BATCH_TEXTS} of them"
     )
-    table = _table(title, "family", "precision", ">file", ">memory", ">one text", f">{BATCH_TEXTS} texts")
+    table = table_of(title, "family", "precision", ">file", ">memory", ">one text", f">{BATCH_TEXTS} texts")
     for family, by_precision in costs.items():
         for precision, cost in by_precision.items():
             taken = cost.footprint
@@ -87,7 +88,7 @@ def serving_table(
 
 
 def chosen(needs: Sequence[str]) -> Sequence[RenderableType]:
-    table = _table("What to choose", "for", "family", "size", "recipe", "tokenizer")
+    table = table_of("What to choose", "for", "family", "size", "recipe", "tokenizer")
     for need in dict.fromkeys(needs):
         choice = CHOICES[need]
         table.add_row(need, choice.family, choice.size, choice.recipe, choice.tokenizer)
@@ -112,7 +113,7 @@ def _parameters(situation: Situation) -> Table:
     plan, params = situation.plan, situation.plan.params
     what = params.start or f"{params.model.family} {params.model.size or 'of a shape of its own'}"
     title = f"{what}, {params.objective}, a vocabulary of {plan.vocab_size:,}, rows of {params.max_length}"
-    table = _table(title, "parameters", ">number", ">share")
+    table = table_of(title, "parameters", ">number", ">share")
     count = plan.count
     for name, number in (("embedding", count.embedding), ("body", count.body), ("head", count.head)):
         table.add_row(name, f"{number:,}", f"{number / count.total:.0%}")
@@ -125,7 +126,7 @@ def _parameters(situation: Situation) -> Table:
 
 def _memory(situation: Situation) -> Table:
     count, step, params = situation.plan.count, situation.plan.memory, situation.plan.params
-    table = _table("Memory", "what", ">size")
+    table = table_of("Memory", "what", ">size")
     for name, size_bytes in (
         ("weights in fp32", count.fp32_bytes),
         ("weights in fp16", count.fp16_bytes),
@@ -147,7 +148,7 @@ def _memory(situation: Situation) -> Table:
 
 def _time(situation: Situation) -> Table:
     plan, speed = situation.plan, situation.speed
-    table = _table("Work", "what", ">figure")
+    table = table_of("Work", "what", ">figure")
     table.add_row("FLOPs a token, forward", _si(plan.compute.forward))
     table.add_row("FLOPs a token, training", _si(plan.compute.training))
     table.add_row("tokens of the budget, at most", f"{plan.budget_tokens:,}")
@@ -180,11 +181,3 @@ def _duration(seconds: float) -> str:
     if hours >= 2:
         return f"{hours:.1f} hours"
     return f"{minutes:.1f} minutes" if minutes >= 2 else f"{seconds:.0f} s"
-
-
-def _table(title: str, *columns: str) -> Table:
-    """A column whose name begins with `>` holds numbers."""
-    table = Table(title=title)
-    for column in columns:
-        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
-    return table

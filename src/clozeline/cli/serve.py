@@ -113,21 +113,21 @@ def serve(
 
 def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
     """Say what is served, where, and how to try it; `key`: what a shell puts in the place of one that is asked for."""
-    from clozeline.serving.models.catalogue import ROUTES
+    from clozeline.serving.models.catalogue import routes_of_kind
     from clozeline.serving.protocols.table import DIALECTS
 
     rows = [("model", "answers", "version", "from")]
     for served in catalogue:
         identity = served.identity
-        routes = ROUTES[served.model.manifest.task][:2]
+        routes = routes_of_kind(served.model.manifest.task)[:2]
         rows.append((identity.name, " ".join(routes), identity.version, identity.source))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
         typer.echo("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    offered = {ROUTES[served.model.manifest.task][0] for served in catalogue}
+    offered = {routes_of_kind(served.model.manifest.task)[0] for served in catalogue}
     asked = next(operation for operation in DIALECTS.operations if operation.path in offered)
     route = asked.path
-    of_route = [served.model.manifest for served in catalogue if ROUTES[served.model.manifest.task][0] == route]
+    of_route = [served.model.manifest for served in catalogue if routes_of_kind(served.model.manifest.task)[0] == route]
     example = "pair" if all(manifest.reads_pairs for manifest in of_route) else next(iter(asked.examples))
     body = json.dumps(asked.examples[example].value)
     headers = "-H 'content-type: application/json'" + (f' -H "authorization: Bearer {key}"' if key else "")

@@ -10,8 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from clozeline.cli import torchrun
-from clozeline.errors import ParamsError
+from clozeline.cli.knobs import in_params
+from clozeline.errors import ClozelineError, ParamsError
 from clozeline.params import Params, read_params
+
+PARAMS = Path("params.yaml")
 
 
 def add_to(app: typer.Typer) -> None:
@@ -36,7 +39,11 @@ def stage(
         torchrun.run_stage(name, arguments, os.environ[torchrun.VARIABLE])
         return
     run = _stage_named(name)
-    run(**_arguments_for(run, name, read_params(Path("params.yaml")), arguments))
+    given = _arguments_for(run, name, read_params(PARAMS), arguments)
+    try:
+        run(**given)
+    except ClozelineError as error:
+        raise in_params(error, PARAMS, ".".join(filter(None, (name, given.get("task")))), given["params"]) from error
 
 
 def _stage_named(name: str) -> Callable[..., None]:

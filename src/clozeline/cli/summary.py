@@ -12,6 +12,7 @@ from rich.table import Table
 from clozeline.artifacts.encoder_metrics import EncoderMetrics
 from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
 from clozeline.artifacts.task_metrics import TaskMetrics
+from clozeline.cli.tables import table_of
 from clozeline.params import Params, read_params
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.versions import Registry
@@ -87,7 +88,7 @@ def read_figures(workspace: Workspace, params: Params) -> dict[str, PackageMetri
 
 
 def stage_table(stages: "Sequence[StageResult]", seconds: float) -> Table:
-    table = _table("Stages", "stage", "outcome", ">seconds")
+    table = table_of("Stages", "stage", "outcome", ">seconds")
     for stage in stages:
         table.add_row(stage.name, stage.outcome, f"{stage.seconds:,.1f}")
     table.add_section()
@@ -96,7 +97,7 @@ def stage_table(stages: "Sequence[StageResult]", seconds: float) -> Table:
 
 
 def encoder_table(figures: dict[str, PackageMetrics]) -> Table:
-    table = _table("Encoder, on the whole validation set", "figure", ">encoder", ">unigram baseline")
+    table = table_of("Encoder, on the whole validation set", "figure", ">encoder", ">unigram baseline")
     for quality in (found.quality for found in figures.values()):
         if isinstance(quality, EncoderMetrics):
             table.add_row("perplexity", f"{quality.perplexity:,.1f}", f"{quality.unigram_perplexity:,.1f}")
@@ -107,7 +108,7 @@ def encoder_table(figures: dict[str, PackageMetrics]) -> Table:
 
 def task_table(figures: dict[str, PackageMetrics]) -> Table:
     title = "Tasks, on the test set: the encoder, and what needs none"
-    table = _table(title, "task", "figure", ">encoder", ">95 %", ">simple method", ">trivial")
+    table = table_of(title, "task", "figure", ">encoder", ">95 %", ">simple method", ">trivial")
     faults: list[str] = []
     for package, found in figures.items():
         quality = found.quality
@@ -125,7 +126,7 @@ def task_table(figures: dict[str, PackageMetrics]) -> Table:
 
 def package_table(figures: dict[str, PackageMetrics], releases: "Sequence[Release]") -> Table:
     columns = ("package", ">MB", ">INT8 agrees", ">ms/text", ">ms/batch", "served")
-    table = _table("Packages: fp32 → INT8, on one thread", *columns)
+    table = table_of("Packages: fp32 → INT8, on one thread", *columns)
     released = {made.package: made for made in releases}
     for package, found in figures.items():
         export = found.export
@@ -143,7 +144,7 @@ def package_table(figures: dict[str, PackageMetrics], releases: "Sequence[Releas
 
 
 def version_table(workspace: Workspace, releases: "Sequence[Release]") -> Table:
-    table = _table("Registered models", "model", ">version", "release", "aliases")
+    table = table_of("Registered models", "model", ">version", "release", "aliases")
     registry = Registry.open(tracking_uri(workspace))
     for made in releases:
         held = {alias: registry.at(made.name, alias) for alias in (CHAMPION, CANDIDATE, PREVIOUS)}
@@ -154,11 +155,3 @@ def version_table(workspace: Workspace, releases: "Sequence[Release]") -> Table:
 
 def _pair(fp32: float, int8: float | None) -> str:
     return f"{fp32:,.1f} → {'-' if int8 is None else f'{int8:,.1f}'}"
-
-
-def _table(title: str, *columns: str) -> Table:
-    """A column whose name begins with `>` holds numbers."""
-    table = Table(title=title, title_justify="left", title_style="bold", caption_justify="left")
-    for column in columns:
-        table.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left")
-    return table

@@ -214,7 +214,7 @@ def _check_usable(tokenizer: Any) -> None:
             do="`tokenizer.add_special_tokens({'mask_token': '[MASK]', 'pad_token': '[PAD]'})`, then "
             "`model.resize_token_embeddings(len(tokenizer))`"
             if missing
-            else "load it with `AutoTokenizer.from_pretrained(…, use_fast=True)`",
+            else "load one that is published with a tokenizer.json, by `AutoTokenizer.from_pretrained`",
         )
 
 

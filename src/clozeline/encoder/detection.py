@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 
-from clozeline.encoder.families import FAMILIES, FORMS
-from clozeline.encoder.families.form import Form
-from clozeline.encoder.saving import save_weights
+from clozeline.encoder.checkpoints import Checkpoint, opened
+from clozeline.encoder.families import Objective
+from clozeline.encoder.model import Model
 from clozeline.errors import ArtifactError
 
 GENERATOR = "generator"
@@ -28,27 +28,26 @@ class ReplacedTokenPair(nn.Module):
     The discriminator is the encoder that is wanted: it stands for the pair where one encoder is asked for.
     """
 
-    def __init__(self, discriminator: Any, generator: Any) -> None:
+    def __init__(self, discriminator: Model, generator: Model) -> None:
         """`generator`: its embeddings are given up for those of `discriminator`."""
         super().__init__()
-        generator.base_model.embeddings = discriminator.base_model.embeddings
-        generator.tie_weights()
+        generator.encoder.embeddings = discriminator.encoder.embeddings
+        generator.tie()
         self.discriminator = discriminator
         self.generator = generator
 
     @property
-    def config(self) -> PretrainedConfig:
+    def config(self) -> Any:
         return self.discriminator.config
 
     @property
     def base_model(self) -> nn.Module:
         """The encoder, as transformers calls it."""
-        encoder: nn.Module = self.discriminator.base_model
-        return encoder
+        return self.discriminator.base_model
 
-    def gradient_checkpointing_enable(self, *arguments: Any) -> None:
+    def gradient_checkpointing_enable(self) -> None:
         for part in parts_of(self):
-            part.gradient_checkpointing_enable(*arguments)
+            part.gradient_checkpointing_enable()
 
     def save(self, out: Path, weights: dict[str, Tensor] | None = None) -> None:
         """Fill `out` with the discriminator, and the folder GENERATOR in it with the generator; each loads alone.
@@ -56,15 +55,11 @@ class ReplacedTokenPair(nn.Module):
         `weights`: in place of the pair's own; a shared one is there once.
         """
         (out / GENERATOR).mkdir()
-        if weights is None:
-            save_weights(self.discriminator, out)
-            save_weights(self.generator, out / GENERATOR)
-            return
-        of_discriminator, of_generator = (_of_part(weights, part) for part in ("discriminator.", "generator."))
-        shared = f"{self.discriminator.base_model_prefix}.embeddings."
-        both = {name: weight for name, weight in of_discriminator.items() if name.startswith(shared)}
-        save_weights(self.discriminator, out, of_discriminator)
-        save_weights(self.generator, out / GENERATOR, both | of_generator)
+        named = weights or self.state_dict()
+        of_discriminator, of_generator = (_of_part(named, part) for part in ("discriminator.", "generator."))
+        shared = {name: it for name, it in of_discriminator.items() if name.startswith("encoder.embeddings.")}
+        self.discriminator.save(out, of_discriminator)
+        self.generator.save(out / GENERATOR, shared | of_generator)
 
 
 def parts_of(model: Any) -> tuple[Any, ...]:
@@ -82,13 +77,13 @@ def narrowed(config: PretrainedConfig, fraction: float) -> PretrainedConfig:
     return narrow
 
 
-def fresh_generator(discriminator: PreTrainedModel, form: Form, fraction: float) -> PreTrainedModel:
+def fresh_generator(discriminator: Model, fraction: float) -> Model:
     """A generator with random weights, from the global random state."""
-    return form.model_class._from_config(narrowed(discriminator.config, fraction), attn_implementation=form.attention)
+    return Model(narrowed(discriminator.config, fraction), "mlm")
 
 
-def load_pair(folder: Path, form: Form) -> ReplacedTokenPair:
-    """What `ReplacedTokenPair.save` wrote; `form` is that of the discriminator.
+def load_pair(folder: Path) -> ReplacedTokenPair:
+    """What `ReplacedTokenPair.save` wrote.
 
     Raises:
         ArtifactError: there is no generator, or it is of another training.
@@ -101,9 +96,7 @@ def load_pair(folder: Path, form: Form) -> ReplacedTokenPair:
             expected="both, as `pretrain` writes them",
             do="run `dvc repro pretrain`",
         )
-    discriminator = _stock(folder, form)
-    of_generator = next(family.forms["mlm"] for family in FAMILIES.values() if family.forms.get("rtd") is form)
-    generator = _stock(inner, of_generator)
+    discriminator, generator = _opened(folder, "rtd"), _opened(inner, "mlm")
     tables = [model.get_input_embeddings().weight for model in (discriminator, generator)]
     if not torch.equal(*tables):
         raise ArtifactError(
@@ -115,18 +108,17 @@ def load_pair(folder: Path, form: Form) -> ReplacedTokenPair:
     return ReplacedTokenPair(discriminator, generator)
 
 
-def _stock(folder: Path, form: Form) -> PreTrainedModel:
-    model: PreTrainedModel = form.model_class.from_pretrained(
-        folder, local_files_only=True, attn_implementation=form.attention
-    )
+def _opened(folder: Path, kind: Objective) -> Model:
+    checkpoint = Checkpoint(str(folder))
+    model, _ = opened(checkpoint, checkpoint.config(), kind)
+    assert isinstance(model, Model)
     return model
 
 
 def detection_logits(model: ReplacedTokenPair, input_ids_BL: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
     """`logits_BL` of the discriminator: above 0 where it takes the token for a replaced one."""
-    _, form = FORMS[type(model.discriminator).__name__]
-    hidden_BLH = model.base_model(input_ids_BL, attention_mask=attention_mask_BL).last_hidden_state
-    return form.project(model.discriminator, hidden_BLH)
+    logits_BL: Tensor = model.discriminator(input_ids_BL, attention_mask_BL).logits
+    return logits_BL
 
 
 @torch.no_grad()

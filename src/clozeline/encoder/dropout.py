@@ -3,8 +3,6 @@
 A draw of 64 bits decides on four elements: 16 bits tell rates apart by 1/65,536; share and scale fit exactly.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -24,11 +22,3 @@ class DropoutOf16Bits(nn.Dropout):
         bits = draws.view(torch.int16)[: input.numel()].view(input.shape)
         kept = (bits >= _LOWEST_16 + steps).to(input.dtype).mul_(_STEPS / (_STEPS - steps))
         return input * kept
-
-
-def cheapen_dropout(model: nn.Module) -> None:
-    """Put it in the place of every `nn.Dropout`, which has no weights: what is saved stays the same."""
-    for parent in list[Any](model.modules()):
-        for name, child in parent.named_children():
-            if type(child) is nn.Dropout:
-                setattr(parent, name, DropoutOf16Bits(child.p))

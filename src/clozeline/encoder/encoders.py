@@ -29,15 +29,19 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, NoReturn, Self
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers.activations import ACT2FN
 
 from clozeline.encoder.families import TokenIds
+from clozeline.encoder.model import Logits
+from clozeline.encoder.positions import Positions
+from clozeline.encoder.saving import telling_of_disk
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.params import ModelParams
 
@@ -106,6 +110,10 @@ class OwnEncoderWithHead(nn.Module):
         ParamsError: `build` is not there, or what it gives has not what it must have.
     """
 
+    kind: Literal["mlm"] = "mlm"
+    head_dropout = 0.0
+    """Of the hidden states that the head is given, in training."""
+
     def __init__(self, params: ModelParams, ids: TokenIds) -> None:
         super().__init__()
         self.config = OwnEncoderConfig(params, ids)
@@ -121,12 +129,18 @@ class OwnEncoderWithHead(nn.Module):
         encoder: nn.Module = self.encoder
         return encoder
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """`logits_BLV`."""
-        logits_BLV: Tensor = self.head(self.encoder(input_ids, attention_mask=attention_mask).last_hidden_state)
-        return logits_BLV
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, positions: Positions | None = None
+    ) -> Logits:
+        """`positions`: what the head is asked for; None: every position."""
+        hidden_PH: Tensor = self.encoder(input_ids, attention_mask=attention_mask).last_hidden_state
+        if positions is not None:
+            hidden_PH = positions.of(hidden_PH)
+        if self.training and self.head_dropout:
+            hidden_PH = functional.dropout(hidden_PH, self.head_dropout)
+        return Logits(self.head(hidden_PH))
 
-    def gradient_checkpointing_enable(self, *arguments: Any) -> None:
+    def gradient_checkpointing_enable(self) -> None:
         """Raises:
         ParamsError: your encoder has no such method.
         """
@@ -137,19 +151,35 @@ class OwnEncoderWithHead(nn.Module):
                 expected="false, or that method",
                 do="set it to false, or write the method",
             )
-        self.encoder.gradient_checkpointing_enable(*arguments)
+        self.encoder.gradient_checkpointing_enable()
 
-    def save_pretrained(self, out: Path, state_dict: Mapping[str, Tensor] | None = None, **_: Any) -> None:
-        """Write config.json and model.safetensors, a tied weight once; `state_dict` in place of the weights it has."""
+    def save(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Write config.json and model.safetensors, a tied weight once; `weights` in place of those it has.
+
+        Raises:
+            OSError: the disk did not take it.
+        """
         self.config.write(out / _CONFIG)
-        weights = {name: weight.contiguous() for name, weight in (state_dict or self.state_dict()).items()}
+        whole = {name: weight.contiguous() for name, weight in (weights or self.state_dict()).items()}
         if self.config.params.tie_word_embeddings:
-            weights.pop(_TIED, None)
-        save_file(weights, out / _WEIGHTS, metadata={"format": "pt"})
+            whole.pop(_TIED, None)
+        with telling_of_disk():
+            save_file(whole, out / _WEIGHTS, metadata={"format": "pt"})
+
+    def save_encoder(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> NoReturn:
+        """Raises:
+        ParamsError: it is saved whole.
+        """
+        raise ParamsError(
+            "an encoder of your own cannot be saved without its head",
+            given=self.config.params.family,
+            expected="a family of transformers",
+            do="save the model whole; `.encoder` of what is loaded is yours",
+        )
 
 
 def load_own(folder: Path) -> OwnEncoderWithHead:
-    """What `save_pretrained` wrote of an encoder of your own; its module must still be there.
+    """What `save` wrote of an encoder of your own; its module must still be there.
 
     Raises:
         ArtifactError: the weights are damaged, or are those of another state of your module.
@@ -189,12 +219,6 @@ def sources_of(model: object) -> list[Path]:
 def _name_of_tied(model: OwnEncoderWithHead) -> str:
     tied = model.head.decoder.weight
     return next(name for name, weight in model.named_parameters(remove_duplicate=False) if weight is tied)
-
-
-def project_own(model: Any, hidden_TH: Tensor) -> Tensor:
-    """`logits_TV`."""
-    logits_TV: Tensor = model.head(hidden_TH)
-    return logits_TV
 
 
 def _imported(name: str) -> Any:

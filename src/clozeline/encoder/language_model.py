@@ -11,24 +11,23 @@ from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
+from clozeline.encoder.checkpoints import Checkpoint, opened
 from clozeline.encoder.detection import GENERATOR, ReplacedTokenPair, fresh_generator, load_pair, parts_of
-from clozeline.encoder.encoders import OWN_ARCHITECTURE, OwnEncoderWithHead, load_own, project_own
-from clozeline.encoder.families import FAMILIES, FORMS, Objective, TokenIds
-from clozeline.encoder.messages import errors_only
+from clozeline.encoder.encoders import OWN_ARCHITECTURE, OwnEncoderWithHead, load_own
+from clozeline.encoder.families import FAMILIES, FORMS, LAYOUTS, Objective, TokenIds
+from clozeline.encoder.model import Model
 from clozeline.encoder.objectives import TargetBatch
 from clozeline.encoder.regularization import regularize
-from clozeline.encoder.saving import save_weights
+from clozeline.encoder.stock import StockModel, fresh_stock
 from clozeline.encoder.stock_classes import longest_row_of
-from clozeline.encoder.targets_only import encode_targets
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.params import ModelParams
 from clozeline.params.model import OWN_ENCODER
 
 _LOG = logging.getLogger(__name__)
 
-LanguageModel: TypeAlias = PreTrainedModel | OwnEncoderWithHead | ReplacedTokenPair
+LanguageModel: TypeAlias = Model | StockModel | OwnEncoderWithHead | ReplacedTokenPair
 
 
 def build(params: ModelParams, objective: Objective, ids: TokenIds, seed: int) -> LanguageModel:
@@ -59,12 +58,11 @@ def _fresh(params: ModelParams, objective: Objective, ids: TokenIds) -> Language
             do="choose one of them, or the other objective",
         )
     _tell_what_is_fixed(params)
-    form = forms[objective]
-    with errors_only():
-        model = form.model_class._from_config(form.configure(params, ids), attn_implementation=form.attention)
-        if objective != "rtd":
-            return model
-        return ReplacedTokenPair(model, fresh_generator(model, forms["mlm"], params.generator_fraction))
+    config = forms[objective].configure(params, ids)
+    if config.model_type not in LAYOUTS:
+        return fresh_stock(config, objective)
+    model = Model(config, objective)
+    return ReplacedTokenPair(model, fresh_generator(model, params.generator_fraction)) if objective == "rtd" else model
 
 
 def load(folder: Path) -> LanguageModel:
@@ -89,22 +87,27 @@ def load(folder: Path) -> LanguageModel:
             f"{folder} holds a model of another kind",
             given=name,
             expected=f"one of: {', '.join(sorted([*FORMS, OWN_ARCHITECTURE]))}",
-            do="pre-train one of them, or add a row for it to clozeline/model/families/",
+            do="pre-train one of them, or add a row for it to clozeline/encoder/families/",
         )
-    objective, form = FORMS[name]
-    with errors_only():
-        if objective == "rtd":
-            return load_pair(folder, form).eval()
-        model: PreTrainedModel = form.model_class.from_pretrained(
-            folder, local_files_only=True, attn_implementation=form.attention
+    objective, _ = FORMS[name]
+    if objective == "rtd":
+        return load_pair(folder).eval()
+    checkpoint = Checkpoint(str(folder))
+    model, missing = opened(checkpoint, checkpoint.config(), objective)
+    if missing:
+        raise ArtifactError(
+            f"{folder} does not hold all weights of its model",
+            given=f"{len(missing)} missing, such as {missing[0]}",
+            expected="every weight (a random one would pass for a trained one)",
+            do="run `dvc repro pretrain`",
         )
     return model.eval()
 
 
 def objective_of(model: LanguageModel) -> Objective:
-    """Of a class that is no row of FAMILIES: masked, for only such are opened (published.py)."""
-    name = type(parts_of(model)[0]).__name__
-    return FORMS[name][0] if name in FORMS else "mlm"
+    objective: Objective = parts_of(model)[0].kind
+    assert objective in ("mlm", "clm", "rtd")
+    return objective
 
 
 def save(model: LanguageModel, tokenizer: Path, out: Path, weights: dict[str, Tensor] | None = None) -> None:
@@ -116,11 +119,9 @@ def save(model: LanguageModel, tokenizer: Path, out: Path, weights: dict[str, Te
 
     `weights`: in place of the model's own, where other processes have parts of those.
     """
+    model.save(out, weights)
     if isinstance(model, ReplacedTokenPair):
-        model.save(out, weights)
         _save_tokenizer(tokenizer, out / GENERATOR)
-    else:
-        save_weights(model, out, weights)
     _save_tokenizer(tokenizer, out)
 
 
@@ -130,20 +131,12 @@ def save_encoder(model: LanguageModel, tokenizer: Path, out: Path, weights: dict
     `weights`: of `model`, in place of its own.
 
     Raises:
-        ParamsError: it is no stock class.
+        ParamsError: it is an encoder of your own.
     """
-    if isinstance(model, OwnEncoderWithHead):
-        raise ParamsError(
-            "an encoder of your own cannot be saved without its head",
-            given=model.config.params.family,
-            expected="a stock class of transformers",
-            do="save the model whole; `.encoder` of what is loaded is yours",
-        )
-    encoder: PreTrainedModel = model.base_model
-    if weights is not None:
-        prefix = next(f"{name}." for name, module in model.named_modules() if module is encoder)
-        weights = {name.removeprefix(prefix): weight for name, weight in weights.items() if name.startswith(prefix)}
-    save_weights(encoder, out, weights)
+    part = parts_of(model)[0]
+    if weights is not None and isinstance(model, ReplacedTokenPair):
+        weights = {name.removeprefix("discriminator."): weight for name, weight in weights.items()}
+    part.save_encoder(out, weights)
     _save_tokenizer(tokenizer, out)
 
 
@@ -155,19 +148,9 @@ def _save_tokenizer(tokenizer: Path, out: Path) -> None:
 def target_logits(model: LanguageModel, batch: TargetBatch) -> Tensor:
     """`logits_TV`: the head, and the last layer where that can be, see the targets alone, so that their cost is that
     of the targets, not of B × L. Of replaced-token detection they are the generator's."""
-    if isinstance(model, ReplacedTokenPair):
-        return target_logits(model.generator, batch)
-    if not isinstance(model, OwnEncoderWithHead) and type(model).__name__ not in FORMS:
-        logits_BLV: Tensor = model(batch.input_ids_BL, attention_mask=batch.attention_mask_BL).logits
-        return logits_BLV.flatten(0, 1)[batch.slot_T]
-    form = None if isinstance(model, OwnEncoderWithHead) else FORMS[type(model).__name__][1]
-    arguments, project = (form.arguments, form.project) if form else ({}, project_own)
-    hidden_TH = encode_targets(model, batch)
-    if hidden_TH is not None:
-        return project(model, hidden_TH)
-    encoded = model.base_model(batch.input_ids_BL, attention_mask=batch.attention_mask_BL, **arguments)
-    hidden_BLH: Tensor = encoded.last_hidden_state
-    return project(model, hidden_BLH.reshape(-1, hidden_BLH.shape[-1])[batch.slot_T])
+    asked = model.generator if isinstance(model, ReplacedTokenPair) else model
+    logits_TV: Tensor = asked(batch.input_ids_BL, batch.attention_mask_BL, positions=batch.positions).logits
+    return logits_TV
 
 
 def check_vocabulary(model: LanguageModel, vocab_size: int, tokens: Path) -> None:

@@ -8,7 +8,7 @@ Shapes: B rows, L longest row, N content tokens, T targets.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from clozeline.encoder.batches import Split
 from clozeline.encoder.families import Objective
+from clozeline.encoder.positions import Slots
 from clozeline.tokens.identity import Stream, fine_uniform, token_hashes
 from clozeline.tokens.masking import Ids, Masked, Masker, evaluation_folds
 from clozeline.tokens.rows import RowTokens
@@ -32,6 +33,16 @@ class TargetBatch:
     slot_T: Tensor
     """Targets: indices into the flattened [B × L], rising."""
     labels_T: Tensor
+    most_in_row: int | None = None
+    """At least as many targets as any row has; None: not counted yet."""
+
+    @property
+    def positions(self) -> Slots:
+        num_rows, length = self.input_ids_BL.shape
+        return Slots(self.slot_T, num_rows, length, self.most_in_row or self._count())
+
+    def _count(self) -> int:
+        return int(torch.bincount(self.slot_T // self.input_ids_BL.shape[1], minlength=1).max())
 
     @property
     def num_rows(self) -> int:
@@ -54,6 +65,7 @@ class TargetBatch:
             attention_mask_BL=None if mask_BL is None else mask_BL[first:last],
             slot_T=self.slot_T[of_rows] - first * self.input_ids_BL.shape[1],
             labels_T=self.labels_T[of_rows],
+            most_in_row=self.most_in_row,
         )
 
     def silent(self) -> Self:
@@ -69,7 +81,9 @@ class TargetBatch:
         """The same on `device`; on the way to a GPU, the processor goes on."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         elsewhere = {name: tensor for name, tensor in tensors.items() if tensor.device != device}
-        return replace(self, **{name: _sent(tensor, device) for name, tensor in elsewhere.items()})
+        sent: dict[str, Any] = {name: _sent(tensor, device) for name, tensor in elsewhere.items()}
+        # Counted before it is sent: a GPU would have to be waited for.
+        return replace(self, **sent, most_in_row=self.most_in_row or self._count())
 
     def as_part_of(self, num_targets: int, num_tokens: int) -> Self:
         """The same as a part of so much, where its losses are divided by `num_targets` in the end."""
@@ -82,7 +96,7 @@ def _sent(tensor: Tensor, device: torch.device) -> Tensor:
     return ready.to(device, non_blocking=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DetectionBatch(TargetBatch):
     """Rows whose targets a generator is to name, and whose text, with its guesses in it, a discriminator judges."""
 

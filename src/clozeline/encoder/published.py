@@ -3,18 +3,16 @@
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from transformers import AutoModelForMaskedLM, PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from clozeline.encoder import language_model
+from clozeline.encoder.checkpoints import Checkpoint, opened
 from clozeline.encoder.encoders import OWN_ARCHITECTURE
-from clozeline.encoder.families import FORMS
+from clozeline.encoder.families import FORMS, Objective
 from clozeline.encoder.language_model import LanguageModel
-from clozeline.encoder.messages import errors_only
-from clozeline.encoder.starting import Checkpoint
 from clozeline.errors import ArtifactError
+from clozeline.tokenizer.foreign import inspect_model
 from clozeline.tokenizer.hub import asking_hub
 
 
@@ -26,16 +24,16 @@ def open_published(name: str) -> LanguageModel:
     Raises:
         ArtifactError: there is no such model, it is damaged, or it has no trained head that names tokens.
     """
-    checkpoint = Checkpoint(name, None)
+    checkpoint = Checkpoint(name)
     facts = _facts(checkpoint)
     architecture = (facts.get("architectures") or ["none"])[0]
-    objective, form = FORMS.get(architecture, (None, None))
+    objective, _ = FORMS.get(architecture, (None, None))
     if architecture == OWN_ARCHITECTURE or (objective == "rtd" and checkpoint.is_folder):
         return language_model.load(Path(name))
-    if form is not None and objective != "rtd":
-        return _loaded(checkpoint, form.model_class, attn_implementation=form.attention)
+    if objective is not None and objective != "rtd":
+        return _loaded(checkpoint, objective)
     if facts.get("model_type") in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        return _loaded(checkpoint, AutoModelForMaskedLM)
+        return _loaded(checkpoint, "mlm")
     raise ArtifactError(
         f"{name} holds a model that names no tokens",
         given=f"model_type {facts.get('model_type', 'none')}, architecture {architecture}",
@@ -55,31 +53,17 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
             expected="a folder with config.json and weights, or a name on the hub and a network",
             do=f"check the name; where there is a network, `hf download {checkpoint.name} --local-dir FOLDER`",
         ) from error
+    inspect_model(checkpoint.name, checkpoint.revision)
     return dict(facts)
 
 
-def _loaded(checkpoint: Checkpoint, model_class: Any, **options: Any) -> PreTrainedModel:
-    try:
-        with torch.random.fork_rng(devices=[]), errors_only():
-            model, report = model_class.from_pretrained(
-                **checkpoint.where, dtype=torch.float32, output_loading_info=True, **options
-            )
-    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
-        raise ArtifactError(
-            f"the model of {checkpoint.name} cannot be read",
-            given=str(error).strip().partition("\n")[0],
-            expected="config.json and weights of one model",
-            do="download or save it again",
-        ) from error
-    if report["missing_keys"]:
-        missing = sorted(report["missing_keys"])
+def _loaded(checkpoint: Checkpoint, objective: Objective) -> LanguageModel:
+    model, missing = opened(checkpoint, checkpoint.config(), objective)
+    if missing:
         raise ArtifactError(
             f"{checkpoint.name} was saved without the weights of a head that names tokens",
             given=f"{len(missing)} weights are missing, such as {missing[0]}",
             expected="a masked language model with its head: what it says of hidden tokens is what is judged",
             do="give one that was pre-trained by masking, or pre-train on from this one (`pretrain.start`)",
         )
-    if hasattr(model.config, "reference_compile"):
-        model.config.reference_compile = False  # ModernBERT's own: minutes, for one pass over some text
-    opened: PreTrainedModel = model.eval()
-    return opened
+    return model.eval()

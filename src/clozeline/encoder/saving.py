@@ -1,23 +1,39 @@
 """Writing a model where stock transformers finds it."""
 
 import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 from torch import Tensor
-from transformers import PreTrainedModel
 
 
-def save_weights(model: PreTrainedModel, out: Path, weights: dict[str, Tensor] | None = None) -> None:
-    """Write config.json and model.safetensors.
-
-    Raises:
-        OSError: the disk did not take it; safetensors tells that by an error of its own kind.
+@contextmanager
+def telling_of_disk() -> Iterator[None]:
+    """Raises:
+    OSError: the disk did not take it; safetensors tells that by an error of its own kind.
     """
     try:
-        model.save_pretrained(out, state_dict=weights, safe_serialization=True)
+        yield
     except SafetensorError as error:
         said = re.search(r"os error (\d+)", str(error))
         if said is None:
             raise
         raise OSError(int(said.group(1)), str(error)) from error
+
+
+def write_model(config: Any, class_name: str, weights: Mapping[str, Tensor], out: Path) -> None:
+    """Write config.json, which names the class, and model.safetensors.
+
+    Raises:
+        OSError: the disk did not take it.
+    """
+    config.architectures = [class_name]
+    config.dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")
+    config.save_pretrained(out)
+    whole = {name: weight.detach().contiguous() for name, weight in weights.items()}
+    with telling_of_disk():
+        save_file(whole, out / "model.safetensors", metadata={"format": "pt"})

@@ -42,8 +42,13 @@ SIZES: Mapping[str, Size] = MappingProxyType(
 )
 
 
-def shape_of(params: ModelParams, *, gated: bool) -> Shape:
-    """The row that `params.size` names, for this kind of MLP, or the numbers that stand in its place."""
+def shape_of(params: ModelParams, *, gated: bool, published: Mapping[str, Shape] = MappingProxyType({})) -> Shape:
+    """The row that `params.size` names, for this kind of MLP, or the numbers that stand in its place.
+
+    `published`: sizes of the family's own.
+    """
+    if params.size is not None and params.size in published:
+        return published[params.size]
     if params.size is not None:
         size = SIZES[params.size]
         width = size.gated_intermediate_size if gated else size.plain_intermediate_size

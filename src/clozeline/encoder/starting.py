@@ -5,59 +5,40 @@ The checkpoint brings its shape and its weights; the objective, the dropouts and
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 
+from clozeline.encoder.checkpoints import Checkpoint, first_line, opened
 from clozeline.encoder.detection import GENERATOR, ReplacedTokenPair, fresh_generator
 from clozeline.encoder.encoders import OWN_MODEL_TYPE, load_own
 from clozeline.encoder.families import FAMILIES, Family, Form, Objective, TokenIds
 from clozeline.encoder.language_model import LanguageModel, longest_row
-from clozeline.encoder.messages import errors_only
+from clozeline.encoder.model import Model
 from clozeline.encoder.regularization import regularize
+from clozeline.encoder.stock import StockModel
 from clozeline.encoder.stock_classes import first_position
 from clozeline.encoder.vocabulary import check_tokens, fit_vocabulary
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.params import ModelParams
+from clozeline.tokenizer.foreign import inspect_model
 from clozeline.tokenizer.hub import asking_hub
 
 _LOG = logging.getLogger(__name__)
-_OURS = ("is_decoder", "reference_compile", "attention_type")
+_OURS = ("is_decoder", "attention_type")
 """Of a configuration: what our way of training asks for, whatever the checkpoint was saved with."""
 
 _BY_TYPE: Mapping[tuple[str, Objective], tuple[Family, Form]] = MappingProxyType(
     {
-        (form.model_class.config_class.model_type, objective): (family, form)
+        (form.config_class.model_type, objective): (family, form)
         for family in FAMILIES.values()
         for objective, form in family.forms.items()
     }
 )
 """Keyed by what config.json calls `model_type`, and the objective."""
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Where trained weights are."""
-
-    name: str
-    """A folder, or a name on the hub."""
-    revision: str | None
-
-    @property
-    def is_folder(self) -> bool:
-        return Path(self.name).is_dir()
-
-    @property
-    def where(self) -> dict[str, Any]:
-        """For transformers: a folder has no revisions, and is never looked for on the hub."""
-        if self.is_folder:
-            return {"pretrained_model_name_or_path": self.name, "local_files_only": True}
-        return {"pretrained_model_name_or_path": self.name, "revision": self.revision}
 
 
 def start_from(
@@ -97,8 +78,10 @@ def start_from(
     if model_type == OWN_MODEL_TYPE and objective == "mlm":
         model = load_own(Path(name))
     else:
-        model = _stock(checkpoint, model_type, objective, params, ids, seed, keeps_dropout=keeps_dropout)
-    parts = (model, _generator(checkpoint, model, model_type, params, ids, seed)) if objective == "rtd" else (model,)
+        model = _trained(checkpoint, model_type, objective, params, ids, seed, keeps_dropout=keeps_dropout)
+    parts: Any = (
+        (model, _generator(checkpoint, model, model_type, params, ids, seed)) if objective == "rtd" else (model,)
+    )
     for part in parts:
         fit_vocabulary(part, name, ids, seed)
         _check_length(part, name, max_length)
@@ -133,7 +116,7 @@ def token_ids(name: str, revision: str | None, objective: Objective) -> TokenIds
     if facts.get("model_type") == OWN_MODEL_TYPE and objective == "mlm":
         return TokenIds(**facts["ids"])
     _, form = _known(checkpoint, facts.get("model_type", "none"), objective)
-    config = form.model_class.config_class.from_pretrained(**checkpoint.where)
+    config = form.config_class.from_pretrained(**checkpoint.where)
     ids = (getattr(config, f"{role}_token_id", None) for role in ("pad", "cls", "sep"))
     return TokenIds(config.vocab_size, *(id_ or 0 for id_ in ids))
 
@@ -152,15 +135,16 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
     except OSError as error:
         at = f" --revision {checkpoint.revision}" if checkpoint.revision else ""
         raise ArtifactError(
-            f"params.yaml: `pretrain.start` is no folder, and cannot be had from the hub: {_first_line(error)}",
+            f"params.yaml: `pretrain.start` is no folder, and cannot be had from the hub: {first_line(error)}",
             given=checkpoint.name,
             expected="a folder with a model, or a name on the hub and a network",
             do=f"where there is a network, `hf download {checkpoint.name}{at} --local-dir FOLDER`; then start: FOLDER",
         ) from error
+    inspect_model(checkpoint.name, checkpoint.revision)
     return dict(facts)
 
 
-def _stock(
+def _trained(
     checkpoint: Checkpoint,
     model_type: str,
     objective: Objective,
@@ -169,16 +153,14 @@ def _stock(
     seed: int,
     *,
     keeps_dropout: bool = False,
-) -> PreTrainedModel:
+) -> Model | StockModel:
     family, form = _known(checkpoint, model_type, objective)
-    config = form.model_class.config_class.from_pretrained(**checkpoint.where)
+    config = form.config_class.from_pretrained(**checkpoint.where)
     _tell_how_it_attends(config, form.configure(params, ids), checkpoint.name)
     _make_ours(config, form.configure(params, ids), {} if keeps_dropout else family.dropouts(params))
     _check_padding(config, checkpoint.name, ids)
-    with torch.random.fork_rng(devices=[]), errors_only():
-        torch.manual_seed(seed)
-        model, report = _loaded(checkpoint, form, config)
-    _tell_what_is_fresh(model, report["missing_keys"], checkpoint.name)
+    model, missing = opened(checkpoint, config, objective, seed)
+    _tell_what_is_fresh(model, missing, checkpoint.name)
     return model
 
 
@@ -196,15 +178,14 @@ def _known(checkpoint: Checkpoint, model_type: str, objective: Objective) -> tup
 
 def _generator(
     checkpoint: Checkpoint, discriminator: Any, model_type: str, params: ModelParams, ids: TokenIds, seed: int
-) -> PreTrainedModel:
+) -> Any:
     inner = Path(checkpoint.name) / GENERATOR
     if (inner / "config.json").is_file():
-        return _stock(Checkpoint(str(inner), None), model_type, "mlm", params, ids, seed)
+        return _trained(Checkpoint(str(inner)), model_type, "mlm", params, ids, seed)
     _LOG.warning("%s has no generator beside its encoder: a fresh one", checkpoint.name)
-    _, form = _BY_TYPE[model_type, "mlm"]
-    with torch.random.fork_rng(devices=[]), errors_only():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return fresh_generator(discriminator, form, params.generator_fraction)
+        return fresh_generator(discriminator, params.generator_fraction)
 
 
 def _make_ours(config: PretrainedConfig, fresh: PretrainedConfig, dropouts: dict[str, float]) -> None:
@@ -231,27 +212,8 @@ def _check_padding(config: PretrainedConfig, name: str, ids: TokenIds) -> None:
         )
 
 
-def _loaded(checkpoint: Checkpoint, form: Form, config: PretrainedConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
-    try:
-        model, report = form.model_class.from_pretrained(
-            **checkpoint.where,
-            config=config,
-            dtype=torch.float32,
-            attn_implementation=form.attention,
-            output_loading_info=True,
-        )
-    except (OSError, RuntimeError, ValueError, SafetensorError) as error:
-        raise ArtifactError(
-            f"the weights of {checkpoint.name} cannot be read: {_first_line(error)}",
-            given=f"config.json of {config.model_type}, and weights that are missing, damaged or of another shape",
-            expected="config.json and weights of one model: model.safetensors or pytorch_model.bin, whole or in shards",
-            do="download or save it again",
-        ) from error
-    return model, report
-
-
-def _tell_what_is_fresh(model: PreTrainedModel, missing: list[str], name: str) -> None:
-    in_encoder = sorted(key for key in missing if key.startswith(f"{model.base_model_prefix}."))
+def _tell_what_is_fresh(model: Model | StockModel, missing: list[str], name: str) -> None:
+    in_encoder = [key for key in missing if key.startswith(f"{model.prefix}.")]
     if in_encoder:
         raise ArtifactError(
             f"{name} does not hold all weights of its encoder",
@@ -272,7 +234,3 @@ def _check_length(model: LanguageModel, name: str, max_length: int) -> None:
             expected=f"at most {longest_row(model)}, the positions of {name}",
             do="lower it",
         )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -1,13 +1,8 @@
-"""What transformers' classes say of themselves, each in its own way."""
+"""Positions, which configurations count each in their own way."""
 
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig
 
 _POSITIONS_AFTER_PAD = frozenset({"camembert", "longformer", "roberta", "xlm-roberta"})
-
-
-def attention_of(model_class: type[PreTrainedModel]) -> str:
-    """PyTorch's fused attention where the class has it; else its own."""
-    return "sdpa" if model_class._supports_sdpa else "eager"
 
 
 def first_position(config: PretrainedConfig) -> int:

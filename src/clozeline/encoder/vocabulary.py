@@ -9,7 +9,6 @@ from tokenizers import Tokenizer
 
 from clozeline.encoder.encoders import OwnEncoderWithHead
 from clozeline.encoder.families import TokenIds
-from clozeline.encoder.messages import errors_only
 from clozeline.errors import ArtifactError, DataError
 from clozeline.tokenizer.published.opening import vocabulary_of
 
@@ -63,8 +62,8 @@ def fit_vocabulary(model: Any, name: str, ids: TokenIds, seed: int) -> None:
             expected=f"{trained:,}, as in the checkpoint, and at most a few special tokens more",
             do=f"set `tokenize.algorithm: existing` and `tokenize.existing: {name}`",
         )
-    with torch.random.fork_rng(devices=[]), errors_only():
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model.resize_token_embeddings(ids.vocab_size, mean_resizing=True)
+        model.resize_token_embeddings(ids.vocab_size)
     model.config.pad_token_id = ids.pad_id
     _LOG.info("vocabulary of %s: %s rows became %s", name, f"{trained:,}", f"{ids.vocab_size:,}")

@@ -5,11 +5,11 @@ from html import escape
 import numpy as np
 import torch
 from tokenizers import Tokenizer
-from transformers import PreTrainedModel
 
 from clozeline.artifacts.cloze_example import Candidate, Example, Guess
 from clozeline.encoder import language_model
 from clozeline.encoder.batches import Split
+from clozeline.encoder.language_model import LanguageModel
 from clozeline.encoder.objectives import OBJECTIVES
 from clozeline.tokens.rows import RowTokens
 
@@ -19,7 +19,7 @@ _TOP = 5
 
 
 def make_examples(
-    model: PreTrainedModel, split: Split, tokenizer: Tokenizer, *, seed: int, num_folds: int, num_examples: int
+    model: LanguageModel, split: Split, tokenizer: Tokenizer, *, seed: int, num_folds: int, num_examples: int
 ) -> list[Example]:
     """Rows spread evenly over the split, the first fold of each hidden."""
     worth = np.flatnonzero(split.rows.length_R >= _MIN_CONTENT_TOKENS)
@@ -30,7 +30,7 @@ def make_examples(
 
 @torch.inference_mode()
 def _example(
-    model: PreTrainedModel, split: Split, tokenizer: Tokenizer, tokens: RowTokens, seed: int, num_folds: int
+    model: LanguageModel, split: Split, tokenizer: Tokenizer, tokens: RowTokens, seed: int, num_folds: int
 ) -> Example:
     batch = OBJECTIVES[language_model.objective_of(model)].judging(split, tokens, seed, 0, num_folds)
     probabilities_TV = language_model.target_logits(model, batch).softmax(dim=1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.inference.answerer import ENDS, Answerer
+from clozeline.inference.answerer import ENDS
 from clozeline.inference.batching import Batch
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import TOP, Encoder
@@ -61,7 +61,7 @@ def answers(model: OpenModel, grouped: Iterable[Batch], read: Reader = likeliest
     """
     if isinstance(model, Embedder) and not isinstance(model, Encoder):
         return _nearest(model, grouped)
-    batches, output = list(grouped), TOP if isinstance(model, Encoder) else _main_output(model)
+    batches, output = list(grouped), TOP if isinstance(model, Encoder) else model.main_output
     top1: dict[int, npt.NDArray[np.int64]] = {}
     for batch, (values,) in model.run_batches(batches, output):
         # What is said of all texts together would not fit in memory.
@@ -88,14 +88,10 @@ def logits(model: OpenModel, texts: Sequence[TokenizedText]) -> Iterator[npt.NDA
     """`logits_AV` of each text, shorter ones first; of an encoder without a head, its embedding. Where an answer points
     at a token, V are the tokens.
     """
-    output = _main_output(model)
+    output = model.main_output
     for batch, (values,) in model.run_batches(model.batches(texts), output):
         for of_text in model.split(batch, output, values):
             yield of_text.T if output == ENDS else np.atleast_2d(of_text)
-
-
-def _main_output(model: OpenModel) -> str:
-    return ENDS if isinstance(model, Answerer) else model.manifest.outputs[0].name
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from onnx import ModelProto, numpy_helper
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from clozeline.encoder.last_layer import ChosenPositions, can_choose, last_layer_at
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.session import MASKS_ONLY
 from clozeline.tasks.pooling import mean_of_tokens

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from clozeline.artifacts.evidence import Check, HalfPrecision, Measured, QuantizationScheme, Rung
 from clozeline.artifacts.manifest import Manifest
 from clozeline.exporting.answers import Answers, logits
-from clozeline.exporting.exams.kinds import exam_of
+from clozeline.exporting.exams.exam import exam_of
 from clozeline.exporting.graph import size_of
 from clozeline.exporting.in_half import LARGEST, LARGEST_HALF
 from clozeline.exporting.ratios import Counts, ratio_of_figures, share

@@ -19,7 +19,6 @@ from torch.jit import TracerWarning  # type: ignore[attr-defined]  # public, but
 from transformers import PreTrainedModel
 
 from clozeline.artifacts.manifest import LastLayer, Task
-from clozeline.encoder.last_layer import FirstPosition, can_choose, last_layer_at, reads_first_position
 from clozeline.exporting.at_masks import add_default, answering_at_masks
 from clozeline.exporting.attention import fuse_attention
 from clozeline.exporting.graph import absorb_graph, write_graph

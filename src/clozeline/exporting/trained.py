@@ -24,6 +24,7 @@ from clozeline.artifacts.manifest import ScoreFunction, Task
 from clozeline.encoder.stock_classes import longest_row_of
 from clozeline.errors import ArtifactError
 from clozeline.exporting.graph import MAX_PROTOBUF_BYTES
+from clozeline.tokenizer.foreign import inspect_model
 
 _PAIR_MARKS = ("reads_pairs", "sentence_transformers", "sbert_ce_default_activation_function")
 """In the configuration: written by `finetune`, and by sentence-transformers for its cross-encoders, old and new."""
@@ -101,7 +102,7 @@ _KINDS: Mapping[str, tuple[Task, Any]] = MappingProxyType(
 )
 """Keyed by how the name in config.json's `architectures` ends."""
 
-_OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+_OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 """Files that are one JSON object each; the first is always there."""
 
 
@@ -121,6 +122,7 @@ def open_trained(folder: Path) -> TrainedModel:
         ArtifactError: naming the file that is missing, damaged, or does not fit the others.
     """
     task, auto_class = _KINDS[_architecture(folder)]
+    inspect_model(str(folder))
     for name in ("tokenizer.json", "model.safetensors"):
         if not (folder / name).is_file():
             raise ArtifactError(

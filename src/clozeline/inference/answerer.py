@@ -98,6 +98,10 @@ class Answerer(PerToken):
             for number, (_, context) in enumerate(pairs)
         ]
 
+    @property
+    def main_output(self) -> str:
+        return ENDS
+
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
         return self.asking([(text, text) for text in texts])
 

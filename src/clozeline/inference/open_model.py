@@ -32,6 +32,11 @@ class OpenModel(ABC):
         return self._tokenizer.count(texts)
 
     @property
+    def main_output(self) -> str:
+        """The output that says most: those after it are made of the same."""
+        return self.manifest.outputs[0].name
+
+    @property
     def tokenizer(self) -> TextTokenizer:
         return self._tokenizer
 

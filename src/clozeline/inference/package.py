@@ -2,25 +2,13 @@
 
 from pathlib import Path
 
-from clozeline.artifacts.manifest import FILES, GRAPHS, Manifest, Precision, Task, data_file, read_manifest, verify
+from clozeline.artifacts.manifest import FILES, GRAPHS, Manifest, Precision, data_file, read_manifest, verify
 from clozeline.errors import ArtifactError
-from clozeline.inference.answerer import Answerer
 from clozeline.inference.batching import BATCH_TOKENS
-from clozeline.inference.classifier import Classifier
-from clozeline.inference.embedder import Embedder
-from clozeline.inference.encoder import Encoder
+from clozeline.inference.model_kinds import kind_of
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.session import GraphSession
-from clozeline.inference.tagger import Tagger
 from clozeline.inference.tokenization import TextTokenizer
-
-_ANSWERING: dict[Task, type[OpenModel]] = {
-    "fill-mask": Encoder,
-    "text-classification": Classifier,
-    "feature-extraction": Embedder,
-    "token-classification": Tagger,
-    "question-answering": Answerer,
-}
 
 
 def load(
@@ -64,4 +52,4 @@ def open_graph(
         types_tell_pairs=manifest.types_tell_pairs,
     )
     session = GraphSession(path, input_names=manifest.input_names, num_threads=num_threads, wide_sums=wide_sums)
-    return _ANSWERING[manifest.task](manifest, tokenizer, session, batch_tokens=batch_tokens)
+    return kind_of(manifest.task).model(manifest, tokenizer, session, batch_tokens=batch_tokens)

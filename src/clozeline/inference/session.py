@@ -28,6 +28,7 @@ class GraphSession:
             num_threads: cores that one run may use.
             wide_sums: compute products of INT8 so that no sum can saturate, on any processor; slower.
         """
+        onnxruntime.disable_telemetry_events()  # from 1.32 on it calls home, where the environment does not say no
         options = _options(num_threads)
         options.add_session_config_entry("session.x64quantprecision", str(int(wide_sums)))
         if MASKS_ONLY in input_names:

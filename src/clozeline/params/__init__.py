@@ -15,7 +15,7 @@ from clozeline.params.model import FAMILY_NAMES, SIZE_NAMES, ModelParams
 from clozeline.params.optimization import OptimizerParams, ScheduleParams
 from clozeline.params.pretraining import EvaluateParams, MaskingParams, PretrainParams, ValidationParams
 from clozeline.params.project import Params
-from clozeline.params.reading import read_params
+from clozeline.params.reading import read_params, where_set
 
 __all__ = [
     "FAMILY_NAMES",
@@ -43,4 +43,5 @@ __all__ = [
     "ValidationParams",
     "ZeroShotParams",
     "read_params",
+    "where_set",
 ]

@@ -69,6 +69,15 @@ def read_params(path: Path) -> Params:
     raise ParamsError(f"{path} is empty", given="nothing", expected="sections", do=f"run `git checkout -- {path}`")
 
 
+def where_set(path: Path, key: str) -> str:
+    """Where `path`, which can be read, says the value of `key`: there, in a recipe, or in what tasks have in common."""
+    return _where_set(key, YAML(typ="safe").load(path.read_text(encoding="utf-8")))
+
+
+def _where_set(key: str, tree: Any) -> str:
+    return where_laid(where_written(key, tree), tree)
+
+
 def _place_and_reason(path: Path, content: bytes, error: Exception) -> str:
     reason = " ".join(str(error).replace('"<unicode string>"', str(path)).split())
     if isinstance(error, UnicodeDecodeError):
@@ -97,7 +106,7 @@ def _first_fault(path: Path, tree: Any, error: ValidationError) -> ParamsError:
     if fault["type"] == "value_error":  # raised above, with the values of some keys of the section
         expected, values = cause.args
         given = {".".join([*map(str, location), inner]): value for inner, value in values.items()}
-    given = {where_laid(where_written(name, tree), tree): value for name, value in given.items()}
+    given = {_where_set(name, tree): value for name, value in given.items()}
     names = [f"`{name}`" for name in given]
     return ParamsError(
         f"{path}: {' and '.join(names)} cannot be used{' together' if len(names) > 1 else ''}{more}",

@@ -57,7 +57,7 @@ def _has_few_tokens(situation: Situation) -> bool:
 
 def _is_post_norm_on_short_budget(situation: Situation) -> bool:
     family = FAMILIES.get(situation.family)
-    is_post_norm = family is not None and family.layers is None and situation.plan.params.steps != 0
+    is_post_norm = family is not None and not family.is_pre_norm and situation.plan.params.steps != 0
     return is_post_norm and situation.plan.budget_tokens < _SHORT_BUDGET_TOKENS
 
 

@@ -120,7 +120,7 @@ def _family_of(model: LanguageModel) -> str:
     return next(
         name
         for name, family in FAMILIES.items()
-        if any(isinstance(part, form.model_class) for form in family.forms.values())
+        if any(type(part.config) is form.config_class for form in family.forms.values())
     )
 
 

@@ -53,7 +53,7 @@ def measure(model: LanguageModel, params: PretrainParams, *, target_share: float
     precision = Precision.choose(params.precision, device)
     no_flags_V = np.zeros(model.config.vocab_size, dtype=bool)
     if params.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.gradient_checkpointing_enable()
     loss = compiled(loss_of(model.train(), no_flags_V, params.discriminator_weight).to(device), params.compile)
     optimizer = build_optimizer(model, params.optimizer)
     most = min(params.batch_tokens, params.micro_batch_tokens or params.batch_tokens, _MOST_FLOPS / flops_per_token)

@@ -22,10 +22,10 @@ def compiled(module: nn.Module, wanted: bool, backend: str | Callable[..., Any] 
         return module
     if backend == "inductor" and not torch.cuda.is_available() and not any(map(shutil.which, _COMPILERS)):
         raise ParamsError(
-            "params.yaml: `pretrain.compile` needs a C++ compiler on a CPU",
+            "`compile` needs a C++ compiler on a CPU",
             given=f"none of {', '.join(_COMPILERS)} is installed",
             expected="one of them",
-            do="install one (Debian's package is called g++), or set `compile: false`",
+            do="install one (Debian's package is called g++), or set `compile` to false",
         )
     module.compile(dynamic=True, backend=backend)
     return module

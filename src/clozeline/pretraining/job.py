@@ -20,7 +20,6 @@ from torch import Tensor
 
 from clozeline.encoder import language_model
 from clozeline.encoder.batches import Split
-from clozeline.encoder.dropout import cheapen_dropout
 from clozeline.encoder.families import TokenIds
 from clozeline.encoder.language_model import LanguageModel
 from clozeline.encoder.objectives import OBJECTIVES, TargetBatch
@@ -193,7 +192,6 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
         total_steps = steps_of(params.tokens or 0, train, params.batch_tokens, seed)
     check_budget(params, total_steps)
     model = _model(params, train, tokenizer, seed).to(processes.device)
-    cheapen_dropout(model)
     spelling = Spelling.open(tokenizer) if Masker.needs_spelling(params.masking) else None
     masker = Masker.create(params.masking, train.vocabulary, seed, spelling)
     feed = Feed(
@@ -247,7 +245,7 @@ def _model(params: PretrainParams, train: Split, tokenizer: Path, seed: int) -> 
             keeps_dropout=params.steps == 0,
         )
     if params.gradient_checkpointing:
-        model.gradient_checkpointing_enable({"use_reentrant": False})
+        model.gradient_checkpointing_enable()
     return model
 
 

@@ -58,7 +58,7 @@ class Judge:
             "the validation part has no token that a model can be asked for",
             given=f"{self.split.shards.num_tokens} tokens, every one of them special or unknown",
             expected="ordinary tokens",
-            do="raise `preprocess.validation_fraction`, or set `pretrain.validation.every_steps: null`",
+            do="make the validation part larger, or set `validation.every_steps` to null",
         )
 
     def _rows(self) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ def check_budget(params: PretrainParams, total_steps: int) -> None:
     warmup_steps = params.schedule.warmup_steps
     if params.tokens is not None and total_steps < warmup_steps:
         raise ParamsError(
-            "params.yaml: `pretrain.tokens` is a budget that ends before its warm-up does",
+            "`tokens` is a budget that ends before its warm-up does",
             given=f"{params.tokens:,} tokens, which are {total_steps:,} steps, and {warmup_steps:,} of warm-up",
             expected="a budget that outlasts its warm-up",
             do="lower `schedule.warmup_steps`, or raise `tokens`",

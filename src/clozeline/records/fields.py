@@ -1,4 +1,4 @@
-"""Fields that somebody named in params.yaml, looked for in what is there."""
+"""Fields that somebody named, looked for in what is there."""
 
 import difflib
 from collections.abc import Collection, Mapping
@@ -40,4 +40,4 @@ def nearest(name: str, present: Collection[str]) -> str | None:
 
 
 def _how_to_name(name: str, knob: str, free: Collection[str]) -> str:
-    return f"set `{knob}` to {nearest(name, free) or 'one of these fields'} in params.yaml"
+    return f"set `{knob}` to {nearest(name, free) or 'one of these fields'}"

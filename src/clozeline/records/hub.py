@@ -10,7 +10,7 @@ from typing import Any
 
 from clozeline.errors import DataError, TransientError
 from clozeline.records.fields import Fields, check_fields
-from clozeline.records.rows import Row
+from clozeline.records.lines import Row
 
 _LOG = logging.getLogger(__name__)
 _COMMIT = re.compile("@([0-9a-f]{40})")
@@ -109,7 +109,7 @@ def _trouble_named(of: HubSplit) -> Iterator[None]:
             f"{of.dataset}: this dataset cannot be read",
             given=f"subset {of.subset}, split {of.split}, revision {of.revision}: {error}",
             expected="the name of a hub dataset, or a local folder of data files, and a split that it has",
-            do=f"correct {of.knobs.every} in params.yaml",
+            do=f"correct {of.knobs.every}",
         ) from error
     except OSError as error:
         raise TransientError(

@@ -1,7 +1,6 @@
 """A package becomes a registered version: its files as an MLflow model, and beside them the evidence it stands on."""
 
 import hashlib
-import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from mlflow.tracking import MlflowClient
 
 from clozeline.artifacts.manifest import FILES, Manifest, read_manifest
 from clozeline.errors import ArtifactError
+from clozeline.inference.model_kinds import kind_of
 from clozeline.registry import PACKAGE
 from clozeline.registry.client import told
 from clozeline.registry.versions import Registered, Registry
@@ -144,12 +144,7 @@ class Publisher:
 
 def example_texts(manifest: Manifest) -> list[str]:
     """Texts that a model of this kind answers, as `served_model` takes them."""
-    if manifest.task == "question-answering":
-        return [json.dumps({"question": "What is returned?", "context": "It returns a value."})] * 2
-    if manifest.reads_pairs:
-        return [json.dumps({"text": "What is returned?", "text_pair": "It returns a value."})] * 2
-    mask_token = manifest.special_tokens.mask_token
-    return [f"returns {mask_token or 'a value'}", "text"]
+    return kind_of(manifest.task).examples(manifest)
 
 
 def _evidence_gone(version: Registered, error: OSError) -> ArtifactError:
@@ -173,12 +168,7 @@ def _save(package: Path, folder: Path) -> None:
 
 
 def _description(manifest: Manifest) -> str:
-    does = {
-        "fill-mask": "a masked language model",
-        "feature-extraction": "a vector for each text",
-        "question-answering": "the stretch of a context that answers a question",
-    }
-    task = does.get(manifest.task) or f"labels: {', '.join(manifest.labels)}"
+    does = kind_of(manifest.task).says or f"labels: {', '.join(manifest.labels)}"
     kind = manifest.quantization.kind if manifest.quantization else "INT8"
     form = f"{kind}, ONNX" if manifest.served == "int8" else "fp32, ONNX: no INT8 scheme passed its checks"
-    return f"{manifest.family}, {manifest.task}; {form}; {task}"
+    return f"{manifest.family}, {manifest.task}; {form}; {does}"

@@ -3,15 +3,20 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from clozeline.artifacts.curves import CurvePoint, Look, SpeedPoint
 from clozeline.errors import ArtifactError
 from clozeline.reporting.charts import Series, lines
 from clozeline.reporting.compared import in_words, numbers
 from clozeline.reporting.numbers import format_of
 from clozeline.reporting.run import Part, Run
 from clozeline.reporting.templates import html
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _STAGE = "pretrain"
 _LOSS = "plots/pretrain.csv"
@@ -23,6 +28,7 @@ class _Curve:
 
     name: str
     path: str
+    record: "type[DataclassInstance]"
     column: str
     has_dots: bool = False
 
@@ -40,17 +46,17 @@ _CHARTS = (
         "Loss",
         "nats per target",
         (
-            _Curve("in training", _LOSS, "loss"),
-            _Curve("on held-out text", "plots/pretrain_validation.csv", "loss", has_dots=True),
+            _Curve("in training", _LOSS, CurvePoint, "loss"),
+            _Curve("on held-out text", "plots/pretrain_validation.csv", Look, "loss", has_dots=True),
         ),
         "In training at the mask rate of each step; on held-out text always at the same one.",
     ),
-    _Chart("Learning rate", "", (_Curve("learning rate", _LOSS, "learning_rate"),)),
-    _Chart("Gradient norm", "before clipping", (_Curve("gradient norm", _LOSS, "gradient_norm"),)),
+    _Chart("Learning rate", "", (_Curve("learning rate", _LOSS, CurvePoint, "learning_rate"),)),
+    _Chart("Gradient norm", "before clipping", (_Curve("gradient norm", _LOSS, CurvePoint, "gradient_norm"),)),
     _Chart(
         "Speed",
         "tokens per second",
-        (_Curve("tokens/s", "plots/timing/pretrain.csv", "tokens_per_second"),),
+        (_Curve("tokens/s", "plots/timing/pretrain.csv", SpeedPoint, "tokens_per_second"),),
         "On the machine where it was trained last; padding is not counted.",
     ),
 )
@@ -70,7 +76,7 @@ def _chart(run: Run, chart: _Chart) -> Markup | None:
     series, missing = [], []
     for curve in chart.curves:
         try:
-            points = run.files.curve(curve.path, "step", curve.column, stage=_STAGE)
+            points = _points(run, curve)
         except ArtifactError as error:
             missing.append(error)
             continue
@@ -83,8 +89,13 @@ def _chart(run: Run, chart: _Chart) -> Markup | None:
     return lines(chart.title, series, x="step", y=chart.y, note=f"{chart.note} {_of_another_run(run, series)}".strip())
 
 
+def _points(run: Run, curve: _Curve) -> list[tuple[float, float]]:
+    rows: Sequence[Any] = run.files.rows(curve.path, curve.record, stage=_STAGE)
+    return [(row.step, getattr(row, curve.column)) for row in rows]
+
+
 def _of_another_run(run: Run, series: Sequence[Series]) -> str:
     """What a clock makes is no output of DVC: a curve of it may be left from a run before."""
-    steps = [step for step, _ in run.files.curve(_LOSS, "step", "loss", stage=_STAGE)]
+    steps = [point.step for point in run.files.rows(_LOSS, CurvePoint, stage=_STAGE)]
     ended = series[0].points[-1][0]
     return f"It is of another run, which ended at step {ended:,.0f}." if steps and ended != steps[-1] else ""

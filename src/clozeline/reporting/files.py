@@ -3,16 +3,20 @@
 import csv
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from clozeline.artifacts.lock import Lock
 from clozeline.errors import ArtifactError
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Result = TypeVar("Result")
+RowRecord = TypeVar("RowRecord", bound="DataclassInstance")
 Row = Mapping[str, str]
 """Of a CSV file, by column."""
 
@@ -51,13 +55,15 @@ class RunFiles:
 
         return self._read(path, stage, f"a CSV file with {', '.join(columns) or 'a head'}", read)
 
-    def curve(self, path: str, x: str, y: str, *, stage: str) -> list[tuple[float, float]]:
-        """Two columns of a CSV file as numbers; rows that lack one of them are left out."""
-        rows = self.csv(path, x, y, stage=stage)
+    def rows(self, path: str, kind: type[RowRecord], *, stage: str) -> list[RowRecord]:
+        """Its rows as records, which have the columns as fields; raises ArtifactError as `csv`, and for another type of
+        value.
+        """
+        rows = self.csv(path, *(field.name for field in fields(kind)), stage=stage)
         try:
-            return [(float(row[x]), float(row[y])) for row in rows if row[x] and row[y]]
-        except ValueError as error:
-            raise _unreadable(path, stage, f"a CSV file with numbers in {x} and {y}", error) from error
+            return TypeAdapter(list[kind]).validate_python(rows)  # type: ignore[valid-type]
+        except ValidationError as error:
+            raise _unreadable(path, stage, f"a CSV file of {kind.__name__}", error) from error
 
     def names(self, pattern: str) -> list[str]:
         """Paths of the files that match, sorted."""

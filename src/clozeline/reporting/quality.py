@@ -3,16 +3,19 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from clozeline.artifacts.loss_tables import CalibrationRow, FrequencyRow, PlaceRow, WordClassRow
 from clozeline.reporting.charts import Bar, Series, bars, lines
 from clozeline.reporting.compared import comparison, in_words
-from clozeline.reporting.files import Row
 from clozeline.reporting.numbers import amount, count, format_of, share
 from clozeline.reporting.run import Part, Run
 from clozeline.reporting.templates import html, joined
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _METRICS = "metrics/evaluate.json"
 _STAGE = "evaluate"
@@ -77,17 +80,17 @@ class _Chart:
     """One CSV file of the stage as a chart."""
 
     path: str
-    columns: tuple[str, ...]
-    draw: Callable[[Sequence[Row]], Markup]
+    record: "type[DataclassInstance]"
+    draw: Callable[[Sequence[Any]], Markup]
 
 
 def _charts(run: Run) -> Markup:
-    drawn = [chart.draw(rows) for chart in _CHARTS if (rows := run.files.csv(chart.path, *chart.columns, stage=_STAGE))]
+    drawn = [chart.draw(rows) for chart in _CHARTS if (rows := run.files.rows(chart.path, chart.record, stage=_STAGE))]
     return joined(*drawn)
 
 
-def _reliability(rows: Sequence[Row]) -> Markup:
-    points = [(float(row["mean_confidence"]), float(row["accuracy"])) for row in rows]
+def _reliability(rows: Sequence[CalibrationRow]) -> Markup:
+    points = [(row.mean_confidence, row.accuracy) for row in rows]
     return lines(
         "Calibration",
         [Series("encoder", points, has_dots=True)],
@@ -99,10 +102,8 @@ def _reliability(rows: Sequence[Row]) -> Markup:
     )
 
 
-def _by_place(rows: Sequence[Row]) -> Markup:
-    points = [
-        ((float(row["place_from"]) + float(row["place_to"])) / 2, float(row["loss_nats_per_token"])) for row in rows
-    ]
+def _by_place(rows: Sequence[PlaceRow]) -> Markup:
+    points = [((row.place_from + row.place_to) / 2, row.loss_nats_per_token) for row in rows]
     return lines(
         "Loss by place in the row",
         [Series("encoder", points, has_dots=True)],
@@ -112,26 +113,24 @@ def _by_place(rows: Sequence[Row]) -> Markup:
     )
 
 
-def _by_group(title: str, column: str, note: str, rows: Sequence[Row]) -> Markup:
+def _by_group(title: str, column: str, note: str, rows: Sequence[FrequencyRow | WordClassRow]) -> Markup:
     drawn = [
         Bar(
-            row[column],
-            float(row["loss_nats_per_token"]),
-            f"{amount(float(row['loss_nats_per_token']))} nats · top-1 {share(float(row['top1']))}"
-            f" · {count(float(row['targets']))}",
+            getattr(row, column),
+            row.loss_nats_per_token,
+            f"{amount(row.loss_nats_per_token)} nats · top-1 {share(row.top1)} · {count(row.targets)}",
         )
         for row in rows
     ]
     return bars(title, drawn, note=note)
 
 
-_GROUPED = ("targets", "loss_nats_per_token", "top1")
 _CHARTS = (
-    _Chart("plots/evaluate/calibration.csv", ("mean_confidence", "accuracy"), _reliability),
-    _Chart("plots/evaluate/place.csv", ("place_from", "place_to", "loss_nats_per_token"), _by_place),
+    _Chart("plots/evaluate/calibration.csv", CalibrationRow, _reliability),
+    _Chart("plots/evaluate/place.csv", PlaceRow, _by_place),
     _Chart(
         "plots/evaluate/frequency.csv",
-        ("times_in_training", *_GROUPED),
+        FrequencyRow,
         partial(
             _by_group,
             "Loss by how often a token is in the training text",
@@ -141,7 +140,7 @@ _CHARTS = (
     ),
     _Chart(
         "plots/evaluate/word_class.csv",
-        ("word_class", *_GROUPED),
+        WordClassRow,
         partial(
             _by_group,
             "Loss by kind of token",

@@ -6,6 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from clozeline.artifacts.answer_tables import CLASS, AnswerRow
 from clozeline.artifacts.shown_item import ShownItem
 from clozeline.artifacts.task_metrics import Headline, TaskMetrics
 from clozeline.reporting import confusion
@@ -121,8 +122,8 @@ def _classes(run: Run, task: str) -> Markup | None:
     rows = run.files.csv(f"plots/finetune/{task}_classes.csv", stage=f"finetune@{task}")
     if not rows:
         return None
-    columns = [name for name in rows[0] if name != "class"]
-    figures = [(row.get("class", ""), {name: float(row[name]) for name in columns if row[name]}) for row in rows]
+    columns = [name for name in rows[0] if name != CLASS]
+    figures = [(row.get(CLASS, ""), {name: float(row[name]) for name in columns if row[name]}) for row in rows]
     figures.sort(key=lambda row: -row[1].get("f1", 0.0))
     told = [(label, *(_class_cell(name, of_class.get(name)) for name in columns)) for label, of_class in figures]
     heads = ("class", *(f">{in_words(name)}" for name in columns))
@@ -139,8 +140,8 @@ def _class_cell(name: str, value: float | None) -> object:
 
 
 def _confusion(run: Run, task: str) -> Markup | None:
-    rows = run.files.csv(f"plots/finetune/{task}.csv", "actual", "predicted", stage=f"finetune@{task}")
-    pairs = [(row["actual"], row["predicted"]) for row in rows]
+    rows = run.files.rows(f"plots/finetune/{task}.csv", AnswerRow, stage=f"finetune@{task}")
+    pairs = [(row.actual, row.predicted) for row in rows]
     return confusion.matrix(task, pairs) if pairs else None
 
 

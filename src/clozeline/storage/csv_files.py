@@ -6,8 +6,6 @@ from dataclasses import astuple, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pydantic import TypeAdapter
-
 from clozeline.storage.atomic import replacing_file
 
 if TYPE_CHECKING:
@@ -27,14 +25,3 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]
 def write_records(path: Path, kind: type[RowRecord], rows: Iterable[RowRecord]) -> None:
     """As `write_csv`: a column for each field of `kind`."""
     write_csv(path, [field.name for field in fields(kind)], (astuple(row) for row in rows))
-
-
-def read_records(path: Path, kind: type[RowRecord]) -> list[RowRecord]:
-    """What `write_records` wrote.
-
-    Raises:
-        ValueError: a column is missing, or a value is not of its type.
-        OSError: the file cannot be read.
-    """
-    with path.open(encoding="utf-8", newline="") as file:
-        return TypeAdapter(list[kind]).validate_python(list(csv.DictReader(file)))  # type: ignore[valid-type]

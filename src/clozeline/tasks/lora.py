@@ -5,13 +5,13 @@ They are peft's, put into the model as it is; merged, they leave no trace: the w
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
 
 from clozeline.params.finetuning import LoraParams
 from clozeline.tasks.depths import layers_of
+from clozeline.tasks.heads import TaskModel
 
 
-def add(model: PreTrainedModel, params: LoraParams, seed: int) -> None:
+def add(model: TaskModel, params: LoraParams, seed: int) -> None:
     """Put adapters beside every matrix of the layers; they, and the head, are all that is trained.
 
     They are a function of `seed`, and the global random state stays. At the start they change no answer.
@@ -30,7 +30,7 @@ def add(model: PreTrainedModel, params: LoraParams, seed: int) -> None:
         parameter.requires_grad_(True)
 
 
-def merge(model: PreTrainedModel) -> None:
+def merge(model: TaskModel) -> None:
     """Add each adapter to the matrix it stands beside, and take it away; a model without adapters stays as it is."""
     if not any(".lora_" in name for name, _ in model.named_parameters()):
         return  # without peft, which takes seconds to load

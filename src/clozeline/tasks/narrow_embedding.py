@@ -14,7 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import PreTrainedModel
+
+from clozeline.tasks.heads import TaskModel
 
 _LARGEST_SHARE = 0.5
 """Of the vocabulary that is trained, above which narrowing gains too little."""
@@ -57,7 +58,7 @@ class NarrowEmbedding(nn.Embedding):
         return nn.Embedding(vocab_size, hidden_size, padding_idx=self._whole_padding_idx, _weight=whole_VH)
 
 
-def narrow(model: PreTrainedModel, token_ids: Iterable[npt.NDArray[np.int64]]) -> None:
+def narrow(model: TaskModel, token_ids: Iterable[npt.NDArray[np.int64]]) -> None:
     """Train of the embedding only the rows of tokens that the arrays hold. A model stays as it is if its embedding is
     not trained at all, is tied to another matrix, is no plain table, or if the tokens are most of its vocabulary.
     """
@@ -69,13 +70,13 @@ def narrow(model: PreTrainedModel, token_ids: Iterable[npt.NDArray[np.int64]]) -
         model.set_input_embeddings(NarrowEmbedding(whole, trained_U))
 
 
-def widen(model: PreTrainedModel) -> None:
+def widen(model: TaskModel) -> None:
     """Put the whole table back; a model that was not narrowed stays as it is."""
     table = model.get_input_embeddings()
     if isinstance(table, NarrowEmbedding):
         model.set_input_embeddings(table.widened())
 
 
-def _is_tied(model: PreTrainedModel, weight: Tensor) -> bool:
+def _is_tied(model: TaskModel, weight: Tensor) -> bool:
     named = model.named_parameters(remove_duplicate=False)
     return sum(parameter is weight for _, parameter in named) > 1

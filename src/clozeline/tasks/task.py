@@ -5,12 +5,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from clozeline.artifacts.shown_item import ShownItem
 from clozeline.artifacts.task_metrics import Headline
 from clozeline.params import FinetuneParams
-from clozeline.tasks.rows import TextRows
+from clozeline.tasks.heads import TaskModel
+from clozeline.tasks.text_rows import TextRows
 from clozeline.training.state import Batch
 
 
@@ -67,7 +68,7 @@ def shown(items: Sequence[ShownItem], num_examples: int) -> list[ShownItem]:
 class Task(Protocol):
     """A task with its data read and its model built: it can be trained, chosen by, tested, saved."""
 
-    model: nn.Module
+    model: TaskModel
     batches_per_epoch: int
 
     @property

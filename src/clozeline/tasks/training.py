@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from clozeline.encoder.dropout import cheapen_dropout
 from clozeline.machine.cores import available_cores
 from clozeline.params import FinetuneParams
 from clozeline.tasks import depths, lora
@@ -49,7 +48,6 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
     schedule = Schedule.linear_to_zero(round(params.warmup_fraction * plan.total_steps), plan.total_steps)
     hardware = _hardware(params)
     _choose_what_is_trained(task, inputs)
-    cheapen_dropout(task.model)
     task.model.to(hardware.precision.device)
     rate_of = None if params.layer_decay == 1 else depths.rate_by_depth(task.model, params.layer_decay)
     loop = Loop(

@@ -75,14 +75,14 @@ def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Pa
             f"{params.source.path}: there is no text in it",
             given="an empty file (0 bytes)" if source.total_bytes == 0 else "0 texts",
             expected="text to learn from",
-            do="fill the file, or correct preprocess.source in params.yaml",
+            do="fill the file, or correct `source`",
         )
     if not bucket_files(spool):
         raise DataError(
             f"{params.source.path}: no text is left to learn from",
             given=f"{counts.read} texts read, of which {dropped_in_words(counts.dropped)}",
             expected=f"texts of at least {params.min_characters} characters",
-            do="check preprocess.source in params.yaml, or lower preprocess.min_characters",
+            do="check `source`, or lower `min_characters`",
         )
     sketches = _sketch(spool, params, seed, counts, workers)
     decision = _decide(sketches, params, counts, workers)

@@ -13,7 +13,7 @@ from clozeline.text.documents import RawUnit, Source
 from clozeline.text.line_formats import BY_SUFFIX, JsonBlock, LineSettings, read_json_lines, sniff
 from clozeline.text.records import TextFields, documents_of
 
-_LEFT_OUT_BY = "preprocess.source.pattern"
+_LEFT_OUT_BY = "`source.pattern`"
 
 
 def open_files(path: Path, params: SourceParams) -> Source:
@@ -41,7 +41,7 @@ def matching_files(path: Path, pattern: str) -> list[Path]:
             f"{path}: no file matches",
             given=f"pattern {pattern} in a folder that holds {_some_names(path)}",
             expected="at least one file",
-            do="correct preprocess.source.path or preprocess.source.pattern in params.yaml",
+            do="correct `source.path` or `source.pattern`",
         )
     return sorted(files, key=lambda file: file.relative_to(path).as_posix())
 

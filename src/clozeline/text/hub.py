@@ -7,9 +7,9 @@ from clozeline.text.records import TextFields, documents_of
 
 _SPLIT = "train"
 _KNOBS = HubKnobs(
-    dataset="preprocess.source.dataset",
-    revision="preprocess.source.revision",
-    every="preprocess.source.dataset, subset and revision",
+    dataset="`source.dataset`",
+    revision="`source.revision`",
+    every="`source.dataset`, `source.subset` and `source.revision`",
 )
 
 

@@ -9,7 +9,7 @@ from itertools import chain
 
 from clozeline.errors import DataError
 from clozeline.records.json_values import parsed
-from clozeline.records.rows import json_rows, separated_rows
+from clozeline.records.lines import json_rows, separated_rows
 from clozeline.records.streams import Block
 from clozeline.text.documents import Document
 from clozeline.text.records import TextFields, documents_of
@@ -170,5 +170,5 @@ def _check_size(size: int, settings: LineSettings) -> None:
             f"{settings.file}: a document of more than {_MAX_DOCUMENT_CHARACTERS:,} characters",
             given=f"one document per {settings.one_document_per}",
             expected="documents that fit in memory many times over",
-            do="set preprocess.source.one_document_per to line (or paragraph) in params.yaml",
+            do="set `source.one_document_per` to line (or paragraph)",
         )

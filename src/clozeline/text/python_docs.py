@@ -129,7 +129,7 @@ def _requirements(lock: Path) -> list[Requirement]:
                 f"{lock}, line {number}: not a pinned package",
                 given=line,
                 expected="name==version",
-                do="write the lock with `pip freeze` or `uv pip compile`, or choose another preprocess.source.kind",
+                do="write the lock with `pip freeze` or `uv pip compile`, or choose another `source.kind`",
             ) from error
     return requirements
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from clozeline.errors import DataError
 from clozeline.records.fields import Fields
-from clozeline.records.rows import Row
+from clozeline.records.lines import Row
 from clozeline.text.documents import Document
 
-_TEXT_KNOB = "preprocess.source.text_field"
-_LABEL_KNOB = "preprocess.source.label_field"
+_TEXT_KNOB = "source.text_field"
+_LABEL_KNOB = "source.label_field"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def documents_of(rows: Iterable[Row], fields: TextFields, file_label: str) -> Ge
                 f"{place}: field `{text_field}` is not text",
                 given=f"{type(text).__name__}: {str(text)[:80]}",
                 expected="a string, or null for a record without text",
-                do=f"set {_TEXT_KNOB} to the field that holds the text",
+                do=f"set `{_TEXT_KNOB}` to the field that holds the text",
             )
         label = file_label if label_field is None else record[label_field]
         yield Document(text or "", "" if label is None else str(label))

@@ -30,8 +30,8 @@ def open_source(path: Path, params: SourceParams) -> Source:
     if not path.exists():
         raise DataError(
             f"{path}: there is no such file or folder",
-            given=f"preprocess.source.path: {params.path}",
+            given=f"`source.path`: {params.path}",
             expected="text to learn from",
-            do="correct preprocess.source.path in params.yaml (a DVC-tracked path may need `dvc pull` first)",
+            do="correct `source.path` (a DVC-tracked path may need `dvc pull` first)",
         )
     return _OPENERS[params.kind](path, params)

@@ -139,6 +139,6 @@ def check_sides(num_kept_by_side: list[int], groups: Groups, shares: SplitShares
                 f"{origin}: too little text to split, `{SPLIT_NAMES[side]}` got none",
                 given=f"{num_texts} texts in {num_groups} groups of similar texts, and a share of {share:g} of them",
                 expected=f"at least {int(np.ceil(3 / share))} texts that are not similar to each other",
-                do="add text, or raise that share in params.yaml; if one plain text file holds many texts, "
-                "see preprocess.source.one_document_per",
+                do="add text, or raise that share; if one plain text file holds many texts, "
+                "see `source.one_document_per`",
             )

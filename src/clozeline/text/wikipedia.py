@@ -99,5 +99,5 @@ def _not_a_dump(file: Path, given: str) -> DataError:
         f"{file}: not a complete MediaWiki dump",
         given=given,
         expected="a <mediawiki> document of <page> elements (pages-articles), compressed or not",
-        do="download the dump again, or choose another preprocess.source.kind",
+        do="download the dump again, or choose another `source.kind`",
     )

@@ -1,7 +1,6 @@
 """The tokenizer on disk: its special tokens, a given one made fit for masked language modelling, opened and saved.
 
-A folder holds tokenizer.json (all of it), tokenizer_config.json and special_tokens_map.json, and loads in stock
-`AutoTokenizer`.
+A folder holds tokenizer.json (the rules) and tokenizer_config.json (the roles), and loads in stock `AutoTokenizer`.
 """
 
 import hashlib
@@ -17,13 +16,11 @@ from typing import Any, Self
 from tokenizers import AddedToken, Tokenizer, processors
 
 from clozeline.errors import ArtifactError
-from clozeline.tokenizer.published.opening import open_published
+from clozeline.tokenizer.published.opening import TOKENIZER_FILE, open_published
 from clozeline.tokenizer.special_ids import SpecialIds
 
 _LOG = logging.getLogger(__name__)
-TOKENIZER_FILE = "tokenizer.json"
 _CONFIG_FILE = "tokenizer_config.json"
-_MAP_FILE = "special_tokens_map.json"
 
 SPECIAL_TOKENS: Mapping[str, str] = MappingProxyType(
     {
@@ -35,19 +32,18 @@ SPECIAL_TOKENS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Role, as transformers names it, to token; a tokenizer trained here has them as ids 0 to 4 in this order."""
-_DESCRIPTIONS: Mapping[str, Mapping[str, object]] = MappingProxyType(
+_CLASS = "PreTrainedTokenizerFast"
+"""The class of stock that takes tokenizer.json as it stands, by the name that every version of transformers knows."""
+_DESCRIPTION: Mapping[str, object] = MappingProxyType(
     {
-        _CONFIG_FILE: {
-            **SPECIAL_TOKENS,
-            "clean_up_tokenization_spaces": False,
-            # Token types say nothing about a single text, and ModernBERT's forward takes none.
-            "model_input_names": ["input_ids", "attention_mask"],
-            "tokenizer_class": "PreTrainedTokenizerFast",
-        },
-        _MAP_FILE: SPECIAL_TOKENS,
+        **SPECIAL_TOKENS,
+        "clean_up_tokenization_spaces": False,
+        # Token types say nothing about a single text, and ModernBERT's forward takes none.
+        "model_input_names": ["input_ids", "attention_mask"],
+        "tokenizer_class": _CLASS,
     }
 )
-"""What stands beside the tokenizer.json of every tokenizer trained here."""
+"""tokenizer_config.json of every tokenizer trained here."""
 _NEEDED_ROLES = ("pad_token", "cls_token", "sep_token", "mask_token")
 
 
@@ -74,12 +70,12 @@ class OpenTokenizer:
         try:
             content = path.read_bytes()
             tokenizer = Tokenizer.from_buffer(content)
-            names = json.loads((folder / _MAP_FILE).read_bytes())
+            names = json.loads((folder / _CONFIG_FILE).read_bytes())
         except (OSError, ValueError) as error:
             raise ArtifactError(
                 f"{folder} holds no whole tokenizer",
                 given=str(error),
-                expected=f"{TOKENIZER_FILE} and {_MAP_FILE}",
+                expected=f"{TOKENIZER_FILE} and {_CONFIG_FILE}",
                 do="rebuild it: `dvc repro --force tokenize`",
             ) from error
         # A tokenizer.json of the hub may cut texts at 128 tokens or pad them.
@@ -119,8 +115,7 @@ def frame_with_special_tokens(tokenizer: Tokenizer, cls_token: str, sep_token: s
 def save(tokenizer: Tokenizer, folder: Path) -> None:
     """Fill `folder` with a tokenizer trained here."""
     tokenizer.save(str(folder / TOKENIZER_FILE))
-    for name, content in _DESCRIPTIONS.items():
-        (folder / name).write_text(_as_json(content), encoding="utf-8")
+    (folder / _CONFIG_FILE).write_text(_as_json(_DESCRIPTION), encoding="utf-8")
 
 
 def save_existing(name: str, folder: Path) -> None:
@@ -130,7 +125,7 @@ def save_existing(name: str, folder: Path) -> None:
         DataError: there is no such tokenizer, or it has no fast version.
     """
     if _is_made_here(Path(name)):
-        for file in (TOKENIZER_FILE, *_DESCRIPTIONS):
+        for file in (TOKENIZER_FILE, _CONFIG_FILE):
             shutil.copyfile(Path(name) / file, folder / file)
         return
     tokenizer = open_published(name)
@@ -141,17 +136,24 @@ def save_existing(name: str, folder: Path) -> None:
         _add(tokenizer, name, missing)
     if {"cls_token", "sep_token"} & set(missing):
         frame_with_special_tokens(tokenizer.backend_tokenizer, tokenizer.cls_token, tokenizer.sep_token)
+    write(tokenizer, folder)
+
+
+def write(tokenizer: Any, folder: Path) -> None:
+    """Fill `folder` with what `open_published` opened."""
     tokenizer.save_pretrained(folder)
+    described = json.loads((folder / _CONFIG_FILE).read_bytes()) | {"tokenizer_class": _CLASS}
+    (folder / _CONFIG_FILE).write_text(_as_json(described), encoding="utf-8")
 
 
 def _is_made_here(folder: Path) -> bool:
     """Whether `save` filled it: nothing is missing then, and transformers (seconds, and 300 MB) is not needed."""
     try:
-        described = {name: (folder / name).read_text(encoding="utf-8") for name in _DESCRIPTIONS}
+        described = (folder / _CONFIG_FILE).read_text(encoding="utf-8")
         OpenTokenizer.open(folder)
     except (OSError, ValueError, ArtifactError):
         return False
-    return described == {name: _as_json(content) for name, content in _DESCRIPTIONS.items()}
+    return described == _as_json(_DESCRIPTION)
 
 
 def _other_special_tokens(tokenizer: Any) -> set[str]:
@@ -181,7 +183,7 @@ def _special_ids(tokenizer: Tokenizer, names: Mapping[str, Any], special: Mappin
     missing = [role for role in _NEEDED_ROLES if ids[role] is None]
     if missing:
         raise ArtifactError(
-            f"{_MAP_FILE} does not name every special token",
+            f"{_CONFIG_FILE} does not name every special token",
             given=f"no {', '.join(missing)}",
             expected=", ".join(_NEEDED_ROLES),
             do="rebuild it: `dvc repro --force tokenize`",

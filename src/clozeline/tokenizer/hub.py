@@ -25,3 +25,17 @@ def asking_hub(name: str) -> Iterator[None]:
         yield
     finally:
         _CLIENT.setLevel(level)
+
+
+def published_file(name: str, file: str, revision: str | None) -> Path | None:
+    """Of a folder, or of a name on the hub; None where it is not there, or the hub does not answer."""
+    from transformers.utils import cached_file  # seconds: a tokenizer trained here is opened without it
+
+    found = cached_file(
+        name,
+        file,
+        revision=revision,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return None if found is None else Path(found)

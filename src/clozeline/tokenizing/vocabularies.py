@@ -62,9 +62,9 @@ def learn(params: TokenizeParams, batches: TextBatches) -> Tokenizer:
     if size < params.vocab_size:
         raise DataError(
             "the vocabulary is larger than the training text supports",
-            given=f"`tokenize.vocab_size: {params.vocab_size}`",
+            given=f"`vocab_size`: {params.vocab_size}",
             expected=f"at most {size}: so many pieces occur {params.min_frequency} times or more in this text",
-            do=f"set `tokenize.vocab_size` to {size} or less in params.yaml, lower `min_frequency`, or add text",
+            do=f"set `vocab_size` to {size} or less, lower `min_frequency`, or add text",
         )
     frame_with_special_tokens(tokenizer, SPECIAL_TOKENS["cls_token"], SPECIAL_TOKENS["sep_token"])
     return tokenizer

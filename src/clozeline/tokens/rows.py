@@ -113,7 +113,7 @@ def shuffled_plan(length_R: NDArray[np.int64], batch_tokens: int, seed: int, epo
             "the training part holds no token",
             given="0 rows to make batches of",
             expected="documents with tokens",
-            do="give more text, or lower `preprocess.validation_fraction`; then `dvc repro`",
+            do="give more text, or make the validation part smaller; then `dvc repro`",
         )
     random = np.random.Generator(np.random.Philox(key=[seed, epoch]))
     order_R = _permutation(len(length_R), random)

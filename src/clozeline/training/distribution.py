@@ -70,7 +70,7 @@ class Processes:
         """
         if optimizer == "muon" and self.sharding == "fsdp" and self.world_size > 1:
             raise ParamsError(
-                "params.yaml: `pretrain.optimizer.kind` muon needs whole matrices",
+                "`optimizer.kind` muon needs whole matrices",
                 given="muon, with CLOZELINE_SHARDING=fsdp",
                 expected="another optimizer, or CLOZELINE_SHARDING=ddp",
                 do="choose `adamw`, or unset CLOZELINE_SHARDING",

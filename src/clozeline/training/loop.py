@@ -157,5 +157,5 @@ def _nothing_to_learn(batch: Batch[Any]) -> TrainingError:
         "the training has nothing to learn",
         given=f"no target in {_MOST_EMPTY_BATCHES:,} batches up to batch {batch.index} of epoch {batch.epoch}",
         expected="tokens that a model is asked for",
-        do="raise `mask_rate` in params.yaml, or give texts that are not special or unknown tokens alone",
+        do="raise `masking.mask_rate`, or give texts that are not special or unknown tokens alone",
     )

@@ -40,10 +40,10 @@ class Precision:
         problem = processor.problem_with(name)
         if problem is not None:
             raise ParamsError(
-                f"params.yaml: `precision` {name} is not for this processor",
+                f"`precision` {name} is not for this processor",
                 given=f"{name} on {device}",
                 expected=problem,
-                do="set `precision: auto`, or fp32",
+                do="set `precision` to auto, or fp32",
             )
         if device.type == "cuda" and name == "fp32":
             torch.set_float32_matmul_precision("high")

@@ -141,7 +141,7 @@ class Steps(Generic[Inputs]):
             f"training diverged at step {step}, on batch {batch.index} of epoch {batch.epoch}",
             given=f"loss {loss_sum / batch.num_targets}, gradient norm {norm}",
             expected="finite numbers",
-            do="lower `learning_rate` or lengthen the warm-up in params.yaml, then run again",
+            do="lower `optimizer.learning_rate` or lengthen the warm-up, then run again",
         )
 
     def _stop_if_all_are_skipped(self, step: int, batch: Batch[Any], norm: float) -> None:
@@ -153,7 +153,7 @@ class Steps(Generic[Inputs]):
             f"training diverged at step {step}, on batch {batch.index} of epoch {batch.epoch}",
             given=f"a gradient that is not finite in {_MOST_SKIPPED} steps, at any scale: none changed the weights",
             expected="finite numbers",
-            do="set `precision: bf16` or `fp32` in params.yaml, or lower `learning_rate`, then run again",
+            do="set `precision` to bf16 or fp32, or lower `optimizer.learning_rate`, then run again",
         )
 
     @contextlib.contextmanager

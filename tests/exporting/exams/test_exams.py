@@ -9,7 +9,7 @@ import pytest
 from clozeline.artifacts.held_out import EntitySpan, HeldOut
 from clozeline.errors import DataError
 from clozeline.exporting.answers import UNKNOWN, Answers
-from clozeline.exporting.exams.kinds import exam_of
+from clozeline.exporting.exams.exam import exam_of
 from clozeline.exporting.exams.of_tokens import AnswersExam, TagsExam
 from clozeline.exporting.sample import Sample
 from clozeline.inference.entities import Extent

@@ -13,8 +13,7 @@ from clozeline.artifacts.evidence import Rung
 from clozeline.artifacts.held_out import HeldOut
 from clozeline.artifacts.manifest import FILES, read_manifest
 from clozeline.exporting.answers import Answers
-from clozeline.exporting.exams.exam import Exam
-from clozeline.exporting.exams.kinds import exam_of
+from clozeline.exporting.exams.exam import Exam, exam_of
 from clozeline.exporting.exams.of_pairs import CosinesExam, SearchExam
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.ratios import ratio_of_figures

@@ -14,6 +14,7 @@ import pytest
 from mlflow.pyfunc.scoring_server.client import ScoringServerClient
 from starlette.types import ASGIApp
 
+from clozeline.inference import plain_answers
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.errors import TextTooLongError
 from clozeline.serving.app import create_app
@@ -51,11 +52,9 @@ def test_it_hears_that_the_server_is_ready(scoring: ScoringServerClient) -> None
 
 
 def test_a_record_is_what_the_registered_model_gives(scoring: ScoringServerClient, catalogue: Catalogue) -> None:
-    from clozeline.registry.served_model import _classified, _embedded_and_filled
-
     (masked, plain), expected = (
         records(scoring, TEXTS, top_k=2),
-        _embedded_and_filled(catalogue.encoder(None).model, TEXTS, 2, False),
+        plain_answers.embeddings_and_masks(catalogue.encoder(None).model, TEXTS, 2, False),
     )
     np.testing.assert_allclose(
         [masked["embedding"], plain["embedding"]], [one["embedding"] for one in expected], atol=1e-6
@@ -63,15 +62,13 @@ def test_a_record_is_what_the_registered_model_gives(scoring: ScoringServerClien
     assert [word["token_str"] for word in masked["masks"][0]] == [word["token_str"] for word in expected[0]["masks"][0]]
     assert plain["masks"] == []
     labels = records(scoring, TEXTS, model="library", top_k=3)
-    (first, _) = _classified(catalogue.classifier(None).model, TEXTS, 3, False)
+    (first, _) = plain_answers.labels(catalogue.classifier(None).model, TEXTS, 3, False)
     assert [label["label"] for label in labels[0]["labels"]] == [label["label"] for label in first["labels"]]
 
 
 def test_mask_in_brackets_is_a_mask_of_every_model(
     tmp_path: Path, serving: Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 ) -> None:
-    from clozeline.registry.served_model import _embedded_and_filled
-
     write_encoder_of_another_mask(tmp_path / "other")
     served = open_source(ModelSource.parse(str(tmp_path / "other")), "int8")
     service = Service(Capacity(num_workers=1))
@@ -83,28 +80,24 @@ def test_mask_in_brackets_is_a_mask_of_every_model(
     assert [len(record["masks"]) for record in told] == [2, 0]
     assert told[0]["masks"] == approximately(filled)
     assert isinstance(served.model, Encoder)
-    assert _embedded_and_filled(served.model, texts, 5, False) == approximately(told)
+    assert plain_answers.embeddings_and_masks(served.model, texts, 5, False) == approximately(told)
 
 
 def test_a_mask_that_is_cut_off_is_not_filled_and_fails_nothing(client: httpx.Client, catalogue: Catalogue) -> None:
-    from clozeline.registry.served_model import _embedded_and_filled
-
     texts = ["open the file", "the " * 100 + "[MASK]", "the [MASK]", "the [MASK] " + "the " * 100 + "[MASK]"]
     answer = client.post("/invocations", json={"inputs": texts, "params": {"truncate": True}})
     assert answer.status_code == 200, answer.text
     told = answer.json()["predictions"]
     assert [len(record["masks"]) for record in told] == [0, 0, 1, 0]
     assert all(record["embedding"] for record in told)
-    assert _embedded_and_filled(catalogue.encoder(None).model, texts, 5, True) == approximately(told)
+    assert plain_answers.embeddings_and_masks(catalogue.encoder(None).model, texts, 5, True) == approximately(told)
 
 
 def test_a_text_that_is_too_long_is_named_by_its_row(client: httpx.Client, catalogue: Catalogue) -> None:
-    from clozeline.registry.served_model import _embedded_and_filled
-
     texts = ["open the file", "the " * 100 + "[MASK]"]
     assert "`rows[1]` is too long" in client.post("/invocations", json={"inputs": texts}).json()["message"]
     with pytest.raises(TextTooLongError, match="text 1"):
-        _embedded_and_filled(catalogue.encoder(None).model, texts, 5, False)
+        plain_answers.embeddings_and_masks(catalogue.encoder(None).model, texts, 5, False)
 
 
 @pytest.mark.parametrize(
@@ -151,15 +144,13 @@ PAIRS = {
 def test_two_texts_of_each_row_come_in_any_shape(
     scoring: ScoringServerClient, client: httpx.Client, catalogue: Catalogue, name: str
 ) -> None:
-    from clozeline.registry.served_model import _answered, _classified
-
     first, second, pairs = PAIRS[name]
     rows = [dict(zip((first, second), pair, strict=True)) for pair in pairs]
     written = [json.dumps(row) for row in rows]
     expected = (
-        _classified(catalogue.classifier(name).model, written, 2, False)
+        plain_answers.labels(catalogue.classifier(name).model, written, 2, False)
         if name == "ranker"
-        else _answered(catalogue.answerer(name).model, written, 2)
+        else plain_answers.answers(catalogue.answerer(name).model, written, 2, False)
     )
     frame = pd.DataFrame(rows)
     for given in (frame, frame.assign(number=1), written):

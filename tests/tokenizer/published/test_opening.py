@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer
 from transformers.convert_slow_tokenizer import import_protobuf
 
@@ -93,6 +94,21 @@ def test_a_vocabulary_txt_alone_gives_its_ids(settings: str, tmp_path: Path) -> 
         3,
     ]
     assert vocabulary_of(str(tmp_path), None) == {word: number for number, word in enumerate(WORDS)}
+
+
+def test_rules_are_those_of_tokenizer_json_where_stock_would_build_its_own(tmp_path: Path) -> None:
+    """`BertTokenizer` of transformers 5 takes only the vocabulary from there."""
+    rules = Tokenizer(models.WordPiece({word: id_ for id_, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    rules.pre_tokenizer = pre_tokenizers.Split("|", "removed")
+    rules.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "model_max_length": 7}')
+    out = tmp_path / "out"
+    out.mkdir()
+    save_existing(str(tmp_path), out)
+    stock = AutoTokenizer.from_pretrained(out)
+    assert stock("The|cats|É", add_special_tokens=False)["input_ids"] == [8, 6, 7, 9]
+    assert (stock.mask_token_id, stock.model_max_length) == (4, 7)
 
 
 def test_what_needs_the_package_sentencepiece_is_refused_with_how_to_write_a_tokenizer_json(tmp_path: Path) -> None:

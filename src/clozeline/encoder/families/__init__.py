@@ -1,21 +1,31 @@
 """The encoder families: a row each. A new family is a new row.
 
-All are stock classes of transformers, so that what is trained loads anywhere. That is why none has RMSNorm: no encoder
-of transformers 4.57 with a masked head lets its norm be chosen, and one that was exchanged by us would load elsewhere
-without an error and give other logits. An encoder of your own can have it: `clozeline.encoder.encoders`.
+Those in LAYOUTS run on our layers; the others on stock classes (stock.py). All are saved in the published layout, so
+that what is trained loads anywhere. That is why none has RMSNorm: no published encoder with a masked head lets its norm
+be chosen, and one that was exchanged by us would load elsewhere without an error and give other logits.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from clozeline.encoder.families.bert import BERT, ELECTRA, ROBERTA, XLM_ROBERTA
-from clozeline.encoder.families.compressed import ALBERT, DISTILBERT
+from clozeline.encoder.families.bert import (
+    BERT,
+    BERT_LAYOUT,
+    ELECTRA,
+    ELECTRA_LAYOUT,
+    ROBERTA,
+    ROBERTA_LAYOUT,
+    XLM_ROBERTA,
+    XLM_ROBERTA_LAYOUT,
+)
+from clozeline.encoder.families.compressed import ALBERT, ALBERT_LAYOUT, DISTILBERT, DISTILBERT_LAYOUT
 from clozeline.encoder.families.deberta import DEBERTA_V2, DEBERTA_V3
-from clozeline.encoder.families.form import Family, Form, Objective, TokenIds
+from clozeline.encoder.families.form import Family, Form, TokenIds
+from clozeline.encoder.families.layout import HeadKind, Layout, Objective
 from clozeline.encoder.families.long_context import BIG_BIRD, LONGFORMER
-from clozeline.encoder.families.modernbert import MODERNBERT
+from clozeline.encoder.families.modernbert import MODERNBERT, MODERNBERT_DECODER_LAYOUT, MODERNBERT_LAYOUT
 
-__all__ = ["FAMILIES", "FORMS", "Family", "Form", "Objective", "TokenIds"]
+__all__ = ["FAMILIES", "FORMS", "LAYOUTS", "Family", "Form", "HeadKind", "Layout", "Objective", "TokenIds"]
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
@@ -34,10 +44,23 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 )
 
 FORMS: Mapping[str, tuple[Objective, Form]] = MappingProxyType(
-    {
-        form.model_class.__name__: (objective, form)
-        for family in FAMILIES.values()
-        for objective, form in family.forms.items()
-    }
+    {form.class_name: (objective, form) for family in FAMILIES.values() for objective, form in family.forms.items()}
 )
 """Keyed by the name of the class, which config.json has under `architectures`."""
+
+LAYOUTS: Mapping[str, Layout] = MappingProxyType(
+    {
+        layout.config_class.model_type: layout
+        for layout in (
+            MODERNBERT_LAYOUT,
+            MODERNBERT_DECODER_LAYOUT,
+            BERT_LAYOUT,
+            ROBERTA_LAYOUT,
+            XLM_ROBERTA_LAYOUT,
+            DISTILBERT_LAYOUT,
+            ALBERT_LAYOUT,
+            ELECTRA_LAYOUT,
+        )
+    }
+)
+"""Keyed by what config.json calls `model_type`."""

@@ -1,44 +1,49 @@
-"""BERT and its nearest kin: post-norm layers, learned positions, plain MLPs.
+"""BERT and its nearest kin: post-norm layers, learned positions, plain MLPs."""
 
-Shapes: T targets, H hidden, V vocabulary.
-"""
-
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
-from torch import Tensor
-from transformers import (
-    BertConfig,
-    BertForMaskedLM,
-    BertLMHeadModel,
-    ElectraConfig,
-    ElectraForCausalLM,
-    ElectraForMaskedLM,
-    ElectraForPreTraining,
-    PretrainedConfig,
-    RobertaConfig,
-    RobertaForCausalLM,
-    RobertaForMaskedLM,
-    XLMRobertaConfig,
-    XLMRobertaForCausalLM,
-    XLMRobertaForMaskedLM,
-)
+from transformers import BertConfig, ElectraConfig, PretrainedConfig, RobertaConfig, XLMRobertaConfig
 
-from clozeline.encoder.families.form import NO_CACHE, Family, Fixed, Form, TokenIds, causal
-from clozeline.encoder.sizes import shape_of
+from clozeline.encoder.architecture import Architecture, Dropouts, HeadShape, Initialization, LayerKind
+from clozeline.encoder.families.form import Family, Fixed, Form, TokenIds, causal
+from clozeline.encoder.families.layout import HeadKind, HeadRow, Layout, Names, check_covered, known_activation
+from clozeline.encoder.sizes import Shape, shape_of
 from clozeline.params import ModelParams
 
 _SMALL_EMBEDDING = 128
 GELU_IN_HEAD = (Fixed("activation", "gelu", "the head"),)
+
+BERT_NAMES: Names = MappingProxyType(
+    {
+        "embeddings.tokens": "embeddings.word_embeddings",
+        "embeddings.positions": "embeddings.position_embeddings",
+        "embeddings.types": "embeddings.token_type_embeddings",
+        "embeddings.norm": "embeddings.LayerNorm",
+        "embedding_projection": "embeddings_project",
+        "layers.{}.attention.query": "encoder.layer.{layer}.attention.self.query",
+        "layers.{}.attention.key": "encoder.layer.{layer}.attention.self.key",
+        "layers.{}.attention.value": "encoder.layer.{layer}.attention.self.value",
+        "layers.{}.attention.output": "encoder.layer.{layer}.attention.output.dense",
+        "layers.{}.attention_norm": "encoder.layer.{layer}.attention.output.LayerNorm",
+        "layers.{}.mlp.input": "encoder.layer.{layer}.intermediate.dense",
+        "layers.{}.mlp.output": "encoder.layer.{layer}.output.dense",
+        "layers.{}.mlp_norm": "encoder.layer.{layer}.output.LayerNorm",
+    }
+)
 
 
 def bert_dropouts(params: ModelParams) -> dict[str, float]:
     return {"hidden_dropout_prob": params.dropout, "attention_probs_dropout_prob": params.attention_dropout}
 
 
-def bert_values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
+def bert_values(
+    params: ModelParams, ids: TokenIds, sizes: Mapping[str, Shape] = MappingProxyType({})
+) -> dict[str, Any]:
     """What BERT's configuration and those made after it call alike."""
-    shape = shape_of(params, gated=False)
+    shape = shape_of(params, gated=False, published=sizes)
     return {
         "vocab_size": ids.vocab_size,
         "pad_token_id": ids.pad_id,
@@ -65,24 +70,179 @@ def roberta_values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
     }
 
 
-def project_cls(model: Any, hidden_TH: Tensor) -> Tensor:
-    logits_TV: Tensor = model.cls(hidden_TH)
-    return logits_TV
+def bert_architecture(config: Any, **more: Any) -> Architecture:
+    check_covered(config, position_embedding_type=("absolute", None), add_cross_attention=(False, None))
+    drop = config.hidden_dropout_prob
+    values = {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "num_heads": config.num_attention_heads,
+        "intermediate_size": config.intermediate_size,
+        "layers": (LayerKind(),) * config.num_hidden_layers,
+        "pad_id": config.pad_token_id,
+        "norm_epsilon": config.layer_norm_eps,
+        "activation": known_activation(config, "hidden_act"),
+        "initialization": Initialization(config.initializer_range, config.initializer_range),
+        "dropouts": Dropouts(drop, config.attention_probs_dropout_prob, attention_output=drop, mlp_output=drop),
+        "num_positions": config.max_position_embeddings,
+        "num_types": config.type_vocab_size,
+        "is_causal": bool(getattr(config, "is_decoder", False)),
+    }
+    return Architecture(**(values | more))
 
 
-def project_lm_head(model: Any, hidden_TH: Tensor) -> Tensor:
-    logits_TV: Tensor = model.lm_head(hidden_TH)
-    return logits_TV
+def _roberta_architecture(config: Any) -> Architecture:
+    return bert_architecture(config, counts_from_pad=True)
 
 
-def _project_electra(model: Any, hidden_TH: Tensor) -> Tensor:
-    logits_TV: Tensor = model.generator_lm_head(model.generator_predictions(hidden_TH))
-    return logits_TV
+def _electra_architecture(config: Any) -> Architecture:
+    is_narrow = config.embedding_size != config.hidden_size
+    return bert_architecture(config, embedding_size=config.embedding_size if is_narrow else None)
 
 
-def _project_detector(model: Any, hidden_TH: Tensor) -> Tensor:
-    logits_T: Tensor = model.discriminator_predictions(hidden_TH)
-    return logits_T
+def drawn(config: Any) -> dict[str, Any]:
+    """How a head of BERT's kin is drawn."""
+    return {"dense_std": config.initializer_range, "output_std": config.initializer_range}
+
+
+def vocabulary_head(config: Any, activation: str | None = None, width: str = "hidden_size") -> HeadShape:
+    """`activation`: None, that of the layers. `width`: what the table's is called."""
+    return HeadShape(
+        config.vocab_size,
+        dense_size=getattr(config, width),
+        activation=activation or config.hidden_act,
+        norm_epsilon=config.layer_norm_eps,
+        is_tied=bool(config.tie_word_embeddings),
+        **drawn(config),
+    )
+
+
+def classifier_dropout(config: Any) -> float:
+    rate = getattr(config, "classifier_dropout", None)
+    return float(config.hidden_dropout_prob if rate is None else rate)
+
+
+def _pooled_classifier(config: Any) -> HeadShape:
+    """Of the pooler, which BERT has in its encoder."""
+    return HeadShape(
+        config.num_labels,
+        dense_size=config.hidden_size,
+        activation="tanh",
+        dropout_after=classifier_dropout(config),
+        pooling="first",
+        **drawn(config),
+    )
+
+
+def _dense_classifier(config: Any, activation: str) -> HeadShape:
+    rate = classifier_dropout(config)
+    return HeadShape(
+        config.num_labels,
+        dense_size=config.hidden_size,
+        activation=activation,
+        dropout_before=rate,
+        dropout_after=rate,
+        pooling="first",
+        **drawn(config),
+    )
+
+
+def _tagger(config: Any) -> HeadShape:
+    return HeadShape(config.num_labels, dropout_after=classifier_dropout(config), **drawn(config))
+
+
+def answerer(config: Any) -> HeadShape:
+    return HeadShape(config.num_labels, **drawn(config))
+
+
+def pooler(config: Any) -> HeadShape:
+    """Nobody asks it here; saved without it, stock transformers would make up another."""
+    return HeadShape(0, dense_size=config.hidden_size, activation="tanh", **drawn(config))
+
+
+def nothing(config: Any) -> HeadShape:
+    return HeadShape(0)
+
+
+_DISCRIMINATOR: Names = MappingProxyType(
+    {"dense": "discriminator_predictions.dense", "output": "discriminator_predictions.dense_prediction"}
+)
+
+
+def _discriminator(config: Any) -> HeadShape:
+    return HeadShape(1, dense_size=config.hidden_size, activation=config.hidden_act, **drawn(config))
+
+
+def _bert_heads() -> Mapping[HeadKind, HeadRow]:
+    vocabulary = {
+        "dense": "cls.predictions.transform.dense",
+        "norm": "cls.predictions.transform.LayerNorm",
+        "output": "cls.predictions.decoder",
+        "output.bias": "cls.predictions.bias",
+    }
+    pooled = {"dense": "{encoder}pooler.dense"}
+    return {
+        "mlm": HeadRow("BertForMaskedLM", vocabulary_head, vocabulary),
+        "clm": HeadRow("BertLMHeadModel", vocabulary_head, vocabulary),
+        "feature-extraction": HeadRow("BertModel", pooler, pooled),
+        "text-classification": HeadRow(
+            "BertForSequenceClassification", _pooled_classifier, pooled | {"output": "classifier"}
+        ),
+        "token-classification": HeadRow("BertForTokenClassification", _tagger, {"output": "classifier"}),
+        "question-answering": HeadRow("BertForQuestionAnswering", answerer, {"output": "qa_outputs"}),
+    }
+
+
+def _roberta_heads(name: str) -> Mapping[HeadKind, HeadRow]:
+    head = partial(vocabulary_head, activation="gelu")
+    vocabulary = {
+        "dense": "lm_head.dense",
+        "norm": "lm_head.layer_norm",
+        "output": "lm_head.decoder",
+        "output.bias": "lm_head.bias",
+    }
+    return {
+        "mlm": HeadRow(f"{name}ForMaskedLM", head, vocabulary),
+        "clm": HeadRow(f"{name}ForCausalLM", head, vocabulary),
+        "feature-extraction": HeadRow(f"{name}Model", pooler, {"dense": "{encoder}pooler.dense"}),
+        "text-classification": HeadRow(
+            f"{name}ForSequenceClassification",
+            partial(_dense_classifier, activation="tanh"),
+            {"dense": "classifier.dense", "output": "classifier.out_proj"},
+        ),
+        "token-classification": HeadRow(f"{name}ForTokenClassification", _tagger, {"output": "classifier"}),
+        "question-answering": HeadRow(f"{name}ForQuestionAnswering", answerer, {"output": "qa_outputs"}),
+    }
+
+
+def _electra_heads() -> Mapping[HeadKind, HeadRow]:
+    head = partial(vocabulary_head, activation="gelu", width="embedding_size")
+    vocabulary = {
+        "dense": "generator_predictions.dense",
+        "norm": "generator_predictions.LayerNorm",
+        "output": "generator_lm_head",
+    }
+    return {
+        "mlm": HeadRow("ElectraForMaskedLM", head, vocabulary),
+        "clm": HeadRow("ElectraForCausalLM", head, vocabulary),
+        "rtd": HeadRow("ElectraForPreTraining", _discriminator, _DISCRIMINATOR),
+        "feature-extraction": HeadRow("ElectraModel", nothing),
+        "text-classification": HeadRow(
+            "ElectraForSequenceClassification",
+            partial(_dense_classifier, activation="gelu"),
+            {"dense": "classifier.dense", "output": "classifier.out_proj"},
+        ),
+        "token-classification": HeadRow("ElectraForTokenClassification", _tagger, {"output": "classifier"}),
+        "question-answering": HeadRow("ElectraForQuestionAnswering", answerer, {"output": "qa_outputs"}),
+    }
+
+
+BERT_LAYOUT = Layout(BertConfig, "bert", bert_architecture, BERT_NAMES, _bert_heads())
+ROBERTA_LAYOUT = Layout(RobertaConfig, "roberta", _roberta_architecture, BERT_NAMES, _roberta_heads("Roberta"))
+XLM_ROBERTA_LAYOUT = Layout(
+    XLMRobertaConfig, "roberta", _roberta_architecture, BERT_NAMES, _roberta_heads("XLMRoberta")
+)
+ELECTRA_LAYOUT = Layout(ElectraConfig, "electra", _electra_architecture, BERT_NAMES, _electra_heads())
 
 
 def _bert(params: ModelParams, ids: TokenIds) -> BertConfig:
@@ -93,9 +253,13 @@ def _roberta(config_class: type[PretrainedConfig], params: ModelParams, ids: Tok
     return config_class(**roberta_values(params, ids))
 
 
+_ELECTRA_SIZES: Mapping[str, Shape] = MappingProxyType({"small": Shape(12, 256, 4, 1024)})
+"""Clark et al. 2020, table 6; Base and Large are BERT's."""
+
+
 def _electra(params: ModelParams, ids: TokenIds) -> ElectraConfig:
     """Embeddings are 128 wide up to 256 hidden, as in ELECTRA-Small, and as wide as the layers above, as in Base."""
-    values = bert_values(params, ids)
+    values = bert_values(params, ids, _ELECTRA_SIZES)
     hidden_size: int = values["hidden_size"]
     embedding_size = min(hidden_size, _SMALL_EMBEDDING) if hidden_size <= 2 * _SMALL_EMBEDDING else hidden_size
     return ElectraConfig(**values, embedding_size=embedding_size)
@@ -106,8 +270,8 @@ _XLM_ROBERTA = partial(_roberta, XLMRobertaConfig)
 
 BERT = Family(
     {
-        "mlm": Form(BertForMaskedLM, _bert, project_cls),
-        "clm": Form(BertLMHeadModel, causal(_bert), project_cls, NO_CACHE),
+        "mlm": Form("BertForMaskedLM", BertConfig, _bert),
+        "clm": Form("BertLMHeadModel", BertConfig, causal(_bert)),
     },
     bert_dropouts,
 )
@@ -115,8 +279,8 @@ BERT = Family(
 
 ROBERTA = Family(
     {
-        "mlm": Form(RobertaForMaskedLM, _ROBERTA, project_lm_head),
-        "clm": Form(RobertaForCausalLM, causal(_ROBERTA), project_lm_head, NO_CACHE),
+        "mlm": Form("RobertaForMaskedLM", RobertaConfig, _ROBERTA),
+        "clm": Form("RobertaForCausalLM", RobertaConfig, causal(_ROBERTA)),
     },
     bert_dropouts,
     fixed=GELU_IN_HEAD,
@@ -125,8 +289,8 @@ ROBERTA = Family(
 
 XLM_ROBERTA = Family(
     {
-        "mlm": Form(XLMRobertaForMaskedLM, _XLM_ROBERTA, project_lm_head),
-        "clm": Form(XLMRobertaForCausalLM, causal(_XLM_ROBERTA), project_lm_head, NO_CACHE),
+        "mlm": Form("XLMRobertaForMaskedLM", XLMRobertaConfig, _XLM_ROBERTA),
+        "clm": Form("XLMRobertaForCausalLM", XLMRobertaConfig, causal(_XLM_ROBERTA)),
     },
     bert_dropouts,
     fixed=GELU_IN_HEAD,
@@ -135,9 +299,9 @@ XLM_ROBERTA = Family(
 
 ELECTRA = Family(
     {
-        "mlm": Form(ElectraForMaskedLM, _electra, _project_electra),
-        "clm": Form(ElectraForCausalLM, causal(_electra), _project_electra, NO_CACHE),
-        "rtd": Form(ElectraForPreTraining, _electra, _project_detector),
+        "mlm": Form("ElectraForMaskedLM", ElectraConfig, _electra),
+        "clm": Form("ElectraForCausalLM", ElectraConfig, causal(_electra)),
+        "rtd": Form("ElectraForPreTraining", ElectraConfig, _electra),
     },
     bert_dropouts,
     fixed=GELU_IN_HEAD,

@@ -1,27 +1,74 @@
-"""Families that are small on purpose: DistilBERT and ALBERT.
+"""Families that are small on purpose: DistilBERT and ALBERT."""
 
-Shapes: T targets, H hidden, V vocabulary.
-"""
-
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
-from torch import Tensor
-from transformers import AlbertConfig, AlbertForMaskedLM, DistilBertConfig, DistilBertForMaskedLM
+from transformers import AlbertConfig, DistilBertConfig
 
-from clozeline.encoder.families.bert import bert_dropouts, bert_values
+from clozeline.encoder.architecture import Architecture, Dropouts, HeadShape, Initialization, LayerKind
+from clozeline.encoder.families.bert import (
+    BERT_NAMES,
+    answerer,
+    bert_architecture,
+    bert_dropouts,
+    bert_values,
+    drawn,
+    nothing,
+    pooler,
+    vocabulary_head,
+)
 from clozeline.encoder.families.form import Family, Fixed, Form, TokenIds
-from clozeline.encoder.sizes import shape_of
+from clozeline.encoder.families.layout import HeadRow, Layout, Names, known_activation
+from clozeline.encoder.sizes import Shape, shape_of
 from clozeline.params import ModelParams
 
 _ALBERT_EMBEDDING = 128
+_DISTILBERT_EPSILON = 1e-12
+
+_DISTILBERT_NAMES: Names = MappingProxyType(
+    {
+        "embeddings.tokens": "embeddings.word_embeddings",
+        "embeddings.positions": "embeddings.position_embeddings",
+        "embeddings.norm": "embeddings.LayerNorm",
+        "layers.{}.attention.query": "transformer.layer.{layer}.attention.q_lin",
+        "layers.{}.attention.key": "transformer.layer.{layer}.attention.k_lin",
+        "layers.{}.attention.value": "transformer.layer.{layer}.attention.v_lin",
+        "layers.{}.attention.output": "transformer.layer.{layer}.attention.out_lin",
+        "layers.{}.attention_norm": "transformer.layer.{layer}.sa_layer_norm",
+        "layers.{}.mlp.input": "transformer.layer.{layer}.ffn.lin1",
+        "layers.{}.mlp.output": "transformer.layer.{layer}.ffn.lin2",
+        "layers.{}.mlp_norm": "transformer.layer.{layer}.output_layer_norm",
+    }
+)
+_IN_GROUP = "encoder.albert_layer_groups.{group}.albert_layers.{place}"
+_ALBERT_NAMES: Names = MappingProxyType(
+    {
+        **{ours: theirs for ours, theirs in BERT_NAMES.items() if ours.startswith("embeddings.")},
+        "embedding_projection": "encoder.embedding_hidden_mapping_in",
+        "layers.{}.attention.query": f"{_IN_GROUP}.attention.query",
+        "layers.{}.attention.key": f"{_IN_GROUP}.attention.key",
+        "layers.{}.attention.value": f"{_IN_GROUP}.attention.value",
+        "layers.{}.attention.output": f"{_IN_GROUP}.attention.dense",
+        "layers.{}.attention_norm": f"{_IN_GROUP}.attention.LayerNorm",
+        "layers.{}.mlp.input": f"{_IN_GROUP}.ffn",
+        "layers.{}.mlp.output": f"{_IN_GROUP}.ffn_output",
+        "layers.{}.mlp_norm": f"{_IN_GROUP}.full_layer_layer_norm",
+    }
+)
 
 
 def _distilbert_dropouts(params: ModelParams) -> dict[str, float]:
     return {"dropout": params.dropout, "attention_dropout": params.attention_dropout}
 
 
+_DISTILBERT_SIZES: Mapping[str, Shape] = MappingProxyType({"base": Shape(6, 768, 12, 3072)})
+"""Sanh et al. 2019, section 2: half of BERT's layers."""
+
+
 def _distilbert(params: ModelParams, ids: TokenIds) -> DistilBertConfig:
-    shape = shape_of(params, gated=False)
+    shape = shape_of(params, gated=False, published=_DISTILBERT_SIZES)
     return DistilBertConfig(
         vocab_size=ids.vocab_size,
         pad_token_id=ids.pad_id,
@@ -37,10 +84,77 @@ def _distilbert(params: ModelParams, ids: TokenIds) -> DistilBertConfig:
     )
 
 
-def _project_distilbert(model: Any, hidden_TH: Tensor) -> Tensor:
-    transformed_TH = model.vocab_layer_norm(model.activation(model.vocab_transform(hidden_TH)))
-    logits_TV: Tensor = model.vocab_projector(transformed_TH)
-    return logits_TV
+def _distilbert_architecture(config: Any) -> Architecture:
+    return Architecture(
+        vocab_size=config.vocab_size,
+        hidden_size=config.dim,
+        num_heads=config.n_heads,
+        intermediate_size=config.hidden_dim,
+        layers=(LayerKind(),) * config.n_layers,
+        pad_id=config.pad_token_id,
+        norm_epsilon=_DISTILBERT_EPSILON,
+        activation=known_activation(config, "activation"),
+        initialization=Initialization(config.initializer_range, config.initializer_range),
+        dropouts=Dropouts(config.dropout, config.attention_dropout, mlp_output=config.dropout),
+        num_positions=config.max_position_embeddings,
+    )
+
+
+def _distilbert_vocabulary(config: Any) -> HeadShape:
+    return HeadShape(
+        config.vocab_size,
+        dense_size=config.dim,
+        activation=config.activation,
+        norm_epsilon=_DISTILBERT_EPSILON,
+        is_tied=bool(config.tie_word_embeddings),
+        **drawn(config),
+    )
+
+
+def _distilbert_classifier(config: Any) -> HeadShape:
+    return HeadShape(
+        config.num_labels,
+        dense_size=config.dim,
+        activation="relu",
+        dropout_after=config.seq_classif_dropout,
+        pooling="first",
+        **drawn(config),
+    )
+
+
+def _distilbert_dropped(config: Any, rate: str) -> HeadShape:
+    return HeadShape(config.num_labels, dropout_after=getattr(config, rate), **drawn(config))
+
+
+DISTILBERT_LAYOUT = Layout(
+    DistilBertConfig,
+    "distilbert",
+    _distilbert_architecture,
+    _DISTILBERT_NAMES,
+    {
+        "mlm": HeadRow(
+            "DistilBertForMaskedLM",
+            _distilbert_vocabulary,
+            {"dense": "vocab_transform", "norm": "vocab_layer_norm", "output": "vocab_projector"},
+        ),
+        "feature-extraction": HeadRow("DistilBertModel", nothing),
+        "text-classification": HeadRow(
+            "DistilBertForSequenceClassification",
+            _distilbert_classifier,
+            {"dense": "pre_classifier", "output": "classifier"},
+        ),
+        "token-classification": HeadRow(
+            "DistilBertForTokenClassification",
+            partial(_distilbert_dropped, rate="dropout"),
+            {"output": "classifier"},
+        ),
+        "question-answering": HeadRow(
+            "DistilBertForQuestionAnswering",
+            partial(_distilbert_dropped, rate="qa_dropout"),
+            {"output": "qa_outputs"},
+        ),
+    },
+)
 
 
 def _albert(params: ModelParams, ids: TokenIds) -> AlbertConfig:
@@ -54,17 +168,71 @@ def _albert(params: ModelParams, ids: TokenIds) -> AlbertConfig:
     )
 
 
-def _project_albert(model: Any, hidden_TH: Tensor) -> Tensor:
-    logits_TV: Tensor = model.predictions(hidden_TH)
-    return logits_TV
+def _albert_architecture(config: Any) -> Architecture:
+    """A layer of the published count is a group of inner ones, and the groups are spread over the layers."""
+    drop, num_layers, inner = config.hidden_dropout_prob, config.num_hidden_layers, config.inner_group_num
+    groups = [int(number / (num_layers / config.num_hidden_groups)) for number in range(num_layers)]
+    return bert_architecture(
+        config,
+        embedding_size=config.embedding_size,
+        layers=(LayerKind(),) * (num_layers * inner),
+        weights_of_layer=tuple(group * inner + place for group in groups for place in range(inner)),
+        dropouts=Dropouts(drop, config.attention_probs_dropout_prob, attention_output=drop),
+    )
 
+
+def _albert_classifier(config: Any) -> HeadShape:
+    return HeadShape(
+        config.num_labels,
+        dense_size=config.hidden_size,
+        activation="tanh",
+        dropout_after=config.classifier_dropout_prob,
+        pooling="first",
+        **drawn(config),
+    )
+
+
+def _albert_tagger(config: Any) -> HeadShape:
+    rate = config.classifier_dropout_prob
+    return HeadShape(
+        config.num_labels, dropout_after=config.hidden_dropout_prob if rate is None else rate, **drawn(config)
+    )
+
+
+ALBERT_LAYOUT = Layout(
+    AlbertConfig,
+    "albert",
+    _albert_architecture,
+    _ALBERT_NAMES,
+    {
+        "mlm": HeadRow(
+            "AlbertForMaskedLM",
+            partial(vocabulary_head, width="embedding_size"),
+            {
+                "dense": "predictions.dense",
+                "norm": "predictions.LayerNorm",
+                "output": "predictions.decoder",
+                "output.bias": "predictions.bias",
+            },
+        ),
+        "feature-extraction": HeadRow("AlbertModel", pooler, {"dense": "{encoder}pooler"}),
+        "text-classification": HeadRow(
+            "AlbertForSequenceClassification",
+            _albert_classifier,
+            {"dense": "{encoder}pooler", "output": "classifier"},
+        ),
+        "token-classification": HeadRow("AlbertForTokenClassification", _albert_tagger, {"output": "classifier"}),
+        "question-answering": HeadRow("AlbertForQuestionAnswering", answerer, {"output": "qa_outputs"}),
+    },
+    inner_layers=lambda config: int(config.inner_group_num),
+)
 
 DISTILBERT = Family(
-    {"mlm": Form(DistilBertForMaskedLM, _distilbert, _project_distilbert)},
+    {"mlm": Form("DistilBertForMaskedLM", DistilBertConfig, _distilbert)},
     _distilbert_dropouts,
-    fixed=(Fixed("norm_epsilon", 1e-12, "every norm"),),
+    fixed=(Fixed("norm_epsilon", _DISTILBERT_EPSILON, "every norm"),),
 )
 """Sanh et al. 2019: BERT's layers without token types, trained here as a masked language model, not distilled."""
 
-ALBERT = Family({"mlm": Form(AlbertForMaskedLM, _albert, _project_albert)}, bert_dropouts)
+ALBERT = Family({"mlm": Form("AlbertForMaskedLM", AlbertConfig, _albert)}, bert_dropouts)
 """Lan et al. 2019: every layer has the same weights."""

@@ -5,9 +5,9 @@ transformers has no fused attention for it, so that it is slow here for its size
 
 from typing import Any
 
-from transformers import DebertaV2Config, DebertaV2ForMaskedLM
+from transformers import DebertaV2Config
 
-from clozeline.encoder.families.bert import bert_dropouts, bert_values, project_cls
+from clozeline.encoder.families.bert import bert_dropouts, bert_values
 from clozeline.encoder.families.form import Family, Form, TokenIds
 from clozeline.params import ModelParams
 
@@ -40,8 +40,8 @@ def _deberta_v2(params: ModelParams, ids: TokenIds) -> DebertaV2Config:
     return _deberta(params, ids, conv_kernel_size=_V2_CONVOLUTION, conv_act=params.activation)
 
 
-DEBERTA_V2 = Family({"mlm": Form(DebertaV2ForMaskedLM, _deberta_v2, project_cls)}, bert_dropouts)
+DEBERTA_V2 = Family({"mlm": Form("DebertaV2ForMaskedLM", DebertaV2Config, _deberta_v2)}, bert_dropouts)
 """He et al. 2020, with the convolution over the first layer that v2 added."""
 
-DEBERTA_V3 = Family({"mlm": Form(DebertaV2ForMaskedLM, _deberta, project_cls)}, bert_dropouts)
+DEBERTA_V3 = Family({"mlm": Form("DebertaV2ForMaskedLM", DebertaV2Config, _deberta)}, bert_dropouts)
 """He et al. 2021: the architecture; its replaced-token detection is another objective."""

@@ -1,22 +1,9 @@
 """Older families for long texts. The newer way is ModernBERT with a larger `max_position_embeddings`."""
 
-from transformers import (
-    BigBirdConfig,
-    BigBirdForCausalLM,
-    BigBirdForMaskedLM,
-    LongformerConfig,
-    LongformerForMaskedLM,
-)
+from transformers import BigBirdConfig, LongformerConfig
 
-from clozeline.encoder.families.bert import (
-    GELU_IN_HEAD,
-    bert_dropouts,
-    bert_values,
-    project_cls,
-    project_lm_head,
-    roberta_values,
-)
-from clozeline.encoder.families.form import NO_CACHE, Family, Form, TokenIds, causal
+from clozeline.encoder.families.bert import GELU_IN_HEAD, bert_dropouts, bert_values, roberta_values
+from clozeline.encoder.families.form import Family, Form, TokenIds, causal
 from clozeline.params import ModelParams
 
 _WINDOW = 128
@@ -38,7 +25,7 @@ def _big_bird(params: ModelParams, ids: TokenIds) -> BigBirdConfig:
 
 
 LONGFORMER = Family(
-    {"mlm": Form(LongformerForMaskedLM, _longformer, project_lm_head)},
+    {"mlm": Form("LongformerForMaskedLM", LongformerConfig, _longformer)},
     bert_dropouts,
     fixed=GELU_IN_HEAD,
     exports=False,
@@ -51,8 +38,8 @@ traced graph keeps the number.
 
 BIG_BIRD = Family(
     {
-        "mlm": Form(BigBirdForMaskedLM, _big_bird, project_cls),
-        "clm": Form(BigBirdForCausalLM, causal(_big_bird), project_cls, NO_CACHE),
+        "mlm": Form("BigBirdForMaskedLM", BigBirdConfig, _big_bird),
+        "clm": Form("BigBirdForCausalLM", BigBirdConfig, causal(_big_bird)),
     },
     bert_dropouts,
 )

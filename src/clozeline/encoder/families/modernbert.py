@@ -1,21 +1,21 @@
-"""ModernBERT: pre-norm, rotary positions, gated MLPs, no biases, local attention in two layers of three.
+"""ModernBERT: pre-norm, rotary positions, gated MLPs, no biases, local attention in two layers of three."""
 
-Shapes: T targets, H hidden, V vocabulary.
-"""
-
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
-from torch import Tensor, nn
-from transformers import (
-    ModernBertConfig,
-    ModernBertDecoderConfig,
-    ModernBertDecoderForCausalLM,
-    ModernBertForMaskedLM,
-)
+from transformers import ModernBertConfig, ModernBertDecoderConfig
 
-from clozeline.encoder.families.form import NO_CACHE, Family, Form, TokenIds
-from clozeline.encoder.sizes import shape_of
+from clozeline.encoder.architecture import Architecture, Dropouts, HeadShape, Initialization, LayerKind
+from clozeline.encoder.families.bert import nothing
+from clozeline.encoder.families.form import Family, Form, TokenIds
+from clozeline.encoder.families.layout import HeadRow, Layout, Names, check_covered, known_activation
+from clozeline.encoder.sizes import Shape, shape_of
 from clozeline.params import ModelParams
+
+_CUTOFF = 3.0
+"""Standard deviations, where the configuration names none."""
 
 
 def _dropouts(params: ModelParams) -> dict[str, float]:
@@ -26,8 +26,12 @@ def _dropouts(params: ModelParams) -> dict[str, float]:
     }
 
 
+_SIZES: Mapping[str, Shape] = MappingProxyType({"base": Shape(22, 768, 12, 1152), "large": Shape(28, 1024, 16, 2624)})
+"""Warner et al. 2024, table 3."""
+
+
 def _values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
-    shape = shape_of(params, gated=True)
+    shape = shape_of(params, gated=True, published=_SIZES)
     return {
         "vocab_size": ids.vocab_size,
         "pad_token_id": ids.pad_id,
@@ -50,7 +54,7 @@ def _values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
 
 
 def _modernbert(params: ModelParams, ids: TokenIds) -> ModernBertConfig:
-    return ModernBertConfig(**_values(params, ids), reference_compile=False)
+    return ModernBertConfig(**_values(params, ids))
 
 
 def _modernbert_decoder(params: ModelParams, ids: TokenIds) -> ModernBertDecoderConfig:
@@ -58,27 +62,172 @@ def _modernbert_decoder(params: ModelParams, ids: TokenIds) -> ModernBertDecoder
     return ModernBertDecoderConfig(**_values(params, ids))
 
 
-def _project(model: Any, hidden_TH: Tensor) -> Tensor:
-    logits_TV: Tensor = model.decoder(model.head(hidden_TH))
-    return logits_TV
+def _thetas(config: Any) -> tuple[float, float]:
+    """Of layers that see all, and of local ones: transformers 5 has them in a table, 4 in fields of their own."""
+    table = getattr(config, "rope_parameters", None)
+    if table is None:
+        check_covered(config, rope_scaling=(None,))
+        whole, local = config.global_rope_theta, config.local_rope_theta
+        return float(whole), float(whole if local is None else local)
+    rows = [table[kind] for kind in ("full_attention", "sliding_attention")]
+    for row in rows:
+        if row.get("rope_type", "default") != "default":
+            check_covered(config, rope_parameters=("those of rope_type default",))
+    return float(rows[0]["rope_theta"]), float(rows[1]["rope_theta"])
 
 
-def _project_decoder(model: Any, hidden_TH: Tensor) -> Tensor:
-    logits_TV: Tensor = model.decoder(model.lm_head(hidden_TH))
-    return logits_TV
+def _layers(config: Any, reach: int) -> tuple[LayerKind, ...]:
+    whole, local = (LayerKind(None, _thetas(config)[0]), LayerKind(reach, _thetas(config)[1]))
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None:
+        every = config.global_attn_every_n_layers
+        kinds = [
+            "sliding_attention" if number % every else "full_attention" for number in range(config.num_hidden_layers)
+        ]
+    return tuple(local if kind == "sliding_attention" else whole for kind in kinds)
 
 
-def _layers(model: Any) -> nn.ModuleList:
-    layers: nn.ModuleList = model.model.layers
-    return layers
+def _architecture(config: Any, reach: int, **more: Any) -> Architecture:
+    std = config.initializer_range
+    return Architecture(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_heads=config.num_attention_heads,
+        intermediate_size=config.intermediate_size,
+        layers=_layers(config, reach),
+        pad_id=config.pad_token_id,
+        norm_epsilon=config.norm_eps,
+        activation=known_activation(config, "hidden_activation"),
+        initialization=Initialization(std, _out_std(config), _cutoff(config), zeroes_padding=False),
+        dropouts=Dropouts(
+            config.embedding_dropout,
+            config.attention_dropout,
+            attention_output=config.attention_dropout,
+            mlp_inner=config.mlp_dropout,
+        ),
+        is_pre_norm=True,
+        has_norm_bias=config.norm_bias,
+        has_attention_bias=config.attention_bias,
+        has_mlp_bias=config.mlp_bias,
+        is_gated=True,
+        **more,
+    )
 
+
+def _of_encoder(config: Any) -> Architecture:
+    return _architecture(config, config.local_attention // 2, is_fused=True)
+
+
+def _of_decoder(config: Any) -> Architecture:
+    """Its window counts the position itself."""
+    return _architecture(config, config.sliding_window - 1, is_causal=True)
+
+
+def _out_std(config: Any) -> float:
+    return float(config.initializer_range / math.sqrt(2.0 * config.num_hidden_layers))
+
+
+def _cutoff(config: Any) -> float:
+    cutoff = config.initializer_cutoff_factor
+    return _CUTOFF if cutoff is None else float(cutoff)
+
+
+def _head(config: Any, num_outputs: int, **more: Any) -> HeadShape:
+    return HeadShape(
+        num_outputs,
+        dense_size=config.hidden_size,
+        has_dense_bias=config.classifier_bias,
+        activation=known_activation(config, "classifier_activation"),
+        norm_epsilon=config.norm_eps,
+        has_norm_bias=config.norm_bias,
+        dense_std=_out_std(config),
+        cutoff=_cutoff(config),
+        **more,
+    )
+
+
+def _vocabulary(config: Any) -> HeadShape:
+    return _head(
+        config,
+        config.vocab_size,
+        has_output_bias=config.decoder_bias,
+        is_tied=bool(config.tie_word_embeddings),
+        output_std=_out_std(config),
+    )
+
+
+def _labels(config: Any, **more: Any) -> HeadShape:
+    return _head(
+        config, config.num_labels, dropout_after=config.classifier_dropout, output_std=config.hidden_size**-0.5, **more
+    )
+
+
+def _classifier(config: Any) -> HeadShape:
+    check_covered(config, classifier_pooling=("cls", "mean"))
+    return _labels(config, pooling="first" if config.classifier_pooling == "cls" else "mean")
+
+
+def _decoder_classifier(config: Any) -> HeadShape:
+    return _labels(config, pooling="last", has_output_bias=config.classifier_bias)
+
+
+_MLP_AND_NORMS: Names = MappingProxyType(
+    {
+        "embeddings.tokens": "embeddings.tok_embeddings",
+        "embeddings.norm": "embeddings.norm",
+        "layers.{}.attention_norm": "layers.{layer}.attn_norm",
+        "layers.{}.attention.output": "layers.{layer}.attn.Wo",
+        "layers.{}.mlp_norm": "layers.{layer}.mlp_norm",
+        "layers.{}.mlp.input": "layers.{layer}.mlp.Wi",
+        "layers.{}.mlp.output": "layers.{layer}.mlp.Wo",
+        "final_norm": "final_norm",
+    }
+)
+_LABELS: Names = MappingProxyType({"dense": "head.dense", "norm": "head.norm", "output": "classifier"})
+
+
+MODERNBERT_LAYOUT = Layout(
+    ModernBertConfig,
+    "model",
+    _of_encoder,
+    {**_MLP_AND_NORMS, "layers.{}.attention.query_key_value": "layers.{layer}.attn.Wqkv"},
+    {
+        "mlm": HeadRow(
+            "ModernBertForMaskedLM", _vocabulary, {"dense": "head.dense", "norm": "head.norm", "output": "decoder"}
+        ),
+        "feature-extraction": HeadRow("ModernBertModel", nothing),
+        "text-classification": HeadRow("ModernBertForSequenceClassification", _classifier, _LABELS),
+        "token-classification": HeadRow("ModernBertForTokenClassification", _labels, _LABELS),
+        "question-answering": HeadRow("ModernBertForQuestionAnswering", _labels, _LABELS),
+    },
+)
+MODERNBERT_DECODER_LAYOUT = Layout(
+    ModernBertDecoderConfig,
+    "model",
+    _of_decoder,
+    {
+        **_MLP_AND_NORMS,
+        "layers.{}.attention.query": "layers.{layer}.attn.q_proj",
+        "layers.{}.attention.key": "layers.{layer}.attn.k_proj",
+        "layers.{}.attention.value": "layers.{layer}.attn.v_proj",
+    },
+    {
+        "clm": HeadRow(
+            "ModernBertDecoderForCausalLM",
+            _vocabulary,
+            {"dense": "lm_head.dense", "norm": "lm_head.norm", "output": "decoder"},
+        ),
+        "feature-extraction": HeadRow("ModernBertDecoderModel", nothing),
+        "text-classification": HeadRow("ModernBertDecoderForSequenceClassification", _decoder_classifier, _LABELS),
+    },
+)
 
 MODERNBERT = Family(
     {
-        "mlm": Form(ModernBertForMaskedLM, _modernbert, _project),
-        "clm": Form(ModernBertDecoderForCausalLM, _modernbert_decoder, _project_decoder, NO_CACHE),
+        "mlm": Form("ModernBertForMaskedLM", ModernBertConfig, _modernbert),
+        "clm": Form("ModernBertDecoderForCausalLM", ModernBertDecoderConfig, _modernbert_decoder),
     },
     _dropouts,
-    layers=_layers,
+    is_pre_norm=True,
 )
 """Warner et al. 2024, section 2.1; reads 8,192 tokens as published (`max_position_embeddings`)."""

@@ -12,7 +12,9 @@ import numpy.typing as npt
 from clozeline.errors import DataError
 from clozeline.exporting.answers import UNKNOWN, Answers, answers, likeliest
 from clozeline.exporting.ratios import Counts, per_text
+from clozeline.exporting.sample import Sample
 from clozeline.inference.batching import Batch
+from clozeline.inference.model_kinds import kind_of, resolved
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import Rows
 from clozeline.inference.tokenization import TokenizedText
@@ -68,6 +70,16 @@ class Exam:
     def matters(self, one: Answers, other: Answers) -> Holds:
         """Which answers of two graphs are compared: all, where an answer is one of many."""
         return np.ones(len(one.top1_A), dtype=np.bool_)
+
+
+def exam_of(model: OpenModel, sample: Sample) -> Exam:
+    """What `model` can be asked.
+
+    Raises:
+        DataError: nothing, for no text has a token.
+    """
+    exam: Exam = resolved(kind_of(model.manifest.task).exam)(model, sample)
+    return exam
 
 
 def different(texts: Sequence[TokenizedText]) -> list[int]:

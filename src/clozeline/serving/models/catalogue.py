@@ -8,6 +8,7 @@ from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
+from clozeline.inference.model_kinds import MODEL_KINDS, RERANK, ZERO_SHOT, kind_of
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.tagger import Tagger
 from clozeline.inference.zero_shot import can_choose, tells_entailment
@@ -17,37 +18,25 @@ from clozeline.serving.scheduling.work import LoadedModel, ServedModel
 
 Model = TypeVar("Model", bound=OpenModel)
 
-RERANK = "/rerank"
 LIST = "/models"
 """Where the names are, for clients that have no list of their own protocol."""
-_ZERO_SHOT = (
-    *("/zero-shot", "/pipeline/zero-shot-classification"),
-    "/pipeline/zero-shot-classification-lists",
-)
 _TOKENS = ("/tokenize", "/decode")
 TENSORS = "/v2/models/{model}/infer"
 ANY = (*_TOKENS, TENSORS, "/invocations")
 """Routes of every model: without a name, the first of all answers."""
-_EMBEDS = (
-    *("/embed", "/similarity", "/v1/embeddings"),
-    *("/pipeline/feature-extraction", "/pipeline/sentence-similarity"),
-)
-ROUTES: dict[Task, tuple[str, ...]] = {
-    "fill-mask": ("/fill-mask", *_EMBEDS, "/pipeline/fill-mask", *_ZERO_SHOT, *ANY),
-    "text-classification": ("/classify", "/predict", RERANK, "/pipeline/text-classification", *_ZERO_SHOT, *ANY),
-    "feature-extraction": (*_EMBEDS, *ANY),
-    "token-classification": ("/tag", "/pipeline/token-classification", *ANY),
-    "question-answering": ("/answer", "/pipeline/question-answering", *ANY),
-}
-"""Which routes a model of a task answers; those of the house come first."""
+
+
+def routes_of_kind(task: Task) -> tuple[str, ...]:
+    """Which routes models of a task answer; those of the house come first."""
+    return (*kind_of(task).routes, *ANY)
 
 
 def routes_of(model: OpenModel) -> list[str]:
     """Which routes this one answers: of classifiers, only those of pairs rerank, or choose among any labels."""
-    not_answered: set[str] = set() if can_choose(model) else {*_ZERO_SHOT}
+    not_answered: set[str] = set() if can_choose(model) else {*ZERO_SHOT}
     if not isinstance(model, Classifier) or model.relevant_label is None:
         not_answered.add(RERANK)
-    return [route for route in ROUTES[model.manifest.task] if route not in not_answered]
+    return [route for route in routes_of_kind(model.manifest.task) if route not in not_answered]
 
 
 class Catalogue:
@@ -81,7 +70,7 @@ class Catalogue:
         Raises:
             ApiError: 404, there is none.
         """
-        able = [served for served in self if route in ROUTES[served.model.manifest.task]]
+        able = [served for served in self if route in routes_of_kind(served.model.manifest.task)]
         for served in able:
             if name in (None, served.identity.name):
                 return served
@@ -100,7 +89,7 @@ class Catalogue:
         Raises:
             ApiError: 404, there is none.
         """
-        return self._answering(Encoder, "fill-mask", name)
+        return self._answering(Encoder, name)
 
     def embedder(self, name: str | None, *, route: str | None = None, listed: str = LIST) -> ServedModel[Embedder]:
         """The model called `name`, or the first, that embeds: with a head for masks or without. Who names another is
@@ -109,7 +98,7 @@ class Catalogue:
         Raises:
             ApiError: 404, there is none.
         """
-        return self._answering(Embedder, "feature-extraction", name, route=route, listed=listed)
+        return self._answering(Embedder, name, route=route, listed=listed)
 
     def classifier(self, name: str | None) -> ServedModel[Classifier]:
         """The classifier called `name`, or the first.
@@ -120,7 +109,7 @@ class Catalogue:
         of_one_text = (served for served in self if not served.model.manifest.reads_pairs)
         chosen = next((served for served in of_one_text if isinstance(served.model, Classifier)), None)
         name = chosen.identity.name if chosen and name is None else name
-        return self._answering(Classifier, "text-classification", name)
+        return self._answering(Classifier, name)
 
     def pair_classifier(self, route: str, name: str | None = None) -> ServedModel[Classifier]:
         """The classifier called `name`, or the first, that reads two texts at a time and answers `route`.
@@ -151,7 +140,7 @@ class Catalogue:
         for served in able:
             if name in (None, served.identity.name):
                 return served
-        raise no_such_model(name, [served.identity.name for served in able], route=_ZERO_SHOT[0])
+        raise no_such_model(name, [served.identity.name for served in able], route=ZERO_SHOT[0])
 
     def tagger(self, name: str | None) -> ServedModel[Tagger]:
         """The tagger called `name`, or the first.
@@ -159,7 +148,7 @@ class Catalogue:
         Raises:
             ApiError: 404, there is none.
         """
-        return self._answering(Tagger, "token-classification", name)
+        return self._answering(Tagger, name)
 
     def answerer(self, name: str | None) -> ServedModel[Answerer]:
         """The question answerer called `name`, or the first.
@@ -167,15 +156,16 @@ class Catalogue:
         Raises:
             ApiError: 404, there is none.
         """
-        return self._answering(Answerer, "question-answering", name)
+        return self._answering(Answerer, name)
 
     def _answering(
-        self, kind: type[Model], task: Task, name: str | None, *, route: str | None = None, listed: str = LIST
+        self, kind: type[Model], name: str | None, *, route: str | None = None, listed: str = LIST
     ) -> ServedModel[Model]:
         for served in self:
             if isinstance(served.model, kind) and name in (None, served.identity.name):
                 return ServedModel(served.identity, served.model)
         able = [served.identity.name for served in self if isinstance(served.model, kind)]
+        task = next(task for task, row in MODEL_KINDS.items() if row.model is kind)
         raise no_such_model(name, able, task, route=route, listed=listed)
 
 
@@ -196,7 +186,7 @@ def no_such_model(
     name: str | None, able: list[str], task: Task | None = None, *, route: str | None = None, listed: str = LIST
 ) -> ApiError:
     """404: none of the models that are `able` to answer is called so."""
-    answers = route or (" and ".join(ROUTES[task][:2]) if task else None)
+    answers = route or (" and ".join(routes_of_kind(task)[:2]) if task else None)
     return problem(
         404,
         "no_such_model",

@@ -8,6 +8,7 @@ from pathlib import Path
 from clozeline import registry
 from clozeline.artifacts.manifest import FILES, Precision, Task, read_manifest
 from clozeline.errors import ArtifactError, ParamsError
+from clozeline.inference.model_kinds import kind_of
 
 DIST = Path("dist")
 REGISTRY_SCHEME = "models:/"
@@ -105,7 +106,7 @@ def exported(task: Task | None = None) -> list[Path]:
     tasks = {folder: read_manifest(folder).task for folder in folders}
     return sorted(
         (folder for folder in folders if task in (None, tasks[folder])),
-        key=lambda folder: (tasks[folder] != "fill-mask", folder.name),
+        key=lambda folder: (not kind_of(tasks[folder]).fills_masks, folder.name),
     )
 
 
@@ -125,7 +126,7 @@ def fetched(source: ModelSource) -> FetchedModel:
 def _champions(task: Task) -> list[str]:
     """The live models of the registry that are of a task: the encoder has one, every other model is asked which."""
     prefix = f"{REGISTRY_SCHEME}{registry.model_name('encoder')}@"
-    if task == "fill-mask":
+    if kind_of(task).fills_masks:
         return [uri for uri in registry.champions() if uri.startswith(prefix)]
     others = [uri for uri in registry.champions() if not uri.startswith(prefix)]
     if len(others) < 2:

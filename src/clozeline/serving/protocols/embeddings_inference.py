@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Discriminator, Field, Tag
 from starlette.responses import Response
 
-from clozeline.artifacts.manifest import Task
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
+from clozeline.inference.model_kinds import kind_of
 from clozeline.inference.tokenization import Given
 from clozeline.serving.errors import ErrorDetail
 from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sentence
@@ -131,12 +131,6 @@ class Info(BaseModel):
     version: str
 
 
-_KINDS: dict[Task, str] = {
-    "text-classification": "classifier",
-    "token-classification": "token_classifier",
-    "question-answering": "question_answerer",
-}
-"""The last two are ours: text-embeddings-inference has no such models."""
 PREDICT_EXAMPLES = {
     "one text": Example("One text", {"inputs": "Parse a date."}),
     "several": Example("Several texts", {"inputs": [["Parse a date."], ["Open a file."]]}),
@@ -197,7 +191,7 @@ def _model_type(served: LoadedModel) -> dict[str, dict[str, Any]]:
     labels = served.model.manifest.labels
     names = {str(number): label for number, label in enumerate(labels)}
     is_reranker = isinstance(served.model, Classifier) and served.model.manifest.reads_pairs and len(labels) == 1
-    kind = "reranker" if is_reranker else _KINDS[served.model.manifest.task]
+    kind = "reranker" if is_reranker else kind_of(served.model.manifest.task).model_type
     return {kind: {"id2label": names, "label2id": {label: number for number, label in enumerate(labels)}}}
 
 

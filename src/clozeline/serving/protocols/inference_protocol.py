@@ -27,7 +27,6 @@ from clozeline.serving.protocols.house.status import Health, live, ready
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.protocols.tensor_kinds import (
     DATATYPES,
-    TENSOR_KINDS,
     Asked,
     InferParameters,
     OutputName,
@@ -35,6 +34,7 @@ from clozeline.serving.protocols.tensor_kinds import (
     check_parameters,
     inputs_of,
     outputs_of,
+    tensor_kind,
 )
 from clozeline.serving.scheduling.work import LoadedModel
 
@@ -157,7 +157,7 @@ async def infer(call: Call, body: InferRequest) -> Response:
     check_parameters(manifest.task, body.parameters)
     wanted = outputs_of(manifest.task, [output.name for output in body.outputs])
     asked = Asked(call, served.identity.name, _inputs(call, manifest, body), wanted, body.parameters)
-    values, headers = await TENSOR_KINDS[manifest.task].answer(asked)
+    values, headers = await tensor_kind(manifest.task).answer(asked)
     binary = {output.name: output.parameters.binary_data for output in body.outputs}
     everywhere = body.parameters.binary_data_output
     outputs = [
@@ -201,7 +201,7 @@ def _metadata(served: LoadedModel) -> ModelMetadata:
         inputs=[TensorMetadata(name=name, datatype="BYTES", shape=[-1]) for name in inputs_of(manifest)],
         outputs=[
             TensorMetadata(name=name, datatype=DATATYPES[name], shape=[-1, second_axes.get(name, -1)])
-            for name in TENSOR_KINDS[manifest.task].outputs
+            for name in tensor_kind(manifest.task).outputs
         ],
     )
 

@@ -2,9 +2,8 @@
 `mlflow.pyfunc.load_model(…).predict`, as registry/served_model.py gives them.
 """
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
-from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
@@ -12,9 +11,9 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 from starlette.responses import PlainTextResponse, Response
 
-from clozeline.artifacts.manifest import Task
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.encoder import Encoder
+from clozeline.inference.model_kinds import kind_of, resolved
 from clozeline.inference.question import AnyQuestion
 from clozeline.inference.spans import SpanSearch
 from clozeline.inference.tokenization import Given
@@ -132,7 +131,8 @@ async def invocations(call: Call, body: InvocationsRequest) -> Response:
     sent = Sent(shape, getattr(body, shape))
     params = body.params or Params()
     served = call.models.answering(_PATH, call.wanted(params.model))
-    records, headers = await _ANSWERS[served.model.manifest.task](call, served.identity.name, sent, params)
+    answer = resolved(kind_of(served.model.manifest.task).invocations)
+    records, headers = await answer(call, served.identity.name, sent, params)
     return JsonResponse({"predictions": records}, headers=headers)
 
 
@@ -144,26 +144,26 @@ Answered = tuple[list[dict[str, Any]], dict[str, str]]
 """The records, and the headers that tell who gave them."""
 
 
-async def _labelled(call: Call, name: str, sent: Sent, params: Params) -> Answered:
+async def label_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
     served = call.models.classifier(name)
     given: Sequence[Given] = sent.pairs(_PAIR) if served.model.manifest.reads_pairs else sent.texts()
     reply = await labelled(call, served, given, top_k=params.top_k, truncate=params.truncate)
     return [{"labels": labels} for labels in reply.answers], reply.headers
 
 
-async def _tagged(call: Call, name: str, sent: Sent, params: Params) -> Answered:
+async def entity_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
     found, headers = await tagged(call, call.models.tagger(name), sent.texts())
     return [{"entities": of_text} for of_text in found], headers
 
 
-async def _answered(call: Call, name: str, sent: Sent, params: Params) -> Answered:
+async def answer_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
     served, pairs = call.models.answerer(name), sent.pairs(_QUESTION)
     check_answer_size(params.top_k, [context for _, context in pairs], "params.top_k")
     found, headers = await answered(call, served, pairs, SpanSearch(top_k=params.top_k))
     return [{"answers": answers} for answers in found], headers
 
 
-async def _encoded(call: Call, name: str, sent: Sent, params: Params) -> Answered:
+async def encoder_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
     served, texts = call.models.embedder(name), sent.texts()
     model = served.model
     places: list[int] = []  # of the texts whose masks are filled: known once they are tokenized
@@ -185,18 +185,6 @@ async def _encoded(call: Call, name: str, sent: Sent, params: Params) -> Answere
     masks = dict(zip(places, (of_text for reply in filled for of_text in reply.answers), strict=True))
     count_confidence(call, name, list(masks.values()))
     return [one | {"masks": masks.get(place, [])} for place, one in enumerate(embeddings)], embedded.headers
-
-
-_ANSWERS: Mapping[Task, Callable[..., Coroutine[Any, Any, Answered]]] = MappingProxyType(
-    {
-        "fill-mask": _encoded,
-        "feature-extraction": _encoded,
-        "text-classification": _labelled,
-        "token-classification": _tagged,
-        "question-answering": _answered,
-    }
-)
-"""Of each kind of model."""
 
 
 def _place(number: int) -> str:

@@ -16,6 +16,7 @@ from pydantic import Field
 from clozeline.artifacts.manifest import Manifest, Task
 from clozeline.inference.answerer import Answer
 from clozeline.inference.encoder import Encoder, Filled
+from clozeline.inference.model_kinds import kind_of, resolved
 from clozeline.inference.question import AnyQuestion, Question
 from clozeline.inference.tokenization import Given
 from clozeline.serving.errors import problem
@@ -164,30 +165,27 @@ class TensorKind:
 
 
 _OF_ALL = frozenset({"binary_data_output"})
-TENSOR_KINDS: Mapping[Task, TensorKind] = MappingProxyType(
-    {
-        "fill-mask": TensorKind(
-            _encoded,
-            ("embedding", "token", "score"),
-            _OF_ALL | {"top_k", "truncate"},
-            unasked=("embedding",),
-        ),
-        "text-classification": TensorKind(_labelled, ("label", "score"), _OF_ALL | {"top_k", "truncate"}),
-        "feature-extraction": TensorKind(_encoded, ("embedding",), _OF_ALL | {"truncate"}),
-        "token-classification": TensorKind(_tagged, ("entities",), _OF_ALL | set(TagReading.model_fields)),
-        "question-answering": TensorKind(
-            _answered,
-            ("answer", "score", "start", "end"),
-            _OF_ALL | {"top_k"} | set(AnswerSearch.model_fields),
-            inputs=("question", "context"),
-        ),
-    }
+MASKS = TensorKind(_encoded, ("embedding", "token", "score"), _OF_ALL | {"top_k", "truncate"}, unasked=("embedding",))
+LABELS = TensorKind(_labelled, ("label", "score"), _OF_ALL | {"top_k", "truncate"})
+EMBEDDINGS = TensorKind(_encoded, ("embedding",), _OF_ALL | {"truncate"})
+ENTITIES = TensorKind(_tagged, ("entities",), _OF_ALL | set(TagReading.model_fields))
+ANSWERS = TensorKind(
+    _answered,
+    ("answer", "score", "start", "end"),
+    _OF_ALL | {"top_k"} | set(AnswerSearch.model_fields),
+    inputs=("question", "context"),
 )
+
+
+def tensor_kind(task: Task) -> TensorKind:
+    """The one that the row of a model's task names."""
+    kind: TensorKind = resolved(kind_of(task).tensors)
+    return kind
 
 
 def inputs_of(manifest: Manifest) -> tuple[InputName, ...]:
     """The names of what it reads: of a classifier of pairs two, each first text with the second in its place."""
-    return _OF_PAIRS if manifest.reads_pairs else TENSOR_KINDS[manifest.task].inputs
+    return _OF_PAIRS if manifest.reads_pairs else tensor_kind(manifest.task).inputs
 
 
 def check_inputs(manifest: Manifest, given: Sequence[InputName]) -> None:
@@ -211,7 +209,7 @@ def outputs_of(task: Task, requested: Sequence[OutputName]) -> tuple[OutputName,
     Raises:
         ApiError: 422, a model of `task` has no such output.
     """
-    kind = TENSOR_KINDS[task]
+    kind = tensor_kind(task)
     wanted = tuple(dict.fromkeys(requested)) or kind.unasked or kind.outputs
     wrong = next((name for name in wanted if name not in kind.outputs), None)
     if wrong:
@@ -229,7 +227,7 @@ def outputs_of(task: Task, requested: Sequence[OutputName]) -> tuple[OutputName,
 
 def check_parameters(task: Task, parameters: InferParameters) -> None:
     """Raises ApiError: 422, one of those that were sent says nothing to a model of `task`."""
-    known = TENSOR_KINDS[task].parameters
+    known = tensor_kind(task).parameters
     unread = sorted(parameters.model_fields_set - known)
     if unread:
         raise problem(

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal
 
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from clozeline.tasks import heads
 from clozeline.tasks.encoded import EncodedBatch
+from clozeline.tasks.heads import TaskModel
 
 
 def build(
@@ -19,7 +19,7 @@ def build(
     labels: Sequence[str],
     seed: int,
     problem: Literal["single_label_classification", "multi_label_classification"] = "single_label_classification",
-) -> PreTrainedModel:
+) -> TaskModel:
     """The encoder's weights under a fresh head of `labels`; as `heads.build`."""
     changes: dict[str, object] = {
         "id2label": dict(enumerate(labels)),
@@ -29,10 +29,10 @@ def build(
     }
     if problem == "multi_label_classification":  # one label for each text is what transformers takes unsaid
         changes["problem_type"] = problem
-    return heads.build(encoder, AutoModelForSequenceClassification, seed, changes)
+    return heads.build(encoder, "text-classification", seed, changes)
 
 
-def class_logits(model: PreTrainedModel, batch: EncodedBatch) -> Tensor:
+def class_logits(model: TaskModel, batch: EncodedBatch) -> Tensor:
     """`logits_BC`."""
     logits_BC: Tensor = model(**batch.inputs).logits
     return logits_BC

@@ -6,18 +6,18 @@ Shapes: B rows, L longest row.
 from pathlib import Path
 
 from torch import Tensor
-from transformers import AutoModelForQuestionAnswering, PreTrainedModel
 
 from clozeline.tasks import heads
 from clozeline.tasks.encoded import EncodedBatch
+from clozeline.tasks.heads import TaskModel
 
 
-def build(encoder: Path, seed: int) -> PreTrainedModel:
+def build(encoder: Path, seed: int) -> TaskModel:
     """The encoder's weights under a fresh head; as `heads.build`."""
-    return heads.build(encoder, AutoModelForQuestionAnswering, seed, {"num_labels": 2})
+    return heads.build(encoder, "question-answering", seed, {"num_labels": 2})
 
 
-def end_logits(model: PreTrainedModel, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
+def end_logits(model: TaskModel, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
     """`start_BL` and `end_BL`."""
-    output = model(**batch.inputs)
-    return output.start_logits, output.end_logits
+    start_BL, end_BL = model(**batch.inputs).logits.unbind(dim=-1)
+    return start_BL, end_BL

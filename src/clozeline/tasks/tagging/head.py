@@ -7,22 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torch import Tensor
-from transformers import AutoModelForTokenClassification, PreTrainedModel
 
 from clozeline.tasks import heads
 from clozeline.tasks.encoded import EncodedBatch
+from clozeline.tasks.heads import TaskModel
 
 
-def build(encoder: Path, tags: Sequence[str], seed: int) -> PreTrainedModel:
+def build(encoder: Path, tags: Sequence[str], seed: int) -> TaskModel:
     """The encoder's weights under a fresh head of `tags`; as `heads.build`."""
     changes = {
         "id2label": dict(enumerate(tags)),
         "label2id": {tag: place for place, tag in enumerate(tags)},
     }
-    return heads.build(encoder, AutoModelForTokenClassification, seed, changes)
+    return heads.build(encoder, "token-classification", seed, changes)
 
 
-def tag_logits(model: PreTrainedModel, batch: EncodedBatch) -> Tensor:
+def tag_logits(model: TaskModel, batch: EncodedBatch) -> Tensor:
     """`logits_BLC`."""
     logits_BLC: Tensor = model(**batch.inputs).logits
     return logits_BLC

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from huggingface_hub import snapshot_download
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from clozeline.errors import ArtifactError
 from clozeline.tasks import heads
 from clozeline.tasks.encoded import EncodedBatch
+from clozeline.tasks.heads import TaskModel
 
 _ENDING = "ForSequenceClassification"
 _FOLLOWS = "entail"
@@ -39,7 +39,7 @@ def place_of(name: str, revision: str | None) -> Path:
         ) from error
 
 
-def build(folder: Path) -> PreTrainedModel:
+def build(folder: Path) -> TaskModel:
     """The classifier in the folder; raises as `heads.build`.
 
     Raises:
@@ -56,10 +56,10 @@ def build(folder: Path) -> PreTrainedModel:
             expected="a classifier of pairs of texts with a label `entailment`",
             do="fine-tune one (`kind: classification` with `second_field`, such as preset mnli), or name another model",
         )
-    return heads.build(folder, AutoModelForSequenceClassification, 0, {})
+    return heads.build(folder, "text-classification", 0, {})
 
 
-def entailment_logits(model: PreTrainedModel, batch: EncodedBatch) -> Tensor:
+def entailment_logits(model: TaskModel, batch: EncodedBatch) -> Tensor:
     """`logit_B` of the second text following from the first."""
     (place,) = (place for place, label in model.config.id2label.items() if _is_entailment(label))
     logit_B: Tensor = model(**batch.inputs).logits[:, place].float()

@@ -7,16 +7,17 @@ import json
 from pathlib import Path
 
 from torch import Tensor
-from transformers import AutoModelForMaskedLM, PreTrainedModel
 
+from clozeline.encoder.positions import ChosenPositions
 from clozeline.errors import ArtifactError
 from clozeline.tasks import heads
 from clozeline.tasks.encoded import EncodedBatch
+from clozeline.tasks.heads import TaskModel
 
 _ENDING = "ForMaskedLM"
 
 
-def build(encoder: Path) -> PreTrainedModel:
+def build(encoder: Path) -> TaskModel:
     """The masked language model in the folder; raises as `heads.build`.
 
     Raises:
@@ -31,13 +32,13 @@ def build(encoder: Path) -> PreTrainedModel:
             expected="a masked language model",
             do="pre-train with `pretrain.objective: mlm`, or choose another kind of task",
         )
-    return heads.build(encoder, AutoModelForMaskedLM, 0, {})
+    return heads.build(encoder, "mlm", 0, {})
 
 
-def log_probabilities(model: PreTrainedModel, batch: EncodedBatch, mask_id: int) -> Tensor:
+def log_probabilities(model: TaskModel, batch: EncodedBatch, mask_id: int) -> Tensor:
     """`log_probability_BV` of the word at each row's last mask."""
     is_mask_BL = batch.input_ids_BL == mask_id
     last_B = is_mask_BL.shape[1] - 1 - is_mask_BL.flip(1).int().argmax(dim=1)
-    logits_BLV = model(**batch.inputs).logits
-    log_probability_BV: Tensor = logits_BLV[range(len(last_B)), last_B].float().log_softmax(dim=1)
+    at_masks = ChosenPositions(last_B[:, None], is_mask_BL.shape[1])
+    log_probability_BV: Tensor = model(**batch.inputs, positions=at_masks).logits[:, 0].float().log_softmax(dim=1)
     return log_probability_BV

@@ -1,22 +1,29 @@
 """Tokenizers as others publish them: a folder, or a name on the hub, in any layout that has a fast version."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from tokenizers import Tokenizer
 
 from clozeline.errors import DataError
-from clozeline.tokenizer.hub import asking_hub
+from clozeline.tokenizer.foreign import inspect_settings
+from clozeline.tokenizer.hub import asking_hub, published_file
+
+TOKENIZER_FILE: Final = "tokenizer.json"
 
 
 def open_published(name: str, revision: str | None = None) -> Any:
-    """The fast tokenizer of transformers: from tokenizer.json, from the vocabulary (vocab.txt; vocab.json with
-    merges.txt), or from the file of SentencePiece that ALBERT, DeBERTa-v2 and -v3 and XLM-RoBERTa are published with.
+    """A `PreTrainedTokenizerFast`: from tokenizer.json, from the vocabulary (vocab.txt; vocab.json with merges.txt), or
+    from the file of SentencePiece that ALBERT, DeBERTa-v2 and -v3 and XLM-RoBERTa are published with.
+
+    Its roles (`mask_token`, …) are those of stock's class. Its rules are those of the file: from version 5 on, many
+    of stock's classes take only the vocabulary from tokenizer.json, and build normalization and cutting anew.
 
     Args:
         name: a folder, or a name on the hub; `revision` is a commit there.
 
     Raises:
+        ArtifactError: it asks for code that is not in transformers.
         DataError: there is no such tokenizer, or it has no fast version.
     """
     from google.protobuf.message import DecodeError
@@ -26,13 +33,34 @@ def open_published(name: str, revision: str | None = None) -> Any:
 
     try:
         with asking_hub(name):
-            found = find_sentencepiece(name, revision)
-            tokenizer = found.converted() if found else AutoTokenizer.from_pretrained(name, revision=revision)
+            inspect_settings(name, revision)
+            found, file = find_sentencepiece(name, revision), published_file(name, TOKENIZER_FILE, revision)
+            if found:
+                return _with_rules(*found.converted())
+            stock = AutoTokenizer.from_pretrained(name, revision=revision, trust_remote_code=False)
+            if file:
+                return _with_rules(stock, Tokenizer.from_file(str(file)))
+            # Without a vocabulary, stock's classes are made of five special tokens.
+            if not any(published_file(name, known, revision) for known in stock.vocab_files_names.values()):
+                raise _not_a_tokenizer(name, f"none of {', '.join(stock.vocab_files_names.values())}")
+            if stock.is_fast:
+                return _with_rules(stock, stock.backend_tokenizer)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError, DecodeError) as error:
         raise _not_a_tokenizer(name, str(error).strip().partition("\n")[0]) from error
-    if not tokenizer.is_fast:
-        raise _not_a_tokenizer(name, f"{type(tokenizer).__name__}, which has no fast version")
-    return tokenizer
+    raise _not_a_tokenizer(name, f"{type(stock).__name__}, which has no fast version")
+
+
+def _with_rules(stock: Any, rules: Tokenizer) -> Any:
+    from transformers import PreTrainedTokenizerFast
+
+    roles = {role: token for role, token in stock._special_tokens_map.items() if token is not None}
+    return PreTrainedTokenizerFast(
+        tokenizer_object=rules,
+        **roles,
+        model_max_length=stock.model_max_length,
+        model_input_names=stock.model_input_names,
+        clean_up_tokenization_spaces=stock.clean_up_tokenization_spaces,
+    )
 
 
 def vocabulary_of(name: str, revision: str | None) -> Mapping[str, int]:
@@ -41,9 +69,7 @@ def vocabulary_of(name: str, revision: str | None) -> Mapping[str, int]:
     Raises:
         DataError: there is no such tokenizer, or it has no fast version.
     """
-    from clozeline.tokenizer.published.sentencepiece import published_file
-
-    path = published_file(name, "tokenizer.json", revision)
+    path = published_file(name, TOKENIZER_FILE, revision)
     tokenizer = Tokenizer.from_file(str(path)) if path else open_published(name, revision)
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     return vocabulary
@@ -54,7 +80,7 @@ def _not_a_tokenizer(name: str, given: str) -> DataError:
         f"tokenizer `{name}` cannot be used",
         given=given,
         expected="a folder or hub name with a fast tokenizer (one with a tokenizer.json), or what one is made from",
-        do="correct `tokenize.existing` in params.yaml, or train one with `algorithm: wordpiece`; of another kind of "
+        do="correct `existing`, or set `algorithm` to wordpiece, which trains one; of another kind of "
         "SentencePiece write a tokenizer.json where the package sentencepiece is: "
         f'AutoTokenizer.from_pretrained("{name}").save_pretrained("FOLDER")',
     )

@@ -8,24 +8,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
+from tokenizers import Tokenizer
 from transformers import (
-    AlbertTokenizerFast,
-    DebertaV2TokenizerFast,
+    AlbertTokenizer,
+    DebertaV2Tokenizer,
     PretrainedConfig,
     PreTrainedTokenizerFast,
-    XLMRobertaTokenizerFast,
+    XLMRobertaTokenizer,
 )
 from transformers.convert_slow_tokenizer import AlbertConverter, DebertaV2Converter, SpmConverter, XLMRobertaConverter
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
-from transformers.utils import cached_file
+
+from clozeline.tokenizer.hub import published_file
 
 
 @dataclass(frozen=True)
 class _Kind:
     file: str
-    fast_class: type[PreTrainedTokenizerFast]
+    stock_class: type[PreTrainedTokenizerFast]
     converter: type[SpmConverter]
     defaults: Mapping[str, bool]
     """What the converter asks for, and its value where tokenizer_config.json is silent."""
@@ -34,15 +35,17 @@ class _Kind:
 _KINDS: Mapping[str, _Kind] = MappingProxyType(
     {
         "albert": _Kind(
-            "spiece.model", AlbertTokenizerFast, AlbertConverter, {"do_lower_case": True, "keep_accents": False}
+            "spiece.model", AlbertTokenizer, AlbertConverter, {"do_lower_case": True, "keep_accents": False}
         ),
         "deberta-v2": _Kind(
-            "spm.model", DebertaV2TokenizerFast, DebertaV2Converter, {"do_lower_case": False, "split_by_punct": False}
+            "spm.model", DebertaV2Tokenizer, DebertaV2Converter, {"do_lower_case": False, "split_by_punct": False}
         ),
-        "xlm-roberta": _Kind("sentencepiece.bpe.model", XLMRobertaTokenizerFast, XLMRobertaConverter, {}),
+        "xlm-roberta": _Kind("sentencepiece.bpe.model", XLMRobertaTokenizer, XLMRobertaConverter, {}),
     }
 )
 """Keyed by `model_type` in config.json."""
+_NAMED = (*PreTrainedTokenizerFast.SPECIAL_TOKENS_ATTRIBUTES, "model_max_length")
+"""What tokenizer_config.json may set otherwise than the class does."""
 
 
 class _Described:
@@ -67,8 +70,8 @@ class SentencePieceFile:
     kind: _Kind
     path: Path
 
-    def converted(self) -> Any:
-        """A fast tokenizer with the pieces, the ids and the normalization of the file.
+    def converted(self) -> tuple[PreTrainedTokenizerFast, Tokenizer]:
+        """Stock's class for its settings, and a tokenizer with the pieces, the ids and the normalization of the file.
 
         Raises:
             DecodeError: the file is damaged.
@@ -79,8 +82,8 @@ class SentencePieceFile:
         described = _Described(str(self.path), settings)
         converter = self.kind.converter(described)
         described.ids = {piece: id_ for id_, (piece, _) in enumerate(converter.vocab(converter.proto))}
-        backend = converter.converted()
-        return self.kind.fast_class.from_pretrained(self.name, revision=self.revision, tokenizer_object=backend)
+        named = {key: value for key, value in given.items() if key in _NAMED}
+        return self.kind.stock_class(**named), converter.converted()
 
 
 def find_sentencepiece(name: str, revision: str | None) -> SentencePieceFile | None:
@@ -91,15 +94,3 @@ def find_sentencepiece(name: str, revision: str | None) -> SentencePieceFile | N
     kind = _KINDS.get(facts.get("model_type", ""))
     path = published_file(name, kind.file, revision) if kind else None
     return SentencePieceFile(name, revision, kind, path) if kind and path else None
-
-
-def published_file(name: str, file: str, revision: str | None) -> Path | None:
-    """Of a folder, or of a name on the hub."""
-    found = cached_file(
-        name,
-        file,
-        revision=revision,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
-    return None if found is None else Path(found)

@@ -35,7 +35,7 @@ def hidden_matrix_groups(model: nn.Module, params: OptimizerParams) -> list[Grou
     hidden = [parameter for parameter in trained if id(parameter) in hidden_ids]
     if not hidden:
         raise ParamsError(
-            "params.yaml: `optimizer.kind` muon has nothing to do",
+            "`optimizer.kind` muon has nothing to do",
             given=f"{type(model).__name__}, without a trained matrix in a torch.nn.ModuleList",
             expected="an encoder that keeps its layers in one",
             do="choose `adamw`, or keep the layers of your encoder in a ModuleList",

@@ -27,6 +27,10 @@ class MuonWithAdamW(GroupwiseOptimizer):
     Muon is that of Jordan et al. 2024, with weight decay and the scale of Liu et al. 2025 ("Muon is scalable for LLM
     training", section 2.2): w ← w - lr·(0.2·√max(R, C)·O + decay·w), O = orthogonalize(g + 0.95·b), b ← 0.95·b + g.
     At that scale its updates are as large as AdamW's, so that rates of both are of one magnitude, in any shape.
+
+    It is `torch.optim.Muon` with `adjust_lr_fn="match_rms_adamw"`, but for what that cannot be given: on a CPU the
+    matrices are multiplied in fp32 (one without bf16 takes 17 times as long in it), those of one shape at once, and
+    the other parameters step in the same optimizer.
     """
 
     def _step_group(self, group: Group, parameters: list[Tensor], gradients: list[Tensor]) -> None:

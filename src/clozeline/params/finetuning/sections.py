@@ -1,7 +1,6 @@
 """The kinds of tasks, as params.yaml knows them: a row each. What they do is in clozeline/tasks/kinds.py."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import GetCoreSchemaHandler
@@ -14,15 +13,13 @@ from clozeline.params.finetuning.similarity import SimilarityParams
 from clozeline.params.finetuning.tagging import TaggingParams
 from clozeline.params.finetuning.zero_shot import ZeroShotParams
 
-SECTIONS: Mapping[str, type[FinetuneParams]] = MappingProxyType(
-    {
-        "classification": ClassificationParams,
-        "tagging": TaggingParams,
-        "question_answering": QuestionAnsweringParams,
-        "similarity": SimilarityParams,
-        "zero_shot": ZeroShotParams,
-    }
-)
+SECTIONS: Mapping[str, type[FinetuneParams]] = {
+    "classification": ClassificationParams,
+    "tagging": TaggingParams,
+    "question_answering": QuestionAnsweringParams,
+    "similarity": SimilarityParams,
+    "zero_shot": ZeroShotParams,
+}
 """Keyed by `kind`."""
 
 

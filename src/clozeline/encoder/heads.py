@@ -1,0 +1,45 @@
+"""The head of an encoder: from hidden states to logits.
+
+Shapes: B rows, L tokens, P any axes of positions, H hidden, C outputs.
+"""
+
+from torch import Tensor, nn
+
+from clozeline.encoder.architecture import HeadShape, activation_of, norm_of
+from clozeline.encoder.dropout import DropoutOf16Bits
+
+
+class Head(nn.Module):
+    """Dropout, dense, activation, norm, dropout, output: what of it `HeadShape` names."""
+
+    def __init__(self, shape: HeadShape, hidden_size: int) -> None:
+        super().__init__()
+        self.shape = shape
+        width = shape.dense_size or hidden_size
+        self.dropout_before = DropoutOf16Bits(shape.dropout_before)
+        self.dense = None if shape.dense_size is None else nn.Linear(hidden_size, width, bias=shape.has_dense_bias)
+        self.activation = None if shape.activation is None else activation_of(shape.activation)
+        self.norm = (
+            None
+            if shape.norm_epsilon is None
+            else norm_of("layer", width, shape.norm_epsilon, has_bias=shape.has_norm_bias)
+        )
+        self.dropout_after = DropoutOf16Bits(shape.dropout_after)
+        self.output = nn.Linear(width, shape.num_outputs, bias=shape.has_output_bias) if shape.num_outputs else None
+
+    def forward(self, hidden_PH: Tensor) -> Tensor:
+        """`logits_PC`."""
+        hidden_PX = self.dropout_before(hidden_PH)
+        for part in (self.dense, self.activation, self.norm, self.dropout_after, self.output):
+            if part is not None:
+                hidden_PX = part(hidden_PX)
+        logits_PC: Tensor = hidden_PX
+        return logits_PC
+
+
+def mean_over_tokens(hidden_BLH: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
+    """`mean_BH` over real tokens; None: all are."""
+    if attention_mask_BL is None:
+        return hidden_BLH.mean(dim=1)
+    weight_BL1 = attention_mask_BL.unsqueeze(-1).to(hidden_BLH.dtype)
+    return (hidden_BLH * weight_BL1).sum(dim=1) / weight_BL1.sum(dim=1)

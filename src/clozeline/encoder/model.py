@@ -1,0 +1,229 @@
+"""An encoder of ours under a head, in the published layout when it is saved.
+
+Shapes: B rows, L tokens, H hidden; P any axes of positions.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from clozeline.encoder.architecture import Pooling
+from clozeline.encoder.families import LAYOUTS, HeadKind
+from clozeline.encoder.heads import Head, mean_over_tokens
+from clozeline.encoder.initialization import draw_encoder, draw_head
+from clozeline.encoder.layers import Encoder
+from clozeline.encoder.positions import ChosenPositions, FirstPosition, Positions
+from clozeline.encoder.saving import write_model
+from clozeline.errors import ArtifactError
+
+_TIED = "head.output.weight"
+_NARROW = 10**-4.5
+"""Of the deviation of trained rows: a variance of 1e-9, as of transformers."""
+
+
+class Logits(NamedTuple):
+    """What a head says."""
+
+    logits: Tensor
+    """[B, L, C], or [P, C] of the positions that were asked for; of a classifier [B, C]; of replaced-token detection
+    without C; of question answering C is 2, the start and the end."""
+
+
+class Model(nn.Module):
+    """Random weights at first, from the global random state."""
+
+    head_dropout = 0.0
+    """Of the hidden states that the head is given, in training."""
+
+    def __init__(self, config: Any, kind: HeadKind) -> None:
+        """`config`: of transformers, of a family in LAYOUTS.
+
+        Raises:
+            ArtifactError: the family has no such head, or the configuration says what our layers do not do.
+        """
+        super().__init__()
+        self.config, self.kind, self.layout = config, kind, LAYOUTS[config.model_type]
+        if kind not in self.layout.heads:
+            raise ArtifactError(
+                f"{config.model_type} has no such head",
+                given=kind,
+                expected=f"one of: {', '.join(self.layout.heads)}",
+                do="choose another family, or another kind of task",
+            )
+        architecture = self.layout.architecture(config)
+        self.encoder = Encoder(architecture)
+        draw_encoder(self.encoder)
+        self.head = Head(self.layout.heads[kind].shape(config), architecture.hidden_size)
+        draw_head(self.head)
+        self.tie()
+
+    def tie(self) -> None:
+        """Let the output be the table of tokens, where the head is so."""
+        if self.head.shape.is_tied:
+            assert self.head.output is not None
+            self.head.output.weight = self.encoder.embeddings.tokens.weight
+
+    @property
+    def base_model(self) -> Encoder:
+        """The encoder, as transformers calls it."""
+        return self.encoder
+
+    @property
+    def prefix(self) -> str:
+        """Of the encoder's published weights."""
+        return self.layout.prefix
+
+    @property
+    def device(self) -> torch.device:
+        return self.encoder.embeddings.tokens.weight.device
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.embeddings.tokens
+
+    def set_input_embeddings(self, table: nn.Embedding) -> None:
+        self.encoder.embeddings.tokens = table
+
+    def get_output_embeddings(self) -> nn.Linear | None:
+        return self.head.output
+
+    def resize_token_embeddings(self, vocab_size: int) -> None:
+        """New rows are drawn around the mean of the others (Hewitt 2021), from the global random state."""
+        tokens, output = self.encoder.embeddings.tokens, self.head.output
+        tokens.weight = nn.Parameter(_resized(tokens.weight, vocab_size))
+        tokens.num_embeddings = self.config.vocab_size = vocab_size
+        if output is None or self.kind not in ("mlm", "clm"):
+            return
+        for name, parameter in list(output.named_parameters()):
+            setattr(output, name, nn.Parameter(_resized(parameter, vocab_size)))
+        output.out_features = vocab_size
+        self.tie()
+
+    def gradient_checkpointing_enable(self) -> None:
+        self.encoder.recomputes = True
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        positions: Positions | None = None,
+    ) -> Logits:
+        """`positions`: what is asked for, as of `Encoder`; a head that reads one token of a text asks for it alone."""
+        pooling = self.head.shape.pooling
+        if pooling is not None:
+            positions = _POOLED_AT[pooling](self, input_ids)
+        hidden = self.encoder(input_ids, attention_mask, token_type_ids, positions).last_hidden_state
+        if pooling is not None:
+            hidden = mean_over_tokens(hidden, attention_mask) if pooling == "mean" else hidden[:, 0]
+        return Logits(self.says(hidden))
+
+    def says(self, hidden_PH: Tensor) -> Tensor:
+        """Logits of hidden states that the encoder gave: the head alone."""
+        if self.training and self.head_dropout:
+            hidden_PH = functional.dropout(hidden_PH, self.head_dropout)
+        logits_PC: Tensor = self.head(hidden_PH)
+        return logits_PC.squeeze(-1) if self.kind == "rtd" else logits_PC
+
+    def save(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Write config.json and model.safetensors, as stock transformers reads them.
+
+        `weights`: in place of its own, by our names.
+
+        Raises:
+            OSError: the disk did not take it.
+        """
+        self._write(out, self.kind, weights or self.state_dict())
+
+    def save_encoder(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        """The same without the head: what stock `AutoModel` reads."""
+        named = (weights or self.state_dict()).items()
+        self._write(out, "feature-extraction", {name: it for name, it in named if name.startswith("encoder.")})
+
+    def _write(self, out: Path, kind: HeadKind, weights: Mapping[str, Tensor]) -> None:
+        own = {name: weight for name, weight in weights.items() if not (name == _TIED and self.head.shape.is_tied)}
+        published = self.layout.published(own, self.config, kind)
+        class_name = self.layout.heads[kind].class_name
+        write_model(self.config, class_name, {published[name]: weight for name, weight in own.items()}, out)
+
+    def load(self, weights: Mapping[str, Tensor]) -> list[str]:
+        """Take the weights that are there, by their published names; those that are not keep what they have.
+
+        Returns:
+            Our names of those that are not there.
+
+        Raises:
+            ValueError: a weight is of another shape.
+        """
+        parameters = dict(self.named_parameters())
+        has_prefix = any(name.startswith(f"{self.layout.prefix}.") for name in weights)
+        published = self.layout.published(parameters, self.config, self.kind, has_prefix=has_prefix)
+        missing = []
+        for name, parameter in parameters.items():
+            weight = _found(weights, published[name])
+            if weight is None:
+                missing.append(name)
+                continue
+            if weight.shape != parameter.shape:
+                shapes = f"{tuple(weight.shape)}, not {tuple(parameter.shape)} as config.json says"
+                raise ValueError(f"{published[name]} is {shapes}")
+            with torch.no_grad():
+                parameter.copy_(weight)
+        return missing
+
+    @classmethod
+    def loaded(cls, config: Any, kind: HeadKind, weights: Mapping[str, Tensor]) -> tuple["Model", list[str]]:
+        """A model with `weights`; what is not there is drawn. In single precision.
+
+        Returns:
+            Also the published names of what is drawn.
+
+        Raises:
+            ArtifactError: the configuration says what our layers do not do.
+            ValueError: a weight is of another shape.
+        """
+        with torch.device("meta"):
+            model = cls(config, kind)
+        model.to_empty(device="cpu")
+        model.tie()
+        missing = model.load(weights)
+        draw_encoder(model.encoder, _inside(missing, "encoder."))
+        draw_head(model.head, _inside(missing, "head."))
+        return model, sorted(model.layout.published(missing, config, kind).values())
+
+
+def _inside(names: list[str], prefix: str) -> list[str]:
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+
+
+def _found(weights: Mapping[str, Tensor], name: str) -> Tensor | None:
+    """A bias of the vocabulary has two names; so have norms, of which TensorFlow's were gamma and beta."""
+    stem, _, leaf = name.rpartition(".")
+    old = {"weight": "gamma", "bias": "beta"}[leaf]
+    names = (name, f"{stem}.{old}", f"{stem}.decoder.{leaf}")
+    return next((weights[it] for it in names if it in weights), None)
+
+
+def _resized(rows_VX: Tensor, num_rows: int) -> Tensor:
+    """Narrow around the mean, so that what is said of old tokens hardly changes."""
+    kept_VX = rows_VX.detach()[:num_rows]
+    added_NX = torch.randn(max(num_rows - len(kept_VX), 0), *rows_VX.shape[1:])
+    mean_X, std_X = rows_VX.detach().mean(dim=0), rows_VX.detach().std(dim=0)
+    return torch.cat((kept_VX, mean_X + _NARROW * std_X * added_NX))
+
+
+def _last_real(model: Model, input_ids_BL: Tensor) -> ChosenPositions:
+    """The last token that is no padding, as decoders are asked."""
+    place_L = torch.arange(input_ids_BL.shape[1], device=input_ids_BL.device)
+    last_B = (place_L * (input_ids_BL != model.config.pad_token_id)).argmax(dim=1)
+    return ChosenPositions(last_B[:, None], input_ids_BL.shape[1])
+
+
+_POOLED_AT: Mapping[Pooling, Any] = {
+    "first": lambda model, input_ids_BL: FirstPosition(),
+    "last": _last_real,
+    "mean": lambda model, input_ids_BL: None,
+}

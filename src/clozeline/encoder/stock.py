@@ -1,0 +1,173 @@
+"""A model of transformers' own classes behind the interface of ours: families that do not run on our layers."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import PreTrainedModel
+
+from clozeline.encoder.families import HeadKind
+from clozeline.encoder.messages import errors_only
+from clozeline.encoder.model import Logits
+from clozeline.encoder.positions import Positions
+from clozeline.encoder.saving import telling_of_disk
+from clozeline.errors import ArtifactError
+
+_AUTO: Mapping[HeadKind, str] = MappingProxyType(
+    {
+        "mlm": "AutoModelForMaskedLM",
+        "clm": "AutoModelForCausalLM",
+        "rtd": "AutoModelForPreTraining",
+        "feature-extraction": "AutoModel",
+        "text-classification": "AutoModelForSequenceClassification",
+        "token-classification": "AutoModelForTokenClassification",
+        "question-answering": "AutoModelForQuestionAnswering",
+    }
+)
+_HEADS: Mapping[str, str] = MappingProxyType({"deberta-v2": "cls", "big_bird": "cls", "longformer": "lm_head"})
+"""`model_type` → the module that names tokens, where that is one: it is called with the targets alone."""
+
+
+class StockModel(nn.Module):
+    """See `Model`: the last layer is computed at every position, the head at those that are asked for."""
+
+    head_dropout = 0.0
+
+    def __init__(self, stock: PreTrainedModel, kind: HeadKind) -> None:
+        super().__init__()
+        self.stock, self.kind = stock, kind
+
+    @property
+    def config(self) -> Any:
+        return self.stock.config
+
+    @property
+    def base_model(self) -> nn.Module:
+        base_model: nn.Module = self.stock.base_model
+        return base_model
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self.stock.device
+        return device
+
+    def get_input_embeddings(self) -> nn.Module:
+        table: nn.Module = self.stock.get_input_embeddings()
+        return table
+
+    def set_input_embeddings(self, table: nn.Module) -> None:
+        self.stock.set_input_embeddings(table)
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        output: nn.Module | None = self.stock.get_output_embeddings()
+        return output
+
+    @property
+    def prefix(self) -> str:
+        """Of the encoder's published weights."""
+        prefix: str = self.stock.base_model_prefix
+        return prefix
+
+    def resize_token_embeddings(self, vocab_size: int) -> None:
+        """See `Model`."""
+        with errors_only():
+            self.stock.resize_token_embeddings(vocab_size, mean_resizing=True)
+
+    def gradient_checkpointing_enable(self) -> None:
+        self.stock.gradient_checkpointing_enable({"use_reentrant": False})
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        positions: Positions | None = None,
+    ) -> Logits:
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if token_type_ids is not None:
+            inputs["token_type_ids"] = token_type_ids
+        if self.kind in ("mlm", "clm") and self.config.model_type in _HEADS:
+            return Logits(self._named(inputs, positions))
+        output = self.stock(**inputs)
+        if self.kind == "question-answering":
+            return Logits(torch.stack((output.start_logits, output.end_logits), dim=-1))
+        return Logits(output.logits if positions is None else positions.of(output.logits))
+
+    def _named(self, inputs: dict[str, Any], positions: Positions | None) -> Tensor:
+        more = {"use_cache": False} if self.kind == "clm" else {}
+        hidden_PH = self.base_model(**inputs, **more).last_hidden_state
+        if positions is not None:
+            hidden_PH = positions.of(hidden_PH)
+        if self.training and self.head_dropout:
+            hidden_PH = functional.dropout(hidden_PH, self.head_dropout)
+        logits_PV: Tensor = getattr(self.stock, _HEADS[self.config.model_type])(hidden_PH)
+        return logits_PV
+
+    def save(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        """Raises:
+        OSError: the disk did not take it.
+        """
+        self._write(self.stock, "stock.", out, weights)
+
+    def save_encoder(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+        self._write(self.stock.base_model, f"stock.{self.stock.base_model_prefix}.", out, weights)
+
+    def _write(self, model: PreTrainedModel, prefix: str, out: Path, weights: Mapping[str, Tensor] | None) -> None:
+        named = None
+        if weights is not None:
+            named = {name.removeprefix(prefix): it for name, it in weights.items() if name.startswith(prefix)}
+        with telling_of_disk(), errors_only():
+            model.save_pretrained(out, state_dict=named)
+
+
+def stock_class(config: Any, kind: HeadKind) -> type[PreTrainedModel]:
+    """Raises:
+    ArtifactError: transformers has no such head for this family.
+    """
+    mapping = getattr(transformers, _AUTO[kind])._model_mapping
+    if type(config) not in mapping:
+        raise ArtifactError(
+            "transformers has no head of this kind for the encoder",
+            given=f"model_type {config.model_type}",
+            expected=f"a family that {_AUTO[kind]} knows",
+            do="pre-train another family (`pretrain.model.family`), or choose another kind of task",
+        )
+    found: type[PreTrainedModel] = mapping[type(config)]
+    return found
+
+
+def attention_of(model_class: type[PreTrainedModel]) -> str:
+    """PyTorch's fused attention where the class has it; else its own."""
+    return "sdpa" if model_class._supports_sdpa else "eager"
+
+
+def fresh_stock(config: Any, kind: HeadKind) -> StockModel:
+    """Random weights, from the global random state."""
+    model_class = stock_class(config, kind)
+    with errors_only():
+        return StockModel(model_class._from_config(config, attn_implementation=attention_of(model_class)), kind)
+
+
+def loaded_stock(config: Any, kind: HeadKind, where: Mapping[str, Any]) -> tuple[StockModel, list[str]]:
+    """What is saved there, in single precision; what is not there is drawn, and its names are returned.
+
+    Raises:
+        ArtifactError: transformers has no such head for this family.
+        OSError, RuntimeError, ValueError, SafetensorError: weights are missing, damaged or of another shape.
+    """
+    model_class = stock_class(config, kind)
+    with errors_only():
+        model, report = model_class.from_pretrained(
+            **where,
+            config=config,
+            dtype=torch.float32,
+            attn_implementation=attention_of(model_class),
+            output_loading_info=True,
+            use_safetensors=True,
+        )
+    return StockModel(model, kind), sorted(report["missing_keys"])

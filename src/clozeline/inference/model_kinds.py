@@ -1,0 +1,164 @@
+"""What a model can answer: a row for each kind. All that differs between kinds, from the export to HTTP, is in its row.
+
+What needs torch or a web server is named as `module:name`, and imported by who uses it: answering needs neither.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pkgutil import resolve_name
+from typing import Any, Literal
+
+from clozeline.artifacts.manifest import Manifest
+from clozeline.errors import ArtifactError
+from clozeline.inference import plain_answers
+from clozeline.inference.answerer import Answerer
+from clozeline.inference.classifier import Classifier
+from clozeline.inference.embedder import Embedder
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.open_model import OpenModel
+from clozeline.inference.plain_answers import PlainAnswers
+from clozeline.inference.tagger import Tagger
+
+_EMBEDS = (
+    *("/embed", "/similarity", "/v1/embeddings"),
+    *("/pipeline/feature-extraction", "/pipeline/sentence-similarity"),
+)
+RERANK = "/rerank"
+ZERO_SHOT = (
+    *("/zero-shot", "/pipeline/zero-shot-classification"),
+    "/pipeline/zero-shot-classification-lists",
+)
+_TENSORS = "clozeline.serving.protocols.tensor_kinds"
+_INVOCATIONS = "clozeline.serving.protocols.mlflow"
+"""No stage imports what is behind these two: nothing that a stage makes follows from them."""
+
+
+@dataclass(frozen=True)
+class ModelKind:
+    """From the trained model to its answers."""
+
+    architecture: str
+    """How the name in `architectures` of config.json ends."""
+    auto_class: str
+    """Of transformers, which opens such a model."""
+    outputs: str
+    """`module:name` of what names the outputs of the graph, from a trained model."""
+    exam: str
+    """`module:name` of what INT8 is asked, from an open model and a sample."""
+    model: type[OpenModel]
+    """What answers with the graph."""
+    plain_answers: PlainAnswers
+    examples: Callable[[Manifest], list[str]]
+    """Texts that it answers, as MLflow's model takes them."""
+    routes: tuple[str, ...]
+    """Those of the house come first; `ANY` are not said."""
+    tensors: str
+    """`module:name` of what it reads and gives in the Open Inference Protocol."""
+    invocations: str
+    """`module:name` of what answers as MLflow's scoring server does."""
+    model_type: str = "embedding"
+    """In the words of text-embeddings-inference, as far as it has such models."""
+    says: str = ""
+    """What it answers, in words; empty: its labels."""
+    labels: Literal["none", "of a text", "of each token"] = "none"
+    """What the names in the configuration are of."""
+    fills_masks: bool = False
+    is_always_asked_in_pairs: bool = False
+
+
+MODEL_KINDS: Mapping[str, ModelKind] = {
+    "fill-mask": ModelKind(
+        architecture="ForMaskedLM",
+        auto_class="AutoModelForMaskedLM",
+        outputs="clozeline.exporting.outputs:at_masks",
+        exam="clozeline.exporting.exams.of_encoders:masks_exam",
+        model=Encoder,
+        plain_answers=plain_answers.embeddings_and_masks,
+        examples=plain_answers.example_texts,
+        routes=("/fill-mask", *_EMBEDS, "/pipeline/fill-mask", *ZERO_SHOT),
+        tensors=f"{_TENSORS}:MASKS",
+        invocations=f"{_INVOCATIONS}:encoder_records",
+        says="a masked language model",
+        fills_masks=True,
+    ),
+    "text-classification": ModelKind(
+        architecture="ForSequenceClassification",
+        auto_class="AutoModelForSequenceClassification",
+        outputs="clozeline.exporting.outputs:of_labels",
+        exam="clozeline.exporting.exams.of_labels:labels_exam",
+        model=Classifier,
+        plain_answers=plain_answers.labels,
+        examples=plain_answers.example_texts,
+        routes=("/classify", "/predict", RERANK, "/pipeline/text-classification", *ZERO_SHOT),
+        tensors=f"{_TENSORS}:LABELS",
+        invocations=f"{_INVOCATIONS}:label_records",
+        model_type="classifier",
+        labels="of a text",
+    ),
+    "token-classification": ModelKind(
+        architecture="ForTokenClassification",
+        auto_class="AutoModelForTokenClassification",
+        outputs="clozeline.exporting.outputs:of_tags",
+        exam="clozeline.exporting.exams.of_tokens:tags_exam",
+        model=Tagger,
+        plain_answers=plain_answers.entities,
+        examples=plain_answers.example_texts,
+        routes=("/tag", "/pipeline/token-classification"),
+        tensors=f"{_TENSORS}:ENTITIES",
+        invocations=f"{_INVOCATIONS}:entity_records",
+        model_type="token_classifier",
+        labels="of each token",
+    ),
+    "question-answering": ModelKind(
+        architecture="ForQuestionAnswering",
+        auto_class="AutoModelForQuestionAnswering",
+        outputs="clozeline.exporting.outputs:of_ends",
+        exam="clozeline.exporting.exams.of_tokens:answers_exam",
+        model=Answerer,
+        plain_answers=plain_answers.answers,
+        examples=plain_answers.example_questions,
+        routes=("/answer", "/pipeline/question-answering"),
+        tensors=f"{_TENSORS}:ANSWERS",
+        invocations=f"{_INVOCATIONS}:answer_records",
+        model_type="question_answerer",
+        says="the stretch of a context that answers a question",
+        is_always_asked_in_pairs=True,
+    ),
+    "feature-extraction": ModelKind(
+        architecture="Model",
+        auto_class="AutoModel",
+        outputs="clozeline.exporting.outputs:of_embeddings",
+        exam="clozeline.exporting.exams.of_pairs:similarity_exam",
+        model=Embedder,
+        plain_answers=plain_answers.embeddings,
+        examples=plain_answers.example_texts,
+        routes=_EMBEDS,
+        tensors=f"{_TENSORS}:EMBEDDINGS",
+        invocations=f"{_INVOCATIONS}:encoder_records",
+        says="a vector for each text",
+    ),
+}
+"""Keyed by `task` of the manifest, in the words of the model hub."""
+
+
+def kind_of(task: str) -> ModelKind:
+    """The row of a manifest's task.
+
+    Raises:
+        ArtifactError: there is none.
+    """
+    if task not in MODEL_KINDS:
+        raise ArtifactError(
+            "the package is of a kind that nothing here answers with",
+            given=f"task {task}",
+            expected=f"one of: {', '.join(MODEL_KINDS)}",
+            do="export the model again with this version (`dvc repro`)",
+        )
+    return MODEL_KINDS[task]
+
+
+@cache
+def resolved(name: str) -> Any:
+    """What a row names as `module:name`."""
+    return resolve_name(name)

@@ -1,0 +1,85 @@
+"""Answers of a package as plain records, one for each text: what MLflow's models give, of any kind."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from clozeline.artifacts.manifest import Manifest
+from clozeline.errors import DataError
+from clozeline.inference.answerer import Answerer
+from clozeline.inference.classifier import Classifier
+from clozeline.inference.embedder import Embedder
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.open_model import OpenModel
+from clozeline.inference.spans import SpanSearch
+from clozeline.inference.tagger import Tagger
+
+Records = list[dict[str, Any]]
+PlainAnswers = Callable[[OpenModel, Sequence[str], int, bool], Records]
+"""From a model, texts, how many answers each is to have (`top_k`), and whether long ones are cut (`truncate`)."""
+
+
+def embeddings(model: OpenModel, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
+    assert isinstance(model, Embedder)
+    return [{"embedding": embedding_H.tolist()} for embedding_H in model.embed(texts, truncate=truncate)]
+
+
+def embeddings_and_masks(model: OpenModel, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
+    """Of a text that is cut before its last mask, none is filled; it is embedded as any other."""
+    assert isinstance(model, Encoder)
+    own = model.with_own_masks(texts)
+    places = model.with_masks(own, truncate=truncate)
+    filled = model.fill([own[place] for place in places], top_k=top_k, truncate=truncate)
+    masks = dict(zip(places, filled, strict=True))
+    return [
+        {**record, "masks": [[asdict(word) for word in words] for words in masks.get(place, ())]}
+        for place, record in enumerate(embeddings(model, texts, top_k, truncate))
+    ]
+
+
+def labels(model: OpenModel, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
+    assert isinstance(model, Classifier)
+    given = _pairs(texts, "text", "text_pair") if model.manifest.reads_pairs else texts
+    found = model.classify(given, top_k=top_k, truncate=truncate)
+    return [{"labels": [asdict(label) for label in of_text]} for of_text in found]
+
+
+def entities(model: OpenModel, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
+    """All of them, of the whole text."""
+    assert isinstance(model, Tagger)
+    return [{"entities": [asdict(entity) for entity in found]} for found in model.tag(texts)]
+
+
+def answers(model: OpenModel, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
+    """From the whole context."""
+    assert isinstance(model, Answerer)
+    found = model.ask(_pairs(texts, "question", "context"), search=SpanSearch(top_k=top_k))
+    return [{"answers": [asdict(answer) for answer in of_question]} for of_question in found]
+
+
+def example_texts(manifest: Manifest) -> list[str]:
+    if manifest.reads_pairs:
+        return [json.dumps({"text": "What is returned?", "text_pair": "It returns a value."})] * 2
+    return [f"returns {manifest.special_tokens.mask_token or 'a value'}", "text"]
+
+
+def example_questions(manifest: Manifest) -> list[str]:
+    return [json.dumps({"question": "What is returned?", "context": "It returns a value."})] * 2
+
+
+def _pairs(texts: Sequence[str], first: str, second: str) -> list[tuple[str, str]]:
+    return [_pair(number, text, first, second) for number, text in enumerate(texts)]
+
+
+def _pair(number: int, text: str, first: str, second: str) -> tuple[str, str]:
+    try:
+        asked = json.loads(text)
+        return str(asked[first]), str(asked[second])
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise DataError(
+            f"text {number} has no {first} with its {second}",
+            given=text[:60],
+            expected=f'JSON such as {{"{first}": "…", "{second}": "…"}}',
+            do=f"send each {first} with its {second} as one JSON object in a string",
+        ) from error

@@ -1,0 +1,60 @@
+"""Rooms name their own fields; a person reads the keys of params.yaml that set them."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from clozeline.cli import app
+from clozeline.cli.knobs import in_params, renamed
+from clozeline.errors import ClozelineError, DataError
+from clozeline.params import read_params
+
+PARAMS = Path(__file__).parents[2] / "params.yaml"
+
+
+def error(do: str, problem: str = "the cup is empty", given: object = "air") -> DataError:
+    return DataError(problem, given=given, expected="tea", do=do)
+
+
+def test_a_field_becomes_its_key_and_the_file_is_named_behind_the_last() -> None:
+    preprocess = read_params(PARAMS).preprocess
+    told = in_params(
+        error("correct `source.path` or `source.pattern`, not `cup`", "`min_characters` of tea", "`source.path`: x"),
+        *(PARAMS, "preprocess", preprocess),
+    )
+    assert type(told) is DataError
+    assert told.problem == "`preprocess.min_characters` of tea"
+    assert told.given == "`preprocess.source.path`: x"
+    assert told.do == "correct `preprocess.source.path` or `preprocess.source.pattern` in params.yaml, not `cup`"
+
+
+@pytest.mark.parametrize(
+    "do", ["pour", "take `cup`", "take `source.cup` or `kind.of`", "`preprocess.source.path` it is"]
+)
+def test_what_is_no_field_stays(do: str) -> None:
+    told = in_params(error(do, given=5), PARAMS, "preprocess", read_params(PARAMS).preprocess)
+    assert (told.do, told.given) == (do, 5)
+
+
+def test_a_field_is_named_where_it_is_set_and_one_of_a_part_that_is_null_too() -> None:
+    params = read_params(PARAMS)
+    task, section = next(iter(params.finetune.items()))
+    told = in_params(error("lower `epochs`"), PARAMS, f"finetune.{task}", section)
+    assert told.do.startswith("lower `finetune")
+    assert told.do.endswith(".epochs` in params.yaml")
+    assert params.pretrain.start is None
+    assert "`pretrain.start.x`" in in_params(error("`start.x`"), PARAMS, "pretrain", params.pretrain).do
+
+
+def test_other_names_are_told_as_they_are_given() -> None:
+    assert renamed(error("see `source.path` and `more`"), {"source.path": "--text"}.get).do == "see `--text` and `more`"
+
+
+def test_a_stage_tells_the_keys_of_its_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "params.yaml").write_text(PARAMS.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    arguments = ["source=missing", "out=data/clean", "metrics=metrics.json"]
+    failed = CliRunner().invoke(app, ["stage", "preprocess", *arguments]).exception
+    assert isinstance(failed, ClozelineError)
+    assert "correct `preprocess.source.path` in params.yaml (a DVC-tracked" in failed.do

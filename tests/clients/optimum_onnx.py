@@ -1,0 +1,46 @@
+"""`ORTModelFor…` of optimum-onnx open packages by their config.json; run by `make test-clients`, where transformers is
+one that optimum-onnx allows.
+"""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from optimum.onnxruntime import (
+    ORTModelForQuestionAnswering,
+    ORTModelForSequenceClassification,
+    ORTModelForTokenClassification,
+)
+from tokenizers import Tokenizer
+
+DIST = Path(os.environ["CLOZELINE_DIST"])
+
+
+@pytest.mark.parametrize(
+    ("name", "model_class"),
+    [
+        ("library", ORTModelForSequenceClassification),
+        ("names", ORTModelForTokenClassification),
+        ("reader", ORTModelForQuestionAnswering),
+    ],
+)
+@pytest.mark.parametrize("file", ["model.onnx", "model.int8.onnx"])
+def test_it_answers_as_the_graph_does_and_knows_the_labels(name: str, model_class: type, file: str) -> None:
+    folder = DIST / name
+    model = model_class.from_pretrained(folder, file_name=file, local_files_only=True)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    encoding = Tokenizer.from_file(str(folder / "tokenizer.json")).encode("open the file")
+    known = {"input_ids": encoding.ids, "attention_mask": encoding.attention_mask, "token_type_ids": encoding.type_ids}
+    inputs = {given["name"]: torch.tensor([known[given["name"]]]) for given in manifest["inputs"]}
+    answers = model(**inputs)
+
+    session = onnxruntime.InferenceSession(str(folder / file))
+    expected = session.run(None, {given: tensor.numpy() for given, tensor in inputs.items()})
+    for output, values in zip(session.get_outputs(), expected, strict=True):
+        np.testing.assert_allclose(answers[output.name].numpy(), values, rtol=1e-6)
+    if manifest["labels"]:
+        assert list(model.config.id2label.values()) == manifest["labels"]

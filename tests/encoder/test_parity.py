@@ -1,0 +1,198 @@
+"""Claim: every row of the table of layouts is the stock model of its family: outputs, gradients, files.
+
+Shapes: B rows, L tokens.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import AutoConfig
+
+from clozeline.encoder.checkpoints import Checkpoint, opened
+from clozeline.encoder.families import FAMILIES, LAYOUTS, HeadKind
+from clozeline.encoder.model import Model
+from clozeline.errors import ArtifactError
+
+SHAPE = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 48}
+LENGTH = 150
+"""Beyond the window of ModernBERT, 64 tokens to each side; all that these models read."""
+COMMON = {"vocab_size": 64, "pad_token_id": 0, "num_labels": 5, "initializer_range": 0.3}
+OLD = {**COMMON, **SHAPE, "max_position_embeddings": LENGTH}
+DISTILBERT = {"dim": 32, "n_layers": 3, "n_heads": 2, "hidden_dim": 48, "max_position_embeddings": LENGTH}
+PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
+    "modernbert": ("modernbert", OLD),
+    "modernbert, biases everywhere": (
+        "modernbert",
+        OLD
+        | dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), True)
+        | {"decoder_bias": False, "classifier_pooling": "mean", "hidden_activation": "silu", "local_rope_theta": None},
+    ),
+    "modernbert-decoder": ("modernbert-decoder", OLD),
+    "bert": ("bert", OLD | {"type_vocab_size": 3, "hidden_act": "gelu_new"}),
+    "bert, a decoder": ("bert", OLD | {"is_decoder": True}),
+    "roberta": ("roberta", OLD | {"max_position_embeddings": LENGTH + 1, "type_vocab_size": 1}),
+    "roberta, padding after words": ("roberta", OLD | {"pad_token_id": 3, "max_position_embeddings": LENGTH + 4}),
+    "roberta, a decoder": ("roberta", OLD | {"max_position_embeddings": LENGTH + 1, "is_decoder": True}),
+    "xlm-roberta": ("xlm-roberta", OLD | {"max_position_embeddings": LENGTH + 1}),
+    "distilbert": ("distilbert", COMMON | DISTILBERT | {"activation": "relu"}),
+    "electra": ("electra", OLD | {"embedding_size": 16}),
+    "electra, a decoder": ("electra", OLD | {"embedding_size": 32, "is_decoder": True}),
+    "albert": ("albert", OLD | {"embedding_size": 16}),
+    "albert, in groups": (
+        "albert",
+        OLD | {"embedding_size": 16, "num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2},
+    ),
+}
+CASES: list[tuple[str, HeadKind]] = [
+    (name, kind)
+    for name, (model_type, values) in PUBLISHED.items()
+    for kind in LAYOUTS[model_type].heads
+    if kind not in ("mlm", "clm") or (kind == "clm") == values.get("is_decoder", model_type == "modernbert-decoder")
+]
+every_row = pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
+padded_or_not = pytest.mark.parametrize("is_padded", [False, True], ids=["whole", "padded"])
+
+
+def configuration(name: str, kind: HeadKind) -> Any:
+    model_type, values = PUBLISHED[name]
+    return AutoConfig.for_model(model_type, **values | ({"num_labels": 2} if kind == "question-answering" else {}))
+
+
+def both(name: str, kind: HeadKind) -> tuple[Any, Model]:
+    """A stock model, every weight its own, and ours with its weights."""
+    config = configuration(name, kind)
+    torch.manual_seed(0)
+    stock = getattr(transformers, LAYOUTS[config.model_type].heads[kind].class_name)
+    # In float64: the one of ModernBERT is in float32, the fused one of old decoders knows no mask.
+    attention = "sdpa" if config.model_type.startswith("modernbert") else "eager"
+    theirs = stock._from_config(config, attn_implementation=attention).eval()
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter += torch.randn_like(parameter) * 0.05
+    ours, missing = Model.loaded(config, kind, theirs.state_dict())
+    assert missing == []
+    return theirs, ours.eval()
+
+
+def rows(config: Any, *, is_padded: bool) -> dict[str, Tensor]:
+    draw = torch.Generator().manual_seed(1)
+    input_ids_BL = torch.randint(4, 64, (3, LENGTH), generator=draw)
+    if not is_padded:
+        return {"input_ids": input_ids_BL}
+    lengths_B1 = torch.tensor([[LENGTH], [LENGTH - 7], [9]])
+    mask_BL = (torch.arange(LENGTH) < lengths_B1).long()
+    given = {"input_ids": input_ids_BL.where(mask_BL.bool(), config.pad_token_id), "attention_mask": mask_BL}
+    num_types = getattr(config, "type_vocab_size", 0) if config.model_type != "distilbert" else 0
+    if num_types > 1:
+        given["token_type_ids"] = torch.randint(num_types, input_ids_BL.shape, generator=draw) * mask_BL
+    return given
+
+
+def said_by(model: nn.Module, kind: HeadKind, given: dict[str, Tensor]) -> Tensor:
+    """What is said of real tokens, or of texts."""
+    if kind == "feature-extraction":
+        said = (model.encoder if isinstance(model, Model) else model)(**given).last_hidden_state
+    else:
+        output = model(**given)
+        ends = [getattr(output, name) for name in ("start_logits", "end_logits") if hasattr(output, name)]
+        said = torch.stack(ends, dim=-1) if ends else output.logits
+    is_of_tokens = said.shape[:2] == given["input_ids"].shape
+    return said[given["attention_mask"].bool()] if is_of_tokens and "attention_mask" in given else said
+
+
+def largest(value: Tensor) -> float:
+    return float(value.detach().abs().max())
+
+
+@padded_or_not
+@every_row
+def test_outputs_and_gradients_are_those_of_the_stock_model(name, kind, is_padded) -> None:
+    theirs, ours = both(name, kind)
+    given = rows(theirs.config, is_padded=is_padded)
+    with torch.inference_mode():
+        single, expected_single = (said_by(model, kind, given) for model in (ours, theirs))
+    assert largest(single - expected_single) <= 1e-4 * largest(expected_single)
+    said, expected = (said_by(model.double(), kind, given) for model in (ours, theirs))
+    assert largest(said - expected) <= 1e-9 * largest(expected)
+
+    weight = torch.randn(expected.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    (said * weight).sum().backward()
+    (expected * weight).sum().backward()
+    theirs_named = {name: it.grad for name, it in theirs.named_parameters(remove_duplicate=False)}
+    published = ours.layout.published(dict(ours.named_parameters()), ours.config, kind)
+    scale = max(largest(gradient) for gradient in theirs_named.values() if gradient is not None)
+    for name, parameter in ours.named_parameters():
+        expected_gradient = theirs_named[published[name]]
+        if parameter.grad is None or expected_gradient is None:
+            assert parameter.grad is expected_gradient is None, name
+        else:
+            assert largest(parameter.grad - expected_gradient) <= 1e-9 * scale, name
+
+
+@every_row
+def test_a_saved_model_is_that_of_the_stock_class_and_opens_again(name, kind, tmp_path: Path) -> None:
+    _, ours = both(name, kind)
+    ours.save(tmp_path)
+    stock = getattr(transformers, LAYOUTS[ours.config.model_type].heads[kind].class_name)
+    again, report = stock.from_pretrained(tmp_path, local_files_only=True, output_loading_info=True)
+    assert not any(report[problem] for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    checkpoint = Checkpoint(str(tmp_path))
+    opened_again, missing = opened(checkpoint, checkpoint.config(), kind)
+    assert missing == []
+    given = rows(ours.config, is_padded=True)
+    with torch.inference_mode():
+        expected = said_by(ours, kind, given)
+        assert largest(said_by(again.eval(), kind, given) - expected) <= 1e-4 * largest(expected)
+        assert torch.equal(said_by(opened_again.eval(), kind, given), expected)
+
+
+@every_row
+def test_weights_are_drawn_as_the_stock_model_draws_them(name, kind) -> None:
+    """Not the same numbers: the same deviation of each matrix, the same zeros and ones."""
+    config = configuration(name, kind)
+    config.update({"hidden_size": 256, "intermediate_size": 512, "vocab_size": 2000, "initializer_range": 0.02})
+    torch.manual_seed(0)
+    theirs = getattr(transformers, LAYOUTS[config.model_type].heads[kind].class_name)(config)
+    ours = Model(config, kind)
+    named = dict(theirs.named_parameters(remove_duplicate=False))
+    published = ours.layout.published(dict(ours.named_parameters()), config, kind)
+    for name, parameter in ours.named_parameters():
+        expected = named[published[name]]
+        if parameter.ndim == 1:
+            assert torch.equal(parameter, expected), name
+        else:
+            tolerance = 6 / parameter.numel() ** 0.5
+            assert parameter.std().item() == pytest.approx(expected.std().item(), rel=tolerance), name
+            assert ((parameter == 0).all(dim=1) == (expected == 0).all(dim=1)).all(), name
+
+
+NOT_COVERED = [
+    ("bert", {"position_embedding_type": "relative_key"}, "`position_embedding_type`: relative_key"),
+    ("bert", {"is_decoder": True, "add_cross_attention": True}, "`add_cross_attention`: True"),
+    ("bert", {"hidden_act": "no_such_activation"}, "`hidden_act`: no_such_activation"),
+    ("distilbert", {"activation": "no_such_activation"}, "`activation`: no_such_activation"),
+    ("electra", {"position_embedding_type": "relative_key_query"}, "`position_embedding_type`: relative_key_query"),
+    ("modernbert", {"hidden_activation": "no_such_activation"}, "`hidden_activation`: no_such_activation"),
+    ("modernbert", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "`rope_scaling`"),
+]
+
+
+@pytest.mark.parametrize(("model_type", "values", "told"), NOT_COVERED)
+def test_a_configuration_that_our_layers_do_not_cover_is_refused_by_name(model_type, values, told) -> None:
+    config = AutoConfig.for_model(model_type)
+    config.update(values)
+    with pytest.raises(ArtifactError, match=told):
+        Model(config, "mlm")
+
+
+def test_every_family_that_is_trained_runs_on_our_layers_but_for_those_that_attend_otherwise() -> None:
+    stock = {
+        name
+        for name, family in FAMILIES.items()
+        if any(form.config_class.model_type not in LAYOUTS for form in family.forms.values())
+    }
+    assert stock == {"deberta-v2", "deberta-v3", "longformer", "big_bird"}

@@ -1,0 +1,128 @@
+"""Claim: the last layer at some positions gives the numbers that the whole layer has there, forward and backward."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from clozeline.encoder import language_model
+from clozeline.encoder.families import LAYOUTS
+from clozeline.encoder.layers import Attention
+from clozeline.encoder.model import Model
+from clozeline.encoder.objectives import TargetBatch
+from clozeline.encoder.positions import ChosenPositions, FirstPosition, Positions, Slots
+from tests.encoder.test_parity import PUBLISHED, both, largest
+
+LENGTH = 100
+Asked = Callable[[Tensor], Positions]
+
+
+def texts() -> tuple[Tensor, Tensor]:
+    """All but the first are padded."""
+    draw = torch.Generator().manual_seed(0)
+    mask_BL = (torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 1], [LENGTH // 2], [2]])).long()
+    return torch.randint(5, 64, mask_BL.shape, generator=draw) * mask_BL, mask_BL
+
+
+def some(mask_BL: Tensor) -> Tensor:
+    """Of one text none is asked for, of another most."""
+    is_asked_BL = torch.zeros_like(mask_BL, dtype=torch.bool)
+    is_asked_BL[0, [3, 9, 99]] = True
+    is_asked_BL[2, 1:20] = True
+    return is_asked_BL
+
+
+def slots(mask_BL: Tensor) -> Slots:
+    return Slots(some(mask_BL).flatten().nonzero()[:, 0], *mask_BL.shape, most_in_row=25)
+
+
+ASKED: dict[str, Asked] = {
+    "first": lambda mask_BL: FirstPosition(),
+    "chosen": lambda mask_BL: ChosenPositions.where(some(mask_BL)),
+    "slots": slots,
+}
+
+
+@pytest.mark.parametrize("is_padded", [False, True])
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_what_is_asked_for_is_as_in_the_whole_layer(name, asked, is_padded) -> None:
+    _, model = both(name, "feature-extraction")
+    input_ids_BL, mask_BL = texts()
+    mask = mask_BL if is_padded else None
+    positions = ASKED[asked](mask_BL)
+    gradients = []
+    for there in (model.encoder(input_ids_BL, mask).last_hidden_state, None):
+        hidden_PH = model.encoder(input_ids_BL, mask, positions=positions).last_hidden_state
+        expected_PH = hidden_PH if there is None else positions.of(there)
+        assert hidden_PH.shape == expected_PH.shape
+        assert largest(hidden_PH - expected_PH) <= 1e-5
+        model.zero_grad()
+        expected_PH.square().sum().backward()
+        gradients.append({name: it.grad.clone() for name, it in model.encoder.named_parameters()})
+    whole, at_positions = gradients
+    scale = max(map(largest, whole.values()))
+    assert all(largest(at_positions[name] - whole[name]) <= 1e-5 * scale for name in whole)
+
+
+def test_the_first_of_each_row_is_among_the_chosen_and_others_fill_up() -> None:
+    _, mask_BL = texts()
+    chosen = ChosenPositions.where(some(mask_BL))
+    assert chosen.position_BQ.shape == (4, 20)
+    assert chosen.position_BQ[0, :4].tolist() == [0, 3, 9, 99]
+    assert chosen.position_BQ[2].tolist() == list(range(20))
+    assert chosen.position_BQ[:, 0].tolist() == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("name", ["bert", "modernbert"])
+def test_the_last_layer_computes_no_more_than_is_asked_for(name, monkeypatch) -> None:
+    seen: list[int] = []
+    attended = Attention._attended
+    monkeypatch.setattr(
+        Attention, "_attended", lambda self, query, *rest: seen.append(query.shape[2]) or attended(self, query, *rest)
+    )
+    _, model = both(name, "feature-extraction")
+    input_ids_BL, mask_BL = texts()
+    model.encoder(input_ids_BL, mask_BL, positions=FirstPosition())
+    model.encoder(input_ids_BL, mask_BL, positions=slots(mask_BL))
+    assert seen == [LENGTH, LENGTH, 1, LENGTH, LENGTH, 25]
+
+
+def test_a_classifier_asks_for_what_its_head_reads(monkeypatch) -> None:
+    seen: list[int] = []
+    attended = Attention._attended
+    monkeypatch.setattr(
+        Attention, "_attended", lambda self, query, *rest: seen.append(query.shape[2]) or attended(self, query, *rest)
+    )
+    last = {}
+    for name in PUBLISHED:
+        if "text-classification" in LAYOUTS[PUBLISHED[name][0]].heads:
+            both(name, "text-classification")[1](*texts())
+            last[name] = seen[-1]
+    assert last.pop("modernbert, biases everywhere") == LENGTH, "it reads the mean"
+    assert set(last.values()) == {1}
+
+
+def test_many_targets_take_the_whole_layer_and_none_too() -> None:
+    assert Slots(torch.arange(10), 4, 10, 10).are_few
+    assert not Slots(torch.arange(20), 4, 10, 10).are_few
+    assert not Slots(torch.arange(0), 4, 10, 0).are_few
+
+
+@pytest.mark.parametrize("knob", ["dropout", "attention_dropout", "head_dropout", "stochastic_depth"])
+def test_what_is_random_in_training_is_so_at_the_targets_too(knob, params_of, ids) -> None:
+    model = language_model.build(params_of("modernbert", **{knob: 0.3}), "mlm", ids, seed=0)
+    assert isinstance(model, Model)
+    batch = TargetBatch(torch.randint(5, 64, (6, 20)), None, torch.arange(0, 120, 7), torch.zeros(18))
+    with torch.no_grad():
+        trained = [language_model.target_logits(model.train(), batch) for _ in range(2)]
+        judged = [language_model.target_logits(model.eval(), batch) for _ in range(2)]
+    assert not torch.equal(*trained)
+    assert torch.equal(*judged)
+
+
+def test_a_batch_says_how_many_targets_a_row_has_at_most_and_so_do_its_parts() -> None:
+    batch = TargetBatch(torch.zeros(3, 10, dtype=torch.long), None, torch.tensor([1, 2, 3, 11, 25]), torch.zeros(5))
+    assert batch.positions.most_in_row == 3
+    assert batch.to(torch.device("cpu")).rows(1, 3).positions.most_in_row >= 1

@@ -1,0 +1,47 @@
+"""An installed wheel can run the line: nothing of a checkout is on its path."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from clozeline.workspace import Workspace
+
+CHECKOUT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that has what the wheel has."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(CHECKOUT / name, folder / name)
+    for name in ("src", "flows"):
+        ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(CHECKOUT / name, folder / name, ignore=ignored, symlinks=True)
+    options = ["--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", "dist"]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "."], cwd=folder, check=True)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(folder / "site")
+    return folder / "site"
+
+
+@pytest.mark.slow
+def test_the_line_runs_where_there_is_a_wheel_and_no_checkout(installed: Path, toy: Path) -> None:
+    params = YAML().load(toy / "params.yaml")
+    params["export"]["models"] = {}  # its stages make no model
+    YAML().dump(params, toy / "params.yaml")
+    ours = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "PREFECT_"))}
+    environment = {**ours, "PYTHONPATH": str(installed), "PREFECT_HOME": Workspace(toy).defaults()["PREFECT_HOME"]}
+    where = [sys.executable, "-c", "import clozeline.flows; print(clozeline.flows.__file__)"]
+    found = subprocess.run(where, cwd=toy, env=environment, check=True, capture_output=True, text=True).stdout
+    assert Path(found.strip()).is_relative_to(installed)
+    run = [sys.executable, "-m", "clozeline", "run", "--no-release"]
+    ran = subprocess.run(run, cwd=toy, env=environment, check=False, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert (toy / "signed/ada.txt").read_text() == "ONE TWO ada"

@@ -1,0 +1,123 @@
+"""What the built wheel imports is what it asks for: nothing comes by way of another package that may drop it."""
+
+import ast
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from email.parser import Parser
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+PROJECT = Path(__file__).parents[2]
+OF_THE_BASE = (
+    *("artifacts", "drift", "inference", "lineage", "params", "registry", "serving", "storage", "tokens", "tracking"),
+    *("__init__.py", "__main__.py", "errors.py", "progress.py", "workspace.py"),
+)
+"""Rooms and files that serve, whole: what is imported inside a function counts too."""
+OF_THE_FLOWS = ("flows", "orchestration", "versions")
+UNNAMED: Mapping[str, str] = {
+    "alembic": "MLflow's store in SQLite",
+    "fastapi": "the server of prefect, which needs an old one",
+    "httptools": "uvicorn takes it where it is there",
+    "onnxscript": "torch.onnx",
+    "pandas": "MLflow's pyfunc",
+    "requests": "optimum, which does not ask for it",
+    "sqlalchemy": "MLflow's store in SQLite",
+    "uvloop": "uvicorn takes it where it is there",
+}
+"""What is asked for and imported nowhere, and who needs it."""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
+    """Built from what git has, so that nothing is left in the checkout, and no index is asked."""
+    folder = tmp_path_factory.mktemp("wheel")
+    listed = subprocess.run(["git", "ls-files", "-z", "src"], cwd=PROJECT, capture_output=True, text=True, check=True)
+    for name in ("pyproject.toml", "README.md", "LICENSE", *filter(None, listed.stdout.split("\0"))):
+        if (PROJECT / name).is_file():
+            (folder / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "tree" / name).write_bytes((PROJECT / name).read_bytes())
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", str(folder)]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(folder / "tree")], check=True)
+    return zipfile.Path(next(folder.glob("*.whl")))
+
+
+@pytest.fixture(scope="module")
+def asked(wheel: zipfile.Path) -> dict[str, set[str]]:
+    """Distributions by extra; those of the base have the extra ''."""
+    (told,) = [file for folder in wheel.iterdir() if folder.name.endswith(".dist-info") for file in folder.iterdir()
+               if file.name == "METADATA"]  # fmt: skip
+    by_extra: dict[str, set[str]] = {}
+    for line in Parser().parsestr(told.read_text(encoding="utf-8")).get_all("Requires-Dist") or ():
+        requirement = Requirement(line)
+        extra = next((name for name in ("train", "flows", "dev") if f'"{name}"' in str(requirement.marker)), "")
+        by_extra.setdefault(extra, set()).add(canonicalize_name(requirement.name))
+    return by_extra
+
+
+@pytest.fixture(scope="module")
+def imported(wheel: zipfile.Path) -> dict[str, set[str]]:
+    """Top-level packages of others that each file of the wheel imports, by its path in the package."""
+    return {
+        path.at.partition("/")[2]: set(_imported(path.read_text(encoding="utf-8")))
+        for path in _python_files(wheel / "clozeline")
+    }
+
+
+def _python_files(folder: zipfile.Path) -> Iterator[zipfile.Path]:
+    for path in folder.iterdir():
+        if path.is_dir():
+            yield from _python_files(path)
+        elif path.name.endswith(".py"):
+            yield path
+
+
+def _imported(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names = [node.module]
+        tops = {name.partition(".")[0] for name in names}
+        yield from (top for top in tops if top not in (*sys.stdlib_module_names, "_typeshed", "clozeline"))
+
+
+def _extras_of(file: str) -> tuple[str, ...]:
+    room = file.partition("/")[0]
+    if room in OF_THE_BASE:
+        return ("",)
+    return ("", "flows") if room in OF_THE_FLOWS else ("", "train")
+
+
+def test_each_import_is_of_a_package_that_the_extra_of_its_room_asks_for(
+    asked: dict[str, set[str]], imported: dict[str, set[str]]
+) -> None:
+    owners = packages_distributions()
+    assert imported["inference/session.py"] == {"numpy", "onnxruntime"}, "the files of the wheel were read"
+    undeclared = [
+        f"{file} imports {top}"
+        for file, tops in imported.items()
+        for top in sorted(tops)
+        if not {canonicalize_name(owner) for owner in owners.get(top, ())}
+        & set().union(*(asked[extra] for extra in _extras_of(file)))
+    ]
+    assert undeclared == []
+
+
+def test_what_is_asked_for_is_imported_or_has_a_reason(
+    asked: dict[str, set[str]], imported: dict[str, set[str]]
+) -> None:
+    owners = packages_distributions()
+    tops = set().union(*imported.values())
+    used = {canonicalize_name(owner) for top in tops for owner in owners.get(top, ())}
+    declared = asked[""] | asked["train"] | asked["flows"]
+    assert declared - used == set(UNNAMED)
+
+
+def test_the_base_asks_for_nothing_that_trains_or_orchestrates(asked: dict[str, set[str]]) -> None:
+    assert not asked[""] & {"datasets", "dvc", "mlflow", "optimum", "prefect", "pyarrow", "torch", "transformers"}
+    assert asked[""] & (asked["train"] | asked["flows"]) == set()

@@ -1,0 +1,101 @@
+"""What the adapter relies on in the Prefect that is installed: a test that fails here says what an upgrade changed."""
+
+import importlib
+import inspect
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from prefect import flow_engine, task_engine
+from prefect.states import Failed
+
+from clozeline.errors import DataError
+from clozeline.orchestration import prefect_adapter
+from clozeline.orchestration.prefect_adapter import (
+    HEALTH,
+    LOGGERS,
+    ONE_AT_A_TIME,
+    SERVER_WITHOUT_SCHEDULES,
+    WithoutTraceback,
+    tell_errors_plainly,
+)
+from clozeline.orchestration.server_process import HOST, Server, running, wait_until_ready
+from clozeline.workspace import Workspace
+
+
+def test_the_application_of_the_server_is_made_where_the_command_says() -> None:
+    module, _, name = prefect_adapter._APPLICATION.partition(":")
+    assert callable(getattr(importlib.import_module(module), name))
+
+
+def test_the_settings_that_stop_schedules_are_settings_of_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect.settings import Settings
+
+    for name, value in SERVER_WITHOUT_SCHEDULES.items():
+        monkeypatch.setenv(name, value)
+    services = Settings().server.services
+    assert (services.scheduler.enabled, services.late_runs.enabled) == (False, False)
+
+
+def test_a_server_that_is_named_later_is_the_one_that_is_used() -> None:
+    code = (
+        "from clozeline.orchestration.prefect_adapter import api_url, use_server\n"
+        "assert api_url() is None\n"
+        "use_server('http://127.0.0.1:9/api')\n"
+        "from prefect.client.orchestration import get_client\n"
+        "print(api_url(), get_client(sync_client=True).api_url)"
+    )
+    environment = {"PATH": "", "PREFECT_HOME": "unused"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment | _path(), capture_output=True, text=True)
+    assert done.stdout.split() == ["http://127.0.0.1:9/api", "http://127.0.0.1:9/api/"], done.stderr
+
+
+def _path() -> dict[str, str]:
+    import clozeline
+
+    return {"PYTHONPATH": str(Path(clozeline.__file__).parents[1])}
+
+
+def test_one_stage_runs_at_a_time() -> None:
+    assert ONE_AT_A_TIME._max_workers == 1
+
+
+def test_what_prefect_repeats_begins_as_we_look_for() -> None:
+    """Both engines log a state after these words."""
+    for engine in (flow_engine, task_engine):
+        assert 'f"Finished in state {display_state}"' in inspect.getsource(engine)
+    shown = f"Finished in state {Failed(message='the reason')}"
+    assert any(shown.startswith(known) for known in prefect_adapter._REPEATED)
+
+
+@pytest.mark.parametrize("name", LOGGERS)
+def test_a_problem_is_told_by_its_message_once(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    tell_errors_plainly()
+    tell_errors_plainly()
+    logger = logging.getLogger(name)
+    assert sum(isinstance(known, WithoutTraceback) for known in logger.filters) == 1
+    problem = DataError("it is bad", given="bad", expected="good", do="mend it")
+    with caplog.at_level(logging.INFO, logger=name):
+        logger.propagate = True
+        logger.error("Encountered an exception", exc_info=(DataError, problem, None))
+        logger.error("Finished in state Failed('it is bad')")
+        logger.error("Encountered an exception", exc_info=(KeyError, KeyError("a bug"), None))
+    told, bug = caplog.records
+    assert (told.getMessage(), told.exc_info) == (str(problem), None)
+    assert bug.exc_info, "a bug keeps its traceback"
+
+
+@pytest.mark.slow
+def test_a_server_says_that_it_is_ready_at_that_path(tmp_path: Path, free_port: Callable[[], int]) -> None:
+    port = free_port()
+    workspace = Workspace(tmp_path)
+    command = prefect_adapter.server_command(HOST, port)
+    server = Server("Prefect", command, port, HEALTH, {"PREFECT_HOME": str(tmp_path / "prefect")})
+    with running(server, workspace) as process:
+        wait_until_ready(server, process, workspace)
+        with urlopen(server.url + HEALTH, timeout=5) as answer:
+            assert answer.read() == b"true"

@@ -1,0 +1,163 @@
+"""What the adapter relies on in the DVC that is installed: a test that fails here says what an upgrade changed."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from dvc.lock import LockError
+from dvc.repo import Repo
+
+from clozeline.versions import reproduce
+from clozeline.versions.graph import fingerprint, read_stage_graph
+from clozeline.versions.objects import Objects
+from clozeline.versions.reproduce import EXIT_CODES, outcome_of
+
+
+def run(root: Path, name: str = "upper") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    command = [sys.executable, "-m", reproduce.__name__, name]
+    return subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+
+
+def ended(root: Path, name: str = "upper") -> str | int:
+    """The outcome of a stage, or the exit code of one that failed."""
+    code = run(root, name).returncode
+    return outcome_of(code) or code
+
+
+def fail_with(root: Path, code: str) -> None:
+    (root / "steps.py").write_text(code)
+
+
+@pytest.mark.slow
+def test_a_stage_is_executed_then_unchanged_and_restored_when_its_input_is_as_it_was(toy: Path) -> None:
+    assert [ended(toy), ended(toy)] == ["executed", "unchanged"]
+    (toy / "raw.txt").write_text("three")
+    assert ended(toy) == "executed"
+    (toy / "raw.txt").write_text("one two")
+    assert ended(toy) == "restored"
+    assert (toy / "upper.txt").read_text() == "ONE TWO"
+    (toy / "upper.txt").unlink()
+    assert ended(toy) == "restored", "its output was gone, and is in the cache"
+    shutil.rmtree(toy / ".dvc/cache/files")
+    (toy / "upper.txt").unlink()
+    assert ended(toy) == "executed", "the run cache names what no cache has"
+
+
+@pytest.mark.slow
+def test_a_metric_that_is_in_no_cache_of_its_own_is_restored_too(toy: Path) -> None:
+    run(toy)
+    assert ended(toy, "count") == "executed"
+    (toy / "metrics/count.json").unlink()
+    assert ended(toy, "count") == "restored"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        ("raise SystemExit(3)", 3),
+        ("raise SystemExit(75)", 75),
+        (f"raise SystemExit({EXIT_CODES['restored']})", 1),
+        ("import os; os.kill(os.getpid(), 9)", 137),
+        ("import os; os.kill(os.getppid(), 9)", 137),
+    ],
+)
+def test_a_command_that_fails_gives_its_own_exit_code(toy: Path, code: str, exit_code: int) -> None:
+    """The last one kills the shell that DVC runs commands with."""
+    fail_with(toy, code)
+    assert ended(toy) == exit_code
+
+
+@pytest.mark.slow
+def test_of_several_commands_the_one_that_failed_counts_and_none_after_it_runs(toy: Path) -> None:
+    text = (toy / "dvc.yaml").read_text()
+    commands = "cmd: ['true', 'exit 4', 'touch ran']"
+    (toy / "dvc.yaml").write_text(text.replace("cmd: python steps.py upper raw.txt upper.txt", commands))
+    assert ended(toy) == 4
+    assert not (toy / "ran").exists()
+
+
+@pytest.mark.slow
+def test_what_dvc_cannot_do_is_told_as_an_error_of_ours(toy: Path) -> None:
+    fail_with(toy, "pass")
+    ran = run(toy)
+    assert ran.returncode == 1
+    assert "error: DVC could not bring stage `upper` up to date\n  given:    failed to reproduce" in ran.stderr
+    assert "upper.txt" in ran.stderr.partition("  given:")[2].partition("\n")[0]
+
+
+@pytest.mark.slow
+def test_a_file_that_another_command_writes_is_worth_another_try(toy: Path) -> None:
+    (toy / ".dvc/tmp").mkdir(parents=True, exist_ok=True)
+    writer = {"pid": os.getpid(), "cmd": "dvc repro"}
+    (toy / ".dvc/tmp/rwlock").write_text(json.dumps({"write": {str(toy / "upper.txt"): writer}}))
+    ran = run(toy)
+    assert ran.returncode == 75
+    assert "error: another DVC command holds what stage `upper` needs" in ran.stderr
+
+
+def test_a_command_runs_in_the_shell_of_the_environment_and_sees_a_plain_one(toy: Path) -> None:
+    fail_with(toy, "import os; open('upper.txt', 'w').write(os.environ['SHELL'])")
+    assert ended(toy) == "executed"
+    assert (toy / "upper.txt").read_text() == "/bin/sh"
+
+
+def test_no_advice_on_dvcs_own_commands_is_given(toy: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=toy, check=True)
+    config = toy / ".dvc/config"
+    config.write_text(config.read_text().replace("no_scm = true\n", "analytics = false\n"))
+    ran = run(toy)
+    assert ran.returncode == 0, ran.stderr
+    assert "git add" not in ran.stdout + ran.stderr
+    assert "dvc push" not in ran.stdout + ran.stderr
+
+
+def test_a_lock_that_is_held_is_refused_by_its_class(toy: Path) -> None:
+    with Repo(str(toy)) as holder, holder.lock, Repo(str(toy)) as other, pytest.raises(LockError), other.lock:
+        pass
+
+
+def test_the_graph_is_that_of_the_file_with_its_groups_expanded(toy: Path) -> None:
+    graph = {node.name: node for node in read_stage_graph(toy)}
+    assert next(iter(graph)) == "upper"
+    assert graph.keys() == {"upper", "count", "sign@ada", "sign@alan"}
+    assert graph["sign@ada"].parents == ("upper",)
+    assert (graph["count"].deps, graph["count"].outs) == (("upper.txt",), ("metrics/count.json",))
+    assert graph["count"].metrics == ("metrics/count.json",)
+    assert graph["upper"].description == "Writes the text in capitals"
+    assert all(node.is_changed for node in graph.values())
+
+
+def test_a_fingerprint_is_of_command_params_and_inputs(toy: Path) -> None:
+    first = fingerprint(toy, "upper")
+    assert fingerprint(toy, "upper") == first
+    (toy / "raw.txt").write_text("three")
+    other_text = fingerprint(toy, "upper")
+    (toy / "params.yaml").write_text((toy / "params.yaml").read_text().replace("seed: ", "seed: 1"))
+    assert len({first, other_text, fingerprint(toy, "upper")}) == 3
+
+
+def test_a_hash_is_the_md5_of_a_file_and_of_a_folder_that_of_the_list_of_its_files(toy: Path) -> None:
+    (toy / "folder").mkdir()
+    (toy / "folder/a.txt").write_text("a")
+    of_a = hashlib.md5(b"a", usedforsecurity=False).hexdigest()
+    listed = json.dumps([{"md5": of_a, "relpath": "a.txt"}]).encode()
+    with Objects.open(toy) as objects:
+        assert objects.md5_of(toy / "folder/a.txt") == of_a
+        assert objects.md5_of(toy / "folder") == hashlib.md5(listed, usedforsecurity=False).hexdigest() + ".dir"
+        assert objects.md5_of(toy / "nothing") is None
+
+
+@pytest.mark.slow
+def test_an_object_lies_in_the_cache_under_its_hash(toy: Path) -> None:
+    run(toy)
+    md5 = hashlib.md5(b"ONE TWO", usedforsecurity=False).hexdigest()
+    assert (toy / ".dvc/cache/files/md5" / md5[:2] / md5[2:]).read_text() == "ONE TWO"
+    with Objects.open(toy) as objects:
+        assert objects.fault_of("upper.txt", md5, None) is None
