@@ -61,7 +61,8 @@ class TrainedModel:
     def stock(self) -> PreTrainedModel:
         """The same weights in transformers' own class: what a graph is compared with."""
         model, _ = loaded_stock(self.model.config, self.kind, Checkpoint(str(self.folder)).where)
-        return model.stock.eval()  # type: ignore[no-any-return]
+        stock: PreTrainedModel = model.stock.eval()
+        return stock
 
     @property
     def max_length(self) -> int:
