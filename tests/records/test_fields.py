@@ -4,7 +4,7 @@ import pytest
 
 from clozeline.errors import DataError
 from clozeline.records.fields import check_fields, nearest
-from clozeline.records.rows import json_rows
+from clozeline.records.lines import json_rows
 
 KNOBS = {"text_field": "text", "label_field": "label"}
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 
 from clozeline.errors import DataError
 from clozeline.records.fields import Fields, check_fields
+from clozeline.records.lines import Row, json_rows, separated_rows
 from clozeline.records.meter import Meter
-from clozeline.records.rows import Row, json_rows, separated_rows
 from clozeline.records.streams import lines_of
 
 _COMPRESSION_SUFFIXES = {".gz", ".bz2", ".zst", ".zstd"}

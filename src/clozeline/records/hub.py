@@ -10,7 +10,7 @@ from typing import Any
 
 from clozeline.errors import DataError, TransientError
 from clozeline.records.fields import Fields, check_fields
-from clozeline.records.rows import Row
+from clozeline.records.lines import Row
 
 _LOG = logging.getLogger(__name__)
 _COMMIT = re.compile("@([0-9a-f]{40})")

@@ -9,7 +9,7 @@ from itertools import chain
 
 from clozeline.errors import DataError
 from clozeline.records.json_values import parsed
-from clozeline.records.rows import json_rows, separated_rows
+from clozeline.records.lines import json_rows, separated_rows
 from clozeline.records.streams import Block
 from clozeline.text.documents import Document
 from clozeline.text.records import TextFields, documents_of

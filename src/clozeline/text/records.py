@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from clozeline.errors import DataError
 from clozeline.records.fields import Fields
-from clozeline.records.rows import Row
+from clozeline.records.lines import Row
 from clozeline.text.documents import Document
 
 _TEXT_KNOB = "source.text_field"
