@@ -24,7 +24,6 @@ UNNAMED: Mapping[str, str] = {
     "alembic": "MLflow's store in SQLite",
     "fastapi": "the server of prefect, which needs an old one",
     "httptools": "uvicorn takes it where it is there",
-    "onnxscript": "torch.onnx",
     "pandas": "MLflow's pyfunc",
     "requests": "optimum, which does not ask for it",
     "sqlalchemy": "MLflow's store in SQLite",
