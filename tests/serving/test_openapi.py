@@ -6,7 +6,7 @@ import httpx
 import jsonschema
 import pytest
 
-from clozeline.inference.kinds import MODEL_KINDS
+from clozeline.inference.model_kinds import MODEL_KINDS
 from clozeline.serving.models.catalogue import routes_of_kind
 from clozeline.serving.protocols.openapi import Document
 from clozeline.serving.protocols.table import DIALECTS

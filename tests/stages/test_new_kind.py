@@ -11,9 +11,9 @@ from ruamel.yaml import YAML
 from clozeline.artifacts.export_metrics import ExportMetrics
 from clozeline.artifacts.manifest import read_manifest
 from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
-from clozeline.inference.kinds import kind_of
+from clozeline.inference.model_kinds import kind_of
 from clozeline.params import ClassificationParams, Params, read_params
-from clozeline.params.finetuning.kinds import SECTIONS
+from clozeline.params.finetuning.sections import SECTIONS
 from clozeline.registry.publishing import Evidence, Publisher
 from clozeline.serving.app import create_app
 from clozeline.serving.models.catalogue import Catalogue

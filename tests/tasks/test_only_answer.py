@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from clozeline.tasks.question_answering import task as question_answering
+from clozeline.tasks.question_answering import on_contexts
 from clozeline.tasks.task import only_answer
 from tests.every_kind import EACH, Case, prepare, record, write_records
 
@@ -28,7 +28,7 @@ def test_a_model_whose_weights_are_all_zero_says_one_thing_alone(
     with torch.no_grad():
         for weight in task.model.parameters():
             weight.zero_()
-    monkeypatch.setattr(question_answering, "_margin", lambda questions, found: -math.inf)
+    monkeypatch.setattr(on_contexts, "_margin", lambda questions, found: -math.inf)
     report = task.test()
     assert report.only_answer is not None
 

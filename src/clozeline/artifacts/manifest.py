@@ -15,7 +15,7 @@ from clozeline.errors import ArtifactError
 Precision = Literal["int8", "fp32"]
 LastLayer = Literal["every position", "first position", "masked positions"]
 Task = str
-"""What a model answers, in the words of the model hub: the name of a row of inference/kinds.py."""
+"""What a model answers, in the words of the model hub: the name of a row of inference/model_kinds.py."""
 ScoreFunction = Literal["softmax", "sigmoid", "none"]
 """From logits to scores: of labels that exclude each other, of labels that do not, or the logits themselves."""
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]

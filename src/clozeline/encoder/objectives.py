@@ -18,7 +18,7 @@ from torch import Tensor
 from clozeline.encoder.batches import Split
 from clozeline.encoder.families import Objective
 from clozeline.encoder.positions import Slots
-from clozeline.tokens.identity import Stream, fine_uniform, token_hashes
+from clozeline.tokens.draws import Stream, fine_uniform, token_hashes
 from clozeline.tokens.masking import Ids, Masked, Masker, evaluation_folds
 from clozeline.tokens.rows import RowTokens
 

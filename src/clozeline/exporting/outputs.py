@@ -4,7 +4,7 @@ from clozeline.artifacts.manifest import TensorSpec
 from clozeline.exporting.likeliest import num_likeliest
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
-from clozeline.inference.kinds import kind_of, resolved
+from clozeline.inference.model_kinds import kind_of, resolved
 
 
 def outputs_of(trained: TrainedModel) -> tuple[TensorSpec, ...]:

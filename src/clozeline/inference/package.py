@@ -5,7 +5,7 @@ from pathlib import Path
 from clozeline.artifacts.manifest import FILES, GRAPHS, Manifest, Precision, data_file, read_manifest, verify
 from clozeline.errors import ArtifactError
 from clozeline.inference.batching import BATCH_TOKENS
-from clozeline.inference.kinds import kind_of
+from clozeline.inference.model_kinds import kind_of
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.session import GraphSession
 from clozeline.inference.tokenization import TextTokenizer

@@ -16,7 +16,7 @@ from mlflow.tracking import MlflowClient
 
 from clozeline.artifacts.manifest import FILES, Manifest, read_manifest
 from clozeline.errors import ArtifactError
-from clozeline.inference.kinds import kind_of
+from clozeline.inference.model_kinds import kind_of
 from clozeline.registry import PACKAGE
 from clozeline.registry.client import told
 from clozeline.registry.versions import Registered, Registry

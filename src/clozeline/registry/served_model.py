@@ -12,7 +12,7 @@ from typing import Any
 from mlflow.models import set_model
 from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
-from clozeline.inference.kinds import kind_of
+from clozeline.inference.model_kinds import kind_of
 from clozeline.inference.package import load
 from clozeline.registry import PACKAGE
 

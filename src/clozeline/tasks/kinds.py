@@ -3,12 +3,16 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from clozeline.tasks.classification.task import prepare_classification
-from clozeline.tasks.question_answering.task import QuestionAnswering
-from clozeline.tasks.similarity.task import prepare_similarity
-from clozeline.tasks.tagging.task import Tagging
+from clozeline.params import ClassificationParams, SimilarityParams, ZeroShotParams
+from clozeline.tasks.classification.multi_label import MultiLabel
+from clozeline.tasks.classification.single_label import SingleLabel
+from clozeline.tasks.question_answering.on_contexts import QuestionAnswering
+from clozeline.tasks.similarity.belonging import BelongingPairs
+from clozeline.tasks.similarity.scored import ScoredPairs
+from clozeline.tasks.tagging.on_sentences import Tagging
 from clozeline.tasks.task import Task, TaskInputs
-from clozeline.tasks.zero_shot.task import prepare_zero_shot
+from clozeline.tasks.zero_shot.cloze import Cloze
+from clozeline.tasks.zero_shot.entailment import Entailment
 
 
 @dataclass(frozen=True)
@@ -27,9 +31,24 @@ class TaskKind:
     """The simple method, then the trivial answer."""
 
 
+def _classification(inputs: TaskInputs) -> Task:
+    assert isinstance(inputs.params, ClassificationParams)
+    return MultiLabel(inputs) if inputs.params.multi_label else SingleLabel(inputs)
+
+
+def _similarity(inputs: TaskInputs) -> Task:
+    assert isinstance(inputs.params, SimilarityParams)
+    return ScoredPairs(inputs) if inputs.params.score_field else BelongingPairs(inputs)
+
+
+def _zero_shot(inputs: TaskInputs) -> Task:
+    assert isinstance(inputs.params, ZeroShotParams)
+    return Cloze(inputs) if inputs.params.entailment is None else Entailment(inputs)
+
+
 KINDS: Mapping[str, TaskKind] = {
     "classification": TaskKind(
-        prepare=prepare_classification,
+        prepare=_classification,
         answers="one label, or any number of them, for each text or pair of texts",
         data="a text (or two), its label (or several): Parquet, JSON Lines, CSV, TSV; a file or folder a label",
         metric="accuracy, macro-F1, Matthews, F1 of one; of several labels micro-F1, macro-F1, exact match",
@@ -53,7 +72,7 @@ KINDS: Mapping[str, TaskKind] = {
         baseline="nearest sentence by TF-IDF, no answer to anything",
     ),
     "similarity": TaskKind(
-        prepare=prepare_similarity,
+        prepare=_similarity,
         answers="a vector for each text; the cosine of two says how alike they are",
         data="two texts, scored or belonging together; or docstrings: Parquet, JSON Lines, CSV, TSV",
         metric="of scored pairs Spearman, Pearson; of others recall@k, MRR over all second texts",
@@ -61,7 +80,7 @@ KINDS: Mapping[str, TaskKind] = {
         baseline="cosine of TF-IDF, the same for all; BM25, a random order",
     ),
     "zero_shot": TaskKind(
-        prepare=prepare_zero_shot,
+        prepare=_zero_shot,
         answers="one label for each text, by the word filled into a prompt, or by entailment; nothing is trained",
         data="a text and its label, to judge by; files as of classification",
         metric="accuracy, macro-F1, Matthews, F1 of one",

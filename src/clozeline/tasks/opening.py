@@ -14,8 +14,8 @@ import torch
 from clozeline.errors import TrainingError
 from clozeline.tasks import heads
 from clozeline.tasks.encoded import EncodedBatch
-from clozeline.tasks.rows import Ids, TextRows, sorted_batches
 from clozeline.tasks.task import TaskInputs
+from clozeline.tasks.text_rows import Ids, TextRows, sorted_batches
 from clozeline.tokenizer.folder import OpenTokenizer
 from clozeline.training.out_of_memory import noting_shortage
 

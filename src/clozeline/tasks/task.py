@@ -11,7 +11,7 @@ from clozeline.artifacts.shown_item import ShownItem
 from clozeline.artifacts.task_metrics import Headline
 from clozeline.params import FinetuneParams
 from clozeline.tasks.heads import TaskModel
-from clozeline.tasks.rows import TextRows
+from clozeline.tasks.text_rows import TextRows
 from clozeline.training.state import Batch
 
 

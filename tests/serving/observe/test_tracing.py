@@ -24,8 +24,8 @@ from clozeline.inference.encoder import Encoder
 from clozeline.serving.app import create_app
 from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.service import Capacity, Service
-from clozeline.serving.observe import spans
-from clozeline.serving.observe.spans import CollectorExporter, Spans
+from clozeline.serving.observe import trace_spans
+from clozeline.serving.observe.trace_spans import CollectorExporter, Spans
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -176,7 +176,7 @@ def test_a_collector_that_is_not_there_is_told_once_and_fails_nothing(
 def test_a_collector_that_does_not_answer_holds_up_neither_requests_nor_the_end(
     serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spans, "_CLOSING_SECONDS", 0.5)
+    monkeypatch.setattr(trace_spans, "_CLOSING_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         service = Service(Capacity(num_workers=1), Spans.to_collector())

@@ -17,9 +17,9 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer, pipe
 from clozeline.errors import ArtifactError, DataError, ParamsError
 from clozeline.params import ClassificationParams, ZeroShotParams, read_params
 from clozeline.params.finetuning.layers import whole_task
+from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.zero_shot.entailment import Entailment
-from clozeline.tasks.zero_shot.task import prepare_zero_shot
 from tests.clean_text import write_clean_text
 from tests.every_kind import write_records
 from tests.fine_tuning import fine_tune, metrics_of
@@ -65,7 +65,9 @@ def data(tmp_path: Path) -> Path:
 def test_labels_are_those_of_transformers_own_zero_shot_pipeline(judge: Path, data: Path) -> None:
     """One phrase for each label, and not calibrated: that is all that the pipeline knows."""
     words = {"files": ["the file"], "models": ["models"]}
-    task = prepare_zero_shot(TaskInputs(params(judge, label_words=words, calibrated=False), 1, judge, data, data))
+    task = KINDS["zero_shot"].prepare(
+        TaskInputs(params(judge, label_words=words, calibrated=False), 1, judge, data, data)
+    )
     assert isinstance(task, Entailment)
     texts = task.test_part.texts.first
     stock = pipeline(

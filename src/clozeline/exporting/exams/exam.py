@@ -14,7 +14,7 @@ from clozeline.exporting.answers import UNKNOWN, Answers, answers, likeliest
 from clozeline.exporting.ratios import Counts, per_text
 from clozeline.exporting.sample import Sample
 from clozeline.inference.batching import Batch
-from clozeline.inference.kinds import kind_of, resolved
+from clozeline.inference.model_kinds import kind_of, resolved
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import Rows
 from clozeline.inference.tokenization import TokenizedText

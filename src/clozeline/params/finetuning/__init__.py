@@ -1,8 +1,8 @@
 """Sections `finetune` and `finetune_defaults`: one entry for each task, and what tasks have that say nothing else."""
 
 from clozeline.params.finetuning.classification import ClassificationParams, LabelledParams
-from clozeline.params.finetuning.kinds import SECTIONS, AnyTask
 from clozeline.params.finetuning.question_answering import QuestionAnsweringParams
+from clozeline.params.finetuning.sections import SECTIONS, AnyTask
 from clozeline.params.finetuning.shared import FinetuneParams, HubParams, LoraParams, SplitsParams
 from clozeline.params.finetuning.similarity import SimilarityParams
 from clozeline.params.finetuning.tagging import TaggingParams

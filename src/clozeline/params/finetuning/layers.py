@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from clozeline.params.finetuning.kinds import SECTIONS
 from clozeline.params.finetuning.presets import PRESETS
+from clozeline.params.finetuning.sections import SECTIONS
 from clozeline.params.finetuning.shared import FinetuneParams
 from clozeline.params.recipes import check_keys, laid_over
 from clozeline.params.section import IdleKeyError, UnknownKeyError

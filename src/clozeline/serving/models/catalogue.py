@@ -8,7 +8,7 @@ from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.kinds import MODEL_KINDS, RERANK, ZERO_SHOT, kind_of
+from clozeline.inference.model_kinds import MODEL_KINDS, RERANK, ZERO_SHOT, kind_of
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.tagger import Tagger
 from clozeline.inference.zero_shot import can_choose, tells_entailment

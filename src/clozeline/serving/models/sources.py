@@ -8,7 +8,7 @@ from pathlib import Path
 from clozeline import registry
 from clozeline.artifacts.manifest import FILES, Precision, Task, read_manifest
 from clozeline.errors import ArtifactError, ParamsError
-from clozeline.inference.kinds import kind_of
+from clozeline.inference.model_kinds import kind_of
 
 DIST = Path("dist")
 REGISTRY_SCHEME = "models:/"

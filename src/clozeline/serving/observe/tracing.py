@@ -73,6 +73,6 @@ def tracing(is_on: bool) -> Tracing:
     """OpenTelemetry, whose SDK is not even imported unless it is on."""
     if not is_on:
         return NoTracing()
-    from clozeline.serving.observe.spans import Spans
+    from clozeline.serving.observe.trace_spans import Spans
 
     return Spans.to_collector()

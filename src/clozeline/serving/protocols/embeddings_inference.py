@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
-from clozeline.inference.kinds import kind_of
+from clozeline.inference.model_kinds import kind_of
 from clozeline.inference.tokenization import Given
 from clozeline.serving.errors import ErrorDetail
 from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sentence

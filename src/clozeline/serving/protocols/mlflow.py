@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.kinds import kind_of, resolved
+from clozeline.inference.model_kinds import kind_of, resolved
 from clozeline.inference.question import AnyQuestion
 from clozeline.inference.spans import SpanSearch
 from clozeline.inference.tokenization import Given

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from clozeline.inference.kinds import RERANK
+from clozeline.inference.model_kinds import RERANK
 from clozeline.inference.tokenization import each_text
 from clozeline.serving.protocols.fields import RequestBody, Text, Texts, Truncate, TruncationDirection
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation

@@ -16,7 +16,7 @@ from pydantic import Field
 from clozeline.artifacts.manifest import Manifest, Task
 from clozeline.inference.answerer import Answer
 from clozeline.inference.encoder import Encoder, Filled
-from clozeline.inference.kinds import kind_of, resolved
+from clozeline.inference.model_kinds import kind_of, resolved
 from clozeline.inference.question import AnyQuestion, Question
 from clozeline.inference.tokenization import Given
 from clozeline.serving.errors import problem

@@ -20,9 +20,9 @@ from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.classification.parts import ClassifiedRows, read_selection
 from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.opening import answers, check_fit, measuring_batches, num_batches, warn_of_unknown_tokens
-from clozeline.tasks.rows import Ids, TextRows, lengths_of, training_batches
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.task import TaskInputs
+from clozeline.tasks.text_rows import Ids, TextRows, lengths_of, training_batches
 from clozeline.tokenizer.folder import OpenTokenizer
 from clozeline.training.state import Batch
 

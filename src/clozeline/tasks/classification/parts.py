@@ -18,9 +18,9 @@ from clozeline.tasks.classification.label_files import readers
 from clozeline.tasks.classification.labelled import Labelled, fields_of
 from clozeline.tasks.classification.selection import Example, Selection, select
 from clozeline.tasks.encoded import EncodedBatch, TargetedBatch
-from clozeline.tasks.rows import Ids, TextRows
 from clozeline.tasks.sources import records_of
 from clozeline.tasks.task import TaskInputs
+from clozeline.tasks.text_rows import Ids, TextRows
 from clozeline.tokenizer.folder import OpenTokenizer
 
 Targets = npt.NDArray[Any]

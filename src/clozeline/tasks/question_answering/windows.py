@@ -13,7 +13,7 @@ import torch
 from clozeline.params import QuestionAnsweringParams
 from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.question_answering.questions import Question
-from clozeline.tasks.rows import Ids, TextRows
+from clozeline.tasks.text_rows import Ids, TextRows
 from clozeline.tokenizer.folder import OpenTokenizer
 
 _CONTEXT = 1

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from clozeline.tasks.encoded import EncodedBatch
-from clozeline.tasks.rows import Ids, TextRows
+from clozeline.tasks.text_rows import Ids, TextRows
 
 
 @dataclass(frozen=True)

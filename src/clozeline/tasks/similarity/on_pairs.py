@@ -13,7 +13,6 @@ from torch import Tensor
 from clozeline.params import SimilarityParams
 from clozeline.tasks import heads
 from clozeline.tasks.opening import answers, measuring_batches, num_batches, opened_for, warn_of_unknown_tokens
-from clozeline.tasks.rows import TextRows, training_batches
 from clozeline.tasks.similarity import head as embedder
 from clozeline.tasks.similarity.batches import PairBatch, PairRows
 from clozeline.tasks.similarity.losses import each_loss
@@ -22,6 +21,7 @@ from clozeline.tasks.similarity.ranking import Floats
 from clozeline.tasks.similarity.tables import readers
 from clozeline.tasks.sources import records_of
 from clozeline.tasks.task import TaskInputs
+from clozeline.tasks.text_rows import TextRows, training_batches
 from clozeline.training.state import Batch
 
 

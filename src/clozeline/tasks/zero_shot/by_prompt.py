@@ -14,8 +14,8 @@ from clozeline.params import ZeroShotParams
 from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.classification.parts import ClassifiedRows
 from clozeline.tasks.classification.single_label import SingleLabel
-from clozeline.tasks.rows import Ids
 from clozeline.tasks.task import TaskInputs
+from clozeline.tasks.text_rows import Ids
 from clozeline.tokenizer.folder import OpenTokenizer
 
 _LOG = logging.getLogger(__name__)

@@ -11,8 +11,8 @@ import numpy as np
 from clozeline.tasks import heads
 from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.opening import answers
-from clozeline.tasks.rows import Ids, TextRows, sorted_batches
 from clozeline.tasks.task import TaskInputs
+from clozeline.tasks.text_rows import Ids, TextRows, sorted_batches
 from clozeline.tasks.zero_shot import head as cloze
 from clozeline.tasks.zero_shot.by_prompt import ByPrompt, Scores
 from clozeline.tasks.zero_shot.prompts import prompted, prompted_lengths, word_ids

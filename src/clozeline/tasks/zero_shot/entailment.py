@@ -19,8 +19,8 @@ from clozeline.params.finetuning.zero_shot import BLANK
 from clozeline.tasks import heads
 from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.opening import answers, measuring_batches
-from clozeline.tasks.rows import Ids, TextRows, lengths_of
 from clozeline.tasks.task import TaskInputs
+from clozeline.tasks.text_rows import Ids, TextRows, lengths_of
 from clozeline.tasks.zero_shot import entailer
 from clozeline.tasks.zero_shot.by_prompt import ByPrompt, Scores
 from clozeline.tokenizer.folder import OpenTokenizer, save_existing

@@ -9,7 +9,7 @@ import numpy as np
 
 from clozeline.errors import ParamsError
 from clozeline.params.finetuning.zero_shot import BLANK
-from clozeline.tasks.rows import Ids, TextRows
+from clozeline.tasks.text_rows import Ids, TextRows
 from clozeline.tokenizer.folder import OpenTokenizer, is_byte_level
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 
-from clozeline.tasks.tagging.rows import NO_TARGET, TaggedRows
 from clozeline.tasks.tagging.sentences import Sentence
+from clozeline.tasks.tagging.tagged_rows import NO_TARGET, TaggedRows
 from clozeline.tokenizer.folder import OpenTokenizer
 from clozeline.tokenizer.special_ids import SpecialIds
 

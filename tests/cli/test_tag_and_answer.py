@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clozeline.cli import app
-from clozeline.cli.spans import tag
+from clozeline.cli.tag_and_answer import tag
 from clozeline.errors import ClozelineError
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.entities import Aggregation

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozeline.tasks.rows import TextRows, batches_from, padded, shuffled_batches, sorted_batches
+from clozeline.tasks.text_rows import TextRows, batches_from, padded, shuffled_batches, sorted_batches
 from clozeline.tokenizer.folder import OpenTokenizer
 from tests.tiny_models import SENTENCES
 

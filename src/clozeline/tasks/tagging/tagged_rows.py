@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from clozeline.tasks.encoded import TargetedBatch
-from clozeline.tasks.rows import Ids, TextRows
 from clozeline.tasks.tagging.sentences import Sentence
+from clozeline.tasks.text_rows import Ids, TextRows
 from clozeline.tokenizer.folder import OpenTokenizer, is_byte_level
 
 NO_TARGET = -100

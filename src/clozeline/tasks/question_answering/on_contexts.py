@@ -29,10 +29,10 @@ from clozeline.tasks.question_answering.questions import AnswerCount, Question, 
 from clozeline.tasks.question_answering.scores import exact_match, f1
 from clozeline.tasks.question_answering.squad import read_squad
 from clozeline.tasks.question_answering.windows import NO_ANSWER, Windows
-from clozeline.tasks.rows import training_batches
 from clozeline.tasks.sources import records_of
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.task import TaskInputs, TaskReport, only_answer, shown
+from clozeline.tasks.text_rows import training_batches
 from clozeline.training.state import Batch
 
 _NOTHING = "no answer"

@@ -19,7 +19,7 @@ from clozeline.errors import ArtifactError, DataError, ParamsError
 from clozeline.params import ClassificationParams, read_params
 from clozeline.params.finetuning.layers import whole_task
 from clozeline.tasks.classification.single_label import SingleLabel
-from clozeline.tasks.classification.task import prepare_classification
+from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import Task, TaskInputs
 from tests.clean_text import write_clean_text
 from tests.fine_tuning import fine_tune, metrics_of
@@ -79,7 +79,7 @@ def prepare(small_encoder: Path, tmp_path: Path) -> Prepare:
         (tmp_path / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
         write_clean_text(tmp_path / "seen.parquet", ["nothing"])
         inputs = TaskInputs(params(**changes), 1, encoder, tmp_path / "data.jsonl", tmp_path / "seen.parquet")
-        return prepare_classification(inputs)
+        return KINDS["classification"].prepare(inputs)
 
     return make
 

@@ -18,17 +18,17 @@ from clozeline.params import TaggingParams
 from clozeline.tasks import heads
 from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.opening import answers, measuring_batches, num_batches, opened_for, warn_of_unknown_tokens
-from clozeline.tasks.rows import Ids, batches_from
 from clozeline.tasks.sources import records_of
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.tagging import head as tagger
 from clozeline.tasks.tagging.baselines import nothing, usual_tags
 from clozeline.tasks.tagging.columns import readers
-from clozeline.tasks.tagging.rows import NO_TARGET, TaggedRows
 from clozeline.tasks.tagging.schemes import OUTSIDE, type_of
 from clozeline.tasks.tagging.scores import EntityScores, Tags, entities_in, score, spans_of
 from clozeline.tasks.tagging.sentences import Sentence, SentenceCount, select
+from clozeline.tasks.tagging.tagged_rows import NO_TARGET, TaggedRows
 from clozeline.tasks.task import TaskInputs, TaskReport, only_answer, shown
+from clozeline.tasks.text_rows import Ids, batches_from
 from clozeline.training.state import Batch
 
 
