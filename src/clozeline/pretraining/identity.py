@@ -14,7 +14,6 @@ from clozeline.training.checkpoint import code_of, fingerprint
 from clozeline.training.precision import Precision
 
 CODE = (
-    "artifacts/curves.py",
     "encoder",
     "pretraining",
     "tokenizer/published",

@@ -24,6 +24,7 @@ from clozeline.inference.encoder import Encoder
 from clozeline.serving.app import create_app
 from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.observe import trace_spans
 from clozeline.serving.observe.trace_spans import CollectorExporter, Spans
 
 Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
