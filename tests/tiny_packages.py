@@ -137,7 +137,7 @@ def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequ
             quantized_activations=0,
             exact_matmuls=(),
         ),
-        opset=17,
+        opset=18,
         versions={"onnx": onnx.__version__},
         lock_sha256="0" * 64,
         files={name: record_of(folder / name) for name in (FILES.fp32, FILES.int8, FILES.tokenizer)},
@@ -206,7 +206,7 @@ def _answerer_graph() -> onnx.ModelProto:
 def _embedding_nodes() -> list[onnx.NodeProto]:
     return [
         *_mean_nodes(),
-        helper.make_node("ReduceL2", ["mean_B1H"], ["norm_B11"], axes=[2], keepdims=1),
+        helper.make_node("ReduceL2", ["mean_B1H", "axis_2"], ["norm_B11"], keepdims=1),
         helper.make_node("Div", ["mean_B1H", "norm_B11"], ["unit_B1H"]),
         helper.make_node("Squeeze", ["unit_B1H", "axis_1"], ["sentence_embedding"]),
     ]
@@ -270,4 +270,4 @@ def _graph(nodes: list[onnx.NodeProto], outputs: Outputs, num_outputs: int) -> o
         [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
         [numpy_helper.from_array(value, name) for name, value in constants.items() if name in used],
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)

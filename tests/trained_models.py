@@ -155,10 +155,27 @@ def run_export(model: Path, texts: Path, folder: Path, **changes: object) -> Pat
 
 @pytest.fixture(scope="session")
 def export_model(tmp_path_factory: pytest.TempPathFactory, validation_texts: Path) -> ExportModel:
-    """`export_model(folder, **params)` runs the export stage; the package's folder, metrics.json beside it."""
+    """`export_model(folder, **params)` runs the export stage; the package's folder, metrics.json beside it.
+
+    To trace a model takes seconds: each is traced once for each opset, and its fp32 graph is used again.
+    """
+    from clozeline.exporting.to_onnx import export_onnx
+
+    traced: dict[tuple[Path, int], tuple[bytes, list[str]]] = {}
+
+    def export_once(trained: Any, opset: int, path: Path) -> list[str]:
+        key = (trained.folder, opset)
+        if key not in traced:
+            inputs = export_onnx(trained, opset, path)
+            traced[key] = (path.read_bytes(), inputs)
+        graph, inputs = traced[key]
+        path.write_bytes(graph)
+        return inputs
 
     def run(model: Path, **changes: object) -> Path:
-        return run_export(model, validation_texts, tmp_path_factory.mktemp("dist"), **changes)
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr("clozeline.stages.export.export_onnx", export_once)
+            return run_export(model, validation_texts, tmp_path_factory.mktemp("dist"), **changes)
 
     return run
 

@@ -73,7 +73,7 @@ def test_the_likelier_sentence_is_chosen_and_one_that_cannot_be_told_apart_is_no
 ) -> None:
     asked = causal_model if is_causal else model
     with torch.no_grad():
-        asked.decoder.bias[5] += 3.0
+        asked.head.output.bias[5] += 3.0
     folder = tmp_path / "model"
     folder.mkdir()
     language_model.save(asked, tiny_tokenizer, folder)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
-from transformers import AutoModelForMaskedLM, BertConfig, BertModel, MPNetConfig, MPNetForMaskedLM
+from transformers import AutoModelForMaskedLM, BertConfig, MPNetConfig
 from typer.testing import CliRunner
 
 from clozeline.cli import app
@@ -14,6 +14,8 @@ from clozeline.contest.contender import Asking
 from clozeline.contest.judgement import Judgement, Questions, Settings, judge_models
 from clozeline.encoder import language_model
 from clozeline.encoder.language_model import LanguageModel
+from clozeline.encoder.model import Model
+from clozeline.encoder.stock import fresh_stock
 from clozeline.errors import ArtifactError, ClozelineError, DataError, ParamsError
 from clozeline.params import SourceParams
 
@@ -49,7 +51,7 @@ def encoder(model: LanguageModel, tiny_tokenizer: Path, tmp_path: Path) -> Path:
 def fond_of_w5(model: LanguageModel, tiny_tokenizer: Path, tmp_path: Path) -> Path:
     """The same encoder, but it likes one word."""
     with torch.no_grad():
-        model.decoder.bias[W5] += 1.0
+        model.head.output.bias[W5] += 1.0
     return saved(model, tiny_tokenizer, tmp_path / "fond")
 
 
@@ -126,7 +128,7 @@ def test_a_model_of_a_family_that_is_not_trained_here_is_asked_through_its_own_h
     tiny_tokenizer: Path, text: Path, tmp_path: Path
 ) -> None:
     torch.manual_seed(0)
-    stock = MPNetForMaskedLM(MPNetConfig(**SMALL, max_position_embeddings=64, pad_token_id=0)).eval()
+    stock = fresh_stock(MPNetConfig(**SMALL, max_position_embeddings=64, pad_token_id=0), "mlm")
     folder = saved(stock, tiny_tokenizer, tmp_path / "mpnet")
     figures = judge(folder, text=text).models[0].text
     assert figures.perplexity == pytest.approx(64, rel=0.2)  # untrained
@@ -136,7 +138,7 @@ def test_a_model_of_a_family_that_is_not_trained_here_is_asked_through_its_own_h
 def test_an_encoder_without_a_head_is_refused_with_what_is_missing(
     tiny_tokenizer: Path, text: Path, tmp_path: Path
 ) -> None:
-    folder = saved(BertModel(BertConfig(**SMALL)), tiny_tokenizer, tmp_path / "headless")
+    folder = saved(Model(BertConfig(**SMALL), "feature-extraction"), tiny_tokenizer, tmp_path / "headless")
     with pytest.raises(ArtifactError, match="without the weights of a head") as raised:
         judge(folder, text=text)
     assert "cls.predictions" in str(raised.value)
@@ -145,7 +147,7 @@ def test_an_encoder_without_a_head_is_refused_with_what_is_missing(
 def test_a_tokenizer_of_another_model_is_refused(
     encoder: Path, tiny_tokenizer: Path, text: Path, tmp_path: Path
 ) -> None:
-    folder = saved(MPNetForMaskedLM(MPNetConfig(**SMALL | {"vocab_size": 40})), tiny_tokenizer, tmp_path / "small")
+    folder = saved(fresh_stock(MPNetConfig(**SMALL | {"vocab_size": 40}), "mlm"), tiny_tokenizer, tmp_path / "small")
     with pytest.raises(ArtifactError, match="tokens that the model does not know"):
         judge(folder, text=text)
 
@@ -187,7 +189,7 @@ def test_a_causal_model_beside_a_masked_one_is_not_called_better(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with torch.no_grad():
-        causal_model.decoder.bias[W5] += 1.0
+        causal_model.head.output.bias[W5] += 1.0
     saved(causal_model, tiny_tokenizer, tmp_path / "causal")
     monkeypatch.chdir(tmp_path)
     arguments = ("-m", "causal", "--against", "encoder", "--text", text.name, "--one-document-per", "line")

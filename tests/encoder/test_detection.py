@@ -14,7 +14,7 @@ from clozeline.encoder.detection import GENERATOR, ReplacedTokenPair, detection_
 from clozeline.encoder.starting import start_from
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.tasks.classification import head as classifier
-from clozeline.tokens.identity import Stream, fine_uniform, token_hashes
+from clozeline.tokens.draws import Stream, fine_uniform, token_hashes
 
 ROW = [2, 10, 11, 12, 13, 14, 3]
 ROWS_BL = torch.tensor([ROW])

@@ -14,7 +14,7 @@ from clozeline.encoder.encoders import sources_of
 from clozeline.encoder.starting import start_from
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.params import ModelParams
-from clozeline.pretraining.identity import identity_of
+from clozeline.pretraining.naming import identity_of
 from clozeline.training.precision import Precision
 
 PROJECT = Path(__file__).parents[2]

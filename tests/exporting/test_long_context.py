@@ -9,7 +9,7 @@ from transformers import AutoModelForMaskedLM
 
 from clozeline.encoder.families import FAMILIES, TokenIds
 from clozeline.exporting.parity import largest_difference
-from clozeline.exporting.through_optimum import export_onnx
+from clozeline.exporting.to_onnx import export_onnx
 from clozeline.exporting.trained import open_trained
 from clozeline.params import read_params
 

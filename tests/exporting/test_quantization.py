@@ -42,7 +42,7 @@ def graph_of(nodes: list[onnx.NodeProto], feeds: dict[str, np.ndarray], **consta
     weights = [numpy_helper.from_array(value, name) for name, value in constants.items()]
     outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["rows", "columns"])]
     graph = helper.make_graph(nodes, "test", inputs, outputs, weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
 
 
 def linear() -> onnx.ModelProto:
@@ -258,12 +258,9 @@ def test_a_column_of_zeros_stays_zeros() -> None:
 
 
 @pytest.mark.parametrize("scheme", [DEFAULT, PER_BATCH])
-@pytest.mark.parametrize("opset", [17, 18])
-def test_no_rows_are_no_error(scheme: Scheme, opset: int) -> None:
+def test_no_rows_are_no_error(scheme: Scheme) -> None:
     """A batch without masks asks the vocabulary head nothing."""
-    model = linear()
-    model.opset_import[0].version = opset
-    assert answer(quantize(model, scheme).model, {"x": np.zeros((0, 24), np.float32)}).shape == (0, 16)
+    assert answer(quantize(linear(), scheme).model, {"x": np.zeros((0, 24), np.float32)}).shape == (0, 16)
 
 
 @pytest.mark.parametrize("shape", [(1, 24), (5, 24), (2, 3, 24), (2, 0, 24), (1, 2, 3, 24)])

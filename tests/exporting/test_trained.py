@@ -71,7 +71,7 @@ def without_model(folder: Path) -> None:
         (shutil.rmtree, "holds no model"),
         (lambda folder: (folder / "model.safetensors").unlink(), "is not a whole model"),
         (lambda folder: (folder / "tokenizer.json").unlink(), r"no .*tokenizer\.json"),
-        (cut("model.safetensors"), r"model\.safetensors is damaged"),
+        (cut("model.safetensors"), "the weights of .* cannot be read"),
         (cut("config.json"), r"config\.json is damaged"),
         (cut("tokenizer.json"), r"tokenizer\.json is damaged"),
         (cut("tokenizer_config.json"), r"tokenizer_config\.json is damaged"),
@@ -89,7 +89,7 @@ def without_model(folder: Path) -> None:
         (lambda folder: change_tokenizer(folder, model_max_length=0), "room for 0 tokens, 2 special ones"),
         (lambda folder: change_tokenizer(folder, model_max_length=2), "room for 2 tokens, 2 special ones"),
         (renumber, "a tokenizer with ids up to 90, a model of 90"),
-        (spoil, r"model\.safetensors has weights that are no numbers\n.* such as model\.embeddings\.tok_embeddings"),
+        (spoil, r"model\.safetensors has weights that are no numbers\n.* such as encoder\.embeddings\.tokens"),
         (lambda folder: change_config(folder, model_type="clozeline-encoder"), "for an encoder of your own"),
     ],
 )
@@ -115,7 +115,7 @@ def test_a_tensor_too_large_for_a_graph_is_refused_before_any_work(
     monkeypatch.setattr(trained, "MAX_PROTOBUF_BYTES", 96 * 32 * 4 + 1)
     open_trained(small_encoder)
     monkeypatch.setattr(trained, "MAX_PROTOBUF_BYTES", 96 * 32 * 4)
-    with pytest.raises(ArtifactError, match=r"attn\.Wqkv\.weight of 96 x 32: 0\.00 GiB in fp32"):
+    with pytest.raises(ArtifactError, match=r"query_key_value\.weight of 96 x 32: 0\.00 GiB in fp32"):
         open_trained(small_encoder)
 
 

@@ -9,7 +9,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from clozeline.params import Params
-from clozeline.pretraining import identity
+from clozeline.pretraining import naming
 from clozeline.tasks import training as task_training
 
 PROJECT = Path(__file__).parents[2]
@@ -27,6 +27,7 @@ NO_DEPS = {
         if file.stem != "held_out"  # which also chooses what is kept
     },
     "clozeline.progress": "changes what is shown, never outputs",
+    "clozeline.tokenizer.foreign": "changes what is refused, never what is opened",
     "clozeline.tokenizer.hub": "changes what is told of a download, never what is downloaded",
     "clozeline.tokenizer.foreign": "changes what is refused, never what is made of the rest",
     "clozeline.planning": "changes what is warned of before a training, never outputs",
@@ -145,7 +146,7 @@ def test_a_stage_depends_on_its_own_params_and_has_a_description(name: str) -> N
     assert stage["desc"]
 
 
-@pytest.mark.parametrize(("name", "code"), [("pretrain", identity.CODE), ("finetune", task_training.CODE)])
+@pytest.mark.parametrize(("name", "code"), [("pretrain", naming.CODE), ("finetune", task_training.CODE)])
 def test_checkpoints_are_named_by_the_code_that_their_stage_depends_on(name: str, code: tuple[str, ...]) -> None:
     """By more, an edit that changes nothing would orphan them; by less, a training would go on from other code's."""
     deps = {dep.removeprefix("src/clozeline/") for dep in code_deps_of(name)}

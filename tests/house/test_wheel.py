@@ -22,6 +22,7 @@ OF_THE_BASE = (
 OF_THE_FLOWS = ("flows", "orchestration", "versions")
 UNNAMED: Mapping[str, str] = {
     "alembic": "MLflow's store in SQLite",
+    "fastapi": "the server of prefect, which needs an old one",
     "httptools": "uvicorn takes it where it is there",
     "onnxscript": "torch.onnx",
     "pandas": "MLflow's pyfunc",
@@ -82,7 +83,7 @@ def _imported(source: str) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module]
         tops = {name.partition(".")[0] for name in names}
-        yield from (top for top in tops if top not in sys.stdlib_module_names and top != "clozeline")
+        yield from (top for top in tops if top not in (*sys.stdlib_module_names, "_typeshed", "clozeline"))
 
 
 def _extras_of(file: str) -> tuple[str, ...]:

@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from clozeline.encoder import language_model
 from clozeline.encoder.families import FAMILIES
+from clozeline.encoder.model import Model
+from clozeline.encoder.positions import Slots
 from clozeline.params import PretrainParams
 from clozeline.planning.compute import Compute
 from clozeline.planning.counting import ParameterCount, outline
@@ -42,13 +45,15 @@ def test_int8_is_a_byte_for_each_weight_of_a_matrix_and_fp32_for_the_rest(params
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_formula_counts_what_torch_counts(params: PretrainParams, family: str, length: int) -> None:
     """With attention that is written out: torch's counter does not know the fused one of CPUs."""
-    form: Any = FAMILIES[family].forms["mlm"]
     shape = of_family(params, family).model_copy(update={"max_position_embeddings": length})
-    model = form.model_class._from_config(form.configure(shape, IDS), attn_implementation="eager").eval()
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        ids_BL = torch.full((4, length), 7)
-        hidden_BLH = model.base_model(ids_BL, attention_mask=torch.ones_like(ids_BL)).last_hidden_state
-        form.project(model, hidden_BLH.reshape(-1, hidden_BLH.shape[-1])[:length])
+    model: Any = language_model.build(shape, "mlm", IDS, seed=0).eval()
+    ids_BL = torch.full((4, length), 7)
+    quarter = Slots(torch.arange(length), 4, length, length)
+    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        if isinstance(model, Model):  # the last layer whole, as the formula has it
+            model.says(quarter.of(model.encoder(ids_BL, torch.ones_like(ids_BL)).last_hidden_state))
+        else:
+            model(ids_BL, torch.ones_like(ids_BL), positions=quarter)
     compute = Compute.of(model, length=length, target_share=0.25)
     counted = counter.get_total_flops() - of_a_batch(model)
     assert compute.forward * 4 * length == pytest.approx(counted, rel=0.01)
@@ -68,7 +73,7 @@ def test_a_pair_costs_what_both_cost_and_its_embeddings_once(params: PretrainPar
     count = ParameterCount.of(pair)
     assert count == ParameterCount.of(real)
     assert count.total == sum(parameter.numel() for parameter in real.parameters())
-    assert count.generator == count.total - real.discriminator.num_parameters()
+    assert count.generator == count.total - sum(it.numel() for it in real.discriminator.parameters())
     assert count.embedding == ParameterCount.of(real.discriminator).embedding
     assert ParameterCount.of(real.discriminator).generator == 0
     discriminator, generator = (
@@ -85,9 +90,9 @@ def test_a_pair_costs_what_both_cost_and_its_embeddings_once(params: PretrainPar
 def test_a_pair_is_timed_as_it_is_trained(params: PretrainParams) -> None:
     detecting = params.model_copy(update={"objective": "rtd", "model": of_family(params, "electra")})
     model = language_model.build(detecting.model, "rtd", IDS, seed=0)
-    before = model.discriminator.discriminator_predictions.dense.weight.detach().clone()
+    before = model.discriminator.head.dense.weight.detach().clone()
     assert measure(model, detecting, target_share=0.15, flops_per_token=1e6).tokens_per_second > 0
-    assert not torch.equal(model.discriminator.discriminator_predictions.dense.weight, before)
+    assert not torch.equal(model.discriminator.head.dense.weight, before)
 
 
 @pytest.mark.parametrize("is_asked", [True, False])
@@ -100,7 +105,7 @@ def test_what_is_timed_is_compiled_and_recomputes_if_the_training_will(
     asked = params.model_copy(update={"gradient_checkpointing": is_asked, "compile": is_asked})
     monkeypatch.setattr("clozeline.planning.speed._timed", lambda first, second, device: (1.0, 1.0))
     measure(model, asked, target_share=0.2, flops_per_token=1e6)
-    assert model.is_gradient_checkpointing == is_asked
+    assert model.encoder.recomputes == is_asked
     assert wanted == [is_asked]
 
 

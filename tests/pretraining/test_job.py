@@ -185,9 +185,11 @@ def test_the_encoder_is_saved_without_its_head(prepare: Prepare, tmp_path: Path,
     assert not told["missing_keys"]
     assert not told["unexpected_keys"]
     written = load_file(tmp_path / "encoder" / "model.safetensors")
-    assert written.keys() == trained.model.base_model.state_dict().keys()
+    own = [name for name in whole if name.startswith("encoder.")]
+    published = trained.model.layout.published(own, trained.model.config, "feature-extraction")
+    assert written.keys() == set(published.values())
     for name, weight in alone.state_dict().items():
-        assert torch.equal(weight, whole[f"model.{name}"] + (added or 0.0))
+        assert torch.equal(weight, whole[next(ours for ours in own if published[ours] == name)] + (added or 0.0))
 
 
 def test_of_several_processes_the_first_alone_saves(prepare: Prepare, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from clozeline.errors import DataError
 from clozeline.records.fields import check_fields, nearest
-from clozeline.records.lines import json_rows
+from clozeline.records.placed import json_records
 
 KNOBS = {"text_field": "text", "label_field": "label"}
 
@@ -43,7 +43,7 @@ def test_a_field_that_another_knob_names_is_not_meant() -> None:
 def test_of_a_record_alone_that_lacks_a_field_the_name_is_not_to_be_changed() -> None:
     lines = ['{"text": "a", "label": "b"}', "", '{"texts": "a", "label": "b"}']
     with pytest.raises(DataError, match=r"a\.jsonl, line 3: there is no field `text`") as caught:
-        list(json_rows(lines, "a.jsonl", KNOBS))
+        list(json_records(lines, "a.jsonl", KNOBS))
     assert "the records before it have one" in caught.value.do
     with pytest.raises(DataError, match=r"set `text_field` to texts$"):
-        list(json_rows(lines[1:], "a.jsonl", KNOBS))
+        list(json_records(lines[1:], "a.jsonl", KNOBS))

@@ -9,7 +9,7 @@ import datasets
 import pytest
 
 from clozeline.errors import DataError, TransientError
-from clozeline.records.hub import HubKnobs, HubSplit, commit_of, hub_rows
+from clozeline.records.hub import HubKnobs, HubSplit, commit_of, hub_records
 
 FIELDS = {"room.text_field": "body", "room.label_field": "topic"}
 KNOBS = HubKnobs(dataset="room.dataset", revision="room.revision", every="room.dataset and room.split")
@@ -34,18 +34,18 @@ def split_of(dataset: Path | str, split: str = "train", subset: str | None = Non
 
 
 def test_rows_come_in_order_with_their_places_and_classes_by_their_names(folder: Path) -> None:
-    places, values = zip(*hub_rows(split_of(folder), FIELDS), strict=True)
+    places, values = zip(*hub_records(split_of(folder), FIELDS), strict=True)
     assert places == (f"{folder}, train row 0", f"{folder}, train row 1")
     assert [(row["body"], row["topic"]) for row in values] == [("train 0", "no"), ("train 1", "yes")]
 
 
 def test_a_class_that_is_kept_secret_is_none(folder: Path) -> None:
-    rows = hub_rows(split_of(folder, "validation"), FIELDS)
+    rows = hub_records(split_of(folder, "validation"), FIELDS)
     assert [values["topic"] for _, values in rows] == ["yes", None]
 
 
 def test_each_of_a_list_of_classes_has_its_name(folder: Path) -> None:
-    rows = hub_rows(split_of(folder), {"room.tags_field": "tags"})
+    rows = hub_records(split_of(folder), {"room.tags_field": "tags"})
     assert [values["tags"] for _, values in rows] == [["no", "yes"], ["yes", "yes"]]
 
 
@@ -75,14 +75,14 @@ def test_datasets_say_the_commit_in_the_place_that_they_read_from() -> None:
 
 def test_a_field_that_is_not_there_is_named_with_its_knob(folder: Path) -> None:
     with pytest.raises(DataError, match="train row 0: there is no field `topics`") as caught:
-        list(hub_rows(split_of(folder), {"room.label_field": "topics"}))
+        list(hub_records(split_of(folder), {"room.label_field": "topics"}))
     assert caught.value.do == "set `room.label_field` to topic"
 
 
 @pytest.mark.parametrize("wrong", [{"split": "trian"}, {"subset": "nope"}])
 def test_what_the_dataset_does_not_have_is_named_before_a_row_is_asked_for(folder: Path, wrong: dict[str, str]) -> None:
     with pytest.raises(DataError, match="this dataset cannot be read") as caught:
-        hub_rows(split_of(folder, **wrong), FIELDS)
+        hub_records(split_of(folder, **wrong), FIELDS)
     assert all(value in str(caught.value.given) for value in wrong.values())
     assert caught.value.do == "correct room.dataset and room.split"
 
@@ -93,7 +93,7 @@ def test_a_hub_that_does_not_answer_may_answer_later(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(datasets, "load_dataset", unreachable)
     with pytest.raises(TransientError, match="the hub did not answer") as caught:
-        hub_rows(split_of("someone/something"), FIELDS)
+        hub_records(split_of("someone/something"), FIELDS)
     assert caught.value.do == "run again later, or give room.dataset as a local folder"
 
 
@@ -106,7 +106,7 @@ def test_a_hub_that_stops_answering_in_the_middle_may_go_on_later(monkeypatch: p
             raise ConnectionError("gone")
 
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: Breaking())
-    rows = hub_rows(split_of("someone/something"), FIELDS)
+    rows = hub_records(split_of("someone/something"), FIELDS)
     assert next(rows) == ("someone/something, train row 0", {"body": "a", "topic": "x"})
     with pytest.raises(TransientError, match="the hub did not answer"):
         next(rows)
@@ -123,7 +123,7 @@ def test_a_name_without_a_revision_is_warned_of_and_a_folder_is_not(
 
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: Empty())
     with caplog.at_level(logging.WARNING):
-        list(hub_rows(split_of(folder), FIELDS))
+        list(hub_records(split_of(folder), FIELDS))
         assert caplog.messages == []
-        list(hub_rows(split_of("someone/something"), FIELDS))
+        list(hub_records(split_of("someone/something"), FIELDS))
     assert caplog.messages == ["someone/something: without room.revision, the same name may be other text tomorrow"]

@@ -262,7 +262,7 @@ def test_what_waits_in_line_is_answered_before_it_stops(dist: Path) -> None:
 
 SLOW = """
 import time
-import clozeline.inference.encoder as e, clozeline.serving.server as s
+import clozeline.inference.encoder as e, clozeline.serving.wire as s
 s.MAX_BODY_SECONDS = s.WRITING_SECONDS = 0.2  # so that nothing but a deadline is waited for
 rows = e.Encoder.rows
 e.Encoder.rows = lambda *given: time.sleep(0.5) or rows(*given)

@@ -8,7 +8,7 @@ import pytest
 
 from clozeline.errors import ParamsError
 from clozeline.params import MaskingParams
-from clozeline.tokens.identity import Stream, first_uniform, second_uniform, token_hashes
+from clozeline.tokens.draws import Stream, first_uniform, second_uniform, token_hashes
 from clozeline.tokens.masking import Masked, Masker, Vocabulary
 from clozeline.tokens.spelling import Spelling
 from clozeline.tokens.units import span_unit

@@ -2,13 +2,16 @@
 
 import contextlib
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from mlflow.db import commands
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from clozeline.tracking.mlflow_adapter import _OUTDATED, MONITORS, PARENT_RUN, client_of_database, commands
+from clozeline.tracking.mlflow_adapter import _OUTDATED, PARENT_RUN, client_of_database, monitors
 
 
 def test_a_database_of_another_schema_is_refused_in_the_words_that_we_look_for(tmp_path: Path) -> None:
@@ -50,7 +53,7 @@ def shifted(database: Path, other: Path) -> Path:
 
 
 def test_monitors_see_this_machine_in_three_calls() -> None:
-    cpu, disk, network, _ = MONITORS
+    cpu, disk, network, _ = monitors()
     for kind in (cpu, disk, network):
         monitor = kind()
         monitor.collect_metrics()
@@ -72,3 +75,13 @@ def test_an_address_once_written_stays() -> None:
     calls = {name for name in dir(MlflowClient) if name.startswith(("update_", "set_", "rename_"))}
     assert {"update_run", "rename_experiment"} <= calls
     assert not [name for name in calls if any(word in name for word in ("location", "uri", "source", "artifact"))]
+
+
+def test_a_serving_install_which_has_no_psutil_opens_a_database(tmp_path: Path) -> None:
+    code = (
+        "import sys; sys.modules['psutil'] = None\n"
+        "from clozeline.tracking.database import prepare\n"
+        f"print(len(prepare('sqlite:///{tmp_path / 'mlflow.db'}').search_experiments()))"
+    )
+    opened = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
+    assert opened.stdout == "1\n", opened.stderr

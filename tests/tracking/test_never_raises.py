@@ -87,7 +87,7 @@ def test_an_address_that_cannot_be_used_tracks_nothing(
 
 
 def test_what_cannot_be_seen_of_a_machine_is_left_out() -> None:
-    machine = MachineMetrics(every_seconds=1e-6, monitors=[Blind, Blinded, Monitor])
+    machine = MachineMetrics(every_seconds=1e-6, kinds=[Blind, Blinded, Monitor])
     for _ in range(2):
         values, _ = machine.due()
         assert values == {"system/Monitor": 1.0}

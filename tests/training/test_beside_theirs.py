@@ -27,7 +27,7 @@ from clozeline.training.precision import Precision
 from clozeline.training.state import Batch, State
 from clozeline.training.steps import Steps
 from tests.training.changes import changed
-from tests.training.theirs import rows_of, trainer
+from tests.training.theirs import ours_of, rows_of, stock_of, trainer
 
 CPU = torch.device("cpu")
 PLAIN = {"optim": "sgd", "learning_rate": 1.0, "lr_scheduler_type": "constant", "max_grad_norm": 0.0}
@@ -82,7 +82,7 @@ def test_a_batch_without_a_target_is_no_step_and_in_theirs_it_is(prepare: Prepar
     """P1: transformers' loss of it is no number; its trainer leaves that out of the log, and lets the weights decay."""
     small = {"batch_tokens": 32, "masking__mask_rate": 0.02, "steps": 2, "schedule__warmup_steps": 1}
     whole, spared = prepare(**small), prepare(**small)
-    their_model = deepcopy(whole.model)
+    their_model = stock_of(whole.model, tmp_path / "stock")
     batches = list(zip(range(60), whole.loop.batches_from(0, 0), strict=False))
     empty = next(batch for _, batch in batches if batch.num_targets == 0)
     asked = [batch for _, batch in batches if batch.num_targets][:2]
@@ -93,7 +93,7 @@ def test_a_batch_without_a_target_is_no_step_and_in_theirs_it_is(prepare: Prepar
     their_trainer.train()
     assert their_model(**{name: row[None] for name, row in rows_of(empty.inputs)[0].items()}).loss.isnan()
     assert [entry["loss"] for entry in their_trainer.state.log_history if "loss" in entry] == [0.0]
-    assert largest_difference(their_model, whole.model) > 1e-4
+    assert largest_difference(ours_of(their_model), whole.model) > 1e-4
 
     state = trained_on(whole, empty, asked[0], empty, asked[1])
     assert (state.num_empty_batches, state.step) == (2, 2)
@@ -107,7 +107,7 @@ def test_weights_that_are_no_numbers_stop_a_training_and_not_theirs(prepare: Pre
     with torch.no_grad():
         next(job.model.parameters()).fill_(torch.nan)
     rows = rows_of(next(job.loop.batches_from(0, 0)).inputs)
-    their_trainer = trainer(deepcopy(job.model), rows, tmp_path, max_steps=2, logging_steps=1)
+    their_trainer = trainer(stock_of(job.model, tmp_path / "stock"), rows, tmp_path, max_steps=2, logging_steps=1)
     their_trainer.train()
     assert [entry["loss"] for entry in their_trainer.state.log_history if "loss" in entry] == [0.0, 0.0]
     with pytest.raises(TrainingError, match="step 0, on batch 0 of epoch 0"):
@@ -125,10 +125,10 @@ def gradient_by_ours(model: nn.Module, batch: Batch[TargetBatch], most_slots: in
 
 
 def gradient_by_theirs(model: nn.Module, batch: Batch[TargetBatch], rows_at_once: int, folder: Path) -> Tensor:
-    taught, rows = deepcopy(model), rows_of(batch.inputs)
+    taught, rows = stock_of(model, folder / f"stock-{rows_at_once}"), rows_of(batch.inputs)
     parts = {"per_device_train_batch_size": rows_at_once, "gradient_accumulation_steps": -(-len(rows) // rows_at_once)}
     trainer(taught, rows, folder, max_steps=1, **parts, **PLAIN).train()
-    return weights(model) - weights(taught)
+    return weights(model) - weights(ours_of(taught))
 
 
 def test_parts_of_a_batch_have_the_gradient_of_the_whole_and_in_theirs_another(
@@ -167,7 +167,7 @@ def test_a_resumed_training_ends_as_the_whole_one_and_theirs_as_another(prepare:
     """P29: transformers makes the next batch with the random state of a process that has just begun."""
     brief = {"steps": 4, "schedule__warmup_steps": 1, "log_every_steps": 1, "checkpoint_every_steps": 2}
     whole, killed, resumed = (prepare(work, **brief) for work in ("whole", "killed", "killed"))
-    rows, start = unmasked_rows(whole, 16), deepcopy(whole.model)
+    rows, start = unmasked_rows(whole, 16), stock_of(whole.model, tmp_path / "stock")
 
     def theirs(folder: str, resume_from: Path | None = None) -> nn.Module:
         model = deepcopy(start)
@@ -192,7 +192,7 @@ def test_two_looks_at_one_model_agree_and_theirs_do_not(prepare: Prepare, tmp_pa
     """P32: transformers hides other tokens each time, and so it does if its collator has a seed."""
     job = prepare(validation__every_steps=10)
     job.model.eval()
-    their_trainer = trainer(job.model, unmasked_rows(job, 20), tmp_path, collator(prepare.tokenizer, seed=seed))
+    their_trainer = trainer(stock_of(job.model, tmp_path / "stock"), unmasked_rows(job, 20), tmp_path, collator(prepare.tokenizer, seed=seed))
     one, other = (their_trainer.evaluate()["eval_loss"] for _ in range(2))
     assert abs(one - other) > 1e-4
     assert replace(job.judge).measure() == replace(job.judge).measure()  # each makes its batches
@@ -204,10 +204,11 @@ def test_a_look_depends_on_no_batch_size_and_theirs_does(prepare: Prepare, tmp_p
     model: Any = job.model.eval()
     every_row = job.validation.read(np.arange(len(job.validation.rows)))
     whole = OBJECTIVES["mlm"].judging(job.validation, every_row, 1, 0, 7)
+    stock = stock_of(model, tmp_path / "stock")
     right = TargetLoss(model)(whole).item() / len(whole.labels_T)
 
     def theirs(num_rows: int) -> float:
-        made = trainer(model, rows_of(whole), tmp_path, per_device_eval_batch_size=num_rows)
+        made = trainer(stock, rows_of(whole), tmp_path, per_device_eval_batch_size=num_rows)
         return float(made.evaluate()["eval_loss"])
 
     assert theirs(whole.num_rows) == pytest.approx(right, rel=1e-5)

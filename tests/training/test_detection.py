@@ -104,7 +104,7 @@ def test_the_generator_learns_nothing_from_the_discriminator(prepare: Prepare) -
         job.loop.loss_sum(first_batch(job)).backward()
         shared = {id(parameter) for parameter in model.base_model.embeddings.parameters()}
         own = {n: p.grad for n, p in model.generator.named_parameters() if id(p) not in shared}
-        gradients[weight] = (own, model.base_model.embeddings.word_embeddings.weight.grad)
+        gradients[weight] = (own, model.base_model.embeddings.tokens.weight.grad)
     assert gradients[1.0][0].keys() == gradients[1000.0][0].keys()
     for name, gradient in gradients[1.0][0].items():
         assert torch.equal(gradient, gradients[1000.0][0][name]), name

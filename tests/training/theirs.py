@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PrinterCallback, Trainer, TrainingArguments
+from transformers import AutoModelForMaskedLM, PrinterCallback, Trainer, TrainingArguments
 
+from clozeline.encoder.model import Model
 from clozeline.encoder.objectives import TargetBatch
 
 
@@ -30,6 +31,18 @@ def trainer(model: nn.Module, rows: Sequence[Any], folder: Path, collator: Any =
     )
     made.remove_callback(PrinterCallback)
     return made
+
+
+def stock_of(model: Any, folder: Path) -> Any:
+    """The model as stock transformers opens it, in training mode."""
+    folder.mkdir(parents=True)
+    model.save(folder)
+    return AutoModelForMaskedLM.from_pretrained(folder, local_files_only=True).train()
+
+
+def ours_of(stock: Any) -> Model:
+    """Its weights by our names, in our order."""
+    return Model.loaded(stock.config, "mlm", stock.state_dict())[0]
 
 
 def rows_of(batch: TargetBatch) -> list[dict[str, Tensor]]:

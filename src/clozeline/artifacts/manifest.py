@@ -36,6 +36,9 @@ GRAPHS: Mapping[Precision, str] = MappingProxyType({"fp32": FILES.fp32, "int8": 
 HALF_GRAPH = "model.fp16.onnx"
 """The graph in float16, for GPUs, if one was asked for; nothing here runs it."""
 
+CONFIG = "config.json"
+"""As transformers saves it, of a model whose graph answers as its class does; nothing here reads it."""
+
 
 def data_file(graph: str) -> str:
     """Where the weights of the graph called `graph` lie if one file cannot hold them: ONNX Runtime reads it itself."""

@@ -28,7 +28,7 @@ from transformers import BatchEncoding
 from clozeline.collator.ragged import RaggedRows, unreadable
 from clozeline.errors import ParamsError
 from clozeline.params import MaskingParams
-from clozeline.tokens.identity import Ids, check_seed
+from clozeline.tokens.draws import Ids, check_seed
 from clozeline.tokens.masking import Masker, Vocabulary
 from clozeline.tokens.spelling import Spelling
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.errors import DataError
-from clozeline.tokens.identity import Flags, Ids
+from clozeline.tokens.draws import Flags, Ids
 from clozeline.words.numbers.mixing import mixed
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from clozeline.encoder.architecture import Pooling
-from clozeline.encoder.families import LAYOUTS, HeadKind
+from clozeline.encoder.families import LAYOUTS, HeadKind, Layout
 from clozeline.encoder.heads import Head, mean_over_tokens
 from clozeline.encoder.initialization import draw_encoder, draw_head
 from clozeline.encoder.layers import Encoder
@@ -46,7 +46,7 @@ class Model(nn.Module):
             ArtifactError: the family has no such head, or the configuration says what our layers do not do.
         """
         super().__init__()
-        self.config, self.kind, self.layout = config, kind, LAYOUTS[config.model_type]
+        self.config, self.kind = config, kind
         if kind not in self.layout.heads:
             raise ArtifactError(
                 f"{config.model_type} has no such head",
@@ -71,6 +71,10 @@ class Model(nn.Module):
     def base_model(self) -> Encoder:
         """The encoder, as transformers calls it."""
         return self.encoder
+
+    @property
+    def layout(self) -> Layout:
+        return LAYOUTS[self.config.model_type]
 
     @property
     def prefix(self) -> str:

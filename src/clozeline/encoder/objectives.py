@@ -18,7 +18,7 @@ from torch import Tensor
 from clozeline.encoder.batches import Split
 from clozeline.encoder.families import Objective
 from clozeline.encoder.positions import Slots
-from clozeline.tokens.identity import Stream, fine_uniform, token_hashes
+from clozeline.tokens.draws import Stream, fine_uniform, token_hashes
 from clozeline.tokens.masking import Ids, Masked, Masker, evaluation_folds
 from clozeline.tokens.rows import RowTokens
 
@@ -42,6 +42,8 @@ class TargetBatch:
         return Slots(self.slot_T, num_rows, length, self.most_in_row or self._count())
 
     def _count(self) -> int:
+        if torch.compiler.is_compiling():
+            return 0  # Nobody asks: see `Slots.are_few`.
         return int(torch.bincount(self.slot_T // self.input_ids_BL.shape[1], minlength=1).max())
 
     @property

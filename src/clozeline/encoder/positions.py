@@ -101,6 +101,8 @@ class Slots:
 
     @property
     def are_few(self) -> bool:
+        if torch.compiler.is_compiling():  # One graph is for any number of targets.
+            return False
         return 0 < len(self.slot_T) < _MOST * self.num_rows * self.length
 
     @property

@@ -103,6 +103,10 @@ class StockModel(nn.Module):
         hidden_PH = self.base_model(**inputs, **more).last_hidden_state
         if positions is not None:
             hidden_PH = positions.of(hidden_PH)
+        return self.says(hidden_PH)
+
+    def says(self, hidden_PH: Tensor) -> Tensor:
+        """What the head names tokens by, of hidden states that the encoder gave."""
         if self.training and self.head_dropout:
             hidden_PH = functional.dropout(hidden_PH, self.head_dropout)
         logits_PV: Tensor = getattr(self.stock, _HEADS[self.config.model_type])(hidden_PH)

@@ -12,7 +12,7 @@ import numpy as np
 from clozeline.encoder.batches import Split
 from clozeline.evaluation.answers import Answers
 from clozeline.evaluation.asking import Asked
-from clozeline.tokens.identity import follows
+from clozeline.tokens.draws import follows
 from clozeline.tokens.masking import Ids
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS
 from clozeline.tokens.spelling import Spelling

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 from onnx import NodeProto, helper, numpy_helper
 
-from clozeline.exporting.graph import over_last_axis
 from clozeline.exporting.ranges import Range
 
 FULL_LIMIT = 127
@@ -59,7 +58,7 @@ def per_batch(name: str) -> Making:
     return quantized
 
 
-def per_token(name: str, opset: int, constant: Constant) -> Making:
+def per_token(name: str, constant: Constant) -> Making:
     """Each token by its own largest value: -127..127, shifted to be unsigned.
 
     `QuantizeLinear` has a scale for each row, but of a matrix only: the tokens of all texts are its rows meanwhile.
@@ -69,7 +68,7 @@ def per_token(name: str, opset: int, constant: Constant) -> Making:
     first, last = (constant(f"quantization/{n}", np.array([n], dtype=np.int64)) for n in (0, 1))
     last_axis = constant("quantization/last_axis", np.array([-1], dtype=np.int64))
     yield helper.make_node("Abs", [name], [f"{name}/size"])
-    yield over_last_axis("ReduceMax", f"{name}/size", f"{name}/reduced", last_axis, opset)
+    yield helper.make_node("ReduceMax", [f"{name}/size", last_axis], [f"{name}/reduced"])
     # Of no rows (no mask in a batch) onnxruntime 1.31 reduces nothing, and the axis would keep its size.
     yield helper.make_node("Slice", [f"{name}/reduced", first, last, last_axis], [f"{name}/largest"])
     # A token of zeros has the scale 0, which makes zeros again of whatever 0 / 0 is rounded to.

@@ -1,46 +1,37 @@
-"""Attention as one operator, `Attention` of opset 23, in the place of the dozen nodes that an exporter writes.
+"""Attention, which torch's exporter writes as one operator of opset 23, in the form that ONNX Runtime takes and that
+it computes fastest.
 
-The operator reads queries, keys and values as the products by their weights leave them: nothing is transposed in
-memory, and scores are scaled and masked as they are made. The same answers to rounding; but a query that may read no
-key, which only padding is, gets zeros, where it got the mean of all values. There has to be a query: the last layer,
-wherever it is computed, is computed at the first position of each text.
+The exporter puts heads apart and transposes them, [B, A, X, D], because PyTorch's function wants them so. The operator
+reads them side by side too, [B, X, A × D], as the products by weights leave them: nothing is moved in memory. And ONNX
+Runtime takes no mask that has one row for all queries, which the exporter does not know.
+
+Shapes: B texts, Q queries, K keys, X any of both; A heads, D dimensions of a head.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 import numpy as np
-from onnx import GraphProto, ModelProto, NodeProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from clozeline.exporting.attention_blocks import Block, blocks
+from clozeline.exporting.axes import inferred_axes
 from clozeline.exporting.graph import drop_unread
 
 ATTENTION = "Attention"
-OPSET = 23
-"""The first that has the operator."""
+_SHOWN = "qk_matmul_output_mode"
 _MASKED = 2
 """Which scores are shown: those that softmax is taken of."""
-_ONE = "attention/one"
-_MASK, _LENGTH, _SHAPE = "{}/mask_of_queries", "{}/length", "{}/shape"
+_SWAPPED = [0, 2, 1, 3]
+"""From [B, X, A, D] to [B, A, X, D], or back."""
 
 
-def fuse_attention(model: ModelProto) -> None:
-    """Change `model`, whose sizes are settled, and which computes the same as before.
-
-    A block that is written in another way stays as it is (DeBERTa's scores are a sum of three products), and so do
-    all of them where the graph's opset has no such operator.
-    """
-    if model.opset_import[0].version < OPSET:
-        return
-    masks = _Masks()
-    changed: dict[str, list[NodeProto]] = {}
-    for product, block in blocks(model):
-        changed[block.output] = []
-        changed |= {shape.output[0]: [_reading(block.output, shape)] for shape in block.shapes}
-        changed[product] = [*masks.of(block), _fused(block)]
-    nodes = [new for node in model.graph.node for new in changed.get(node.output[0], [node])]
+def settle_attention(model: ModelProto) -> None:
+    """Change the nodes of attention, which compute the same as before; a graph of a lower opset has none."""
+    settling = _Settling(model)
+    nodes = [new for node in model.graph.node for new in settling.settled(node)]
     model.graph.ClearField("node")
     model.graph.node.extend(nodes)
-    model.graph.initializer.append(numpy_helper.from_array(np.array([1], dtype=np.int64), _ONE))
+    model.graph.initializer.extend(settling.constants)
     drop_unread(model.graph)
 
 
@@ -49,45 +40,102 @@ def show_scores(graph: GraphProto, name: str) -> None:
     for node in graph.node:
         if node.op_type == ATTENTION:
             node.output.extend(["", "", name.format(node.name)])  # the two between are of decoders
-            node.attribute.append(helper.make_attribute("qk_matmul_output_mode", _MASKED))
+            _set(node, _SHOWN, _MASKED)
 
 
-def _fused(block: Block) -> NodeProto:
-    mask = _mask_of(block)
-    return helper.make_node(
-        ATTENTION,
-        [block.query, block.key, block.value, *([mask] if mask else [])],
-        [block.output],
-        name=block.softmax.replace("Softmax", ATTENTION),
-        scale=block.scale,
-        # Where heads are apart already, there is an axis that tells it.
-        **({} if block.heads_apart else {"q_num_heads": block.num_heads, "kv_num_heads": block.num_heads}),
-    )
+class _Settling:
+    """What is known of the graph as the exporter left it, and what has been made so far."""
 
+    def __init__(self, model: ModelProto) -> None:
+        self._axes = inferred_axes(model)
+        self._made_by = {name: node for node in model.graph.node for name in node.output}
+        self._readers: defaultdict[str, list[NodeProto]] = defaultdict(list)
+        for node in model.graph.node:
+            for name in node.input:
+                self._readers[name].append(node)
+        self._replaced: set[str] = set()
+        self._masks: dict[tuple[str, int | str | None], str] = {}
+        self.constants: list[TensorProto] = []
 
-def _reading(name: str, shape: NodeProto) -> NodeProto:
-    return helper.make_node("Shape", [name], list(shape.output), name=shape.name)
+    def settled(self, node: NodeProto) -> Iterator[NodeProto]:
+        """The nodes that take the place of `node`."""
+        if node.op_type == ATTENTION:
+            num_queries = self._axis(node.input[0], 2)
+            yield from self._with_heads_together(node)
+            if len(node.input) > 3 and self._axis(node.input[3], -2) == 1:
+                yield from self._with_rows(node, num_queries)
+            yield node
+        elif not self._replaced.intersection(node.output):
+            yield node
 
-
-def _mask_of(block: Block) -> str | None:
-    """Name of the mask with a row for each query: the same for all blocks in which each position is a query."""
-    return block.mask and _MASK.format(block.mask if block.is_of_itself else block.softmax)
-
-
-class _Masks:
-    """What has been made so far: a mask that all layers read is made once."""
-
-    def __init__(self) -> None:
-        self._made: set[str] = set()
-
-    def of(self, block: Block) -> Iterator[NodeProto]:
-        """The nodes that give the block's mask a row for each query: the operator takes no row that is for all."""
-        mask = _mask_of(block)
-        if mask is None or mask in self._made:
+    def _with_heads_together(self, node: NodeProto) -> Iterator[NodeProto]:
+        joined = self._joined(node.output[0])
+        apart = [self._before_swap(name) for name in node.input[:3]]
+        if not joined or not all(apart):
             return
-        self._made.add(mask)
-        length, shape = _LENGTH.format(mask), _SHAPE.format(mask)
-        asked, axis = (block.mask, 3) if block.is_of_itself else (block.query, 2 if block.heads_apart else 1)
-        yield helper.make_node("Shape", [asked], [length], name=length, start=axis, end=axis + 1)
-        yield helper.make_node("Concat", [_ONE, _ONE, length, _ONE], [shape], name=shape, axis=0)
-        yield helper.make_node("Expand", [block.mask, shape], [mask], name=mask)
+        for place, name in enumerate(apart):
+            node.input[place] = self._whole(name) or f"{name}/together"
+            if node.input[place] == f"{name}/together":
+                sizes = self._constant(f"{name}/sizes", [0, 0, self._width(name)])
+                yield helper.make_node("Reshape", [name, sizes], [node.input[place]], name=node.input[place])
+        self._replaced.add(joined)
+        node.output[0] = joined
+        for attribute, name in (("q_num_heads", apart[0]), ("kv_num_heads", apart[1])):
+            _set(node, attribute, int(self._axis(name, 2) or 0))
+
+    def _with_rows(self, node: NodeProto, num_queries: int | str | None) -> Iterator[NodeProto]:
+        """A row of the mask for each query, made once for all layers that have as many."""
+        mask, own = node.input[3], f"{node.name}/mask"
+        node.input[3] = self._masks.setdefault((mask, num_queries or own), own)
+        if node.input[3] == own:
+            one, length, sizes = self._constant(f"{own}/one", [1]), f"{own}/length", f"{own}/sizes"
+            axis = 1 if node.output[0] in self._replaced else 2
+            yield helper.make_node("Shape", [node.input[0]], [length], name=length, start=axis, end=axis + 1)
+            yield helper.make_node("Concat", [one, one, length, one], [sizes], name=sizes, axis=0)
+            yield helper.make_node("Expand", [mask, sizes], [own], name=own)
+
+    def _axis(self, name: str, axis: int) -> int | str | None:
+        axes = self._axes.get(name, ())
+        return axes[axis] if len(axes) == 4 else None
+
+    def _width(self, name: str) -> int:
+        """A × D of [B, X, A, D]; 0: it is not that."""
+        num_heads, size = self._axis(name, 2), self._axis(name, 3)
+        return num_heads * size if isinstance(num_heads, int) and isinstance(size, int) else 0
+
+    def _before_swap(self, name: str) -> str:
+        """Name of the tensor [B, X, A, D] of which [B, A, X, D] was made; empty: of none."""
+        node = self._made_by.get(name)
+        return str(node.input[0]) if node is not None and _is_swap(node) and self._width(node.input[0]) else ""
+
+    def _whole(self, name: str) -> str:
+        """Name of the tensor [B, X, A × D] of which [B, X, A, D] was made; empty: of none."""
+        node = self._made_by.get(name)
+        axes = self._axes.get(node.input[0], ()) if node is not None and node.op_type == "Reshape" else ()
+        return str(node.input[0]) if node is not None and len(axes) == 3 and axes[2] == self._width(name) else ""
+
+    def _joined(self, name: str) -> str:
+        """Name of the tensor [B, Q, A × D] that is made of [B, A, Q, D] and of nothing else; empty: none is."""
+        swap = self._only_reader(name)
+        reshape = self._only_reader(swap.output[0]) if swap is not None and _is_swap(swap) else None
+        if reshape is None or reshape.op_type != "Reshape" or len(self._axes.get(reshape.output[0], ())) != 3:
+            return ""
+        return str(reshape.output[0])
+
+    def _only_reader(self, name: str) -> NodeProto | None:
+        readers = self._readers[name]
+        return readers[0] if len(readers) == 1 else None
+
+    def _constant(self, name: str, sizes: list[int]) -> str:
+        self.constants.append(numpy_helper.from_array(np.array(sizes, dtype=np.int64), name))
+        return name
+
+
+def _is_swap(node: NodeProto) -> bool:
+    return node.op_type == "Transpose" and [axis for it in node.attribute for axis in it.ints] == _SWAPPED
+
+
+def _set(node: NodeProto, name: str, value: int) -> None:
+    kept = [attribute for attribute in node.attribute if attribute.name != name]
+    node.ClearField("attribute")
+    node.attribute.extend([*kept, helper.make_attribute(name, value)])

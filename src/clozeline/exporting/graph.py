@@ -1,11 +1,12 @@
 """ONNX graphs as files: the same graph always gives the same bytes, and says what a caller needs to know."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, NodeProto, helper
+from onnx import GraphProto, ModelProto, ValueInfoProto, numpy_helper
 from onnx.external_data_helper import (
     convert_model_to_external_data,
     load_external_data_for_model,
@@ -14,6 +15,7 @@ from onnx.external_data_helper import (
 )
 
 from clozeline.artifacts.manifest import TensorSpec, data_file
+from clozeline.inference.session import MASKS_ONLY
 
 MAX_PROTOBUF_BYTES = 2**31 - 2**24
 """Of numbers in a file, or in a single tensor wherever it lies: with what else is in it, it has to be below 2 GiB."""
@@ -91,6 +93,19 @@ def declare(model: ModelProto, outputs: Sequence[TensorSpec]) -> None:
                 axis.dim_param = size
 
 
+def name_axes(values: Iterable[ValueInfoProto], names: Mapping[str, Mapping[int, str]]) -> None:
+    """Name axes of inputs, by input and axis (the exporter leaves made-up names)."""
+    for value in values:
+        for axis, name in names[value.name].items():
+            value.type.tensor_type.shape.dim[axis].dim_param = name
+
+
+def add_default(model: ModelProto) -> None:
+    """Let `masks_only`, if `model` takes it, be left out by a caller: it is false then."""
+    if MASKS_ONLY in {value.name for value in model.graph.input}:
+        model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, dtype=np.bool_), MASKS_ONLY))
+
+
 def op_counts(model: ModelProto) -> Counter[str]:
     """How often each operator occurs, subgraphs included."""
     return Counter(node.op_type for graph in _graphs(model.graph) for node in graph.node)
@@ -100,13 +115,6 @@ def num_readers(graph: GraphProto) -> Counter[str]:
     """By tensor: how often a node reads it (subgraphs included) or the graph gives it out."""
     read = Counter(name for inner in _graphs(graph) for node in inner.node for name in node.input)
     return read + Counter(output.name for inner in _graphs(graph) for output in inner.output)
-
-
-def over_last_axis(operator: str, name: str, output: str, last_axis: str, opset: int) -> NodeProto:
-    """A reduction of the tensor `name`, which keeps its axes; `last_axis` names a constant [-1]."""
-    if opset < 18:
-        return helper.make_node(operator, [name], [output], axes=[-1])
-    return helper.make_node(operator, [name, last_axis], [output])
 
 
 def drop_unread(graph: GraphProto) -> None:

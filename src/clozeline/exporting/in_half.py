@@ -13,8 +13,8 @@ import onnx
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from clozeline.exporting.attention import show_scores
+from clozeline.exporting.axes import outline
 from clozeline.exporting.graph import drop_unread
-from clozeline.exporting.sizes import outline
 
 LARGEST_HALF = float(np.finfo(np.float16).max)
 LARGEST = "half/largest"

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import torch
+from transformers import PreTrainedModel
 
 from clozeline.artifacts.manifest import Task
 from clozeline.errors import ArtifactError
@@ -45,29 +46,30 @@ def largest_difference(
         ArtifactError: what the trained model itself gives is no number.
     """
     session = GraphSession(graph, input_names=input_names, num_threads=torch.get_num_threads())
+    stock = trained.stock()
     with_types = "token_type_ids" in input_names and trained.model.config.type_vocab_size > 1
     differences = [
         difference
         for batch in _batches(trained, batch_sizes, with_types)
-        for difference in _differences(trained, session, batch)
+        for difference in _differences(trained, stock, session, batch)
     ]
     # Python's own `max` forgets a NaN that is not the first.
     return float(np.max(differences))
 
 
-def _differences(trained: TrainedModel, session: GraphSession, batch: Batch) -> Iterator[float]:
-    stock = _stock_outputs(trained, batch)
-    _check_finite(trained, batch, stock)
-    for outputs in _asked(trained.task, tuple(stock)):
+def _differences(trained: TrainedModel, stock: PreTrainedModel, session: GraphSession, batch: Batch) -> Iterator[float]:
+    expected = _stock_outputs(trained, stock, batch)
+    _check_finite(trained, batch, expected)
+    for outputs in _asked(trained.task, tuple(expected)):
         for output, given in zip(outputs, session.run(batch, *outputs), strict=True):
-            yield float(np.abs(_told(trained.task, batch, stock[output] - given)).max())
+            yield float(np.abs(_told(trained.task, batch, expected[output] - given)).max())
     if trained.task == "fill-mask":
         ids_MK, scores_MK = session.run(batch, TOP_IDS, TOP_SCORES)
-        yield _of_likeliest(stock["logits"], ids_MK.astype(np.int64), scores_MK)
+        yield _of_likeliest(expected["logits"], ids_MK.astype(np.int64), scores_MK)
 
 
-def _check_finite(trained: TrainedModel, batch: Batch, stock: Mapping[str, npt.NDArray[np.float32]]) -> None:
-    for output, values in stock.items():
+def _check_finite(trained: TrainedModel, batch: Batch, expected: Mapping[str, npt.NDArray[np.float32]]) -> None:
+    for output, values in expected.items():
         if not np.isfinite(_told(trained.task, batch, values)).all():
             batch_size, length = batch.input_ids_BL.shape
             raise ArtifactError(
@@ -120,29 +122,31 @@ def _batches(trained: TrainedModel, batch_sizes: Sequence[int], with_types: bool
             yield Batch(tuple(range(batch_size)), input_ids_BL, attention_mask_BL, types_BL)
 
 
-def _stock_outputs(trained: TrainedModel, batch: Batch) -> dict[str, npt.NDArray[np.float32]]:
+def _stock_outputs(trained: TrainedModel, stock: PreTrainedModel, batch: Batch) -> dict[str, npt.NDArray[np.float32]]:
     batch_size, length = batch.input_ids_BL.shape
     num_rows = max(_MAX_LOGITS // (length * trained.model.config.vocab_size), 1)
-    parts = [_of_rows(trained, batch, slice(at, at + num_rows)) for at in range(0, batch_size, num_rows)]
+    parts = [_of_rows(trained, stock, batch, slice(at, at + num_rows)) for at in range(0, batch_size, num_rows)]
     return {output: np.concatenate([part[output] for part in parts]) for output in parts[0]}
 
 
 @torch.inference_mode()
-def _of_rows(trained: TrainedModel, batch: Batch, rows: slice) -> dict[str, npt.NDArray[np.float32]]:
+def _of_rows(
+    trained: TrainedModel, stock: PreTrainedModel, batch: Batch, rows: slice
+) -> dict[str, npt.NDArray[np.float32]]:
     """Of some texts of the batch, padded as they are in it."""
     input_ids_BL = torch.from_numpy(batch.input_ids_BL[rows])
     attention_mask_BL = torch.from_numpy(batch.attention_mask_BL[rows])
     inputs = {"input_ids": input_ids_BL, "attention_mask": attention_mask_BL}
     if batch.token_type_ids_BL is not None:
         inputs["token_type_ids"] = torch.from_numpy(batch.token_type_ids_BL[rows])
-    output = trained.model(**inputs)
+    output = stock(**inputs)
     if trained.task == "feature-extraction":
         return {"sentence_embedding": mean_of_tokens(output.last_hidden_state, attention_mask_BL).numpy()}
     if trained.task == "question-answering":
         return {"start_logits": output.start_logits.numpy(), "end_logits": output.end_logits.numpy()}
     if trained.task in ("text-classification", "token-classification"):
         return {"logits": output.logits.numpy()}
-    hidden_BLH = trained.model.base_model(**inputs).last_hidden_state
+    hidden_BLH = stock.base_model(**inputs).last_hidden_state
     return {
         "logits": output.logits[input_ids_BL == trained.tokenizer.mask_token_id].numpy(),
         "sentence_embedding": mean_of_tokens(hidden_BLH, attention_mask_BL).numpy(),

@@ -104,7 +104,6 @@ class _Rewriting:
 
     def __init__(self, model: ModelProto, scheme: Scheme, exact: Collection[str], ranges: Mapping[str, Range]) -> None:
         self._scheme = scheme
-        self._opset = model.opset_import[0].version
         self._exact, self._ranges = exact, ranges
         self._biases = biases(model.graph)
         self._matrices = {
@@ -165,7 +164,7 @@ class _Rewriting:
         if name in self._ranges:
             return static(name, self._ranges[name], self._constant)
         if self._scheme.per_token:
-            return per_token(name, self._opset, self._constant)
+            return per_token(name, self._constant)
         return per_batch(name)
 
     def _product_of_static(self, left: Integers, right: Integers, node: NodeProto) -> NodeProto:

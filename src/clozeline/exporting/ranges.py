@@ -14,7 +14,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from clozeline.artifacts.manifest import Manifest
 from clozeline.exporting.answers import as_asked
-from clozeline.exporting.graph import over_last_axis, write_graph
+from clozeline.exporting.graph import write_graph
 from clozeline.inference.batching import padded
 from clozeline.inference.package import open_graph
 
@@ -128,7 +128,6 @@ def _with_extremes(graph: ModelProto, names: Sequence[str]) -> ModelProto:
     copy = ModelProto()
     copy.CopyFrom(graph)
     copy.graph.initializer.append(numpy_helper.from_array(np.array([-1], dtype=np.int64), _LAST_AXIS))
-    opset = graph.opset_import[0].version
     for name in names:
         tokens, channels = f"{name}/tokens", f"{name}/channels"
         copy.graph.node.append(helper.make_node("Flatten", [name], [tokens], axis=-1))
@@ -136,7 +135,7 @@ def _with_extremes(graph: ModelProto, names: Sequence[str]) -> ModelProto:
         for rows, reductions in ((tokens, _OF_TOKENS), (channels, _OF_CHANNELS)):
             for operator, form in reductions:
                 output = form.format(name)
-                copy.graph.node.append(over_last_axis(operator, rows, f"{output}/kept", _LAST_AXIS, opset))
+                copy.graph.node.append(helper.make_node(operator, [rows, _LAST_AXIS], [f"{output}/kept"]))
                 copy.graph.node.append(helper.make_node("Reshape", [f"{output}/kept", _LAST_AXIS], [output]))
                 copy.graph.output.append(helper.make_tensor_value_info(output, TensorProto.FLOAT, [None]))
     return copy

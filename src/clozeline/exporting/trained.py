@@ -8,19 +8,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from safetensors import SafetensorError
-from transformers import (
-    AutoModel,
-    AutoModelForMaskedLM,
-    AutoModelForQuestionAnswering,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerFast,
-)
+from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from clozeline.artifacts.manifest import ScoreFunction, Task
+from clozeline.encoder.checkpoints import Checkpoint, opened
+from clozeline.encoder.families import HeadKind
+from clozeline.encoder.model import Model
+from clozeline.encoder.positions import Positions
+from clozeline.encoder.stock import StockModel, loaded_stock
 from clozeline.encoder.stock_classes import longest_row_of
 from clozeline.errors import ArtifactError
 from clozeline.exporting.graph import MAX_PROTOBUF_BYTES
@@ -37,13 +34,34 @@ class TrainedModel:
 
     folder: Path
     task: Task
-    model: PreTrainedModel
+    kind: HeadKind
+    """What the encoder's room calls the task's head."""
+    model: Model | StockModel
     tokenizer: PreTrainedTokenizerFast
 
     @property
     def family(self) -> str:
         family: str = self.model.config.model_type
         return family
+
+    def hidden(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None,
+        positions: Positions | None = None,
+    ) -> Tensor:
+        """Last hidden states [B, L, H], or those of `positions`, which our own layers alone know."""
+        of_positions = () if positions is None else (positions,)
+        hidden: Tensor = self.model.base_model(
+            input_ids, attention_mask, token_type_ids, *of_positions
+        ).last_hidden_state
+        return hidden
+
+    def stock(self) -> PreTrainedModel:
+        """The same weights in transformers' own class: what a graph is compared with."""
+        model, _ = loaded_stock(self.model.config, self.kind, Checkpoint(str(self.folder)).where)
+        return model.stock.eval()  # type: ignore[no-any-return]
 
     @property
     def max_length(self) -> int:
@@ -91,13 +109,13 @@ class TrainedModel:
         return None if margin is None else float(margin)
 
 
-_KINDS: Mapping[str, tuple[Task, Any]] = MappingProxyType(
+_KINDS: Mapping[str, tuple[Task, HeadKind]] = MappingProxyType(
     {
-        "ForMaskedLM": ("fill-mask", AutoModelForMaskedLM),
-        "ForSequenceClassification": ("text-classification", AutoModelForSequenceClassification),
-        "ForTokenClassification": ("token-classification", AutoModelForTokenClassification),
-        "ForQuestionAnswering": ("question-answering", AutoModelForQuestionAnswering),
-        "Model": ("feature-extraction", AutoModel),
+        "ForMaskedLM": ("fill-mask", "mlm"),
+        "ForSequenceClassification": ("text-classification", "text-classification"),
+        "ForTokenClassification": ("token-classification", "token-classification"),
+        "ForQuestionAnswering": ("question-answering", "question-answering"),
+        "Model": ("feature-extraction", "feature-extraction"),
     }
 )
 """Keyed by how the name in config.json's `architectures` ends."""
@@ -108,8 +126,8 @@ _OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 
 NOT_EXPORTED: Mapping[str, str] = MappingProxyType(
     {
-        "longformer": "optimum's graph of it wants a mask of global attention, and keeps the windows of one length",
-        "clozeline-encoder": "optimum has no export configuration for an encoder of your own",
+        "longformer": "torch.export cannot follow its windows, of which Python decides by the length of the text",
+        "clozeline-encoder": "no export configuration is registered for an encoder of your own",
     }
 )
 """Kinds of model (`model_type` in config.json) that train here but leave by no graph, and why."""
@@ -121,7 +139,7 @@ def open_trained(folder: Path) -> TrainedModel:
     Raises:
         ArtifactError: naming the file that is missing, damaged, or does not fit the others.
     """
-    task, auto_class = _KINDS[_architecture(folder)]
+    task, kind = _KINDS[_architecture(folder)]
     inspect_model(str(folder))
     for name in ("tokenizer.json", "model.safetensors"):
         if not (folder / name).is_file():
@@ -131,8 +149,9 @@ def open_trained(folder: Path) -> TrainedModel:
                 expected="config.json, model.safetensors and tokenizer.json",
                 do="run `dvc repro`, which restores it from the cache or makes it again",
             )
-    tokenizer = _tokenizer(folder)
-    trained = TrainedModel(folder, task, _weights(folder, auto_class), tokenizer)
+    # The tokenizer's own class reads config.json too, and would be blamed for it.
+    model = _model(folder, kind)
+    trained = TrainedModel(folder, task, kind, model, _tokenizer(folder))
     _check_facts(trained)
     _check_fit(trained)
     _check_sizes(trained)
@@ -157,7 +176,7 @@ def _architecture(folder: Path) -> str:
         raise ArtifactError(
             f"{folder}: a model of this kind cannot be exported to ONNX",
             given=f"model_type {kind}: {NOT_EXPORTED[kind]}",
-            expected="a family whose row in clozeline/model/families/ says that it exports",
+            expected="a family whose row in clozeline/encoder/families/ says that it exports",
             do="train another family, or take it out of `export.models` in params.yaml",
         )
     known = [ending for ending in _KINDS if any(name.endswith(ending) for name in names)]
@@ -204,19 +223,23 @@ def _damaged(file: Path, given: str, expected: str) -> ArtifactError:
     )
 
 
-def _weights(folder: Path, auto_class: Any) -> PreTrainedModel:
+def _model(folder: Path, kind: HeadKind) -> Model | StockModel:
+    checkpoint = Checkpoint(str(folder))
     try:
-        model, report = auto_class.from_pretrained(folder, local_files_only=True, output_loading_info=True)
-    except SafetensorError as error:
-        raise _damaged(folder / "model.safetensors", str(error), "a whole safetensors file") from error
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:  # of what the configuration says
+        model, missing = opened(checkpoint, checkpoint.config(), kind)
+    except (
+        AttributeError,
+        KeyError,
+        StrictDataclassError,
+        TypeError,
+        ValueError,
+    ) as error:  # of what the configuration says
         raise _damaged(folder / "config.json", str(error), "the shape of a model that transformers can make") from error
-    if report["missing_keys"] or report["mismatched_keys"]:
-        names = sorted(map(str, [*report["missing_keys"], *report["mismatched_keys"]]))
+    if missing:
         raise ArtifactError(
             f"{folder / 'model.safetensors'} does not hold all weights of the model in config.json",
-            given=f"{len(names)} missing or of another shape, such as {names[0]}",
-            expected="every weight (transformers would fill them in at random)",
+            given=f"{len(missing)} missing, such as {missing[0]}",
+            expected="every weight (they would be drawn at random)",
             do="save config and weights from the same model",
         )
     broken = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]

@@ -115,7 +115,8 @@ class TextTokenizer:
                     expected=f"at most {self._max_length:,} tokens, special tokens among them",
                     do="split the text, or ask for truncation (its end is then not read)",
                 )
-            cut = self._tokenized(self._cut.encode(*_parts(texts[number])))
+            (encoding,) = self._cut.encode_batch([texts[number]])
+            cut = self._tokenized(encoding)
             num_cut_off = len(read[number].mask_spans) - len(cut.mask_spans)
             read[number] = replace(cut, num_masks_cut_off=num_cut_off)
         return read

@@ -38,8 +38,8 @@ class ExportGates(Section):
 
 class ExportParams(Section):
     models: dict[str, str]
-    opset: Annotated[int, Field(ge=14, le=23)]
-    """From 23 on, attention is one operator (`exporting/attention.py`)."""
+    opset: Annotated[int, Field(ge=18, le=23)]
+    """Below 18 torch's exporter writes nothing by itself. From 23 on, attention is one operator (`exporting/attention.py`)."""
     max_parity_difference: Positive
     per_token: bool
     per_channel: bool

@@ -16,7 +16,7 @@ from clozeline.exporting.graph import absorb_graph, remove_graph, size_of, write
 from clozeline.exporting.half import with_half_weights
 from clozeline.exporting.ladder import scheme_of
 from clozeline.exporting.quantization import quantize
-from clozeline.exporting.through_optimum import export_onnx, head_products
+from clozeline.exporting.to_onnx import export_onnx, head_products
 from clozeline.exporting.trained import NOT_EXPORTED, open_trained
 from clozeline.inference.footprint import Feed, Footprint, footprint
 from clozeline.params import ExportParams, ModelParams

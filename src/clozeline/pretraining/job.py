@@ -29,13 +29,13 @@ from clozeline.params import PretrainParams
 from clozeline.pretraining.advisers import Advancing, advisers
 from clozeline.pretraining.compilation import compiled
 from clozeline.pretraining.feeding import Feed, steps_of
-from clozeline.pretraining.identity import identity_of
 from clozeline.pretraining.judging import Judge
 from clozeline.pretraining.losses import loss_of
+from clozeline.pretraining.naming import name_of_training
 from clozeline.pretraining.requests import check_budget, tell_what_has_no_effect
 from clozeline.progress import ProgressBar
 from clozeline.storage.atomic import replacing_folder
-from clozeline.tokens.identity import check_seed
+from clozeline.tokens.draws import check_seed
 from clozeline.tokens.info import TokensInfo
 from clozeline.tokens.masking import Masker
 from clozeline.tokens.shards import TokenShards
@@ -208,7 +208,7 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
     bare_loss = loss_of(model, masker.is_fixed_V, params.discriminator_weight).to(processes.device)
     loss = processes.wrap(compiled(bare_loss, params.compile), feed.one_row)
     judge = Judge(loss, feed.objective, validation, seed, params.validation.max_tokens, params.batch_tokens, hardware)
-    identity = identity_of(params, seed, tokens, total_steps, model, precision)
+    name = name_of_training(params, seed, tokens, total_steps, model, precision)
     loop = Loop(
         model=model,
         optimizer=build_optimizer(model, params.optimizer),
@@ -219,7 +219,7 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
         clip_norm=params.optimizer.clip_norm,
         log_every_steps=params.log_every_steps,
         checkpoint_every_steps=params.checkpoint_every_steps,
-        checkpoints=Checkpoints.of(work, identity, params.num_checkpoints),
+        checkpoints=Checkpoints.of(work, name, params.num_checkpoints),
         hardware=hardware,
         seed=seed,
         looks=_looks(params, judge),

@@ -13,7 +13,7 @@ from clozeline.encoder import language_model
 from clozeline.encoder.detection import ReplacedTokenPair, detection_logits, draw
 from clozeline.encoder.language_model import LanguageModel
 from clozeline.encoder.objectives import DetectionBatch, TargetBatch
-from clozeline.tokens.identity import Flags
+from clozeline.tokens.draws import Flags
 
 
 def loss_of(model: LanguageModel, is_fixed_V: Flags, discriminator_weight: float) -> nn.Module:

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 
 from clozeline.errors import DataError
 from clozeline.records.fields import Fields, check_fields
-from clozeline.records.lines import Row, json_rows, separated_rows
 from clozeline.records.meter import Meter
+from clozeline.records.placed import PlacedRecord, json_records, separated_records
 from clozeline.records.streams import lines_of
 
 _COMPRESSION_SUFFIXES = {".gz", ".bz2", ".zst", ".zstd"}
-FormatReader = Callable[[Path, Fields, Meter], Iterator[Row]]
+FormatReader = Callable[[Path, Fields, Meter], Iterator[PlacedRecord]]
 _PARQUET_ROWS = 1_000
 PARQUET_SUFFIXES = (".parquet", ".pq")
 
@@ -27,7 +27,7 @@ def format_of(path: Path) -> str:
     return PurePosixPath(name.stem).suffix if name.suffix in _COMPRESSION_SUFFIXES else name.suffix
 
 
-def read_parquet(path: Path, fields: Fields, meter: Meter) -> Iterator[Row]:
+def read_parquet(path: Path, fields: Fields, meter: Meter) -> Iterator[PlacedRecord]:
     """The columns that are wanted, a thousand rows in memory at a time.
 
     Raises:
@@ -54,14 +54,14 @@ def read_parquet(path: Path, fields: Fields, meter: Meter) -> Iterator[Row]:
         ) from error
 
 
-def read_json_lines(path: Path, fields: Fields, meter: Meter) -> Iterator[Row]:
+def read_json_lines(path: Path, fields: Fields, meter: Meter) -> Iterator[PlacedRecord]:
     with closing(lines_of(path, meter)) as lines:
-        yield from json_rows(lines, str(path), fields)
+        yield from json_records(lines, str(path), fields)
 
 
-def read_separated(path: Path, fields: Fields, meter: Meter, *, delimiter: str) -> Iterator[Row]:
+def read_separated(path: Path, fields: Fields, meter: Meter, *, delimiter: str) -> Iterator[PlacedRecord]:
     with closing(lines_of(path, meter)) as lines:
-        yield from separated_rows(lines, str(path), fields, delimiter=delimiter)
+        yield from separated_records(lines, str(path), fields, delimiter=delimiter)
 
 
 FORMATS: Mapping[str, FormatReader] = MappingProxyType(

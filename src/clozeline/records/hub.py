@@ -10,7 +10,7 @@ from typing import Any
 
 from clozeline.errors import DataError, TransientError
 from clozeline.records.fields import Fields, check_fields
-from clozeline.records.lines import Row
+from clozeline.records.placed import PlacedRecord
 
 _LOG = logging.getLogger(__name__)
 _COMMIT = re.compile("@([0-9a-f]{40})")
@@ -43,7 +43,7 @@ class HubSplit:
         return f"{self.dataset}{f' ({self.subset})' if self.subset else ''}, {self.split}"
 
 
-def hub_rows(of: HubSplit, fields: Fields) -> Generator[Row, None, None]:
+def hub_records(of: HubSplit, fields: Fields) -> Generator[PlacedRecord, None, None]:
     """Rows in the hub's order; numbers that stand for a class are its name, and None where it is kept secret.
 
     Raises:
@@ -76,7 +76,7 @@ def commit_of(of: HubSplit) -> str | None:
     return found[1] if found else None
 
 
-def _rows(rows: Any, of: HubSplit, fields: Fields) -> Generator[Row, None, None]:
+def _rows(rows: Any, of: HubSplit, fields: Fields) -> Generator[PlacedRecord, None, None]:
     names = {field: found for field in fields.values() if (found := _class_names(rows, field))}
     with _trouble_named(of):
         for number, row in enumerate(rows):

@@ -22,6 +22,8 @@ from clozeline.artifacts.manifest import (
     write_manifest,
 )
 from clozeline.errors import ArtifactError, GateError
+from clozeline.exporting.client_config import write_client_config
+from clozeline.exporting.forms import last_layer_of
 from clozeline.exporting.graph import absorb_graph, declare, op_counts, remove_graph, size_of, write_graph
 from clozeline.exporting.in_half import in_half, watched
 from clozeline.exporting.ladder import Climbed, Ladder, Passed
@@ -30,7 +32,7 @@ from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.sample import read_sample
 from clozeline.exporting.scarcity import say_what_is_lacking, say_what_is_short
-from clozeline.exporting.through_optimum import export_onnx, head_products, last_layer_of
+from clozeline.exporting.to_onnx import export_onnx, head_products
 from clozeline.exporting.trained import TrainedModel, open_trained
 from clozeline.inference.errors import NotANumberError
 from clozeline.inference.latency import Latency, measure
@@ -39,7 +41,7 @@ from clozeline.params import ExportParams
 from clozeline.storage import atomic
 
 _LOG = logging.getLogger(__name__)
-_MADE_WITH = ("clozeline", "onnx", "onnxruntime", "optimum-onnx", "tokenizers", "torch", "transformers")
+_MADE_WITH = ("clozeline", "onnx", "onnxruntime", "onnxscript", "optimum", "tokenizers", "torch", "transformers")
 _INPUTS = {
     spec.name: spec
     for spec in (
@@ -94,6 +96,7 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
         graph = _declared(trained, folder / FILES.fp32)
         difference = _proven_parity(trained, folder / FILES.fp32, tuple(inputs), params.max_parity_difference)
         shutil.copyfile(model / FILES.tokenizer, folder / FILES.tokenizer)
+        write_client_config(trained, folder)
         draft = _draft(trained, inputs, params, lock)
         _LOG.info("%s: the last layer is computed at %s", out, draft.last_layer)
         ladder = Ladder(graph, folder, draft, head_products(trained, graph), params)

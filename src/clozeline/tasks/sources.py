@@ -8,7 +8,7 @@ from clozeline.errors import DataError
 from clozeline.params import FinetuneParams
 from clozeline.params.finetuning import HubParams
 from clozeline.records.fields import Fields
-from clozeline.records.hub import HubKnobs, HubSplit, commit_of, hub_rows
+from clozeline.records.hub import HubKnobs, HubSplit, commit_of, hub_records
 from clozeline.tasks.records import Reader, Record, read_records
 
 Part = Literal["train", "validation", "test"]
@@ -73,7 +73,7 @@ def _file_in(folder: Path, name: str) -> Path:
 
 
 def _hub_records(hub: HubParams, split: str, fields: Fields) -> Iterator[Record]:
-    return (Record(values, place) for place, values in hub_rows(_split(hub, split), fields))
+    return (Record(values, place) for place, values in hub_records(_split(hub, split), fields))
 
 
 def _split(hub: HubParams, split: str) -> HubSplit:

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from clozeline.text.report import SplitReport
 from clozeline.text.splits import SPLIT_NAMES
+from clozeline.text.tally import SplitReport
 
 CLEAN = pa.schema([("doc_id", pa.string()), ("text", pa.string()), ("source", pa.string()), ("title", pa.string())])
 _ROW_GROUP_BYTES = 2_000_000

@@ -20,7 +20,6 @@ from clozeline.text.documents import DropReason, Source
 from clozeline.text.exact_duplicates import BucketTask, sketch_bucket
 from clozeline.text.near_duplicates import Edges, similar_pairs
 from clozeline.text.preparation import PreparationSettings, batches, prepare
-from clozeline.text.report import CorpusReport, SimilarityReport, dropped_counts, dropped_in_words, versions_used
 from clozeline.text.sketches import Sketches, SketchWriter
 from clozeline.text.splits import (
     MAX_GROUP_TEXTS,
@@ -33,6 +32,7 @@ from clozeline.text.splits import (
     near_duplicates,
 )
 from clozeline.text.spool import BucketWriter, bucket_files, read_bucket
+from clozeline.text.tally import CorpusReport, SimilarityReport, dropped_counts, dropped_in_words, versions_used
 from clozeline.text.workers import Workers
 from clozeline.words.shingles import Banding
 

@@ -10,8 +10,8 @@ from clozeline.records.formats import PARQUET_SUFFIXES, format_of, read_parquet
 from clozeline.records.meter import Meter
 from clozeline.records.streams import read_blocks, read_lines
 from clozeline.text.documents import RawUnit, Source
+from clozeline.text.from_records import TextFields, documents_of
 from clozeline.text.line_formats import BY_SUFFIX, JsonBlock, LineSettings, read_json_lines, sniff
-from clozeline.text.records import TextFields, documents_of
 
 _LEFT_OUT_BY = "`source.pattern`"
 

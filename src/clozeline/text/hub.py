@@ -1,9 +1,9 @@
 """A dataset of the Hugging Face hub, or a local folder of the same shape, as a source."""
 
 from clozeline.params import SourceParams
-from clozeline.records.hub import HubKnobs, HubSplit, hub_rows
+from clozeline.records.hub import HubKnobs, HubSplit, hub_records
 from clozeline.text.documents import Source
-from clozeline.text.records import TextFields, documents_of
+from clozeline.text.from_records import TextFields, documents_of
 
 _SPLIT = "train"
 _KNOBS = HubKnobs(
@@ -23,5 +23,5 @@ def open_hub(params: SourceParams) -> Source:
     assert params.dataset is not None
     label = params.dataset
     fields = TextFields(params.text_field, params.label_field)
-    rows = hub_rows(HubSplit(label, params.subset, _SPLIT, params.revision, _KNOBS), fields.by_knob)
+    rows = hub_records(HubSplit(label, params.subset, _SPLIT, params.revision, _KNOBS), fields.by_knob)
     return Source(units=documents_of(rows, fields, label), total_bytes=0)

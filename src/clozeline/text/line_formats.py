@@ -9,10 +9,10 @@ from itertools import chain
 
 from clozeline.errors import DataError
 from clozeline.records.json_values import parsed
-from clozeline.records.lines import json_rows, separated_rows
+from clozeline.records.placed import json_records, separated_records
 from clozeline.records.streams import Block
 from clozeline.text.documents import Document
-from clozeline.text.records import TextFields, documents_of
+from clozeline.text.from_records import TextFields, documents_of
 
 _MAX_DOCUMENT_CHARACTERS = 32_000_000
 _WIKIEXTRACTOR_HEAD = re.compile(r'<doc id="[^"]*".*?title="([^"]*)".*>\s*$')
@@ -38,7 +38,7 @@ def read_text(lines: Iterable[str], settings: LineSettings) -> Iterator[Document
 
 
 def read_json_lines(lines: Iterable[str], settings: LineSettings, first_line: int = 1) -> Iterator[Document]:
-    rows = json_rows(lines, settings.file, settings.fields.by_knob, first_line)
+    rows = json_records(lines, settings.file, settings.fields.by_knob, first_line)
     return documents_of(rows, settings.fields, settings.label)
 
 
@@ -61,7 +61,7 @@ def read_separated(lines: Iterator[str], settings: LineSettings, *, delimiter: s
     """An empty file, which has no header either, is no document."""
     first, whole = _peeked(lines)
     if first:
-        rows = separated_rows(whole, settings.file, settings.fields.by_knob, delimiter=delimiter)
+        rows = separated_records(whole, settings.file, settings.fields.by_knob, delimiter=delimiter)
         yield from documents_of(rows, settings.fields, settings.label)
 
 

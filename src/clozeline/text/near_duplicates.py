@@ -14,7 +14,7 @@ from clozeline.storage.arrays import chunks, mapped
 from clozeline.text.candidates import candidates, unpacked
 from clozeline.text.sketches import Sketches
 from clozeline.text.workers import Workers
-from clozeline.words.numbers.runs import span_positions
+from clozeline.words.numbers.runs import run_positions
 
 _CHUNK_SHINGLES = 150_000
 _CHUNK_PAIRS = 20_000
@@ -78,7 +78,7 @@ def _compare(chunk: _Chunk) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """The similar ones of the pairs, and how similar they are: intersection over union."""
     num_pairs = chunk.texts_2P.shape[1]
     counts_2P = chunk.counts_2P.ravel()
-    hashes_S = mapped(chunk.shingles, np.uint32)[span_positions(chunk.starts_2P.ravel(), counts_2P)]
+    hashes_S = mapped(chunk.shingles, np.uint32)[run_positions(chunk.starts_2P.ravel(), counts_2P)]
     pair_S = np.repeat(np.tile(np.arange(num_pairs, dtype=np.uint64), 2), counts_2P)
     # The earlier texts' sets and the later texts' are each in order: a stable sort merges them, 20 times as fast.
     keys_S = np.sort((pair_S << np.uint64(32)) | hashes_S, kind="stable")

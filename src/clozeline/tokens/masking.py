@@ -15,7 +15,7 @@ import numpy as np
 
 from clozeline.errors import ParamsError
 from clozeline.params import MaskingParams
-from clozeline.tokens.identity import Flags, Ids, Stream, first_uniform, second_uniform, token_hashes
+from clozeline.tokens.draws import Flags, Ids, Stream, first_uniform, second_uniform, token_hashes
 from clozeline.tokens.spelling import Spelling
 from clozeline.tokens.units import UNITS, Tokens, Unit
 from clozeline.words.numbers.mixing import mixed

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from clozeline.errors import ArtifactError
 from clozeline.storage.arrays import DiskArrays
 from clozeline.tokens.info import REBUILD, ShardInfo, ShardPaths, TokensInfo
-from clozeline.words.numbers.runs import IndexArray, span_positions
+from clozeline.words.numbers.runs import IndexArray, run_positions
 
 TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
@@ -98,7 +98,7 @@ class TokenShards:
 
     def take(self, starts_S: IndexArray, lengths_S: IndexArray) -> TokenArray:
         """Tokens of many spans, back to back: `starts_S[i]` to `starts_S[i] + lengths_S[i]`, as one copy [N]."""
-        positions_N = span_positions(starts_S, lengths_S)
+        positions_N = run_positions(starts_S, lengths_S)
         if len(self._tokens) == 1:
             return self._tokens[0][positions_N]
         taken_N: TokenArray = np.empty(len(positions_N), dtype=self.info.dtype)

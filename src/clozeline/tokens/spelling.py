@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 
 from clozeline.errors import ArtifactError
-from clozeline.tokens.identity import Flags, Ids
+from clozeline.tokens.draws import Flags, Ids
 from clozeline.tokens.token_ends import Ends, reader_for
 
 _TOKENIZER_FILE = "tokenizer.json"

@@ -16,7 +16,7 @@ import numpy as np
 
 from clozeline.errors import ParamsError
 from clozeline.params import MaskingParams
-from clozeline.tokens.identity import (
+from clozeline.tokens.draws import (
     Flags,
     Hashes,
     Ids,

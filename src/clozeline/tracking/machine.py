@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from clozeline.tracking.mlflow_adapter import MONITORS
+from clozeline.tracking.mlflow_adapter import monitors
 
 _LOG = logging.getLogger(__name__)
 _EVERY_SECONDS: Final = 10.0
@@ -22,11 +22,12 @@ class MachineMetrics:
     What cannot be seen here, such as the network of some containers, is left out.
     """
 
-    def __init__(self, every_seconds: float = _EVERY_SECONDS, monitors: Sequence[Any] = MONITORS) -> None:
+    def __init__(self, every_seconds: float = _EVERY_SECONDS, kinds: Sequence[Any] | None = None) -> None:
+        """`kinds`: of monitors; None: MLflow's."""
         self._every_seconds = every_seconds
         self._next = time.monotonic()
         self._monitors = []
-        for kind in monitors:
+        for kind in monitors() if kinds is None else kinds:
             try:
                 self._monitors.append(kind())
             except Exception as error:  # noqa: BLE001  # a driver's library may raise anything

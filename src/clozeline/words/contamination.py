@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from clozeline.words.numbers.runs import span_positions
+from clozeline.words.numbers.runs import run_positions
 from clozeline.words.shingles import PlainSets, plain_sets
 
 SIMILARITY = 0.8
@@ -123,7 +123,7 @@ class _Probes:
         key_F = training.hashes_S[found_F]
         first_F = np.searchsorted(self.key_K, key_F, side="left")
         times_F = np.searchsorted(self.key_K, key_F, side="right") - first_F
-        test_P = self.text_K[span_positions(first_F, times_F)]
+        test_P = self.text_K[run_positions(first_F, times_F)]
         text_S = np.repeat(np.arange(len(training.counts_N)), training.counts_N)
         training_P = np.repeat(text_S[found_F], times_F)
         pairs_P = np.unique(test_P * len(training.counts_N) + training_P)

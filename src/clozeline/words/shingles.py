@@ -19,7 +19,7 @@ from rensa import RMinHash
 from clozeline.words.cutting import ByteClasses
 from clozeline.words.hashing import word_hashes
 from clozeline.words.numbers.mixing import mixed
-from clozeline.words.numbers.runs import span_positions
+from clozeline.words.numbers.runs import run_positions
 
 NUM_PERMUTATIONS = 128
 _SHINGLE_WORDS = 3
@@ -62,7 +62,7 @@ class PlainSets:
     def hashes_of(self, texts_P: NDArray[np.int64]) -> NDArray[np.uint32]:
         """The sets of some texts, back to back."""
         counts_P = self.counts_N[texts_P]
-        return self.hashes_S[span_positions(self.starts_N[texts_P], counts_P)]
+        return self.hashes_S[run_positions(self.starts_N[texts_P], counts_P)]
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,10 @@ def _hashed_words(texts_N: Any) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     num_padded_N = np.maximum(num_words_N, _SHINGLE_WORDS)
     start_N = np.cumsum(num_padded_N) - num_padded_N
     words_W = np.full(int(num_padded_N.sum()), word_hashes(pa.array([""]))[0], dtype=np.uint64)
-    words_W[span_positions(start_N[is_cut_N], num_words_N[is_cut_N])] = word_hashes(cut.distinct_U)[cut.index_W]
+    words_W[run_positions(start_N[is_cut_N], num_words_N[is_cut_N])] = word_hashes(cut.distinct_U)[cut.index_W]
     spelled = pa.array(chain.from_iterable(others), pa.string()).dictionary_encode()
     hashes_U = word_hashes(spelled.dictionary)
-    words_W[span_positions(start_N[~is_cut_N], num_words_N[~is_cut_N])] = hashes_U[spelled.indices.to_numpy()]
+    words_W[run_positions(start_N[~is_cut_N], num_words_N[~is_cut_N])] = hashes_U[spelled.indices.to_numpy()]
     return words_W, num_padded_N
 
 

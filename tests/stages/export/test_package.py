@@ -1,10 +1,13 @@
 """What the stage leaves behind, that the manifest says what it is, and that it leaves the same again."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +15,15 @@ import onnx
 import pytest
 import torch
 from pydantic import ValidationError
-from transformers import BertConfig, BertForMaskedLM
+from transformers import AutoConfig, BertConfig, BertForMaskedLM
 
-from clozeline.artifacts.manifest import FILES, read_manifest, record_of, verify
+from clozeline.artifacts.manifest import CONFIG, FILES, read_manifest, record_of, verify
 from clozeline.errors import ArtifactError
+from clozeline.exporting.client_config import write_client_config
 from clozeline.exporting.graph import read_graph
 from clozeline.exporting.ladder import Climbed, Passed
 from clozeline.exporting.quantization import Quantized
+from clozeline.exporting.trained import open_trained
 from clozeline.inference.package import load
 from clozeline.stages import export
 from tests.stages.export.conftest import ExportModel, metrics_of
@@ -26,9 +31,37 @@ from tests.trained_models import PROJECT
 
 
 def test_a_package_is_whole_and_verified_by_its_manifest(encoder_package: Path, classifier_package: Path) -> None:
-    for package in (encoder_package, classifier_package):
-        assert {file.name for file in package.iterdir()} == set(FILES)
+    for package, more in ((encoder_package, set()), (classifier_package, {CONFIG})):
+        assert {file.name for file in package.iterdir()} == {*FILES, *more}
+        assert set(read_manifest(package).files) == {*FILES, *more} - {FILES.manifest}
         verify(package, read_manifest(package))
+
+
+def test_a_graph_that_answers_as_its_class_does_has_the_configuration_that_clients_open_it_by(
+    classifier_package: Path, tagger_package: Path, answerer_package: Path
+) -> None:
+    for package, family, head in (
+        (classifier_package, "modernbert", "ModernBertForSequenceClassification"),
+        (tagger_package, "bert", "BertForTokenClassification"),
+        (answerer_package, "bert", "BertForQuestionAnswering"),
+    ):
+        told = json.loads((package / CONFIG).read_text(encoding="utf-8"))
+        assert (told["model_type"], told["architectures"]) == (family, [head])
+        config = AutoConfig.from_pretrained(package, local_files_only=True, trust_remote_code=False)
+        labels = read_manifest(package).labels
+        assert not labels or tuple(config.id2label.values()) == labels
+
+
+def test_the_configuration_names_no_code_and_nothing_of_the_weights(small_tagger: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(small_tagger, tmp_path / "tagger"))
+    told = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    foreign = {"_name_or_path": str(tmp_path), "auto_map": {"AutoConfig": "code.Config"}, "dtype": "float32"}
+    (folder / CONFIG).write_text(json.dumps(told | foreign), encoding="utf-8")
+    trained = replace(open_trained(small_tagger), folder=folder)
+    out = tmp_path / "out"
+    out.mkdir()
+    write_client_config(trained, out)
+    assert not foreign.keys() & json.loads((out / CONFIG).read_text(encoding="utf-8")).keys()
 
 
 def test_the_manifest_says_what_the_graphs_take_and_give(encoder_package: Path, classifier_package: Path) -> None:
@@ -52,7 +85,7 @@ def test_the_manifest_says_what_the_graphs_take_and_give(encoder_package: Path, 
 def test_the_manifest_names_the_lock_and_the_tools(encoder_package: Path) -> None:
     manifest = read_manifest(encoder_package)
     assert manifest.lock_sha256 == record_of(encoder_package.parent / "requirements.lock").sha256
-    assert {"torch", "transformers", "onnxruntime", "optimum-onnx"} <= set(manifest.versions)
+    assert {"torch", "transformers", "onnxruntime", "onnxscript", "optimum"} <= set(manifest.versions)
 
 
 def test_what_is_recorded_is_validated_not_taken_as_it_comes(encoder_package: Path) -> None:
@@ -113,24 +146,33 @@ def test_manifest_and_metrics_say_where_the_last_layer_is_computed(
 AGAIN = """
 import sys
 from pathlib import Path
+import clozeline
 from tests.trained_models import run_export
-run_export(*map(Path, sys.argv[1:]))
+code, model, texts, first, second = map(Path, sys.argv[1:])
+assert Path(clozeline.__file__).is_relative_to(code)
+for folder in (first, second):
+    folder.mkdir()
+    run_export(model, texts, folder)
 """
 
 
-def test_a_second_export_gives_the_same_bytes(
+def test_another_process_gives_the_same_bytes_from_code_at_another_path_and_once_more(
     encoder_package: Path, small_encoder: Path, validation_texts: Path, tmp_path: Path
 ) -> None:
-    """In a process of its own: another order in every set of names, and another number of threads."""
+    """Another order in every set of names, and another number of threads; the model is the first of that process."""
+    code = tmp_path / "code"
+    shutil.copytree(PROJECT / "src" / "clozeline", code / "clozeline")
+    again = [tmp_path / "first", tmp_path / "second"]
     subprocess.run(
-        [sys.executable, "-c", AGAIN, str(small_encoder), str(validation_texts), str(tmp_path)],
+        [sys.executable, "-c", AGAIN, *map(str, (code, small_encoder, validation_texts, *again))],
         cwd=PROJECT,
-        env={**os.environ, "PYTHONHASHSEED": "1", "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "PYTHONPATH": str(code), "PYTHONHASHSEED": "1", "OMP_NUM_THREADS": "1"},
         check=True,
     )
-    for name in FILES:
-        assert (tmp_path / "model" / name).read_bytes() == (encoder_package / name).read_bytes(), name
-    assert metrics_of(tmp_path / "model") == metrics_of(encoder_package)
+    for folder in again:
+        for name in FILES:
+            assert (folder / "model" / name).read_bytes() == (encoder_package / name).read_bytes(), name
+        assert metrics_of(folder / "model") == metrics_of(encoder_package)
 
 
 def test_no_path_of_this_machine_is_in_the_package(encoder_package: Path, small_encoder: Path) -> None:

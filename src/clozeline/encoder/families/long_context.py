@@ -32,8 +32,7 @@ LONGFORMER = Family(
 )
 """Beltagy et al. 2020: each token sees a window; no token is global in pre-training.
 
-No ONNX: optimum's graph asks for a mask of global attention, and rows are padded to whole windows in Python, of which a
-traced graph keeps the number.
+No ONNX: rows are padded to whole windows in Python, which decides by the length of the text: torch.export cannot follow it.
 """
 
 BIG_BIRD = Family(

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.open_model import OpenModel
@@ -54,6 +55,13 @@ _KEYS = {
 _JSON = "application/json"
 _VERSION = "/versions/{version}"
 _Part = tuple[Operation | Words, Literal["body", "answer", "error"]]
+
+
+class _Unsorted(GenerateJsonSchema):
+    """The type of a value before its bounds, as people and generators of requests read it."""
+
+    def sort(self, value: JsonSchemaValue, parent_key: str | None = None) -> JsonSchemaValue:
+        return value
 
 
 class Document:
@@ -102,8 +110,18 @@ class Document:
             ((words, "error"), "serialization", TypeAdapter(words.envelope))
             for words in {row.words for row in self._dialects.rows}
         ]
-        found, shared = TypeAdapter.json_schemas(asked, ref_template="#/components/schemas/{model}")
-        return {part: schema for (part, _), schema in found.items()}, dict(sorted(shared["$defs"].items()))
+        found, shared = TypeAdapter.json_schemas(
+            asked, ref_template="#/components/schemas/{model}", schema_generator=_Unsorted
+        )
+        schemas = {part: _without_nulls(schema) for (part, _), schema in found.items()}
+        return schemas, _without_nulls(dict(sorted(shared["$defs"].items())))
+
+
+def _without_nulls(schema: Any) -> Any:
+    """`schema` without `default: null`, by which generators of requests would send a null for each key."""
+    if isinstance(schema, dict):
+        return {key: _without_nulls(value) for key, value in schema.items() if value is not None}
+    return [_without_nulls(one) for one in schema] if isinstance(schema, list) else schema
 
 
 def _operation(operation: Operation, words: Words, schemas: Mapping[_Part, Any]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Runs of numbers, each given by where it starts and how long it is.
 
-Shapes: S spans, N numbers in all of them.
+Shapes: R runs.
 """
 
 import numpy as np
@@ -9,10 +9,10 @@ import numpy.typing as npt
 IndexArray = npt.NDArray[np.int32] | npt.NDArray[np.int64] | npt.NDArray[np.uint64]
 
 
-def span_positions(starts_S: IndexArray, lengths_S: IndexArray) -> npt.NDArray[np.int64]:
-    """Every position of every span, in order: int64 [sum of lengths]."""
-    starts_S, lengths_S = starts_S.astype(np.int64), lengths_S.astype(np.int64)
-    ends_S = np.cumsum(lengths_S)
-    before_S = ends_S - lengths_S
-    num_tokens = int(ends_S[-1]) if len(ends_S) else 0
-    return np.repeat(starts_S - before_S, lengths_S) + np.arange(num_tokens, dtype=np.int64)
+def run_positions(starts_R: IndexArray, lengths_R: IndexArray) -> npt.NDArray[np.int64]:
+    """Every number of every run, in order: int64 [sum of lengths]."""
+    starts_R, lengths_R = starts_R.astype(np.int64), lengths_R.astype(np.int64)
+    ends_R = np.cumsum(lengths_R)
+    before_R = ends_R - lengths_R
+    total = int(ends_R[-1]) if len(ends_R) else 0
+    return np.repeat(starts_R - before_R, lengths_R) + np.arange(total, dtype=np.int64)

@@ -26,7 +26,7 @@ CODE = (
 _NOT_OF_THE_RESULT = {"checkpoint_every_steps", "num_checkpoints", "num_workers"}
 
 
-def identity_of(
+def name_of_training(
     params: PretrainParams, seed: int, tokens: Path, total_steps: int, model: LanguageModel, precision: Precision
 ) -> str:
     """Of an encoder of one's own the files that define it are part of it; of stock classes transformers' version is; of

@@ -10,8 +10,9 @@ import onnxruntime
 import pytest
 from onnx import ModelProto, ValueInfoProto
 
+from clozeline.exporting.forms import last_layer_of
 from clozeline.exporting.graph import read_graph
-from clozeline.exporting.through_optimum import export_onnx, last_layer_of
+from clozeline.exporting.to_onnx import export_onnx
 from clozeline.exporting.trained import TrainedModel, open_trained
 from clozeline.inference.batching import Batch
 from clozeline.inference.session import MASKS_ONLY, GraphSession
@@ -37,7 +38,7 @@ def graph(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def with_last_product(graph: Path) -> tuple[ModelProto, str]:
     """The graph, which gives out the last layer's last product too, and what that is called."""
     model = read_graph(graph)
-    product = [node.output[0] for node in model.graph.node if "layers.1/mlp/Wo/MatMul" in node.name][-1]
+    product = [node.output[0] for node in model.graph.node if node.name == "model.encoder.layers.1.mlp.output"][-1]
     model.graph.output.append(ValueInfoProto(name=product))
     return model, product
 

@@ -1,4 +1,4 @@
-"""JSON Lines and CSV: lines in, rows with the fields that are wanted out."""
+"""JSON Lines and CSV: lines in, records out that have the fields that are wanted, each with its place."""
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,11 +16,11 @@ _SEPARATORS: Mapping[str, str] = MappingProxyType(
     {",": "a comma", ";": "a semicolon", "\t": "a tab", "|": "a vertical bar"}
 )
 
-Row = tuple[str, dict[str, Any]]
+PlacedRecord = tuple[str, dict[str, Any]]
 """Where it stands, for messages; and its values by field. There are millions of them: no class."""
 
 
-def json_rows(lines: Iterable[str], file: str, fields: Fields, first_line: int = 1) -> Iterator[Row]:
+def json_records(lines: Iterable[str], file: str, fields: Fields, first_line: int = 1) -> Iterator[PlacedRecord]:
     """One JSON object on each line; blank lines are passed over.
 
     Raises:
@@ -51,7 +51,7 @@ def _parsed(line: str, place: str, fields: Fields) -> Any:
         raise _not_an_object(place, f"{line.strip()[:80]} ({error})", fields) from error
 
 
-def separated_rows(lines: Iterable[str], file: str, fields: Fields, *, delimiter: str) -> Iterator[Row]:
+def separated_records(lines: Iterable[str], file: str, fields: Fields, *, delimiter: str) -> Iterator[PlacedRecord]:
     """CSV with a header; quoted fields may hold line ends and separators (RFC 4180). Blank lines, which may hold
     separators, are passed over.
 

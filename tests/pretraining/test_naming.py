@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import clozeline
-from clozeline.pretraining import identity
-from clozeline.pretraining.identity import identity_of
+from clozeline.pretraining import naming
+from clozeline.pretraining.naming import name_of_training
 from clozeline.training.precision import Precision
 from tests.training.prepared import Prepare
 
@@ -58,7 +58,7 @@ def test_another_commit_of_the_hub_is_another_run(prepare: Prepare) -> None:
     names = []
     for commit in ("1f00", "2e11"):
         model.config._commit_hash = commit
-        names.append(identity_of(prepare.params, 1, prepare.tokens, 40, model, FP32))
+        names.append(name_of_training(prepare.params, 1, prepare.tokens, 40, model, FP32))
     assert names[0] != names[1]
 
 
@@ -75,16 +75,16 @@ def test_another_precision_or_device_is_another_run(prepare: Prepare) -> None:
     ]:
         torch.set_num_threads(num_threads)
         precision = replace(FP32, name=name, device=torch.device(device))
-        names.append(identity_of(prepare.params, 1, prepare.tokens, 40, model, precision))
+        names.append(name_of_training(prepare.params, 1, prepare.tokens, 40, model, precision))
     assert len(set(names)) == 5
     torch.set_num_threads(2)
-    assert identity_of(prepare.params, 1, prepare.tokens, 40, model, precision) == names[-1]
+    assert name_of_training(prepare.params, 1, prepare.tokens, 40, model, precision) == names[-1]
 
 
 def test_another_version_of_transformers_is_another_run(prepare: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
     before = prepare().loop.checkpoints.fingerprint
     assert prepare().loop.checkpoints.fingerprint == before
-    monkeypatch.setattr("clozeline.pretraining.identity.version", lambda package: "4.0")
+    monkeypatch.setattr("clozeline.pretraining.naming.version", lambda package: "4.0")
     assert prepare().loop.checkpoints.fingerprint != before
 
 
@@ -93,7 +93,7 @@ def test_a_line_of_code_makes_another_run_where_the_training_uses_it(
     changed: str, is_other: bool, prepare: Prepare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(clozeline, "__file__", str(tmp_path / "__init__.py"))
-    for place in identity.CODE:
+    for place in naming.CODE:
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).touch() if place.endswith(".py") else (tmp_path / place).mkdir(exist_ok=True)
     (tmp_path / changed).parent.mkdir(exist_ok=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from clozeline.errors import DataError
 from clozeline.records.fields import Fields
-from clozeline.records.lines import Row
+from clozeline.records.placed import PlacedRecord
 from clozeline.text.documents import Document
 
 _TEXT_KNOB = "source.text_field"
@@ -25,7 +25,7 @@ class TextFields:
         return {_TEXT_KNOB: self.text} | label
 
 
-def documents_of(rows: Iterable[Row], fields: TextFields, file_label: str) -> Generator[Document, None, None]:
+def documents_of(rows: Iterable[PlacedRecord], fields: TextFields, file_label: str) -> Generator[Document, None, None]:
     """Make a document of each row, which has the fields; a text or a label that is null is empty.
 
     Raises:

@@ -1,0 +1,24 @@
+"""The config.json of a package, by which optimum's classes for ONNX graphs (`ORTModelFor…`) open it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from clozeline.artifacts.manifest import CONFIG, Task
+from clozeline.exporting.trained import TrainedModel
+
+_READ_ALIKE: frozenset[Task] = frozenset({"text-classification", "token-classification", "question-answering"})
+"""Tasks whose graphs give what the classes expect; those of others answer at masks alone, or with one vector."""
+_OF_WEIGHTS = frozenset({"auto_map", "dtype", "quantization_config", "torch_dtype", "transformers_version"})
+"""Of the file that the weights were read from, and of code to open it with."""
+
+
+def write_client_config(trained: TrainedModel, folder: Path) -> None:
+    """Write `folder`/config.json: labels, `model_type`, `architectures` and the shape; of other tasks, nothing."""
+    if trained.task in _READ_ALIKE:
+        (folder / CONFIG).write_text(json.dumps(_facts(trained), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def _facts(trained: TrainedModel) -> Mapping[str, object]:
+    told: Mapping[str, object] = json.loads((trained.folder / CONFIG).read_text(encoding="utf-8"))
+    return {name: fact for name, fact in told.items() if not name.startswith("_") and name not in _OF_WEIGHTS}

@@ -1,0 +1,117 @@
+"""What optimum is told of each family: inputs and outputs of its graphs, which of their axes differ from batch to
+batch, and an example. `TasksManager` keeps it, and gives it for a family and a task.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from optimum.exporters.base import ExporterConfig
+from optimum.exporters.tasks import TasksManager
+from optimum.utils import DummyInputGenerator, DummyTextInputGenerator, NormalizedTextConfig
+from torch import Tensor
+from transformers import PretrainedConfig
+
+from clozeline.artifacts.manifest import Task
+from clozeline.inference.session import MASKS_ONLY
+
+BACKEND = "clozeline"
+"""Of optimum's backends; `onnx` is the name of optimum-onnx's own, which may be installed too."""
+Axes = Mapping[str, Mapping[int, str]]
+"""By tensor: the axes that differ from batch to batch, and what they count."""
+
+_NONE: Mapping[int, str] = MappingProxyType({})
+_TEXTS: Mapping[int, str] = MappingProxyType({0: "batch"})
+_TOKENS: Mapping[int, str] = MappingProxyType({0: "batch", 1: "length"})
+_OUTPUTS: Mapping[Task, Axes] = MappingProxyType(
+    {
+        "fill-mask": {"logits": {0: "masks"}, "sentence_embedding": _TEXTS},
+        "feature-extraction": {"sentence_embedding": _TEXTS},
+        "text-classification": {"logits": _TEXTS},
+        "token-classification": {"logits": _TOKENS},
+        "question-answering": {"start_logits": _TOKENS, "end_logits": _TOKENS},
+    }
+)
+
+
+class _Switch(DummyInputGenerator):  # type: ignore[misc]  # optimum has no types
+    """Of `MASKS_ONLY`."""
+
+    SUPPORTED_INPUT_NAMES = (MASKS_ONLY,)
+
+    def __init__(self, task: str, normalized_config: NormalizedTextConfig, **shapes: int) -> None:
+        pass
+
+    def generate(self, input_name: str, framework: str = "pt", **types: str) -> Tensor:
+        switch: Tensor = self.constant_tensor([1], value=1, dtype=torch.bool, framework=framework)
+        return switch
+
+
+class OfText(ExporterConfig):  # type: ignore[misc]
+    """Of a family that runs on our own encoder, and tells no texts of a pair apart."""
+
+    NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
+    DUMMY_INPUT_GENERATOR_CLASSES = (DummyTextInputGenerator, _Switch)
+    takes_positions = True
+    """Whether its last layer can be computed at some positions alone."""
+    takes_types = False
+
+    @property
+    def inputs(self) -> Axes:
+        names = ["input_ids", "attention_mask"]
+        if self.takes_types and self._config.type_vocab_size:
+            names.append("token_type_ids")
+        switch = {MASKS_ONLY: _NONE} if self.takes_positions and self.task == "fill-mask" else {}
+        return dict.fromkeys(names, _TOKENS) | switch
+
+    @property
+    def outputs(self) -> Axes:
+        return _OUTPUTS[self.task]
+
+
+class OfPairs(OfText):
+    """It tells them apart by their types."""
+
+    takes_types = True
+
+
+class OfWholeText(OfText):
+    """Of a family that stays on transformers' classes."""
+
+    takes_positions = False
+
+
+class OfWholePairs(OfWholeText):
+    takes_types = True
+
+
+FAMILIES: Mapping[str, type[OfText]] = MappingProxyType(
+    {
+        "albert": OfPairs,
+        "bert": OfPairs,
+        "big_bird": OfWholeText,
+        "deberta-v2": OfWholePairs,
+        "distilbert": OfText,
+        "electra": OfPairs,
+        "modernbert": OfText,
+        "roberta": OfText,
+        "xlm-roberta": OfText,
+    }
+)
+"""Keyed by `model_type`."""
+
+
+def configuration_of(family: str, task: Task, config: PretrainedConfig) -> Any:
+    """What is registered for the family; where nothing is yet, what FAMILIES has.
+
+    Raises:
+        KeyError: neither has the family.
+    """
+    register = TasksManager.create_register(BACKEND)
+    for name, of_family in FAMILIES.items():
+        register(name, *_OUTPUTS)(of_family)
+    constructor = TasksManager.get_exporter_config_constructor(
+        BACKEND, model_type=family, task=task, library_name="transformers"
+    )
+    return constructor(config)
