@@ -29,7 +29,6 @@ NO_DEPS = {
     "clozeline.progress": "changes what is shown, never outputs",
     "clozeline.tokenizer.foreign": "changes what is refused, never what is opened",
     "clozeline.tokenizer.hub": "changes what is told of a download, never what is downloaded",
-    "clozeline.tokenizer.foreign": "changes what is refused, never what is made of the rest",
     "clozeline.planning": "changes what is warned of before a training, never outputs",
     "clozeline.tracking": "a side channel that cannot change an output",
 }

@@ -19,8 +19,8 @@ from clozeline.cli import (
     run,
     search,
     serve,
-    spans,
     stage,
+    tag_and_answer,
     ui,
 )
 from clozeline.errors import ClozelineError
@@ -37,7 +37,7 @@ demo.add_to(app)
 release.add_to(app)
 predict.add_to(app)
 choosing.add_to(app)
-spans.add_to(app)
+tag_and_answer.add_to(app)
 search.add_to(app)
 evaluate.add_to(app)
 serve.add_to(app)
