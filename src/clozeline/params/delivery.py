@@ -39,7 +39,7 @@ class ExportGates(Section):
 class ExportParams(Section):
     models: dict[str, str]
     opset: Annotated[int, Field(ge=18, le=23)]
-    """Below 18 torch's exporter writes nothing by itself. From 23 on, attention is one operator (`exporting/attention.py`)."""
+    """Below 18 torch's exporter writes nothing by itself. From 23 on, attention is one operator."""
     max_parity_difference: Positive
     per_token: bool
     per_channel: bool

@@ -1,4 +1,4 @@
-"""`huggingface_hub.InferenceClient` asks this server's pipelines; `make test-clients` does so with an older one, of before 1.0."""
+"""`huggingface_hub.InferenceClient` asks this server's pipelines; `make test-clients` asks with one of before 1.0."""
 
 from collections.abc import Callable
 from importlib.metadata import version

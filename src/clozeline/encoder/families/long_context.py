@@ -32,7 +32,7 @@ LONGFORMER = Family(
 )
 """Beltagy et al. 2020: each token sees a window; no token is global in pre-training.
 
-No ONNX: rows are padded to whole windows in Python, which decides by the length of the text: torch.export cannot follow it.
+No ONNX: rows are padded to whole windows in Python, by the length of the text, which torch.export cannot follow.
 """
 
 BIG_BIRD = Family(
