@@ -4,18 +4,18 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from clozeline.artifacts.manifest import CONFIG, Task
+from clozeline.artifacts.manifest import CONFIG
 from clozeline.exporting.trained import TrainedModel
 
-_READ_ALIKE: frozenset[Task] = frozenset({"text-classification", "token-classification", "question-answering"})
-"""Tasks whose graphs give what the classes expect; those of others answer at masks alone, or with one vector."""
 _OF_WEIGHTS = frozenset({"auto_map", "dtype", "quantization_config", "torch_dtype", "transformers_version"})
 """Of the file that the weights were read from, and of code to open it with."""
 
 
 def write_client_config(trained: TrainedModel, folder: Path) -> None:
     """Write `folder`/config.json: labels, `model_type`, `architectures` and the shape; of other tasks, nothing."""
-    if trained.task in _READ_ALIKE:
+    kind = trained.answers
+    # Graphs of others answer at masks alone, or with one vector: not what the classes expect.
+    if kind.labels != "none" or kind.says_of_tokens:
         (folder / CONFIG).write_text(json.dumps(_facts(trained), indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 

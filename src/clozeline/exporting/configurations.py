@@ -14,25 +14,14 @@ from torch import Tensor
 from transformers import PretrainedConfig
 
 from clozeline.artifacts.manifest import Task
+from clozeline.inference.model_kinds import MODEL_KINDS, Axes, kind_of
 from clozeline.inference.session import MASKS_ONLY
 
 BACKEND = "clozeline"
 """Of optimum's backends; `onnx` is the name of optimum-onnx's own, which may be installed too."""
-Axes = Mapping[str, Mapping[int, str]]
-"""By tensor: the axes that differ from batch to batch, and what they count."""
 
 _NONE: Mapping[int, str] = MappingProxyType({})
-_TEXTS: Mapping[int, str] = MappingProxyType({0: "batch"})
 _TOKENS: Mapping[int, str] = MappingProxyType({0: "batch", 1: "length"})
-_OUTPUTS: Mapping[Task, Axes] = MappingProxyType(
-    {
-        "fill-mask": {"logits": {0: "masks"}, "sentence_embedding": _TEXTS},
-        "feature-extraction": {"sentence_embedding": _TEXTS},
-        "text-classification": {"logits": _TEXTS},
-        "token-classification": {"logits": _TOKENS},
-        "question-answering": {"start_logits": _TOKENS, "end_logits": _TOKENS},
-    }
-)
 
 
 class _Switch(DummyInputGenerator):  # type: ignore[misc]  # optimum has no types
@@ -62,12 +51,12 @@ class OfText(ExporterConfig):  # type: ignore[misc]
         names = ["input_ids", "attention_mask"]
         if self.takes_types and self._config.type_vocab_size:
             names.append("token_type_ids")
-        switch = {MASKS_ONLY: _NONE} if self.takes_positions and self.task == "fill-mask" else {}
+        switch = {MASKS_ONLY: _NONE} if self.takes_positions and kind_of(self.task).fills_masks else {}
         return dict.fromkeys(names, _TOKENS) | switch
 
     @property
     def outputs(self) -> Axes:
-        return _OUTPUTS[self.task]
+        return kind_of(self.task).axes
 
 
 class OfPairs(OfText):
@@ -110,7 +99,7 @@ def configuration_of(family: str, task: Task, config: PretrainedConfig) -> Any:
     """
     register = TasksManager.create_register(BACKEND)
     for name, of_family in FAMILIES.items():
-        register(name, *_OUTPUTS)(of_family)
+        register(name, *MODEL_KINDS)(of_family)
     constructor = TasksManager.get_exporter_config_constructor(
         BACKEND, model_type=family, task=task, library_name="transformers"
     )

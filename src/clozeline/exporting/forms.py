@@ -4,17 +4,17 @@ Shapes: B texts, L tokens, Q positions of a text that the last layer is computed
 together, V vocabulary, C classes or tags.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
-from clozeline.artifacts.manifest import LastLayer, Task
+from clozeline.artifacts.manifest import LastLayer
 from clozeline.encoder.model import Model
 from clozeline.encoder.positions import ChosenPositions, Positions
 from clozeline.exporting.trained import TrainedModel
+from clozeline.inference.model_kinds import resolved
 from clozeline.tasks.pooling import mean_of_tokens
 
 Answers = Mapping[str, Tensor]
@@ -52,7 +52,7 @@ class Exported(nn.Module):
         masks_only: Tensor | None = None,
     ) -> tuple[Tensor, ...]:
         texts = Texts(input_ids, attention_mask, token_type_ids, masks_only)
-        answers = _FORMS[self._trained.task](self._trained, texts)
+        answers: Answers = resolved(self._trained.answers.form)(self._trained, texts)
         return tuple(answers[name] for name in self._outputs)
 
 
@@ -60,12 +60,12 @@ def last_layer_of(trained: TrainedModel) -> LastLayer:
     """Where the last layer of the graph is computed: at no more positions than are read, if it runs on our layers."""
     if not isinstance(trained.model, Model):
         return "every position"
-    if trained.task == "fill-mask":
+    if trained.answers.fills_masks:
         return "masked positions"
     return "first position" if trained.model.head.shape.pooling == "first" else "every position"
 
 
-def _at_masks(trained: TrainedModel, texts: Texts) -> Answers:
+def at_masks(trained: TrainedModel, texts: Texts) -> Answers:
     """`logits` [M, V] of the masked positions alone, row by row: the vocabulary head is up to half of the work of a
     small model, and nobody reads what it says of words that are there. `sentence_embedding` [B, H].
 
@@ -89,17 +89,17 @@ def _at_masks(trained: TrainedModel, texts: Texts) -> Answers:
     }
 
 
-def _embedded(trained: TrainedModel, texts: Texts) -> Answers:
+def embedded(trained: TrainedModel, texts: Texts) -> Answers:
     """`sentence_embedding` [B, H] alone."""
     return {"sentence_embedding": mean_of_tokens(_hidden(trained, texts), texts.attention_mask)}
 
 
-def _labelled(trained: TrainedModel, texts: Texts) -> Answers:
+def labelled(trained: TrainedModel, texts: Texts) -> Answers:
     """`logits` [B, C] of a classifier, [B, L, C] of a tagger."""
     return {"logits": trained.model(*texts.inputs).logits}
 
 
-def _pointed(trained: TrainedModel, texts: Texts) -> Answers:
+def pointed(trained: TrainedModel, texts: Texts) -> Answers:
     """`start_logits` and `end_logits` [B, L]."""
     start_BL, end_BL = trained.model(*texts.inputs).logits.unbind(-1)
     return {"start_logits": start_BL, "end_logits": end_BL}
@@ -110,14 +110,3 @@ def _hidden(trained: TrainedModel, texts: Texts, positions: Positions | None = N
     of_positions = () if positions is None else (positions,)
     hidden: Tensor = trained.model.base_model(*texts.inputs, *of_positions).last_hidden_state
     return hidden
-
-
-_FORMS: Mapping[Task, Callable[[TrainedModel, Texts], Answers]] = MappingProxyType(
-    {
-        "fill-mask": _at_masks,
-        "feature-extraction": _embedded,
-        "text-classification": _labelled,
-        "token-classification": _labelled,
-        "question-answering": _pointed,
-    }
-)

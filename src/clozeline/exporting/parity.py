@@ -18,6 +18,7 @@ from clozeline.errors import ArtifactError
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.batching import Batch
 from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
+from clozeline.inference.model_kinds import kind_of
 from clozeline.inference.scores import softmax
 from clozeline.inference.session import GraphSession
 from clozeline.tasks.pooling import mean_of_tokens
@@ -32,7 +33,6 @@ _MAX_LOGITS = 2**27
 """The trained model says something of every token: it reads as many rows at once as give no more numbers than this."""
 _LENGTHS = (2, 7, 128)
 """Those that the model reads, and the longest that it does: a graph may have kept a size of its traced example."""
-_OF_TOKENS: frozenset[Task] = frozenset({"token-classification", "question-answering"})
 
 
 def largest_difference(
@@ -66,7 +66,7 @@ def _differences(trained: TrainedModel, stock: PreTrainedModel, session: GraphSe
     for outputs in _asked(trained.task, tuple(expected)):
         for output, given in zip(outputs, session.run(batch, *outputs), strict=True):
             yield float(np.abs(_told(trained.task, batch, expected[output] - given)).max())
-    if trained.task == "fill-mask":
+    if trained.answers.fills_masks:
         ids_MK, scores_MK = session.run(batch, TOP_IDS, TOP_SCORES)
         yield _of_likeliest(expected["logits"], ids_MK.astype(np.int64), scores_MK)
 
@@ -86,7 +86,7 @@ def _check_finite(trained: TrainedModel, batch: Batch, expected: Mapping[str, np
 def _asked(task: Task, outputs: tuple[str, ...]) -> list[tuple[str, ...]]:
     """Each alone; of a masked language model, which may compute less then, both together too."""
     alone: list[tuple[str, ...]] = [(output,) for output in outputs]
-    return [*alone, outputs] if task == "fill-mask" else alone
+    return [*alone, outputs] if kind_of(task).fills_masks else alone
 
 
 def _of_likeliest(
@@ -104,7 +104,7 @@ def _of_likeliest(
 
 def _told(task: Task, batch: Batch, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Without what is said of padding: nobody reads that."""
-    return values[batch.attention_mask_BL == 1] if task in _OF_TOKENS else values
+    return values[batch.attention_mask_BL == 1] if kind_of(task).says_of_tokens else values
 
 
 def _batches(trained: TrainedModel, batch_sizes: Sequence[int], with_types: bool) -> Iterator[Batch]:
@@ -143,14 +143,10 @@ def _of_rows(
     if batch.token_type_ids_BL is not None:
         inputs["token_type_ids"] = torch.from_numpy(batch.token_type_ids_BL[rows])
     output = stock(**inputs)
-    if trained.task == "feature-extraction":
-        return {"sentence_embedding": mean_of_tokens(output.last_hidden_state, attention_mask_BL).numpy()}
-    if trained.task == "question-answering":
-        return {"start_logits": output.start_logits.numpy(), "end_logits": output.end_logits.numpy()}
-    if trained.task in ("text-classification", "token-classification"):
-        return {"logits": output.logits.numpy()}
-    hidden_BLH = stock.base_model(**inputs).last_hidden_state
-    return {
-        "logits": output.logits[input_ids_BL == trained.tokenizer.mask_token_id].numpy(),
-        "sentence_embedding": mean_of_tokens(hidden_BLH, attention_mask_BL).numpy(),
-    }
+    said = {name: output[name] for name in ("logits", "start_logits", "end_logits") if name in output}
+    if trained.answers.fills_masks:
+        said["logits"] = said["logits"][input_ids_BL == trained.tokenizer.mask_token_id]
+        output = stock.base_model(**inputs)
+    if "last_hidden_state" in output:
+        said["sentence_embedding"] = mean_of_tokens(output["last_hidden_state"], attention_mask_BL)
+    return {name: values.numpy() for name, values in said.items()}

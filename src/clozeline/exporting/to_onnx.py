@@ -12,12 +12,13 @@ from onnxscript.optimizer import optimize_ir
 from torch import nn
 
 from clozeline.exporting.attention import settle_attention
-from clozeline.exporting.configurations import Axes, configuration_of
+from clozeline.exporting.configurations import configuration_of
 from clozeline.exporting.forms import Exported
 from clozeline.exporting.graph import add_default, name_axes, write_graph
 from clozeline.exporting.likeliest import add_likeliest
 from clozeline.exporting.plain import make_plain, name_activations, strip, weight_of
 from clozeline.exporting.trained import TrainedModel
+from clozeline.inference.model_kinds import Axes
 
 _EXAMPLE_TOKENS = 16
 """Of the texts that are traced, but where a model reads fewer."""
@@ -40,7 +41,7 @@ def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
     strip(graph)
     name_axes(graph.graph.input, configuration.inputs)
     add_default(graph)
-    if trained.task == "fill-mask":
+    if trained.answers.fills_masks:
         add_likeliest(graph, trained.model.config.vocab_size)
     write_graph(graph, path)
     return list(configuration.inputs)
@@ -52,12 +53,12 @@ def head_products(trained: TrainedModel, graph: ModelProto) -> list[str]:
     They are small, and run for a few rows only; their errors are in every logit. On the default encoder, 7-bit weights
     in this one layer alone changed 2.6 % of the likeliest words.
     """
-    if trained.task == "feature-extraction":
+    if trained.answers.head == "feature-extraction":
         return []
     weights = weight_of(graph)
     encoder = f"model.{_name_of(trained.model, trained.model.base_model)}."
     of_head = [name for name, weight in weights.items() if not weight.startswith(encoder)]
-    return of_head[:-1] if trained.task == "fill-mask" else of_head
+    return of_head[:-1] if trained.answers.fills_masks else of_head
 
 
 def _traced(module: nn.Module, configuration: Any, max_length: int, opset: int) -> ModelProto:

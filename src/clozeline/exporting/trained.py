@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
@@ -19,11 +19,11 @@ from clozeline.encoder.stock import StockModel
 from clozeline.encoder.stock_classes import longest_row_of
 from clozeline.errors import ArtifactError
 from clozeline.exporting.graph import MAX_PROTOBUF_BYTES
+from clozeline.inference.model_kinds import MODEL_KINDS, ModelKind, kind_of
 from clozeline.tokenizer.foreign import inspect_model
 
 _PAIR_MARKS = ("reads_pairs", "sentence_transformers", "sbert_ce_default_activation_function")
 """In the configuration: written by `finetune`, and by sentence-transformers for its cross-encoders, old and new."""
-_LABELLED: frozenset[Task] = frozenset({"text-classification", "token-classification"})
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,11 @@ class TrainedModel:
     tokenizer: PreTrainedTokenizerFast
 
     @property
+    def answers(self) -> ModelKind:
+        """The row of its task."""
+        return kind_of(self.task)
+
+    @property
     def family(self) -> str:
         family: str = self.model.config.model_type
         return family
@@ -50,7 +55,7 @@ class TrainedModel:
     @property
     def labels(self) -> tuple[str, ...]:
         """Of a classifier or a tagger, in the order of its logits."""
-        if self.task not in _LABELLED:
+        if self.answers.labels == "none":
             return ()
         names: Mapping[int, str] = self.model.config.id2label
         return tuple(names[place] for place in range(len(names)))
@@ -62,7 +67,7 @@ class TrainedModel:
         if config.problem_type == "regression":
             return "none"
         is_each_for_itself = config.problem_type == "multi_label_classification" or config.num_labels == 1
-        return "sigmoid" if self.task == "text-classification" and is_each_for_itself else "softmax"
+        return "sigmoid" if self.answers.labels == "of a text" and is_each_for_itself else "softmax"
 
     @property
     def decision_threshold(self) -> float | None:
@@ -75,7 +80,7 @@ class TrainedModel:
     def reads_pairs(self) -> bool:
         """Of a classifier: whether it was trained on pairs of texts, as far as the configuration says so."""
         is_said = any(getattr(self.model.config, name, None) for name in _PAIR_MARKS)
-        return self.task == "text-classification" and is_said
+        return self.answers.labels == "of a text" and is_said
 
     @property
     def types_tell_pairs(self) -> bool:
@@ -87,17 +92,6 @@ class TrainedModel:
         margin = getattr(self.model.config, "no_answer_margin", None)
         return None if margin is None else float(margin)
 
-
-_KINDS: Mapping[str, tuple[Task, HeadKind]] = MappingProxyType(
-    {
-        "ForMaskedLM": ("fill-mask", "mlm"),
-        "ForSequenceClassification": ("text-classification", "text-classification"),
-        "ForTokenClassification": ("token-classification", "token-classification"),
-        "ForQuestionAnswering": ("question-answering", "question-answering"),
-        "Model": ("feature-extraction", "feature-extraction"),
-    }
-)
-"""Keyed by how the name in config.json's `architectures` ends."""
 
 _OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
 """Files that are one JSON object each; the first is always there."""
@@ -118,7 +112,8 @@ def open_trained(folder: Path) -> TrainedModel:
     Raises:
         ArtifactError: naming the file that is missing, damaged, or does not fit the others.
     """
-    task, kind = _KINDS[_architecture(folder)]
+    task = _task_of(folder)
+    kind = cast(HeadKind, kind_of(task).head)
     inspect_model(str(folder))
     for name in ("tokenizer.json", "model.safetensors"):
         if not (folder / name).is_file():
@@ -137,7 +132,7 @@ def open_trained(folder: Path) -> TrainedModel:
     return trained
 
 
-def _architecture(folder: Path) -> str:
+def _task_of(folder: Path) -> Task:
     config = folder / "config.json"
     try:
         facts = _facts(config)
@@ -158,12 +153,13 @@ def _architecture(folder: Path) -> str:
             expected="a family whose row in clozeline/encoder/families/ says that it exports",
             do="train another family, or take it out of `export.models` in params.yaml",
         )
-    known = [ending for ending in _KINDS if any(name.endswith(ending) for name in names)]
+    endings = {kind.architecture: task for task, kind in MODEL_KINDS.items()}
+    known = [task for ending, task in endings.items() if any(name.endswith(ending) for name in names)]
     if len(known) != 1:
         raise ArtifactError(
             f"{config} names a model that cannot be exported",
             given=f"architectures: {', '.join(names) or 'none'}",
-            expected=f"one whose name ends in {' or '.join(_KINDS)}",
+            expected=f"one whose name ends in {' or '.join(endings)}",
             do="save the model with its head (`AutoModelForMaskedLM`, `AutoModelForTokenClassification`, …)",
         )
     return known[0]
@@ -277,16 +273,16 @@ def _faults(trained: TrainedModel) -> Iterator[tuple[str, str]]:
         yield given, "a tokenizer made for the model"
     if tokenizer.pad_token_id is None:
         yield "a tokenizer without a padding token", "one that texts of a batch are padded with"
-    if trained.task == "fill-mask" and tokenizer.mask_token_id is None:
+    if trained.answers.fills_masks and tokenizer.mask_token_id is None:
         yield "a tokenizer without a mask token", "one that the model fills"
-    of_pairs = trained.reads_pairs or trained.task == "question-answering"
+    of_pairs = trained.reads_pairs or trained.answers.is_always_asked_in_pairs
     num_special = tokenizer.num_special_tokens_to_add(of_pairs)
     if trained.max_length < num_special + (2 if of_pairs else 1):
         given = f"room for {trained.max_length} tokens, {num_special} special ones among them"
         yield given, "room for a token of the text, or of each text of a pair"
     num_least = 2 if config.problem_type == "single_label_classification" else 1
     fits = num_least <= config.num_labels and not (config.problem_type == "regression" and config.num_labels > 1)
-    if trained.task in _LABELLED and not fits:
+    if trained.answers.labels != "none" and not fits:
         given = f"{config.num_labels} labels, problem type {config.problem_type}"
         yield given, "labels that fit the problem type (regression has one)"
     if not 0 <= (trained.decision_threshold or 0) <= 1:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pkgutil import resolve_name
+from types import MappingProxyType
 from typing import Any, Literal
 
 from clozeline.artifacts.manifest import Manifest
@@ -16,7 +17,7 @@ from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.open_model import OpenModel
+from clozeline.inference.open_model import OpenModel, PerToken
 from clozeline.inference.plain_answers import PlainAnswers
 from clozeline.inference.tagger import Tagger
 
@@ -33,6 +34,11 @@ _TENSORS = "clozeline.serving.protocols.tensor_kinds"
 _INVOCATIONS = "clozeline.serving.protocols.mlflow"
 """No stage imports what is behind these two: nothing that a stage makes follows from them."""
 
+Axes = Mapping[str, Mapping[int, str]]
+"""By tensor: the axes that differ from batch to batch, and what they count."""
+_TEXTS: Mapping[int, str] = MappingProxyType({0: "batch"})
+_TOKENS: Mapping[int, str] = MappingProxyType({0: "batch", 1: "length"})
+
 
 @dataclass(frozen=True)
 class ModelKind:
@@ -40,8 +46,12 @@ class ModelKind:
 
     architecture: str
     """How the name in `architectures` of config.json ends."""
-    auto_class: str
-    """Of transformers, which opens such a model."""
+    head: str
+    """What the encoder's room calls it."""
+    form: str
+    """`module:name` of what the graph computes, from a trained model and a batch."""
+    axes: Axes
+    """Of the outputs that are computed."""
     outputs: str
     """`module:name` of what names the outputs of the graph, from a trained model."""
     exam: str
@@ -66,11 +76,18 @@ class ModelKind:
     fills_masks: bool = False
     is_always_asked_in_pairs: bool = False
 
+    @property
+    def says_of_tokens(self) -> bool:
+        """Whether its graph says something of each token."""
+        return issubclass(self.model, PerToken)
+
 
 MODEL_KINDS: Mapping[str, ModelKind] = {
     "fill-mask": ModelKind(
         architecture="ForMaskedLM",
-        auto_class="AutoModelForMaskedLM",
+        head="mlm",
+        form="clozeline.exporting.forms:at_masks",
+        axes={"logits": {0: "masks"}, "sentence_embedding": _TEXTS},
         outputs="clozeline.exporting.outputs:at_masks",
         exam="clozeline.exporting.exams.of_encoders:masks_exam",
         model=Encoder,
@@ -84,7 +101,9 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
     ),
     "text-classification": ModelKind(
         architecture="ForSequenceClassification",
-        auto_class="AutoModelForSequenceClassification",
+        head="text-classification",
+        form="clozeline.exporting.forms:labelled",
+        axes={"logits": _TEXTS},
         outputs="clozeline.exporting.outputs:of_labels",
         exam="clozeline.exporting.exams.of_labels:labels_exam",
         model=Classifier,
@@ -98,7 +117,9 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
     ),
     "token-classification": ModelKind(
         architecture="ForTokenClassification",
-        auto_class="AutoModelForTokenClassification",
+        head="token-classification",
+        form="clozeline.exporting.forms:labelled",
+        axes={"logits": _TOKENS},
         outputs="clozeline.exporting.outputs:of_tags",
         exam="clozeline.exporting.exams.of_tokens:tags_exam",
         model=Tagger,
@@ -112,7 +133,9 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
     ),
     "question-answering": ModelKind(
         architecture="ForQuestionAnswering",
-        auto_class="AutoModelForQuestionAnswering",
+        head="question-answering",
+        form="clozeline.exporting.forms:pointed",
+        axes={"start_logits": _TOKENS, "end_logits": _TOKENS},
         outputs="clozeline.exporting.outputs:of_ends",
         exam="clozeline.exporting.exams.of_tokens:answers_exam",
         model=Answerer,
@@ -127,7 +150,9 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
     ),
     "feature-extraction": ModelKind(
         architecture="Model",
-        auto_class="AutoModel",
+        head="feature-extraction",
+        form="clozeline.exporting.forms:embedded",
+        axes={"sentence_embedding": _TEXTS},
         outputs="clozeline.exporting.outputs:of_embeddings",
         exam="clozeline.exporting.exams.of_pairs:similarity_exam",
         model=Embedder,
