@@ -104,9 +104,3 @@ def test_the_collator_and_several_machines_are_shown_as_the_docs_show_them() -> 
 def test_what_the_readme_links_to_is_there() -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", README):
         assert (PROJECT / target).is_file(), target
-
-
-def test_the_house_is_shown_with_every_room() -> None:
-    house = README.partition("\n## The house\n")[2].partition("\n## ")[0]
-    rooms = {folder.parent.name for folder in (PROJECT / "src/clozeline").glob("*/__init__.py")}
-    assert rooms <= set(re.findall(r"`(\w+)`", house))
