@@ -19,7 +19,7 @@ from clozeline.tokenizing.shard_writer import ShardWriter
 from clozeline.tokens.info import TokensInfo
 from tests.ports import held_ports
 
-pytest_plugins = ["tests.toy_project", "tests.trained_models"]
+pytest_plugins = ["tests.small_encoders", "tests.toy_project", "tests.trained_models"]
 
 PROJECT = Path(__file__).parents[1]
 VOCAB_SIZE = 64

@@ -1,20 +1,12 @@
-"""Small models of any family, and batches for them."""
+"""Batches for small models."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 import torch
 
-from clozeline.encoder.families import TokenIds
 from clozeline.encoder.objectives import TargetBatch
-from clozeline.params import ModelParams, read_params
 
-PROJECT = Path(__file__).parents[2]
-VOCAB_SIZE = 64
-SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
-
-ParamsMaker = Callable[..., ModelParams]
 BatchMaker = Callable[..., TargetBatch]
 
 
@@ -25,23 +17,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="session")
-def ids() -> TokenIds:
-    return TokenIds(VOCAB_SIZE, pad_id=0, cls_id=2, sep_id=3)
-
-
-@pytest.fixture(scope="session")
-def params_of() -> ParamsMaker:
-    """`params_of(family, **knobs)`: the project's own section, with a small shape."""
-    project = read_params(PROJECT / "params.yaml").pretrain.model
-
-    def params_of(family: str, **knobs: object) -> ModelParams:
-        changes = {"family": family, "size": None, "max_position_embeddings": 64, **SHAPE, **knobs}
-        return ModelParams.model_validate(project.model_dump() | changes)
-
-    return params_of
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ import onnxruntime
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from clozeline.exporting.graph import op_counts
-from clozeline.exporting.plain import make_plain, strip, weight_of
+from clozeline.exporting.plain import make_plain, name_activations, strip, weight_of
 
 WEIGHT_NK = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 X = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
@@ -50,6 +50,18 @@ def test_products_are_named_after_their_weights_the_second_with_a_number() -> No
     model = graph()
     make_plain(model)
     assert weight_of(model) == dict.fromkeys(("encoder.dense", "encoder.dense/2"), "encoder.dense.weight")
+
+
+def test_what_a_product_reads_is_called_after_the_first_that_reads_it() -> None:
+    model = graph()
+    make_plain(model)
+    relu = helper.make_node("Relu", ["x"], ["positive"])
+    for node in model.graph.node:
+        node.input[:] = ["positive" if name == "x" else name for name in node.input]
+    model.graph.node.insert(0, relu)
+    name_activations(model)
+    assert [node.input[0] for node in model.graph.node if node.op_type == "MatMul"] == ["encoder.dense/input"] * 2
+    np.testing.assert_allclose(answer(model), 2 * np.maximum(X, 0) @ WEIGHT_NK.T + 1, rtol=1e-5)
 
 
 def test_what_is_no_linear_layer_stays() -> None:

@@ -24,7 +24,6 @@ UNNAMED: Mapping[str, str] = {
     "alembic": "MLflow's store in SQLite",
     "fastapi": "the server of prefect, which needs an old one",
     "httptools": "uvicorn takes it where it is there",
-    "onnxscript": "torch.onnx",
     "pandas": "MLflow's pyfunc",
     "requests": "optimum, which does not ask for it",
     "sqlalchemy": "MLflow's store in SQLite",
@@ -37,11 +36,14 @@ UNNAMED: Mapping[str, str] = {
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
     """Built from what git has, so that nothing is left in the checkout, and no index is asked."""
     folder = tmp_path_factory.mktemp("wheel")
-    listed = subprocess.run(["git", "ls-files", "-z", "src"], cwd=PROJECT, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "src", "flows"], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
     for name in ("pyproject.toml", "README.md", "LICENSE", *filter(None, listed.stdout.split("\0"))):
         if (PROJECT / name).is_file():
             (folder / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / "tree" / name).write_bytes((PROJECT / name).read_bytes())
+    (folder / "tree/src/clozeline/flows").symlink_to("../../flows")
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--wheel-dir", str(folder)]
     subprocess.run([sys.executable, "-m", "pip", "wheel", *options, str(folder / "tree")], check=True)
     return zipfile.Path(next(folder.glob("*.whl")))

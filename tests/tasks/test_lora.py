@@ -70,7 +70,7 @@ def test_only_adapters_and_the_head_learn(small_encoder: Path) -> None:
     lora.add(model, LORA, 1)
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert {name for name in trained if "lora_" not in name} == {
-        name for name, _ in model.named_parameters() if not name.startswith("model.")
+        name for name, _ in model.named_parameters() if not name.startswith("encoder.")
     }
     assert sum("lora_A" in name for name in trained) == 2 * 4, "four matrices in each of two layers"
 

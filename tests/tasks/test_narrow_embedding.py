@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from torch.nn.functional import cross_entropy
 
 from clozeline.encoder import language_model
 from clozeline.encoder.families import FAMILIES
 from clozeline.tasks import depths
 from clozeline.tasks.classification import head as classifier
+from clozeline.tasks.heads import TaskModel
 from clozeline.tasks.narrow_embedding import NarrowEmbedding, narrow, widen
 
 LABELS = ("x", "y")
@@ -21,7 +22,7 @@ UNSEEN = torch.tensor([[2, 40, 10, 50, 3]])
 """Tokens that no row of the training has, beside some that one has."""
 TRAINED = [2, 3, 10, 11, 12]
 
-Built = Callable[[], PreTrainedModel]
+Built = Callable[[], TaskModel]
 
 
 @pytest.fixture(params=sorted(FAMILIES))
@@ -32,17 +33,17 @@ def built(request, params_of, ids, tiny_tokenizer, tmp_path: Path) -> Built:
     return lambda: classifier.build(tmp_path, LABELS, 1)
 
 
-def train(model: PreTrainedModel, weight_decay: float = 0.0) -> None:
+def train(model: TaskModel, weight_decay: float = 0.0) -> None:
     """Three steps, without chance."""
     model.eval()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=weight_decay)
     for _ in range(3):
-        model(ROWS, labels=torch.tensor([0, 1])).loss.backward()
+        cross_entropy(model(ROWS).logits, torch.tensor([0, 1])).backward()
         optimizer.step()
         optimizer.zero_grad()
 
 
-def table_of(model: PreTrainedModel) -> torch.Tensor:
+def table_of(model: TaskModel) -> torch.Tensor:
     return model.get_input_embeddings().weight.detach()
 
 
@@ -85,20 +86,18 @@ def test_what_is_saved_while_narrow_is_found_again(built: Built) -> None:
     assert torch.equal(table_of(first), table_of(again))
 
 
-def frozen(model: PreTrainedModel) -> None:
+def frozen(model: TaskModel) -> None:
     depths.freeze(model, 1)
 
 
-def tied(model: PreTrainedModel) -> None:
+def tied(model: TaskModel) -> None:
     model.second = nn.Linear(*reversed(table_of(model).shape), bias=False)
     model.second.weight = model.get_input_embeddings().weight
 
 
 @pytest.mark.parametrize("made", [frozen, tied])
 @pytest.mark.parametrize("built", ["bert"], indirect=True)
-def test_an_embedding_that_is_frozen_or_shared_stays_whole(
-    made: Callable[[PreTrainedModel], None], built: Built
-) -> None:
+def test_an_embedding_that_is_frozen_or_shared_stays_whole(made: Callable[[TaskModel], None], built: Built) -> None:
     model = built()
     made(model)
     narrow(model, ROWS.numpy())

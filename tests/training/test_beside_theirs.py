@@ -192,12 +192,8 @@ def test_two_looks_at_one_model_agree_and_theirs_do_not(prepare: Prepare, tmp_pa
     """P32: transformers hides other tokens each time, and so it does if its collator has a seed."""
     job = prepare(validation__every_steps=10)
     job.model.eval()
-    their_trainer = trainer(
-        stock_of(job.model, tmp_path / "stock"),
-        unmasked_rows(job, 20),
-        tmp_path,
-        collator(prepare.tokenizer, seed=seed),
-    )
+    stock = stock_of(job.model, tmp_path / "stock")
+    their_trainer = trainer(stock, unmasked_rows(job, 20), tmp_path, collator(prepare.tokenizer, seed=seed))
     one, other = (their_trainer.evaluate()["eval_loss"] for _ in range(2))
     assert abs(one - other) > 1e-4
     assert replace(job.judge).measure() == replace(job.judge).measure()  # each makes its batches

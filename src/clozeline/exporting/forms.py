@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from clozeline.artifacts.manifest import LastLayer
 from clozeline.encoder.model import Model
-from clozeline.encoder.positions import ChosenPositions
+from clozeline.encoder.positions import ChosenPositions, Positions
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.model_kinds import resolved
 from clozeline.tasks.pooling import mean_of_tokens
@@ -74,13 +74,13 @@ def at_masks(trained: TrainedModel, texts: Texts) -> Answers:
     """
     is_mask_BL = texts.input_ids == trained.tokenizer.mask_token_id
     if texts.masks_only is None:
-        hidden_BLH = trained.hidden(*texts.inputs)
+        hidden_BLH = _hidden(trained, texts)
         embedding_BH = mean_of_tokens(hidden_BLH, texts.attention_mask)
         return {"logits": trained.model.says(hidden_BLH[is_mask_BL]), "sentence_embedding": embedding_BH}
     asked = ChosenPositions.where(is_mask_BL | ~texts.masks_only)
     # One position is nothing special, but the tracer wants to know that no axis is one that is spread over others.
     torch._check(asked.position_BQ.shape[1] > 1)
-    hidden_BQH = trained.hidden(*texts.inputs, asked)
+    hidden_BQH = _hidden(trained, texts, asked)
     embedding_BH = mean_of_tokens(hidden_BQH, asked.of(texts.attention_mask))
     is_embedded_B = (~texts.masks_only).expand(texts.input_ids.shape[0])
     return {
@@ -91,7 +91,7 @@ def at_masks(trained: TrainedModel, texts: Texts) -> Answers:
 
 def embedded(trained: TrainedModel, texts: Texts) -> Answers:
     """`sentence_embedding` [B, H] alone."""
-    return {"sentence_embedding": mean_of_tokens(trained.hidden(*texts.inputs), texts.attention_mask)}
+    return {"sentence_embedding": mean_of_tokens(_hidden(trained, texts), texts.attention_mask)}
 
 
 def labelled(trained: TrainedModel, texts: Texts) -> Answers:
@@ -103,3 +103,10 @@ def pointed(trained: TrainedModel, texts: Texts) -> Answers:
     """`start_logits` and `end_logits` [B, L]."""
     start_BL, end_BL = trained.model(*texts.inputs).logits.unbind(-1)
     return {"start_logits": start_BL, "end_logits": end_BL}
+
+
+def _hidden(trained: TrainedModel, texts: Texts, positions: Positions | None = None) -> Tensor:
+    """Last hidden states [B, L, H], or those of `positions`, which our own layers alone know."""
+    of_positions = () if positions is None else (positions,)
+    hidden: Tensor = trained.model.base_model(*texts.inputs, *of_positions).last_hidden_state
+    return hidden

@@ -12,6 +12,8 @@ import torch
 from transformers import PreTrainedModel
 
 from clozeline.artifacts.manifest import Task
+from clozeline.encoder.checkpoints import Checkpoint
+from clozeline.encoder.stock import loaded_stock
 from clozeline.errors import ArtifactError
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.batching import Batch
@@ -46,7 +48,8 @@ def largest_difference(
         ArtifactError: what the trained model itself gives is no number.
     """
     session = GraphSession(graph, input_names=input_names, num_threads=torch.get_num_threads())
-    stock = trained.stock()
+    # The same weights in transformers' own class.
+    stock = loaded_stock(trained.model.config, trained.kind, Checkpoint(str(trained.folder)).where)[0].stock.eval()
     with_types = "token_type_ids" in input_names and trained.model.config.type_vocab_size > 1
     differences = [
         difference

@@ -1,7 +1,7 @@
 """What torch's exporter writes, brought to the few forms that the rest of the export reads.
 
 Every linear layer is a MatMul by a weight that is transposed before it, and an Add of its bias; the node has the
-weight's name. Nothing says where the code lies that was exported.
+weight's name, and what it reads is called after it. Nothing says where the code lies that was exported.
 """
 
 from collections import Counter
@@ -20,6 +20,18 @@ def make_plain(model: ModelProto) -> None:
     model.graph.ClearField("node")
     model.graph.node.extend(nodes)
     _name_products(model)
+
+
+def name_activations(model: ModelProto) -> None:
+    """Call what a product reads after the first product that reads it."""
+    weights, given = weight_of(model), {value.name for value in model.graph.input}
+    names: dict[str, str] = {}
+    for node in model.graph.node:
+        if node.name in weights and node.input[0] not in given:
+            names.setdefault(node.input[0], f"{node.name}/input")
+    for node in model.graph.node:
+        for tensors in (node.input, node.output):
+            tensors[:] = [names.get(name, name) for name in tensors]
 
 
 def strip(model: ModelProto) -> None:

@@ -16,7 +16,7 @@ from clozeline.exporting.configurations import configuration_of
 from clozeline.exporting.forms import Exported
 from clozeline.exporting.graph import add_default, name_axes, write_graph
 from clozeline.exporting.likeliest import add_likeliest
-from clozeline.exporting.plain import make_plain, strip, weight_of
+from clozeline.exporting.plain import make_plain, name_activations, strip, weight_of
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.model_kinds import Axes
 
@@ -37,6 +37,7 @@ def export_onnx(trained: TrainedModel, opset: int, path: Path) -> list[str]:
     graph = _traced(Exported(trained, tuple(configuration.outputs)), configuration, trained.max_length, opset)
     make_plain(graph)
     settle_attention(graph)
+    name_activations(graph)
     strip(graph)
     name_axes(graph.graph.input, configuration.inputs)
     add_default(graph)

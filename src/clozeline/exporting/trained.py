@@ -9,15 +9,13 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from huggingface_hub.errors import StrictDataclassError
-from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from clozeline.artifacts.manifest import ScoreFunction, Task
 from clozeline.encoder.checkpoints import Checkpoint, opened
 from clozeline.encoder.families import HeadKind
 from clozeline.encoder.model import Model
-from clozeline.encoder.positions import Positions
-from clozeline.encoder.stock import StockModel, loaded_stock
+from clozeline.encoder.stock import StockModel
 from clozeline.encoder.stock_classes import longest_row_of
 from clozeline.errors import ArtifactError
 from clozeline.exporting.graph import MAX_PROTOBUF_BYTES
@@ -48,26 +46,6 @@ class TrainedModel:
     def family(self) -> str:
         family: str = self.model.config.model_type
         return family
-
-    def hidden(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor,
-        token_type_ids: Tensor | None,
-        positions: Positions | None = None,
-    ) -> Tensor:
-        """Last hidden states [B, L, H], or those of `positions`, which our own layers alone know."""
-        of_positions = () if positions is None else (positions,)
-        hidden: Tensor = self.model.base_model(
-            input_ids, attention_mask, token_type_ids, *of_positions
-        ).last_hidden_state
-        return hidden
-
-    def stock(self) -> PreTrainedModel:
-        """The same weights in transformers' own class: what a graph is compared with."""
-        model, _ = loaded_stock(self.model.config, self.kind, Checkpoint(str(self.folder)).where)
-        stock: PreTrainedModel = model.stock.eval()
-        return stock
 
     @property
     def max_length(self) -> int:

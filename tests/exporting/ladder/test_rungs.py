@@ -25,7 +25,7 @@ CHECKOUT = Path(__file__).parents[3]
 LADDER = tuple(
     RungParams(weights="int7", exact_share=share, quantize_embeddings=True) for share in (0.0, 0.01, 0.1, 0.5)
 )
-SPOILED = "layers.1/mlp/Wo/MatMul"
+SPOILED = "layers.1.mlp.output"
 
 
 @pytest.fixture(scope="module")
@@ -145,7 +145,7 @@ def test_the_worst_products_are_those_of_the_weights_that_a_rung_has(
 
     def measured(graph: ModelProto, path: Path, manifest: Manifest, scheme: Scheme, *given: object) -> list[str]:
         assert scheme.weights not in orders
-        names = [node.name for node in graph.graph.node if "layers.0/" in node.name and "/MatMul" in node.name]
+        names = [node.name for node in graph.graph.node if "layers.0." in node.name and node.op_type == "MatMul"]
         orders[scheme.weights] = names[: 2 * len(orders) + 1][::-1]
         return orders[scheme.weights]
 

@@ -62,26 +62,26 @@ def scheme_of(package: Path) -> QuantizationScheme:
 def test_an_activation_too_uneven_for_a_fixed_scale_is_smoothed(
     eased: QuantizationScheme, not_eased: QuantizationScheme
 ) -> None:
-    (uneven,) = (name for name in eased.smoothed_activations if "layers.1/mlp/Mul" in name)
-    assert uneven == "/masked_lm/model/layers.1/mlp/Mul_2_output_0/smoothed"
-    assert not any("layers.1/mlp/Mul" in name for name in not_eased.static_activations)
+    (uneven,) = (name for name in eased.smoothed_activations if "layers.1.mlp.output/" in name)
+    assert uneven == "model.encoder.layers.1.mlp.output/input/smoothed"
+    assert not any("layers.1.mlp.output/" in name for name in not_eased.static_activations)
     assert eased.static_ratio <= LIMIT
 
 
 def test_one_that_a_normalization_smooths_at_no_cost_is_smoothed_though_it_need_not_be(
     eased: QuantizationScheme, not_eased: QuantizationScheme
 ) -> None:
-    name = "/masked_lm/model/layers.1/mlp_norm/LayerNormalization_output_0"
+    name = "model.encoder.layers.1.mlp.input/input"
     assert name in not_eased.static_activations
     assert f"{name}/smoothed" in eased.smoothed_activations
 
 
 def test_one_that_is_even_enough_stays_as_it_is(eased: QuantizationScheme, not_eased: QuantizationScheme) -> None:
     """A product of gates; and what a normalization could smooth at no cost, and has no channel to."""
-    for name in ("mlp/Mul_2_output_0", "mlp_norm/LayerNormalization_output_0"):
-        assert f"/masked_lm/model/layers.0/{name}" in not_eased.static_activations
-        assert f"/masked_lm/model/layers.0/{name}" in eased.static_activations
-    assert not any("/layers.0/" in name for name in eased.smoothed_activations)
+    for name in ("mlp.output/input", "mlp.input/input"):
+        assert f"model.encoder.layers.0.{name}" in not_eased.static_activations
+        assert f"model.encoder.layers.0.{name}" in eased.static_activations
+    assert not any(".layers.0." in name for name in eased.smoothed_activations)
 
 
 def test_one_that_stays_too_uneven_though_smoothed_has_no_fixed_scale(

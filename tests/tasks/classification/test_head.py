@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
+from torch.nn import functional
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from clozeline.encoder import language_model
 from clozeline.encoder.families import FAMILIES
@@ -25,13 +26,13 @@ def batch(rows: slice, length: int = 5, *, masked: bool = True) -> EncodedBatch:
 
 
 def test_the_encoders_weights_are_kept_and_the_head_follows_the_seed(small_encoder: Path) -> None:
-    encoder = AutoModelForMaskedLM.from_pretrained(small_encoder)
+    encoder = language_model.load(small_encoder)
     one, same, other = (classifier.build(small_encoder, LABELS, seed) for seed in (1, 1, 2))
     for name, weight in encoder.base_model.state_dict().items():
         assert torch.equal(weight, one.base_model.state_dict()[name]), name
-    assert torch.equal(one.classifier.weight, same.classifier.weight)
-    assert not torch.equal(one.classifier.weight, other.classifier.weight)
-    assert one.classifier.weight.shape == (3, 32)
+    assert torch.equal(one.head.output.weight, same.head.output.weight)
+    assert not torch.equal(one.head.output.weight, other.head.output.weight)
+    assert one.head.output.weight.shape == (3, 32)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -104,14 +105,20 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
         classifier.build(tmp_path, LABELS, 1)
 
 
-@pytest.mark.parametrize(("attention_dropout", "attention"), [(0.1, "eager"), (0.0, "sdpa")])
+@pytest.mark.parametrize("attention_dropout", [0.1, 0.0])
 def test_attention_is_fused_where_nothing_is_dropped_in_it(
-    attention_dropout: float, attention: str, params_of, ids, tiny_tokenizer, tmp_path: Path
+    attention_dropout: float, params_of, ids, tiny_tokenizer, tmp_path: Path, monkeypatch
 ) -> None:
     encoder = language_model.build(params_of("bert", attention_dropout=attention_dropout), "mlm", ids, seed=0).eval()
     language_model.save(encoder, tiny_tokenizer, tmp_path)
-    model = classifier.build(tmp_path, LABELS, 1).eval()
-    assert model.config._attn_implementation == attention
+    model = classifier.build(tmp_path, LABELS, 1)
+    fused = functional.scaled_dot_product_attention
+    calls = []
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", lambda *a, **k: calls.append(k) or fused(*a, **k))
+    model.train()(INPUT_IDS_BL)
+    assert len(calls) == (0 if attention_dropout else 2)
+    model.eval()(INPUT_IDS_BL)
+    assert len(calls) == (2 if attention_dropout else 4)
     heads.save(model, tmp_path, 64, tmp_path / "out")
     stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out", attn_implementation="sdpa").eval()
     with torch.inference_mode():
