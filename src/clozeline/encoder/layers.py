@@ -131,9 +131,8 @@ def _turned(values_BXAD: Tensor, turns: tuple[Tensor, Tensor] | None) -> Tensor:
     if turns is None:
         return values_BXAD
     cos_BX1D, sin_BX1D = (turn_BXD.to(values_BXAD.dtype).unsqueeze(2) for turn_BXD in turns)
-    values = values_BXAD.float()
-    first_BXAE, second_BXAE = values.chunk(2, dim=-1)
-    turned_BXAD = values * cos_BX1D + torch.cat((second_BXAE, first_BXAE), dim=-1) * sin_BX1D
+    first_BXAE, second_BXAE = values_BXAD.float().chunk(2, dim=-1)
+    turned_BXAD = values_BXAD.float() * cos_BX1D + torch.cat((second_BXAE, first_BXAE), dim=-1) * sin_BX1D
     return turned_BXAD.to(values_BXAD.dtype)
 
 
