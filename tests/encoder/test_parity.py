@@ -29,7 +29,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
         "modernbert",
         OLD
         | dict.fromkeys(("norm_bias", "attention_bias", "mlp_bias", "classifier_bias"), True)
-        | {"decoder_bias": False, "classifier_pooling": "mean", "hidden_activation": "silu", "local_rope_theta": None},
+        | {"decoder_bias": False, "classifier_pooling": "mean", "hidden_activation": "silu"},
     ),
     "modernbert-decoder": ("modernbert-decoder", OLD),
     "bert": ("bert", OLD | {"type_vocab_size": 3, "hidden_act": "gelu_new"}),
@@ -170,6 +170,7 @@ def test_weights_are_drawn_as_the_stock_model_draws_them(name, kind) -> None:
             assert ((parameter == 0).all(dim=1) == (expected == 0).all(dim=1)).all(), name
 
 
+YARN = {"full_attention": {"rope_type": "yarn", "rope_theta": 1e4}, "sliding_attention": {"rope_theta": 1e4}}
 NOT_COVERED = [
     ("bert", {"position_embedding_type": "relative_key"}, "`position_embedding_type`: relative_key"),
     ("bert", {"is_decoder": True, "add_cross_attention": True}, "`add_cross_attention`: True"),
@@ -177,7 +178,7 @@ NOT_COVERED = [
     ("distilbert", {"activation": "no_such_activation"}, "`activation`: no_such_activation"),
     ("electra", {"position_embedding_type": "relative_key_query"}, "`position_embedding_type`: relative_key_query"),
     ("modernbert", {"hidden_activation": "no_such_activation"}, "`hidden_activation`: no_such_activation"),
-    ("modernbert", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "`rope_scaling`"),
+    ("modernbert", {"rope_parameters": YARN}, "`rope_parameters`"),
 ]
 
 

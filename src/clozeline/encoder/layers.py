@@ -127,12 +127,13 @@ class Attention(nn.Module):
 
 
 def _turned(values_BXAD: Tensor, turns: tuple[Tensor, Tensor] | None) -> Tensor:
-    """Rotary positions (Su et al. 2021, equation 34)."""
+    """Rotary positions (Su et al. 2021, equation 34), values in fp32 and turns in theirs, as transformers 5 has it."""
     if turns is None:
         return values_BXAD
     cos_BX1D, sin_BX1D = (turn_BXD.to(values_BXAD.dtype).unsqueeze(2) for turn_BXD in turns)
-    first_BXAE, second_BXAE = values_BXAD.chunk(2, dim=-1)
-    return values_BXAD * cos_BX1D + torch.cat((second_BXAE, first_BXAE), dim=-1) * sin_BX1D
+    first_BXAE, second_BXAE = values_BXAD.float().chunk(2, dim=-1)
+    turned_BXAD = values_BXAD.float() * cos_BX1D + torch.cat((second_BXAE, first_BXAE), dim=-1) * sin_BX1D
+    return turned_BXAD.to(values_BXAD.dtype)
 
 
 class Mlp(nn.Module):
