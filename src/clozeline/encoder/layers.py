@@ -230,7 +230,7 @@ class Encoder(nn.Module):
         kinds, uses = self.architecture.layers, self.architecture.uses
         is_real_BL = None if attention_mask is None else attention_mask.bool()
         every_1L = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
-        sights = {kind: self._sight(kind, every_1L, every_1L, is_real_BL) for kind in set(kinds)}
+        sights = {kind: self._sight(kind, every_1L, every_1L, is_real_BL) for kind in dict.fromkeys(kinds)}
         for kind, use in zip(kinds[:-1], uses[:-1], strict=True):
             hidden = self._through(self.layers[use], hidden, sights[kind])
         last, sight = self.layers[uses[-1]], sights[kinds[-1]]
