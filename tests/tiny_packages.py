@@ -195,7 +195,7 @@ def _answerer_graph() -> onnx.ModelProto:
     nodes = [
         *_token_nodes(),
         helper.make_node("MatMul", ["embedded_BLH", "weights"], ["ends_BL2"]),
-        helper.make_node("Split", ["ends_BL2"], ["start_BL1", "end_BL1"], axis=2),
+        helper.make_node("Split", ["ends_BL2"], ["start_BL1", "end_BL1"], axis=2, num_outputs=2),
         helper.make_node("Squeeze", ["start_BL1", "axis_2"], ["start_logits"]),
         helper.make_node("Squeeze", ["end_BL1", "axis_2"], ["end_logits"]),
     ]

@@ -11,8 +11,6 @@ from types import MappingProxyType
 from clozeline.encoder.families.bert import (
     BERT,
     BERT_LAYOUT,
-    ELECTRA,
-    ELECTRA_LAYOUT,
     ROBERTA,
     ROBERTA_LAYOUT,
     XLM_ROBERTA,
@@ -20,6 +18,7 @@ from clozeline.encoder.families.bert import (
 )
 from clozeline.encoder.families.compressed import ALBERT, ALBERT_LAYOUT, DISTILBERT, DISTILBERT_LAYOUT
 from clozeline.encoder.families.deberta import DEBERTA_V2, DEBERTA_V3
+from clozeline.encoder.families.electra import ELECTRA, ELECTRA_LAYOUT
 from clozeline.encoder.families.form import Family, Form, TokenIds
 from clozeline.encoder.families.layout import HeadKind, Layout, Objective
 from clozeline.encoder.families.long_context import BIG_BIRD, LONGFORMER

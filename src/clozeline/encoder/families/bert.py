@@ -5,7 +5,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from transformers import BertConfig, ElectraConfig, PretrainedConfig, RobertaConfig, XLMRobertaConfig
+from transformers import BertConfig, PretrainedConfig, RobertaConfig, XLMRobertaConfig
 
 from clozeline.encoder.architecture import Architecture, Dropouts, HeadShape, Initialization, LayerKind
 from clozeline.encoder.families.form import Family, Fixed, Form, TokenIds, causal
@@ -13,7 +13,6 @@ from clozeline.encoder.families.layout import HeadKind, HeadRow, Layout, Names, 
 from clozeline.encoder.sizes import Shape, shape_of
 from clozeline.params import ModelParams
 
-_SMALL_EMBEDDING = 128
 GELU_IN_HEAD = (Fixed("activation", "gelu", "the head"),)
 
 BERT_NAMES: Names = MappingProxyType(
@@ -95,11 +94,6 @@ def _roberta_architecture(config: Any) -> Architecture:
     return bert_architecture(config, counts_from_pad=True)
 
 
-def _electra_architecture(config: Any) -> Architecture:
-    is_narrow = config.embedding_size != config.hidden_size
-    return bert_architecture(config, embedding_size=config.embedding_size if is_narrow else None)
-
-
 def drawn(config: Any) -> dict[str, Any]:
     """How a head of BERT's kin is drawn."""
     return {"dense_std": config.initializer_range, "output_std": config.initializer_range}
@@ -134,7 +128,7 @@ def _pooled_classifier(config: Any) -> HeadShape:
     )
 
 
-def _dense_classifier(config: Any, activation: str) -> HeadShape:
+def dense_classifier(config: Any, activation: str) -> HeadShape:
     rate = classifier_dropout(config)
     return HeadShape(
         config.num_labels,
@@ -147,7 +141,7 @@ def _dense_classifier(config: Any, activation: str) -> HeadShape:
     )
 
 
-def _tagger(config: Any) -> HeadShape:
+def tagger(config: Any) -> HeadShape:
     return HeadShape(config.num_labels, dropout_after=classifier_dropout(config), **drawn(config))
 
 
@@ -162,15 +156,6 @@ def pooler(config: Any) -> HeadShape:
 
 def nothing(config: Any) -> HeadShape:
     return HeadShape(0)
-
-
-_DISCRIMINATOR: Names = MappingProxyType(
-    {"dense": "discriminator_predictions.dense", "output": "discriminator_predictions.dense_prediction"}
-)
-
-
-def _discriminator(config: Any) -> HeadShape:
-    return HeadShape(1, dense_size=config.hidden_size, activation=config.hidden_act, **drawn(config))
 
 
 def _bert_heads() -> Mapping[HeadKind, HeadRow]:
@@ -188,7 +173,7 @@ def _bert_heads() -> Mapping[HeadKind, HeadRow]:
         "text-classification": HeadRow(
             "BertForSequenceClassification", _pooled_classifier, pooled | {"output": "classifier"}
         ),
-        "token-classification": HeadRow("BertForTokenClassification", _tagger, {"output": "classifier"}),
+        "token-classification": HeadRow("BertForTokenClassification", tagger, {"output": "classifier"}),
         "question-answering": HeadRow("BertForQuestionAnswering", answerer, {"output": "qa_outputs"}),
     }
 
@@ -207,33 +192,11 @@ def _roberta_heads(name: str) -> Mapping[HeadKind, HeadRow]:
         "feature-extraction": HeadRow(f"{name}Model", pooler, {"dense": "{encoder}pooler.dense"}),
         "text-classification": HeadRow(
             f"{name}ForSequenceClassification",
-            partial(_dense_classifier, activation="tanh"),
+            partial(dense_classifier, activation="tanh"),
             {"dense": "classifier.dense", "output": "classifier.out_proj"},
         ),
-        "token-classification": HeadRow(f"{name}ForTokenClassification", _tagger, {"output": "classifier"}),
+        "token-classification": HeadRow(f"{name}ForTokenClassification", tagger, {"output": "classifier"}),
         "question-answering": HeadRow(f"{name}ForQuestionAnswering", answerer, {"output": "qa_outputs"}),
-    }
-
-
-def _electra_heads() -> Mapping[HeadKind, HeadRow]:
-    head = partial(vocabulary_head, activation="gelu", width="embedding_size")
-    vocabulary = {
-        "dense": "generator_predictions.dense",
-        "norm": "generator_predictions.LayerNorm",
-        "output": "generator_lm_head",
-    }
-    return {
-        "mlm": HeadRow("ElectraForMaskedLM", head, vocabulary),
-        "clm": HeadRow("ElectraForCausalLM", head, vocabulary),
-        "rtd": HeadRow("ElectraForPreTraining", _discriminator, _DISCRIMINATOR),
-        "feature-extraction": HeadRow("ElectraModel", nothing),
-        "text-classification": HeadRow(
-            "ElectraForSequenceClassification",
-            partial(_dense_classifier, activation="gelu"),
-            {"dense": "classifier.dense", "output": "classifier.out_proj"},
-        ),
-        "token-classification": HeadRow("ElectraForTokenClassification", _tagger, {"output": "classifier"}),
-        "question-answering": HeadRow("ElectraForQuestionAnswering", answerer, {"output": "qa_outputs"}),
     }
 
 
@@ -242,7 +205,6 @@ ROBERTA_LAYOUT = Layout(RobertaConfig, "roberta", _roberta_architecture, BERT_NA
 XLM_ROBERTA_LAYOUT = Layout(
     XLMRobertaConfig, "roberta", _roberta_architecture, BERT_NAMES, _roberta_heads("XLMRoberta")
 )
-ELECTRA_LAYOUT = Layout(ElectraConfig, "electra", _electra_architecture, BERT_NAMES, _electra_heads())
 
 
 def _bert(params: ModelParams, ids: TokenIds) -> BertConfig:
@@ -251,18 +213,6 @@ def _bert(params: ModelParams, ids: TokenIds) -> BertConfig:
 
 def _roberta(config_class: type[PretrainedConfig], params: ModelParams, ids: TokenIds) -> PretrainedConfig:
     return config_class(**roberta_values(params, ids))
-
-
-_ELECTRA_SIZES: Mapping[str, Shape] = MappingProxyType({"small": Shape(12, 256, 4, 1024)})
-"""Clark et al. 2020, table 6; Base and Large are BERT's."""
-
-
-def _electra(params: ModelParams, ids: TokenIds) -> ElectraConfig:
-    """Embeddings are 128 wide up to 256 hidden, as in ELECTRA-Small, and as wide as the layers above, as in Base."""
-    values = bert_values(params, ids, _ELECTRA_SIZES)
-    hidden_size: int = values["hidden_size"]
-    embedding_size = min(hidden_size, _SMALL_EMBEDDING) if hidden_size <= 2 * _SMALL_EMBEDDING else hidden_size
-    return ElectraConfig(**values, embedding_size=embedding_size)
 
 
 _ROBERTA = partial(_roberta, RobertaConfig)
@@ -296,14 +246,3 @@ XLM_ROBERTA = Family(
     fixed=GELU_IN_HEAD,
 )
 """Conneau et al. 2019: RoBERTa's layers; what makes it multilingual is the text and the vocabulary."""
-
-ELECTRA = Family(
-    {
-        "mlm": Form("ElectraForMaskedLM", ElectraConfig, _electra),
-        "clm": Form("ElectraForCausalLM", ElectraConfig, causal(_electra)),
-        "rtd": Form("ElectraForPreTraining", ElectraConfig, _electra),
-    },
-    bert_dropouts,
-    fixed=GELU_IN_HEAD,
-)
-"""Clark et al. 2020. Under `rtd` what the paper trains; else its generator alone, a model with narrow embeddings."""
