@@ -53,7 +53,9 @@ def test_the_figures_are_those_of_the_params(project: Path) -> None:
 def test_options_stand_in_for_params(project: Path) -> None:
     options = "--family bert --size tiny --objective clm --vocab-size 1000 --max-length 600 --no-timing"
     result = CliRunner().invoke(app, ["plan", *options.split()], catch_exceptions=False)
-    assert result.stdout.startswith("bert tiny, clm, a vocabulary of 1,000, rows of 600\n")
+    assert result.stdout.startswith(
+        "bert tiny (4 layers × 256, 4 heads, 1,024 inside an MLP), clm, a vocabulary of 1,000, rows of 600\n"
+    )
 
 
 def test_the_sizes_are_those_of_the_params() -> None:
@@ -80,7 +82,9 @@ def test_the_zoo_is_a_line_for_each_family_and_size_in_plain_text(project: Path)
     result = CliRunner().invoke(app, ["plan", "--all", "--vocab-size", "300"], catch_exceptions=False)
     rows = [line.split() for line in result.stdout.splitlines()[2:]]
     assert len([row for row in rows if row]) == 60  # ELECTRA's five twice: alone, and as a pair
-    assert ["modernbert", "mini"] in [row[:2] for row in rows]
+    shapes = {tuple(row[:2]): " ".join(row[2:6]) for row in rows if row}
+    assert shapes["modernbert", "mini"] == "2 layers × 96"
+    assert shapes["distilbert", "base"] == "6 layers × 768"
     assert not set("│─┃━") & set(result.stdout)
 
 

@@ -14,7 +14,7 @@ from clozeline.encoder.encoders import sources_of
 from clozeline.encoder.starting import start_from
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.params import ModelParams
-from clozeline.pretraining.naming import identity_of
+from clozeline.pretraining.naming import name_of_training
 from clozeline.training.precision import Precision
 
 PROJECT = Path(__file__).parents[2]
@@ -127,10 +127,10 @@ def test_the_files_that_define_it_are_known(model, own_module, params_of, ids) -
 
 def test_a_change_of_its_module_is_another_training(model, own_module, tiny_pretraining, tiny_tokens: Path) -> None:
     precision = Precision.of("fp32", torch.device("cpu"))
-    before = identity_of(tiny_pretraining, 1, tiny_tokens, 40, model, precision)
-    assert identity_of(tiny_pretraining, 1, tiny_tokens, 40, model, precision) == before
+    before = name_of_training(tiny_pretraining, 1, tiny_tokens, 40, model, precision)
+    assert name_of_training(tiny_pretraining, 1, tiny_tokens, 40, model, precision) == before
     own_module.write_text(SOURCE.replace("0.5", "0.7"))
-    assert identity_of(tiny_pretraining, 1, tiny_tokens, 40, model, precision) != before
+    assert name_of_training(tiny_pretraining, 1, tiny_tokens, 40, model, precision) != before
 
 
 def test_it_knows_nothing_at_first_and_learns_a_batch_by_heart(model, batch_of) -> None:

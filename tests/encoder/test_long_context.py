@@ -79,9 +79,9 @@ def test_a_longformer_of_four_thousand_tokens_is_a_roberta_that_sees_a_window(pa
     report = roberta.load_state_dict(model.base_model.state_dict(), strict=False)
     assert not report.missing_keys
     assert all("_global." in key for key in report.unexpected_keys)
-    window_1LL = ((position_L[:, None] - position_L).abs() <= 64)[None]
+    window_11LL = ((position_L[:, None] - position_L).abs() <= 64)[None, None]
     with torch.inference_mode():
-        expected_1LH = roberta(row_1L, attention_mask=window_1LL.long()).last_hidden_state
+        expected_1LH = roberta(row_1L, attention_mask=window_11LL).last_hidden_state
         given_1LH = model.base_model(row_1L).last_hidden_state
     assert (given_1LH - expected_1LH).abs().max() <= 1e-4
 

@@ -19,6 +19,13 @@ def test_probabilities_are_the_softmax() -> None:
     assert list(probabilities) == sorted(probabilities, reverse=True)
 
 
+def test_few_answers_have_the_probabilities_that_they_have_among_all() -> None:
+    """They do not compete among themselves: what is not asked for keeps its share."""
+    values = np.random.default_rng(0).normal(size=50).astype(np.float32)
+    assert likeliest(values, 3) == likeliest(values, 50)[:3]
+    assert likeliest(logits(0, 0, 0, 0), 1) == [(0, 0.25)]
+
+
 def test_large_logits_are_no_overflow() -> None:
     assert likeliest(logits(1e4, -1e4, 1e4), 3) == [(0, 0.5), (2, 0.5), (1, 0.0)]
 

@@ -7,6 +7,7 @@ import pytest
 
 from clozeline.encoder import language_model
 from clozeline.encoder.families import FAMILIES, TokenIds
+from clozeline.encoder.sizes import Shape
 from clozeline.params import PretrainParams, read_params
 from clozeline.planning.advice import Situation, advise
 from clozeline.planning.counting import ParameterCount
@@ -41,6 +42,7 @@ def test_a_checkpoint_of_any_family_is_planned_wherever_its_padding_is(
     count, params = save(family, pad_id)
     plan = Plan.of(params, VOCAB_SIZE)
     assert plan.count == count
+    assert plan.shape == Shape(1, 32, 2, 32)
     assert plan.family in {family, family.replace("v3", "v2")}  # one class has both
 
 

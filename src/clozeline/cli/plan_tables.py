@@ -17,6 +17,7 @@ from clozeline.planning.chooser import CHOICES, as_tree, combine
 from clozeline.planning.counting import ParameterCount
 
 if TYPE_CHECKING:
+    from clozeline.encoder.sizes import Shape
     from clozeline.planning.serving import GraphCost
 
 _MIB, _GIB = 2**20, 2**30
@@ -55,15 +56,17 @@ def plan_tables(situation: Situation) -> Sequence[RenderableType]:
     ]
 
 
-def zoo_table(zoo: Mapping[tuple[str, str], ParameterCount], vocab_size: int) -> Sequence[RenderableType]:
+def zoo_table(
+    zoo: Mapping[tuple[str, str], tuple["Shape | None", ParameterCount]], vocab_size: int
+) -> Sequence[RenderableType]:
     title = f"Every family in every size, a vocabulary of {vocab_size:,}"
-    table = table_of(title, "family", "size", ">parameters", ">fp32", ">fp16", ">INT8")
+    table = table_of(title, "family", "size", ">shape", ">parameters", ">fp32", ">fp16", ">INT8")
     last = ""
-    for (family, size), count in zoo.items():
+    for (family, size), (shape, count) in zoo.items():
         if family != last and last:
             table.add_section()
         bytes_ = (count.fp32_bytes, count.fp16_bytes, count.int8_bytes)
-        table.add_row(family, size, f"{count.total:,}", *map(size_of, bytes_))
+        table.add_row(family, size, str(shape), f"{count.total:,}", *map(size_of, bytes_))
         last = family
     return [table]
 
@@ -112,6 +115,9 @@ def chosen(needs: Sequence[str]) -> Sequence[RenderableType]:
 def _parameters(situation: Situation) -> Table:
     plan, params = situation.plan, situation.plan.params
     what = params.start or f"{params.model.family} {params.model.size or 'of a shape of its own'}"
+    if plan.shape is not None:
+        heads, width = plan.shape.num_attention_heads, plan.shape.intermediate_size
+        what = f"{what} ({plan.shape}, {heads} heads, {width:,} inside an MLP)"
     title = f"{what}, {params.objective}, a vocabulary of {plan.vocab_size:,}, rows of {params.max_length}"
     table = table_of(title, "parameters", ">number", ">share")
     count = plan.count

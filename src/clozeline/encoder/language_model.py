@@ -19,6 +19,7 @@ from clozeline.encoder.families import FAMILIES, FORMS, LAYOUTS, Objective, Toke
 from clozeline.encoder.model import Model
 from clozeline.encoder.objectives import TargetBatch
 from clozeline.encoder.regularization import regularize
+from clozeline.encoder.sizes import Shape
 from clozeline.encoder.stock import StockModel, fresh_stock
 from clozeline.encoder.stock_classes import longest_row_of
 from clozeline.errors import ArtifactError, ParamsError
@@ -171,6 +172,18 @@ def longest_row(model: LanguageModel) -> int:
     if isinstance(model, OwnEncoderWithHead):
         return model.config.max_position_embeddings
     return longest_row_of(model.config)
+
+
+def shape_of_encoder(model: LanguageModel) -> Shape | None:
+    """Depth and widths of what is built; None: an encoder of your own, which tells its width alone."""
+    part = parts_of(model)[0]
+    if isinstance(part, OwnEncoderWithHead):
+        return None
+    if isinstance(part, Model):
+        it = part.encoder.architecture
+        return Shape(len(it.layers), it.hidden_size, it.num_heads, it.intermediate_size)
+    it = part.config
+    return Shape(it.num_hidden_layers, it.hidden_size, it.num_attention_heads, it.intermediate_size)
 
 
 def _tell_what_is_fixed(params: ModelParams) -> None:

@@ -16,6 +16,9 @@ class Shape:
     num_attention_heads: int
     intermediate_size: int
 
+    def __str__(self) -> str:
+        return f"{self.num_hidden_layers} layers × {self.hidden_size}"
+
 
 @dataclass(frozen=True)
 class Size:

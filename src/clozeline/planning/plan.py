@@ -10,7 +10,7 @@ from clozeline.encoder.detection import parts_of
 from clozeline.encoder.encoders import OwnEncoderWithHead
 from clozeline.encoder.families import FAMILIES, Objective, TokenIds
 from clozeline.encoder.language_model import LanguageModel
-from clozeline.encoder.sizes import SIZES
+from clozeline.encoder.sizes import SIZES, Shape
 from clozeline.encoder.starting import start_from, token_ids
 from clozeline.machine.cores import available_cores
 from clozeline.params import ModelParams, PretrainParams
@@ -29,6 +29,8 @@ class Plan:
     vocab_size: int
     family: str
     """Of `params.start`, if there is one: a checkpoint has its own."""
+    shape: Shape | None
+    """None: of an encoder of your own."""
     precision: Precision
     count: ParameterCount
     compute: Compute
@@ -49,6 +51,7 @@ class Plan:
             params=params,
             vocab_size=vocab_size,
             family=_family_of(model) if params.start else params.model.family,
+            shape=language_model.shape_of_encoder(model),
             precision=precision,
             count=ParameterCount.of(model),
             compute=Compute.of(model, length=params.max_length, target_share=share),
@@ -82,19 +85,21 @@ _IN_ZOO: tuple[Objective, ...] = ("mlm", "rtd")
 """Not `clm`: it has the same parameters as `mlm`."""
 
 
-def zoo(params: ModelParams, vocab_size: int) -> dict[tuple[str, str], ParameterCount]:
-    """Every family in every size, by (family, size); `params` gives all else.
+def zoo(params: ModelParams, vocab_size: int) -> dict[tuple[str, str], tuple[Shape | None, ParameterCount]]:
+    """Every family in every size, by (family, size): its shape and parameters; `params` gives all else.
 
     A family that can be trained to detect replaced tokens is there a second time, with its generator.
     """
     return {
-        (name if objective == "mlm" else f"{name}, {objective}", size): ParameterCount.of(
-            outline(params.model_copy(update={"family": name, "size": size}), objective, vocab_size)
+        (name if objective == "mlm" else f"{name}, {objective}", size): (
+            language_model.shape_of_encoder(model),
+            ParameterCount.of(model),
         )
         for name, family in FAMILIES.items()
         for objective in _IN_ZOO
         if objective in family.forms
         for size in SIZES
+        for model in [outline(params.model_copy(update={"family": name, "size": size}), objective, vocab_size)]
     }
 
 
