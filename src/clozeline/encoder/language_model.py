@@ -180,10 +180,10 @@ def shape_of_encoder(model: LanguageModel) -> Shape | None:
     if isinstance(part, OwnEncoderWithHead):
         return None
     if isinstance(part, Model):
-        it = part.encoder.architecture
-        return Shape(len(it.layers), it.hidden_size, it.num_heads, it.intermediate_size)
-    it = part.config
-    return Shape(it.num_hidden_layers, it.hidden_size, it.num_attention_heads, it.intermediate_size)
+        ours = part.encoder.architecture
+        return Shape(len(ours.layers), ours.hidden_size, ours.num_heads, ours.intermediate_size)
+    stock = part.config
+    return Shape(stock.num_hidden_layers, stock.hidden_size, stock.num_attention_heads, stock.intermediate_size)
 
 
 def _tell_what_is_fixed(params: ModelParams) -> None:
