@@ -158,12 +158,6 @@ def test_a_table_of_positions_that_rows_are_cut_from_is_in_8_bits_too() -> None:
     assert (error_L <= np.abs(TABLE_VH[:7]).max(axis=1) / 254 * 1.001).all()
 
 
-def test_columns_that_are_cut_from_a_matrix_are_as_they_were() -> None:
-    nodes = [helper.make_node("Slice", ["P", "zero", "length", "one"], ["y"])]
-    model = graph_of(nodes, {"length": np.array([7])}, P=TABLE_VH, zero=np.array([0]), one=np.array([1]))
-    assert quantize(model, DEFAULT).num_embeddings == 0
-
-
 def test_products_of_activations_and_gemm_are_left_alone() -> None:
     nodes = [
         helper.make_node("Transpose", ["x"], ["x_t"], perm=[1, 0]),
