@@ -3,7 +3,7 @@
 Shapes: B rows, L tokens, H hidden; P any axes of positions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -177,6 +177,12 @@ class Model(nn.Module):
             with torch.no_grad():
                 parameter.copy_(weight)
         return missing
+
+    def of_encoder(self, published: Iterable[str]) -> list[str]:
+        """Those of the published names that are of the encoder itself: no head, and no pooler of one."""
+        own = [name for name, _ in self.named_parameters() if name.startswith("encoder.")]
+        names = set(self.layout.published(own, self.config, self.kind).values())
+        return [name for name in published if name in names]
 
     @classmethod
     def loaded(cls, config: Any, kind: HeadKind, weights: Mapping[str, Tensor]) -> tuple["Model", list[str]]:

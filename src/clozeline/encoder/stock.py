@@ -1,6 +1,6 @@
 """A model of transformers' own classes behind the interface of ours: families that do not run on our layers."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -72,6 +72,11 @@ class StockModel(nn.Module):
         """Of the encoder's published weights."""
         prefix: str = self.stock.base_model_prefix
         return prefix
+
+    def of_encoder(self, published: Iterable[str]) -> list[str]:
+        """See `Model`."""
+        prefix = "" if self.kind == "feature-extraction" else f"{self.prefix}."
+        return [name for name in published if name.startswith(prefix) and "pooler" not in name]
 
     def resize_token_embeddings(self, vocab_size: int) -> None:
         """See `Model`."""

@@ -44,7 +44,15 @@ def build(encoder: Path, kind: HeadKind, seed: int, changes: Mapping[str, object
     for name, value in changes.items():
         if hasattr(config, name):
             setattr(config, name, value)
-    model, _ = opened(checkpoint, config, kind, seed)
+    model, missing = opened(checkpoint, config, kind, seed)
+    drawn = model.of_encoder(missing)
+    if drawn:
+        raise ArtifactError(
+            f"{encoder} does not hold all weights of its encoder",
+            given=f"{len(drawn)} missing, such as {drawn[0]}",
+            expected="every weight (a random one would pass for a trained one)",
+            do="train or save it again",
+        )
     return model.eval()
 
 

@@ -53,10 +53,14 @@ class Layout:
     """Of ALBERT's groups."""
 
     def published(
-        self, names: Iterable[str], config: Any, kind: HeadKind, *, has_prefix: bool = True
+        self, names: Iterable[str], config: Any, kind: HeadKind, *, has_prefix: bool | None = None
     ) -> dict[str, str]:
-        """Our name of each parameter → the published one."""
-        prefix = f"{self.prefix}." if has_prefix and kind != "feature-extraction" else ""
+        """Our name of each parameter → the published one.
+
+        `has_prefix`: whether the encoder's weights were saved beside a head; None: as a model of this kind is saved.
+        """
+        beside_head = kind != "feature-extraction" if has_prefix is None else has_prefix
+        prefix = f"{self.prefix}." if beside_head else ""
         return {name: self._published(name, config, self.heads[kind], prefix) for name in names}
 
     def _published(self, name: str, config: Any, head: HeadRow, prefix: str) -> str:

@@ -1,0 +1,48 @@
+"""A task's model is the trained encoder: none of its weights is drawn anew."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from clozeline.encoder import language_model
+from clozeline.encoder.families import FAMILIES, HeadKind, TokenIds
+from clozeline.errors import ArtifactError
+from clozeline.tasks import heads
+from tests.small_encoders import ParamsMaker
+
+KINDS: tuple[HeadKind, ...] = (
+    "feature-extraction",
+    "text-classification",
+    "token-classification",
+    "question-answering",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", [name for name in FAMILIES if name not in {"longformer", "big_bird"}])
+def test_under_any_head_the_encoder_says_what_it_said_in_pre_training(
+    family: str, kind: HeadKind, params_of: ParamsMaker, ids: TokenIds, tmp_path: Path
+) -> None:
+    trained = language_model.build(params_of(family), "mlm", ids, seed=3).eval()
+    trained.save(tmp_path)
+    built = heads.build(tmp_path, kind, 0, {})
+    input_ids_BL = torch.arange(5, 25).view(2, 10)
+    with torch.inference_mode():
+        before_BLH = trained.base_model(input_ids_BL).last_hidden_state
+        after_BLH = built.base_model(input_ids_BL).last_hidden_state
+    torch.testing.assert_close(after_BLH, before_BLH, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_encoder_that_lacks_a_weight_is_refused_by_its_name(
+    kind: HeadKind, params_of: ParamsMaker, ids: TokenIds, tmp_path: Path
+) -> None:
+    language_model.build(params_of("bert"), "mlm", ids, seed=3).save(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["bert.encoder.layer.1.output.dense.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ArtifactError, match="does not hold all weights of its encoder") as caught:
+        heads.build(tmp_path, kind, 0, {})
+    assert "encoder.layer.1.output.dense.weight" in str(caught.value.given)
