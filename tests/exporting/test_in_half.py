@@ -27,6 +27,7 @@ CONSTANTS = {
     "axis": np.array([1]),
     "last": np.array([-1]),
     "first": np.array(0),
+    "rows": np.array([1, 1, 3, 1]),
 }
 
 
@@ -155,3 +156,20 @@ def test_scores_inside_the_operator_of_attention_are_among_what_is_narrowed() ->
     large_BLH = 100 * TABLE_VH[IDS]
     scores_BLL = large_BLH @ large_BLH.transpose(0, 2, 1)
     assert run(watched(model), IDS, LARGEST) == pytest.approx(np.abs(scores_BLL).max(), rel=1e-5)
+
+
+def test_a_mask_that_only_says_what_is_seen_is_no_value_that_is_narrowed() -> None:
+    """ONNX Runtime writes the least float32 over what is not seen, and the least float16 where it computes in that."""
+    parts = {"q_num_heads": 1, "kv_num_heads": 1, "scale": 1.0}
+    model = graph(
+        LOOKUP,
+        node("Greater", ["ids", "first"], "is_real"),
+        node("Unsqueeze", ["is_real", "axis"], "is_real_B1L"),
+        node("Unsqueeze", ["is_real_B1L", "axis"], "mask"),
+        node("Expand", ["mask", "rows"], "rows_of_mask"),
+        helper.make_node("Attention", ["x", "x", "x", "rows_of_mask"], ["y"], name="attention", **parts),
+        opset=23,
+    )
+    x_BLH = TABLE_VH[IDS]
+    largest = max(np.abs(x_BLH @ x_BLH.transpose(0, 2, 1)).max(), np.abs(x_BLH).max())
+    assert run(watched(model), IDS, LARGEST) == pytest.approx(largest, rel=1e-5)

@@ -148,6 +148,16 @@ def test_an_untied_table_uses_all_8_bits_of_each_row() -> None:
     assert (error_V <= np.abs(rows).max(axis=1) / 254 * 1.001).all()
 
 
+def test_a_table_of_positions_that_rows_are_cut_from_is_in_8_bits_too() -> None:
+    nodes = [helper.make_node("Slice", ["P", "zero", "length", "zero"], ["y"])]
+    model = graph_of(nodes, {"length": np.array([7])}, P=TABLE_VH, zero=np.array([0]))
+    quantized = quantize(model, DEFAULT)
+    assert quantized.num_embeddings == 1
+    assert "P" not in tensors(quantized)
+    error_L = np.abs(answer(quantized.model, {"length": np.array([7])}) - TABLE_VH[:7]).max(axis=1)
+    assert (error_L <= np.abs(TABLE_VH[:7]).max(axis=1) / 254 * 1.001).all()
+
+
 def test_products_of_activations_and_gemm_are_left_alone() -> None:
     nodes = [
         helper.make_node("Transpose", ["x"], ["x_t"], perm=[1, 0]),

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from huggingface_hub import InferenceClient
 
 from clozeline.inference.zero_shot import choosing_by_cloze
 from clozeline.serving.app import create_app
@@ -29,11 +28,15 @@ def test_labels_come_best_first_by_what_the_encoder_fills_in(client: httpx.Clien
     assert client.post("/pipeline/zero-shot-classification", json=body).json() == answer.json()
 
 
-def test_the_client_of_this_environment_reads_lists(client: httpx.Client) -> None:
-    asking = InferenceClient(model=str(client.base_url.join("/pipeline/zero-shot-classification-lists")))
-    found = asking.zero_shot_classification("open it", LABELS, multi_label=False)
-    assert {one.label for one in found} == set(LABELS)
-    assert sum(one.score for one in found) == pytest.approx(1)
+def test_clients_of_before_1_0_are_told_the_same_in_lists(client: httpx.Client) -> None:
+    body = {"inputs": "open it", "parameters": {"candidate_labels": LABELS, "multi_label": False}}
+    told = client.post("/pipeline/zero-shot-classification-lists", json=body).json()
+    expected = client.post("/pipeline/zero-shot-classification", json=body).json()
+    assert told.keys() == {"sequence", "labels", "scores"}
+    assert told["sequence"] == "open it"
+    assert told["labels"] == [one["label"] for one in expected]
+    assert told["scores"] == pytest.approx([one["score"] for one in expected], abs=1e-5)
+    assert sum(told["scores"]) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

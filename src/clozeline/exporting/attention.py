@@ -9,7 +9,7 @@ Shapes: B texts, Q queries, K keys, X any of both; A heads, D dimensions of a he
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -19,8 +19,8 @@ from clozeline.exporting.graph import drop_unread
 
 ATTENTION = "Attention"
 _SHOWN = "qk_matmul_output_mode"
-_MASKED = 2
-"""Which scores are shown: those that softmax is taken of."""
+_BARE, _MASKED = 0, 2
+"""Which scores are shown: those before a mask, or those that softmax is taken of."""
 _SWAPPED = [0, 2, 1, 3]
 """From [B, X, A, D] to [B, A, X, D], or back."""
 
@@ -35,12 +35,16 @@ def settle_attention(model: ModelProto) -> None:
     drop_unread(model.graph)
 
 
-def show_scores(graph: GraphProto, name: str) -> None:
-    """Let each node of attention give its masked scores [B, A, Q, K] too, under `name` formatted with the node's."""
+def show_scores(graph: GraphProto, name: str, added: Set[str]) -> None:
+    """Let each node of attention give its scores [B, A, Q, K] too, under `name` formatted with the node's.
+
+    A mask that is one of `added` is in them. One that only says what is seen is not: ONNX Runtime writes the least
+    number of whatever type it computes in where nothing is.
+    """
     for node in graph.node:
         if node.op_type == ATTENTION:
             node.output.extend(["", "", name.format(node.name)])  # the two between are of decoders
-            _set(node, _SHOWN, _MASKED)
+            _set(node, _SHOWN, _BARE if added.isdisjoint(node.input[3:4]) else _MASKED)
 
 
 class _Settling:

@@ -33,11 +33,11 @@ def in_half(model: ModelProto) -> ModelProto:
 
 def watched(model: ModelProto) -> ModelProto:
     """A copy of `model` that computes as `in_half` does, but in float32, with one more output, LARGEST: the largest
-    absolute value of all that `in_half` narrows, with scores that a mask has lowered by 32,752 among it.
+    absolute value of all that `in_half` narrows, with scores that an added mask has lowered by 32,752 among it.
     """
     made = _narrowed(model, TensorProto.FLOAT)
-    show_scores(made.graph, _NARROW)
     ending = _NARROW.format("")
+    show_scores(made.graph, _NARROW, {name for node in made.graph.node for name in node.input if name.endswith(ending)})
     names = [name for node in made.graph.node for name in node.output if name.endswith(ending)]
     for name in names:
         absolute = _ABSOLUTE.format(name)

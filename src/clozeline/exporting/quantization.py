@@ -25,6 +25,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from clozeline.exporting.activations import FULL_LIMIT, ZERO_POINT, Integers, Making, per_batch, per_token, static
 from clozeline.exporting.biases import biases
 from clozeline.exporting.graph import drop_unread, op_counts
+from clozeline.exporting.lookups import lookups
 from clozeline.exporting.ranges import Range
 
 MICROSOFT = "com.microsoft"
@@ -116,7 +117,8 @@ class _Rewriting:
             for node in model.graph.node
             if node.op_type == "Transpose" and node.input[0] in self._matrices
         }
-        self._tables = {node.input[0] for node in model.graph.node if self._is_lookup(node)}
+        self._lookups = lookups(model.graph, self._matrices)
+        self._tables = {node.input[0] for node in model.graph.node if self._lookups.intersection(node.output)}
         self._made: dict[str, Integers] = {}
         self._folded: set[str] = set()
         self.constants: dict[str, TensorProto] = {}
@@ -135,7 +137,7 @@ class _Rewriting:
                 yield from self._exact_product_by_table(node)
             else:
                 yield node
-        elif self._scheme.embeddings and self._is_lookup(node):
+        elif self._scheme.embeddings and self._lookups.intersection(node.output):
             self.num_embeddings += 1
             yield from self._lookup(node)
         elif not self._folded.intersection(node.output):
@@ -143,9 +145,6 @@ class _Rewriting:
 
     def is_product_by_constant(self, node: NodeProto) -> bool:
         return node.op_type == "MatMul" and (node.input[1] in self._matrices or node.input[1] in self._transposed)
-
-    def _is_lookup(self, node: NodeProto) -> bool:
-        return node.op_type == "Gather" and node.input[0] in self._matrices and _axis(node) == 0
 
     def _product(self, node: NodeProto) -> Iterator[NodeProto]:
         left = yield from self._once(node.input[0], self._activation)
@@ -203,13 +202,13 @@ class _Rewriting:
 
     def _lookup(self, node: NodeProto) -> Iterator[NodeProto]:
         """Rows of an embedding table as 8-bit rows, each times its own scale."""
-        name, ids = node.input
+        name, *which = node.input
         table = self._stored_integers(name, 0, FULL_LIMIT)
         last_axis = self._constant("quantization/last_axis", np.array([-1], dtype=np.int64))
         row = f"{node.output[0]}/row"
-        yield helper.make_node("Gather", [table.values, ids], [f"{row}_integers"], axis=0)
+        yield helper.make_node(node.op_type, [table.values, *which], [f"{row}_integers"])
         yield helper.make_node("Cast", [f"{row}_integers"], [row], to=TensorProto.FLOAT)
-        yield helper.make_node("Gather", [table.scale, ids], [f"{row}_scale"], axis=0)
+        yield helper.make_node(node.op_type, [table.scale, *which], [f"{row}_scale"])
         yield helper.make_node("Unsqueeze", [f"{row}_scale", last_axis], [f"{row}_scales"])
         yield helper.make_node("Mul", [row, f"{row}_scales"], list(node.output))
 
@@ -291,7 +290,3 @@ def symmetric(
     scale = np.where(largest == 0, np.float32(1), largest / np.float32(limit)).astype(np.float32)
     integers = np.clip(np.rint(matrix / scale), -limit, limit).astype(np.int8)
     return integers, scale.reshape(()) if axis is None else scale.reshape(-1)
-
-
-def _axis(node: NodeProto) -> int:
-    return next((int(attribute.i) for attribute in node.attribute if attribute.name == "axis"), 0)

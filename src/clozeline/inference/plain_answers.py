@@ -28,13 +28,14 @@ def embeddings(model: OpenModel, texts: Sequence[str], top_k: int, truncate: boo
 def embeddings_and_masks(model: OpenModel, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
     """Of a text that is cut before its last mask, none is filled; it is embedded as any other."""
     assert isinstance(model, Encoder)
+    embedded = embeddings(model, texts, top_k, truncate)  # first: it reads every text, and so counts them as given
     own = model.with_own_masks(texts)
     places = model.with_masks(own, truncate=truncate)
     filled = model.fill([own[place] for place in places], top_k=top_k, truncate=truncate)
     masks = dict(zip(places, filled, strict=True))
     return [
         {**record, "masks": [[asdict(word) for word in words] for words in masks.get(place, ())]}
-        for place, record in enumerate(embeddings(model, texts, top_k, truncate))
+        for place, record in enumerate(embedded)
     ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.artifacts.held_out import HeldOut, write_held_out
-from clozeline.artifacts.manifest import FILES, Manifest, read_manifest
+from clozeline.artifacts.manifest import CONFIG, FILES, Manifest, read_manifest
 from clozeline.exporting.ladder import Climbed, Ladder
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.sample import Sample, read_sample
@@ -33,7 +33,7 @@ def test_a_head_is_held_to_the_items_of_its_task_and_none_is_in_the_package(
 ) -> None:
     folder: Path = request.getfixturevalue(package)
     manifest = read_manifest(folder)
-    assert {file.name for file in folder.iterdir()} <= set(FILES)
+    assert {file.name for file in folder.iterdir()} <= {*FILES, CONFIG}
     assert [output.name for output in manifest.outputs] == outputs
     assert {rung.metric for rung in manifest.ladder} == {metric}
     assert metrics_of(folder)["num_agreement_texts"] == num_texts

@@ -29,13 +29,13 @@ def test_an_encoder_that_detects_replaced_tokens_is_fine_tuned_as_any_other(
     project = read_params(Path(__file__).parents[3] / "params.yaml").pretrain.model
     electra = project.model_copy(update={"family": "electra"})
     pair = language_model.build(electra, "rtd", TokenIds(90, pad_id=0, cls_id=2, sep_id=3), seed=0)
-    torch.nn.init.normal_(pair.base_model.embeddings.word_embeddings.weight, std=1.0)
+    torch.nn.init.normal_(pair.base_model.embeddings.tokens.weight, std=1.0)
     (tmp_path / "pair").mkdir()
     language_model.save(pair, tmp_path / "tokenizer", tmp_path / "pair")
     out = run("out", encoder=tmp_path / "pair", epochs=1)
     assert 0 < metrics_of(out)["accuracy"] < 1
     stock = AutoModelForSequenceClassification.from_pretrained(out / "model", local_files_only=True)
-    before_VH = pair.base_model.embeddings.word_embeddings.weight
+    before_VH = pair.base_model.embeddings.tokens.weight
     assert 0 < (stock.get_input_embeddings().weight - before_VH).abs().max() < 0.5
 
 

@@ -138,7 +138,14 @@ def bert(small_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An encoder of a family that tells the texts of a pair apart, with the tokenizer of `small_encoder`."""
     folder = tmp_path_factory.mktemp("bert")
     torch.manual_seed(0)
-    config = BertConfig(90, 32, 2, 2, 48, max_position_embeddings=64)
+    config = BertConfig(
+        vocab_size=90,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=48,
+        max_position_embeddings=64,
+    )
     BertForMaskedLM(config).save_pretrained(folder)
     AutoTokenizer.from_pretrained(small_encoder).save_pretrained(folder)
     return folder

@@ -63,6 +63,16 @@ def test_every_character_of_a_long_context_is_in_a_window_and_the_answer_in_one_
     assert {spelled(windows, window) for window in having.tolist()} == {"a number"}
 
 
+def test_a_window_that_has_only_a_part_of_the_answer_learns_none(opened: OpenTokenizer) -> None:
+    answer = "the hash is a number"
+    windows = Windows.encode([question(LONG, answer)], opened, params(stride=0))
+    shown = [LONG[spans[0, 0] : spans[-1, 1]] for spans in windows.spans_W]
+    # Without a stride no windows overlap: one ends in the answer, and the next begins in it.
+    assert (shown[2][-8:], shown[3][:11]) == ("the hash", "is a number")
+    assert not [window for window in shown if answer in window]
+    assert (windows.target_W2 == NO_ANSWER).all()
+
+
 def test_a_question_without_an_answer_points_at_the_first_token(opened: OpenTokenizer) -> None:
     windows = Windows.encode([question(LONG)], opened, params())
     assert (windows.target_W2 == NO_ANSWER).all()

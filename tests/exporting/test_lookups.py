@@ -1,0 +1,23 @@
+"""Which nodes look rows of a table up: not those that take columns, and none of another tensor."""
+
+import numpy as np
+from onnx import helper, numpy_helper
+
+from clozeline.exporting.lookups import lookups
+
+CONSTANTS = {"zero": np.array([0]), "one": np.array([1])}
+
+
+def test_rows_by_number_and_rows_from_one_to_another_are_looked_up() -> None:
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("Gather", ["table", "ids"], ["columns"], axis=1),
+        helper.make_node("Gather", ["other", "ids"], ["rows of another"]),
+        helper.make_node("Slice", ["table", "zero", "length", "zero"], ["first rows"]),
+        helper.make_node("Slice", ["table", "zero", "length", "one"], ["first columns"]),
+        helper.make_node("Slice", ["table", "zero", "length", "axes"], ["of axes that nobody knows"]),
+        helper.make_node("Transpose", ["table"], ["turned"]),
+    ]
+    constants = [numpy_helper.from_array(value, name) for name, value in CONSTANTS.items()]
+    graph = helper.make_graph(nodes, "test", [], [], constants)
+    assert lookups(graph, {"table"}) == {"rows", "first rows"}
