@@ -29,8 +29,8 @@ class MuonWithAdamW(GroupwiseOptimizer):
     At that scale its updates are as large as AdamW's, so that rates of both are of one magnitude, in any shape.
 
     It is `torch.optim.Muon` with `adjust_lr_fn="match_rms_adamw"`, but for what that cannot be given: on a CPU the
-    matrices are multiplied in fp32 (in bf16 a step over 2 layers × 128 took 228 ms on AVX2 alone, in fp32 14), those of one shape at once, and
-    the other parameters step in the same optimizer.
+    matrices are multiplied in fp32 (in bf16 a step over 2 layers × 128 took 228 ms on AVX2 alone, in fp32 14), those
+    of one shape at once, and the other parameters step in the same optimizer.
     """
 
     def _step_group(self, group: Group, parameters: list[Tensor], gradients: list[Tensor]) -> None:
