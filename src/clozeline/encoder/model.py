@@ -21,6 +21,7 @@ from clozeline.encoder.saving import write_model
 from clozeline.errors import ArtifactError
 
 _TIED = "head.output.weight"
+_BIAS = "head.output.bias"
 _NARROW = 10**-4.5
 """Of the deviation of trained rows: a variance of 1e-9, as of transformers."""
 
@@ -150,8 +151,12 @@ class Model(nn.Module):
     def _write(self, out: Path, kind: HeadKind, weights: Mapping[str, Tensor]) -> None:
         own = {name: weight for name, weight in weights.items() if not (name == _TIED and self.head.shape.is_tied)}
         published = self.layout.published(own, self.config, kind)
-        class_name = self.layout.heads[kind].class_name
-        write_model(self.config, class_name, {published[name]: weight for name, weight in own.items()}, out)
+        row = self.layout.heads[kind]
+        named = {published[name]: weight for name, weight in own.items()}
+        if _BIAS in own and "output.bias" in row.names and not self.head.shape.is_tied:
+            # Of a vocabulary that is not tied, transformers 5 reads the bias by the second of its two names alone.
+            named[_second_name(published[_BIAS])] = own[_BIAS].clone()
+        write_model(self.config, row.class_name, named, out)
 
     def load(self, weights: Mapping[str, Tensor]) -> list[str]:
         """Take the weights that are there, by their published names; those that are not keep what they have.
@@ -167,7 +172,9 @@ class Model(nn.Module):
         published = self.layout.published(parameters, self.config, self.kind, has_prefix=has_prefix)
         missing = []
         for name, parameter in parameters.items():
-            weight = _found(weights, published[name])
+            is_second = name == _BIAS and not self.head.shape.is_tied
+            weight = _found(weights, _second_name(published[name]) if is_second else published[name])
+            weight = _found(weights, published[name]) if weight is None else weight
             if weight is None:
                 missing.append(name)
                 continue
@@ -207,6 +214,11 @@ class Model(nn.Module):
 
 def _inside(names: list[str], prefix: str) -> list[str]:
     return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+
+
+def _second_name(bias: str) -> str:
+    """Of a vocabulary's bias: `cls.predictions.bias` is `cls.predictions.decoder.bias` too."""
+    return f"{bias.removesuffix('bias')}decoder.bias"
 
 
 def _found(weights: Mapping[str, Tensor], name: str) -> Tensor | None:
