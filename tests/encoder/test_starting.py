@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import transformers.utils.hub
 from tokenizers import Tokenizer
 from torch import nn
 
@@ -176,8 +175,7 @@ def test_rows_longer_than_the_checkpoint_reads_are_refused(family, save, start) 
         start(folder, max_length=65)
 
 
-def test_a_name_that_cannot_be_had_is_refused_with_how_to_download_it(start, monkeypatch, offline_hub) -> None:
-    monkeypatch.setattr(transformers.utils.hub, "_is_offline_mode", True)
+def test_a_name_that_cannot_be_had_is_refused_with_how_to_download_it(start, offline_hub) -> None:
     with pytest.raises(ArtifactError, match="hf download nobody/no-such-model --local-dir FOLDER"):
         start("nobody/no-such-model")
 

@@ -179,4 +179,8 @@ def loaded_stock(config: Any, kind: HeadKind, where: Mapping[str, Any]) -> tuple
             output_loading_info=True,
             use_safetensors=True,
         )
+    with torch.no_grad():
+        for name in report["missing_keys"]:
+            if name.endswith(".bias"):  # transformers 5 leaves one that is tied to another as memory was
+                model.get_parameter(name).zero_()
     return StockModel(model, kind), sorted(report["missing_keys"])
