@@ -19,7 +19,7 @@ def renamed(error: Error, name_of: Callable[[str], str | None], where: str = "")
 
     Args:
         name_of: what a name is called here; None: it stays as it is.
-        where: told behind the last of them in what is to be done.
+        where: the place that the error's advice names after the last key.
     """
 
     def told(text: str) -> str:

@@ -45,7 +45,7 @@ class LayerKind:
     reach: int | None = None
     """Positions to each side; None: all."""
     rotary_theta: float | None = None
-    """Of rotary positions (Su et al. 2021); None: the layer is told of no positions."""
+    """Base of the rotary position embedding (Su et al. 2021); None: no rotary positions."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Architecture:
     counts_from_pad: bool = False
     """Positions are counted from `pad_id` + 1 on, and by real tokens alone (RoBERTa)."""
     num_types: int = 0
-    """Of texts that are told apart in a row."""
+    """Number of token types (segments)."""
     is_pre_norm: bool = False
     """Norms stand before attention and MLP, and after the last layer; else after each sum (Xiong et al. 2020)."""
     norm: Norm = "layer"
@@ -116,7 +116,7 @@ class HeadShape:
     dropout_before: float = 0.0
     dropout_after: float = 0.0
     pooling: Pooling | None = None
-    """Of what a text is told by: its first token, its last, the mean over all; None: each token is told for itself."""
+    """How a text is pooled: its first token, its last, or the mean over all; None: one output per token."""
     is_tied: bool = False
     """The output is the table of tokens."""
     dense_std: float = 0.02

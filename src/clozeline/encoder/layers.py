@@ -222,7 +222,7 @@ class Encoder(nn.Module):
             input_ids: [B, L].
             attention_mask: [B, L], not 0 where a token is real; None where every one is.
             token_type_ids: [B, L]; None: all 0.
-            positions: what is asked for; None: every position.
+            positions: the positions to compute in the last layer; None: all.
         """
         hidden = self.embeddings(input_ids, token_type_ids)
         if self.embedding_projection is not None:

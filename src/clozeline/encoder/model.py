@@ -117,7 +117,7 @@ class Model(nn.Module):
         token_type_ids: Tensor | None = None,
         positions: Positions | None = None,
     ) -> Logits:
-        """`positions`: what is asked for, as of `Encoder`; a head that reads one token of a text asks for it alone."""
+        """`positions`: as in `Encoder.forward`. A head that pools one token computes that token only."""
         pooling = self.head.shape.pooling
         if pooling is not None:
             positions = _POOLED_AT[pooling](self, input_ids)
@@ -193,7 +193,7 @@ class Model(nn.Module):
 
     @classmethod
     def loaded(cls, config: Any, kind: HeadKind, weights: Mapping[str, Tensor]) -> tuple["Model", list[str]]:
-        """A model with `weights`; what is not there is drawn. In single precision.
+        """A float32 model with `weights`; missing weights are initialized at random.
 
         Returns:
             Also the published names of what is drawn.

@@ -163,7 +163,7 @@ def fresh_stock(config: Any, kind: HeadKind) -> StockModel:
 
 
 def loaded_stock(config: Any, kind: HeadKind, where: Mapping[str, Any]) -> tuple[StockModel, list[str]]:
-    """What is saved there, in single precision; what is not there is drawn, and its names are returned.
+    """The saved model in float32, and the names of missing weights, which are initialized at random.
 
     Raises:
         ArtifactError: transformers has no such head for this family.

@@ -37,7 +37,7 @@ class _Switch(DummyInputGenerator):  # type: ignore[misc]  # optimum has no type
         return switch
 
 
-class OfText(ExporterConfig):  # type: ignore[misc]
+class OfText(ExporterConfig):  # type: ignore[misc]  # optimum has no types
     """Of a family that runs on our own encoder, and tells no texts of a pair apart."""
 
     NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
