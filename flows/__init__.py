@@ -1,1 +1,1 @@
-"""The line as Prefect sees it: each file shows its steps in order, and `clozeline.orchestration` does them."""
+"""Prefect flows: each file lists its steps in order, and `clozeline.orchestration` implements them."""

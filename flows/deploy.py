@@ -1,8 +1,8 @@
 """Makes the Prefect server agree with infra/prefect.yaml: `python -m clozeline.flows.deploy` (or `make deploy`).
 
-`prefect deploy` alone adds and changes but never takes away: a deployment keeps its last schedule when the file
-has none left, and stays when the file no longer names it. This does both, so that running it twice, or after any
-edit, leaves exactly what the file says. A deployment belongs to the file when it carries `OWNED_TAG`.
+`prefect deploy` alone adds and changes but never removes: a deployment keeps its last schedule when the file has none
+left, and stays when the file no longer names it. This module also removes, so that every run leaves exactly what the
+file says. A deployment belongs to the file if it carries `OWNED_TAG`.
 """
 
 import logging
@@ -24,12 +24,12 @@ logger = logging.getLogger(__name__)
 
 
 def deploy(prefect_file: Path) -> None:
-    """Create the work pools, deploy everything the file names, and remove what left it.
+    """Create the work pools, deploy everything in the file, and remove our deployments that it no longer names.
 
     Raises:
-        ParamsError: no server is named.
+        ParamsError: PREFECT_API_URL is not set.
         TransientError: the server does not answer.
-        pydantic.ValidationError: the file names a deployment that it could not take back.
+        pydantic.ValidationError: the file is invalid, or one of its deployments lacks `OWNED_TAG`.
         subprocess.CalledProcessError: `prefect deploy` refused; its own output says why.
     """
     wanted = PrefectFile.read(prefect_file).deployments

@@ -1,4 +1,4 @@
-"""Looks at the counters of a server: is what its models are asked still what they were asked at first?"""
+"""Compares the current traffic of a server with the first traffic of each model version."""
 
 import hashlib
 import os
@@ -17,7 +17,7 @@ from clozeline.workspace import Workspace, reach_this_machine_directly
 
 
 class DriftError(GateError):
-    """What a model is asked is no longer what it was asked at first."""
+    """The traffic of a model has drifted."""
 
 
 @flow(name="drift", validate_parameters=False)
@@ -28,14 +28,15 @@ def drift(
     max_index: float = Limits.max_index,
     max_unknown_increase: float = Limits.max_unknown_increase,
 ) -> list[Verdict]:
-    """Compare what came since the last look with the first `min_texts` texts of each version that `url` serves.
+    """Compare the new traffic of each version that `url` serves with its first traffic, at least `min_texts` texts.
 
-    A key comes from the variable CLOZELINE_API_KEYS. What is known lies in `work/drift`.
+    The API key is the first one in CLOZELINE_API_KEYS. The state between two looks is kept in `work/drift`.
 
     Raises:
-        DriftError: a figure is beyond its limit; the run fails, and whoever is told of failed runs hears of it.
+        DriftError: a figure is beyond its limit; the run fails, so that alerts on failed runs report it.
         TransientError: the server does not answer.
-        DataError: it is no server of Clozeline.
+        DataError: it is not a server of Clozeline.
+        ArtifactError: the stored state is damaged.
     """
     tell_errors_plainly()
     reach_this_machine_directly()
@@ -50,10 +51,10 @@ def drift(
     drifted = [verdict for verdict in verdicts if verdict.is_drift]
     if drifted:
         raise DriftError(
-            f"what is asked has drifted: {', '.join(verdict.model for verdict in drifted)}",
+            f"the traffic has drifted: {', '.join(verdict.model for verdict in drifted)}",
             given="; ".join(str(shift) for verdict in drifted for shift in verdict.shifts if shift.is_drift),
-            expected="texts as those that the version was asked at first",
-            do="look at what clients send now; add such text to the corpus and run the pipeline again, "
-            f"or remove {file} if this is what is to be expected from now on",
+            expected="texts like the first ones of this version",
+            do="check what clients send now; add such text to the corpus and run the pipeline again, "
+            f"or remove {file} to accept the new traffic as the reference",
         )
     return verdicts

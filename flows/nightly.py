@@ -1,4 +1,4 @@
-"""What runs on a schedule: bring every stage up to date, release what came of it, and report."""
+"""The scheduled flow: bring every stage up to date, release the packages, and write the report."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from clozeline.workspace import Workspace
 
 @flow(name="nightly")
 def nightly(project: Path = Path()) -> None:
-    """Run `pipeline`, then `release`, and write the report of both; the error of any is this flow's."""
+    """Run `pipeline` and `release`, and write the report even if the release fails; any error fails this flow."""
     pipeline(project)
     try:
         release(project)

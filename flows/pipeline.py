@@ -1,7 +1,7 @@
 """Every stage of dvc.yaml as a Prefect task, read from DVC's own graph when the run starts.
 
-DVC alone decides what has to run and keeps what came of it; Prefect shows, retries, and ends it; MLflow hears of it.
-`dvc repro` without any of this gives the same bytes.
+DVC alone decides what has to run and stores the outputs; Prefect shows, retries and ends stages; MLflow tracks them.
+`dvc repro` alone gives the same bytes.
 """
 
 from pathlib import Path
@@ -12,13 +12,14 @@ from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, wait
 
 from clozeline.errors import TransientError
-from clozeline.orchestration.inputs import require_inputs, warn_of_missing_labels
+from clozeline.orchestration.inputs import require_inputs, require_readable_labels, warn_of_missing_labels
 from clozeline.orchestration.pipeline_run import PipelineRun, StageResult
 from clozeline.orchestration.prefect_adapter import ONE_AT_A_TIME, tell_errors_plainly
 from clozeline.orchestration.run_lock import run_lock
 from clozeline.orchestration.run_logs import forget_old_runs
 from clozeline.params import read_params
 from clozeline.versions.graph import StageNode, read_stage_graph
+from clozeline.versions.project import require_writable_cache
 from clozeline.workspace import Workspace, set_defaults
 
 _RETRY_DELAYS_SECONDS: Final = [5.0, 30.0, 120.0]
@@ -26,15 +27,16 @@ _RETRY_DELAYS_SECONDS: Final = [5.0, 30.0, 120.0]
 
 @flow(name="pipeline", task_runner=ONE_AT_A_TIME)
 def pipeline(project: Path = Path()) -> list[StageResult]:
-    """Bring every stage of the project up to date, each after those that it depends on.
+    """Bring every stage of the project up to date, in the order of their dependencies.
 
-    One stage runs at a time: each uses every core.
+    One stage runs at a time, because each uses every core.
 
     Raises:
         ParamsError: params.yaml or dvc.yaml is wrong; nothing was started.
-        DataError: a file that no stage makes is missing; nothing was started.
-        TransientError: another run is at work here, or MLflow does not answer.
-        ClozelineError: what the first stage that failed told; stages that need it did not start.
+        DataError: a file that no stage makes is missing, or its task cannot read it; nothing was started.
+        StorageError: DVC's cache is not writable; nothing was started.
+        TransientError: another run is active in this folder, or MLflow does not answer.
+        ClozelineError: the error of the first stage that failed; stages that depend on it did not start.
     """
     tell_errors_plainly()
     workspace = Workspace(project.resolve())
@@ -43,8 +45,10 @@ def pipeline(project: Path = Path()) -> list[StageResult]:
     with run_lock(workspace.lock_file) as lock:
         forget_old_runs(workspace.logs)
         graph = read_stage_graph(workspace.root)
+        require_writable_cache(workspace.root)
         warn_of_missing_labels(params)
         require_inputs(workspace.root, graph, done={node.name for node in graph if not node.is_changed})
+        require_readable_labels(workspace.root, graph, params)
         with PipelineRun.open(workspace, graph, kept_open=[lock]) as run:
             _run_stages(run)
         return [run.results[node.name] for node in graph]
@@ -59,7 +63,7 @@ def _run_stages(run: PipelineRun) -> None:
     wait(list(futures.values()))
     for future in futures.values():
         if future.state.is_failed() or future.state.is_crashed():
-            future.result()  # raises what the stage told
+            future.result()  # raises the error of the stage
 
 
 def _is_transient(task: object, task_run: object, state: State[None]) -> bool:
@@ -74,5 +78,5 @@ def _is_transient(task: object, task_run: object, state: State[None]) -> bool:
     retry_condition_fn=_is_transient,
 )
 def run_stage(run: PipelineRun, node: StageNode) -> None:
-    """Bring one stage up to date; its parents are."""
+    """Bring one stage up to date, after its parents."""
     run.bring_up_to_date(node)

@@ -1,6 +1,6 @@
-"""From `dist/` to the registry: check, register, gate, promote; everything may be repeated without effect.
+"""From `dist/` to the registry: check, register, gate, promote. Running it again is safe.
 
-An effect on the outside world, and so no DVC stage: a run-cache hit would skip it.
+A release acts on the outside world, so it is not a DVC stage: a run-cache hit would skip it.
 """
 
 from pathlib import Path
@@ -9,7 +9,7 @@ from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
-from clozeline.artifacts.manifest import read_manifest, verify
+from clozeline.artifacts.export.manifest import read_manifest, verify
 from clozeline.artifacts.package_metrics import MetricPaths
 from clozeline.inference import latency
 from clozeline.orchestration.prefect_adapter import tell_errors_plainly
@@ -22,22 +22,23 @@ from clozeline.orchestration.releasing import (
     require_locked,
 )
 from clozeline.orchestration.run_lock import run_lock
+from clozeline.orchestration.workspace_identity import identity_of
 from clozeline.params import Params, read_params
 from clozeline.registry.publishing import Publisher
 from clozeline.workspace import Workspace, set_defaults, tracking_uri
 
 
 @flow(name="release", validate_parameters=False)
-def release(project: Path = Path(), new_text: bool = False) -> list[Release]:
+def release(project: Path = Path(), accept_held: bool = False) -> list[Release]:
     """Release every package that params.yaml exports.
 
-    A candidate that was measured on other text than the champion cannot be compared with it: it is held, or with
-    `new_text` promoted on its other gates alone.
+    A candidate is held for a person if it was measured on other text than the champion, or if it is a first version
+    that does not beat its baselines. With `accept_held` it is promoted if it passes the other gates.
 
     Raises:
-        ArtifactError: a package or a metric file is missing or damaged; what is broken gets no alias.
-        ReleaseRefusedError: a candidate is not good enough; it stays the candidate, and the champion the champion.
-        TransientError: another run is at work here, or the registry does not answer.
+        ArtifactError: a package or a metric file is missing or damaged; a broken package gets no alias.
+        ReleaseRefusedError: a candidate failed a gate; it stays the candidate, and the champion stays the champion.
+        TransientError: another run is active in this folder, or the registry does not answer.
     """
     tell_errors_plainly()
     workspace = Workspace(project.resolve())
@@ -45,9 +46,10 @@ def release(project: Path = Path(), new_text: bool = False) -> list[Release]:
     params = read_params(workspace.root / "params.yaml")
     with run_lock(workspace.lock_file):
         publisher = Publisher(tracking_uri(workspace))
+        publisher.close_killed(identity_of(workspace))
         releases = [
             release_package.with_options(name=f"release:{package}", task_run_name=package)(
-                publisher, workspace, params, package, new_text
+                publisher, workspace, params, package, accept_held
             )
             for package in params.export.models
         ]
@@ -58,9 +60,9 @@ def release(project: Path = Path(), new_text: bool = False) -> list[Release]:
 
 @task(cache_policy=NO_CACHE, persist_result=False)
 def release_package(
-    publisher: Publisher, workspace: Workspace, params: Params, package: str, new_text: bool
+    publisher: Publisher, workspace: Workspace, params: Params, package: str, accept_held: bool
 ) -> Release:
-    """Release `dist/<package>`."""
+    """Check `dist/<package>`, register it, and decide about it."""
     folder = workspace.root / "dist" / package
     manifest = read_manifest(folder)
     verify(folder, manifest)
@@ -69,7 +71,7 @@ def release_package(
     paths = MetricPaths.of(package, params.export.models[package])
     candidate = Evidenced.read(workspace.root, paths)
     version = register(publisher, workspace, paths, folder, measured, params.release)
-    decision = decide(publisher, version, params.release, paths, candidate, new_text)
+    decision = decide(publisher, version, params.release, paths, candidate, accept_held)
     made = Release.of(package, version, decision, manifest, measured)
     get_run_logger().info("%s", "\n".join(made.lines))
     if decision.is_new:

@@ -1,6 +1,6 @@
-"""Writes infra/.env: a copy of .env.example whose empty values are filled with random bytes.
+"""Write infra/.env: a copy of .env.example with random bytes for its empty values.
 
-Run once for an installation: `python infra/write_env.py`. A file that is there is kept, secrets and all.
+Run it once per installation: `python infra/write_env.py`. An existing file, with its secrets, is kept.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
-# The object store takes only access keys of this form.
+# The object store accepts only access keys of this form.
 PREFIXES = {"STORE_ACCESS_KEY": ("GK", 16)}
 
 
@@ -19,7 +19,7 @@ def main(folder: Path) -> int:
     try:
         descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        sys.stderr.write(f"{target} is there already and was left as it is; delete it to have new secrets\n")
+        sys.stderr.write(f"{target} exists and was not changed; delete it to create new secrets\n")
         return 1
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write("\n".join(lines) + "\n")
@@ -27,7 +27,7 @@ def main(folder: Path) -> int:
 
 
 def filled(line: str) -> str:
-    """`NAME=` with a random hexadecimal value; any other line unchanged."""
+    """Return `NAME=` with a random hexadecimal value, or any other line unchanged."""
     name, equals, value = line.partition("=")
     if line.startswith("#") or not equals or value:
         return line

@@ -1,6 +1,6 @@
-"""Makes sure that the buckets named as arguments are in the object store; run again, it changes nothing.
+"""Create the buckets named as arguments if the object store lacks them; a second run changes nothing.
 
-The store and its keys come from the environment as every AWS client reads them: AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …
+The address and the keys of the store come from the environment of AWS clients: AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …
 """
 
 import sys

@@ -1,8 +1,9 @@
-"""Makes sure that MLflow knows the accounts of the worker and of serving; run again, it changes nothing.
+"""Create MLflow's accounts of the worker and of serving if they are missing; a second run changes nothing.
 
 Neither is an administrator: the worker owns what it creates, and serving may only read (`default_permission`).
-The administrator's name and password come from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, the others'
-from MLFLOW_WORKER_PASSWORD and MLFLOW_SERVING_PASSWORD. By plain HTTP: importing MLflow takes longer than all of it.
+The administrator's name and password come from MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, the other
+passwords from MLFLOW_WORKER_PASSWORD and MLFLOW_SERVING_PASSWORD. The script speaks plain HTTP, because importing
+MLflow takes longer than all of its work.
 """
 
 import base64

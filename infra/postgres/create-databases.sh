@@ -1,5 +1,5 @@
 #!/bin/bash
-# Runs once, when the data folder is new: one role and its databases for each server.
+# Creates a role and its databases for each server. Runs once, when the data folder is new.
 set -euo pipefail
 
 psql --no-psqlrc -v ON_ERROR_STOP=1 -v mlflow_password="$MLFLOW_DB_PASSWORD" -v prefect_password="$PREFECT_DB_PASSWORD" \

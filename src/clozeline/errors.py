@@ -1,16 +1,16 @@
-"""Everything Clozeline raises on purpose.
+"""Errors that Clozeline raises on purpose.
 
 ClozelineError            a person can act on it; the message says how
 ├── ParamsError           a knob is unknown, misspelt, or out of range
 ├── DataError             the text or the labels cannot be used as they are
 ├── ArtifactError         a file made by a stage is missing, damaged, or belongs to something else
-├── TrainingError         training cannot go on (a loss that is not a number)
+├── TrainingError         training cannot go on (a loss that is not finite)
 ├── GateError             a model is not good enough to be released
-├── StorageError          the disk is full or refuses to be written
+├── StorageError          the disk is full or read-only
 └── TransientError        a lock, a server, or a network did not answer; the same call may work later
 
-Each class has its own exit code: the orchestrator sees nothing else of a stage that failed,
-and retries only `TransientError`.
+Each class has its own exit code, the only thing that the orchestrator sees of a failed stage. It retries only
+`TransientError`.
 """
 
 import copyreg
@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 
 
 class PortableError(Exception):
-    """An error that can be copied, and sent by a worker to the process that waits for it.
+    """An error that can be copied, and sent by a worker to the waiting process.
 
-    Python makes an exception again by calling its class with `args`; here it gets back what it held.
+    Python rebuilds an exception by calling its class with `args`; this class restores its attributes instead.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -28,7 +28,7 @@ class PortableError(Exception):
 
 
 class ClozelineError(PortableError):
-    """A problem told as: what happened, what was given, what was expected, what to do."""
+    """A problem in four parts: what happened, what was given, what was expected, what to do."""
 
     exit_code: ClassVar[int] = 1
 
@@ -38,6 +38,8 @@ class ClozelineError(PortableError):
         self.given = given
         self.expected = expected
         self.do = do
+        self.is_told = False
+        """Whether the error was already printed or logged: each error is shown once."""
 
     def __str__(self) -> str:
         return f"{self.problem}\n  given:    {self.given}\n  expected: {self.expected}\n  do:       {self.do}"
@@ -74,12 +76,12 @@ class GateError(ClozelineError):
 
 
 class StorageError(ClozelineError):
-    """The disk is full or refuses to be written."""
+    """The disk is full or read-only."""
 
     exit_code = 7
 
 
 class TransientError(ClozelineError):
-    """Something outside did not answer; the same call may work later. 75 is sysexits' EX_TEMPFAIL."""
+    """Something outside the process did not answer; the same call may work later. 75 is EX_TEMPFAIL of sysexits.h."""
 
     exit_code = 75

@@ -1,4 +1,4 @@
-"""How far along a long job is: a bar with ETA in a terminal, a plain line now and then elsewhere."""
+"""Progress of a long job: a bar with ETA in a terminal, a plain line now and then elsewhere."""
 
 import logging
 import sys
@@ -36,8 +36,8 @@ class ProgressBar:
         if self._bar:
             self._redirected = [(handler, handler.stream) for handler in _handlers_on_standard_error()]
             self._bar.start()
-            # The bar puts itself in the place of sys.stderr; what is logged has to go through it as well, or it is
-            # written onto the bar's line.
+            # The bar replaces sys.stderr. Log output has to go through the bar as well, or it would overwrite the bar's
+            # line.
             for handler, _ in self._redirected:
                 handler.setStream(sys.stderr)
         return self
@@ -51,7 +51,7 @@ class ProgressBar:
             self._bar.stop()
 
     def start_at(self, done: int) -> None:
-        """Begin here: what was done before counts as done, and not for the speed."""
+        """Start counting at `done`, which counts as done but not for the speed."""
         self._done = self._done_at_start = done
         self._started = time.monotonic()
         if self._bar:

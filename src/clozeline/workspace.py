@@ -1,11 +1,11 @@
-"""Where a project keeps what is its own and in no cache: runs, logs, locks, and the settings of the tools it starts."""
+"""Files of a project that no cache holds (runs, logs, locks), and default settings for the tools that it starts."""
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# Nothing calls home unless a person asks for it, and no first start is cut short on a slow processor.
+# No tool sends telemetry unless a person asks for it, and a first start may take long on a slow processor.
 _QUIET_TOOLS = {
     "DO_NOT_TRACK": "true",  # MLflow reads the word, other tools any value
     "DVC_NO_ANALYTICS": "1",
@@ -15,7 +15,7 @@ _QUIET_TOOLS = {
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_MODEL_CATALOG_URI": "",
-    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # workers for jobs on traces, which nothing here makes
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # job workers for traces, which this project does not make
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "ORT_DISABLE_TELEMETRY": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -26,7 +26,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True)
 class Workspace:
-    """A project's folder: the one with dvc.yaml and params.yaml."""
+    """Folder of a project: the one with dvc.yaml and params.yaml."""
 
     root: Path
 
@@ -51,7 +51,7 @@ class Workspace:
         return self.work / "run.lock"
 
     def defaults(self) -> dict[str, str]:
-        """Settings of the tools, as environment variables, for what the environment leaves open."""
+        """Return the settings of the tools as environment variables, to be used where the environment sets none."""
         return {
             **_QUIET_TOOLS,
             "MLFLOW_TRACKING_URI": f"sqlite:///{self.mlflow.resolve() / 'mlflow.db'}",
@@ -60,9 +60,9 @@ class Workspace:
 
 
 def set_defaults(workspace: Workspace) -> None:
-    """Give this process, and those it starts, every default that the environment leaves open.
+    """Set every default that the environment leaves open, for this process and its children.
 
-    Makes the project's own Prefect home: Prefect would make the last folder of its path, but not those above it.
+    Creates the project's own Prefect home with its parents: Prefect itself would create only the last folder.
     """
     workspace.prefect.mkdir(parents=True, exist_ok=True)
     for name, value in workspace.defaults().items():
@@ -71,9 +71,9 @@ def set_defaults(workspace: Workspace) -> None:
 
 
 def reach_this_machine_directly() -> None:
-    """A proxy of the environment knows no server of ours: to it, 127.0.0.1 is itself.
+    """Exempt this machine from the environment's proxy, for which 127.0.0.1 is the proxy itself.
 
-    Both names are set, and alike: of libraries that read them, some prefer one and some the other.
+    Both names are set, to the same value, because some libraries prefer one and some the other.
     """
     exempt = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     if exempt.strip() != "*":
@@ -83,5 +83,5 @@ def reach_this_machine_directly() -> None:
 
 
 def tracking_uri(workspace: Workspace, environment: Mapping[str, str] = os.environ) -> str:
-    """MLflow's address: the environment's, or the project's own database."""
+    """Return the address of MLflow: the environment's, or the project's own database."""
     return environment.get("MLFLOW_TRACKING_URI") or workspace.defaults()["MLFLOW_TRACKING_URI"]

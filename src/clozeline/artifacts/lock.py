@@ -1,4 +1,4 @@
-"""dvc.lock: what each stage read, with which params, and what it made of it, by hash."""
+"""dvc.lock: inputs, params and outputs of each stage, by hash."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ class _Record(BaseModel):
 
 
 class LockedPath(_Record):
-    """A file or a folder; the hash of a folder ends in `.dir` and is that of the list of its files."""
+    """A file or a folder. The hash of a folder is that of its list of files, and ends in `.dir`."""
 
     path: str
     md5: str | None = None
@@ -32,31 +32,31 @@ class LockedPath(_Record):
 
 
 class LockedStage(_Record):
-    """One stage when it was last brought up to date."""
+    """A stage as of its last run."""
 
     cmd: str | list[str]
     deps: tuple[LockedPath, ...] = ()
     params: Mapping[str, Mapping[str, Any]] = Field(default_factory=dict)
-    """By params file, then by key."""
+    """Params by file, then by key."""
     outs: tuple[LockedPath, ...] = ()
 
     @property
     def sha256(self) -> str:
-        """A hash of all of it: equal for two runs that read and made the same."""
+        """Hash of the whole record: equal for two runs with equal inputs, params and outputs."""
         return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
     @property
     def data(self) -> tuple[LockedPath, ...]:
-        """Inputs that are no code."""
+        """Inputs other than code."""
         return tuple(path for path in self.deps if not path.is_code)
 
     def flat_params(self) -> dict[str, str]:
-        """Every knob by its dotted name."""
+        """Return every knob by its dotted name."""
         return {key: str(value) for tree in self.params.values() for key, value in leaves(tree)}
 
 
 class Lock(_Record):
-    """The whole file."""
+    """Content of dvc.lock."""
 
     stages: Mapping[str, LockedStage]
 
@@ -65,7 +65,7 @@ class Lock(_Record):
         """Read a dvc.lock.
 
         Raises:
-            ArtifactError: it is not there, or is not one.
+            ArtifactError: the file is missing or damaged.
         """
         try:
             return cls.model_validate(YAML(typ="safe").load(path.read_text(encoding="utf-8")))
@@ -83,7 +83,7 @@ class Lock(_Record):
         ) from cause
 
     def maker_of(self, path: str) -> tuple[str, LockedStage] | None:
-        """The stage that makes `path`, or the folder that `path` is in."""
+        """Return the stage that writes `path` or a folder that holds it; None if no stage does."""
         for name, stage in self.stages.items():
             if any(path == out.path or path.startswith(f"{out.path}/") for out in stage.outs):
                 return name, stage
@@ -91,7 +91,7 @@ class Lock(_Record):
 
 
 def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that is not a mapping, by its dotted name."""
+    """Yield every value that is not a mapping, with its dotted name."""
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
             yield from leaves(value, f"{prefix}{key}.")
@@ -100,7 +100,7 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def numbers_of(metric_file: Path) -> dict[str, float]:
-    """The numbers of a JSON metric file by their dotted names; none if there is no such file."""
+    """Return the numbers of a JSON metric file by their dotted names; empty if there is no such file."""
     if not metric_file.is_file():
         return {}
     tree = json.loads(metric_file.read_text(encoding="utf-8"))

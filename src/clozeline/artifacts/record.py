@@ -1,4 +1,4 @@
-"""What every record of a file has in common."""
+"""Base classes of the records that rooms exchange as files."""
 
 from pathlib import Path
 from typing import Self
@@ -10,14 +10,14 @@ from clozeline.storage.atomic import replacing_file
 
 
 class Record(BaseModel):
-    """A record that knows each of its fields: a file with another one is of another version."""
+    """A record with a fixed set of fields. An unknown field means another version of the file, and is refused."""
 
-    # A figure that is NaN is kept as one: as null, no reader of the file would take it for a number.
+    # NaN is written as a string, because readers would not take null for a number.
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
 class MetricFile(BaseModel):
-    """A metric file: its fields are what programs read by name; other figures of the stage are kept beside them."""
+    """A metric file. Programs read the declared fields by name; other figures of the stage are kept beside them."""
 
     model_config = ConfigDict(frozen=True, extra="allow", ser_json_inf_nan="strings")
 
@@ -26,7 +26,7 @@ class MetricFile(BaseModel):
         """Read a metric file.
 
         Raises:
-            ArtifactError: it is not there, or lacks a figure.
+            ArtifactError: the file is missing, or lacks a figure.
         """
         try:
             return cls.model_validate_json(path.read_bytes())
@@ -42,11 +42,11 @@ class MetricFile(BaseModel):
             raise ArtifactError(
                 f"{path} cannot be used",
                 given=f"{'.'.join(map(str, fault['loc']))}: {str(fault['input'])[:80]}",
-                expected=fault["msg"],
-                do="run the stage that writes it again (`dvc repro`)",
+                expected=fault["msg"].removeprefix("Value error, "),
+                do="run the stage again that writes it (`dvc repro`)",
             ) from error
 
     def write(self, path: Path) -> None:
-        """What is None is left out: there is no such figure."""
+        """Write the figures; fields that are None are left out."""
         with replacing_file(path) as file:
             file.write_text(self.model_dump_json(indent=2, exclude_none=True) + "\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The `clozeline` command: one file for each group of verbs; heavy imports happen inside the verb that needs them."""
+"""The `clozeline` command: one file for each group of verbs. Each verb imports its heavy dependencies itself."""
 
 import logging
 import os
@@ -23,6 +23,7 @@ from clozeline.cli import (
     tag_and_answer,
     ui,
 )
+from clozeline.cli.extras import telling_of_extras
 from clozeline.errors import ClozelineError
 
 app = typer.Typer(
@@ -53,17 +54,19 @@ def clozeline() -> None:
 
 
 def main() -> None:
-    """Run the command; a `ClozelineError` ends it with its message and its exit code, never with a traceback."""
+    """Run the command. A `ClozelineError` ends it with its message and its exit code, never with a traceback."""
     if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # where an encoder of your own is looked for, as `python -m` does
+        sys.path.append(str(Path.cwd()))  # lets `module:build` be found in the current folder, as with `python -m`
     logging.basicConfig(level=_log_level(), format="%(message)s", stream=sys.stderr)
     try:
-        app()
+        with telling_of_extras():
+            app()
     except ClozelineError as error:
-        typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
+        if not error.is_told:
+            typer.secho(f"error: {error}", err=True, fg=typer.colors.RED)
         sys.exit(error.exit_code)
 
 
 def _log_level() -> int:
-    """Of several processes that train together the first one talks; the others are heard if something is wrong."""
+    """Return the log level: of several processes that train together, all but the first log only errors."""
     return logging.INFO if os.environ.get("RANK", "0") == "0" else logging.ERROR

@@ -1,6 +1,6 @@
-"""Answers of a model on standard output: tables for a person, tab-separated lines or JSON for a program.
+"""Answers of a model on standard output: tables for people, tab-separated lines or JSON for programs.
 
-T texts given, H hidden.
+Shapes: T given texts, H hidden.
 """
 
 import sys
@@ -36,7 +36,7 @@ class Form(Generic[Answers]):
 
 
 def printer(as_json: bool, form: Form[Answers]) -> Callable[[Sequence[str], Answers], None]:
-    """What prints the answers of some texts: JSON if asked for, tables in a terminal, else tab-separated lines."""
+    """Return the printer of answers: JSON on request, tables in a terminal, else tab-separated lines."""
     if as_json:
         return lambda texts, answers: _print_json(form.records(texts, answers))
     if sys.stdout.isatty():
@@ -61,7 +61,7 @@ def _print_tables(tables: Iterator[RenderableType]) -> None:
 
 
 def _field(value: object) -> str:
-    """A value that has no tab and no line break: they would end the field."""
+    """Return a value without tabs and line breaks, which would end the field."""
     if isinstance(value, float):
         return f"{value:.6g}"
     return str(value).replace("\\", r"\\").replace("\t", r"\t").replace("\n", r"\n").replace("\r", r"\r")
@@ -98,10 +98,10 @@ def _embed_lines(texts: Sequence[str], embeddings_TH: "npt.NDArray[np.float32]")
 
 
 def _embed_tables(texts: Sequence[str], embeddings_TH: "npt.NDArray[np.float32]") -> Iterator[RenderableType]:
-    """Numbers of a vector say nothing to a person: the cosine of each text with each one does."""
+    """Yield the cosine of each pair of texts, because the numbers of a vector mean nothing to a person."""
     similarities_TT = embeddings_TH @ embeddings_TH.T
     num_texts, hidden_size = embeddings_TH.shape
-    yield Text(f"{num_texts} vectors of {hidden_size} numbers (--json shows them). Cosine of each two texts:")
+    yield Text(f"{num_texts} vectors of {hidden_size} numbers (--json prints them). Cosine of each pair of texts:")
     table = Table("", "text")
     for number in range(1, num_texts + 1):
         table.add_column(str(number), justify="right")
@@ -128,7 +128,7 @@ def _classify_tables(texts: Sequence[str], answers: "list[list[LabelScore]]") ->
 
 
 def ranking(what: str, scores: Sequence[tuple[str, float]]) -> Table:
-    """Names with their probabilities, as numbers and as bars."""
+    """Return a table of names with their probabilities, as numbers and as bars."""
     table = Table()
     table.add_column(what)
     table.add_column("probability", justify="right")

@@ -1,4 +1,4 @@
-"""What the verbs share that ask an exported model: their options, how it is opened, and texts on standard input."""
+"""Shared parts of the verbs that ask an exported model: their options, loading the model, reading standard input."""
 
 import sys
 from collections.abc import Iterator
@@ -9,48 +9,49 @@ import typer
 from clozeline.errors import DataError, ParamsError
 
 if TYPE_CHECKING:
-    from clozeline.artifacts.manifest import Task
+    from clozeline.artifacts.export.manifest import Task
     from clozeline.inference.open_model import OpenModel
 
 PANEL = "Use a model"
 _CHUNK_TEXTS = 1024
-"""Texts of standard input that are answered before the next ones are read."""
+"""Number of texts of standard input that are answered before more are read."""
 
 TextsArgument = Annotated[
-    list[str], typer.Argument(metavar="TEXT...", help="Texts; `-` reads them from standard input, one on each line.")
+    list[str], typer.Argument(metavar="TEXT...", help="Texts; `-` reads them from standard input, one per line.")
 ]
 ModelOption = Annotated[
     str | None,
     typer.Option(
         "--model",
         "-m",
-        help="A folder of dist/, or a registry URI (models:/NAME@ALIAS). [default: the first of dist/ that can]",
+        help="A folder of dist/, or a registry URI (models:/NAME@ALIAS). "
+        "[default: the matching model of dist/, else of the registry]",
         show_default=False,
     ),
 ]
 PrecisionOption = Annotated[
     Literal["int8", "fp32"] | None,
     typer.Option(
-        help="Which of the model's two graphs answers. [default: int8, unless fp32 was found better]",
+        help="Precision of the graph that answers. [default: int8, unless export or release chose fp32]",
         show_default=False,
     ),
 ]
 TruncateOption = Annotated[
-    bool, typer.Option("--truncate", help="Cut a text that is too long at its end, instead of refusing it.")
+    bool, typer.Option("--truncate", help="Cut the end of a text that is too long, instead of refusing the text.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object for each text, on a line of its own.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per text, each on its own line.")]
 _VERBS = (
-    "fill, embed and choose ask encoders, classify classifiers, tag taggers, answer those that answer questions; "
-    "choose asks classifiers of entailment too"
+    "fill takes encoders; embed encoders and embedders; choose encoders and entailment classifiers; "
+    "classify classifiers; tag taggers; answer question-answering models"
 )
 
 
 def opened(place: str | None, tasks: "tuple[Task, ...]", precision: Literal["int8", "fp32"] | None) -> "OpenModel":
-    """The model at `place`, which is of one of `tasks`; without a place, one of the first of them.
+    """Open the model at `place`, which must be of one of `tasks`; without a place, the default model of the first task.
 
     Raises:
         ParamsError: the model is of another task, or there are several without a place.
-        ArtifactError: there is no such model, or it is damaged.
+        ArtifactError: the model is missing or damaged.
     """
     from clozeline.inference.package import load
     from clozeline.serving.models.sources import ModelSource, default_for, fetched
@@ -60,16 +61,16 @@ def opened(place: str | None, tasks: "tuple[Task, ...]", precision: Literal["int
     model = load(found.folder, precision=precision or found.served)
     if model.manifest.task not in tasks:
         raise ParamsError(
-            f"{source.place} does something else",
+            f"{source.place} is a model for another task",
             given=f"a model of the task {model.manifest.task}",
             expected=f"a model of the task {' or '.join(tasks)}",
-            do=f"choose another --model, or another verb: {_VERBS}",
+            do=f"choose another --model or another command: {_VERBS}",
         )
     return model
 
 
 def chunks(texts: list[str]) -> Iterator[list[str]]:
-    """The texts as they were given; those of standard input in parts, as they come.
+    """Yield the given texts, or those of standard input in chunks as they come.
 
     Raises:
         DataError: a line of standard input is not UTF-8.
@@ -90,10 +91,10 @@ def chunks(texts: list[str]) -> Iterator[list[str]]:
 
 
 def decoded(raw: bytes, place: str) -> str:
-    """`raw` as text.
+    """Decode `raw` as text.
 
     Raises:
-        DataError: it is not UTF-8, said of `place`.
+        DataError: `raw` is not UTF-8; the message names `place`.
     """
     try:
         return raw.decode()
@@ -102,5 +103,5 @@ def decoded(raw: bytes, place: str) -> str:
             f"{place} is not UTF-8",
             given=repr(raw[max(error.start - 10, 0) : error.end + 10]),
             expected="text in UTF-8",
-            do="convert it first, as with `iconv -f LATIN1 -t UTF-8`",
+            do="convert it first, for example with `iconv -f LATIN1 -t UTF-8`",
         ) from error

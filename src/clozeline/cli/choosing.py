@@ -1,4 +1,4 @@
-"""`clozeline choose`: labels that nobody trained (zero-shot classification)."""
+"""`clozeline choose`: labels without training (zero-shot classification)."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -27,26 +27,31 @@ def add_to(app: typer.Typer) -> None:
 def choose(
     texts: TextsArgument,
     labels: Annotated[
-        str, typer.Option("--labels", "-l", help="What to choose among, as `list,file`; for an encoder of known words.")
+        str,
+        typer.Option(
+            "--labels",
+            "-l",
+            help="Labels to choose among, such as `list,file`. For an encoder, each word must be one token.",
+        ),
     ],
     template: Annotated[
         str | None,
         typer.Option(help="The prompt, with {} where a label belongs. [default: This text is about {}.]"),
     ] = None,
     multi_label: Annotated[
-        bool, typer.Option("--multi-label", help="Score each label for itself; only a model of entailment can.")
+        bool, typer.Option("--multi-label", help="Score each label independently; needs an entailment classifier.")
     ] = False,
     model: ModelOption = None,
     truncate: TruncateOption = False,
     precision: PrecisionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Choose among labels that nobody trained (zero-shot): by the word that fits into a prompt, or by entailment.
+    """Choose among labels without training (zero-shot), by the word that fits into a prompt or by entailment.
 
-    An encoder says which label it would fill in; a classifier of pairs that was trained on entailment says whether the
-    prompt with a label follows from the text.
+    An encoder scores how well each label fills the prompt. An entailment classifier scores whether the prompt with the
+    label follows from the text.
 
-    In a terminal: a table. Else: tab-separated text, rank, label, probability.
+    Prints a table in a terminal, else tab-separated text, rank, label, probability.
 
     Examples:
 
@@ -54,9 +59,9 @@ def choose(
     - `clozeline choose "Open it." -l file,list --template "It works on a {}."`
     - `clozeline choose - -l refund,delivery --multi-label --model dist/mnli < texts.txt`
     """
+    from clozeline.choosing.zero_shot import TEMPLATE
+    from clozeline.choosing.zero_shot import choose as chosen
     from clozeline.cli import answers
-    from clozeline.inference.zero_shot import TEMPLATE
-    from clozeline.inference.zero_shot import choose as chosen
 
     candidates = _labels(labels)
     asked = _opened(model, precision, multi_label)
@@ -75,15 +80,15 @@ def _labels(given: str) -> list[str]:
         raise ParamsError(
             "--labels cannot be used",
             given=repr(given),
-            expected="labels with commas between them, none of them empty, each once",
-            do="write them as --labels list,file",
+            expected="non-empty labels separated by commas, each once",
+            do="write them like --labels list,file",
         )
     return labels
 
 
 def _opened(place: str | None, precision: Literal["int8", "fp32"] | None, multi_label: bool) -> "OpenModel":
-    """Without a place the encoder; a classifier of entailment is to be named."""
-    from clozeline.inference.zero_shot import can_choose, tells_entailment
+    """Open the encoder, or the model at `place`; a classifier of entailment has to be named."""
+    from clozeline.choosing.zero_shot import can_choose, tells_entailment
 
     model = opened(place, ("fill-mask", "text-classification"), precision)
     if not can_choose(model):
@@ -91,13 +96,13 @@ def _opened(place: str | None, precision: Literal["int8", "fp32"] | None, multi_
             f"{place or 'the encoder'} cannot choose among labels that it was not trained on",
             given=f"labels: {', '.join(model.manifest.labels) or 'none, and no mask'}",
             expected="an encoder that fills masks, or a classifier of pairs with a label `entailment`",
-            do="choose another --model; `clozeline classify` asks a classifier for the labels that it has",
+            do="choose another --model, or use `clozeline classify` for the labels that a classifier was trained on",
         )
     if multi_label and not tells_entailment(model):
         raise ParamsError(
-            "the labels of an encoder compete for one blank",
+            "an encoder cannot score labels independently: they compete for one mask",
             given="--multi-label",
             expected="a classifier that was trained on entailment",
-            do="leave --multi-label out, or name such a model with --model",
+            do="leave --multi-label out, or name an entailment classifier with --model",
         )
     return model

@@ -1,4 +1,4 @@
-"""`clozeline demo`: a minute of pre-training, and what it taught."""
+"""`clozeline demo`: a minute of pre-training, and its effect."""
 
 import logging
 import os
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from clozeline.artifacts.curves import CurvePoint
     from clozeline.demo.lesson import Lesson
-    from clozeline.demo.questions import Answer, Question
+    from clozeline.pretraining.questions import Answer, Question
     from clozeline.training.callbacks import Callback
+    from clozeline.training.curves import CurvePoint
 
 _STEPS = {"mlm": 600, "clm": 300}
-"""About a minute on two cores: under clm every token is a target. Steps, not seconds, so that it repeats."""
-_ASKED = {"mlm": "masked: fill the hidden word", "clm": "causal: say what comes next"}
+"""About a minute on two cores; under clm every token is a target. Steps, not seconds, so that runs are reproducible."""
+_ASKED = {"mlm": "it learns to predict hidden tokens", "clm": "it learns to predict the next token"}
 
 
 def add_to(app: typer.Typer) -> None:
@@ -37,12 +37,12 @@ def demo(
         int | None,
         typer.Option(min=10, help="Optimizer steps. [default: about a minute on two cores: 600 for mlm, 300 for clm]"),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Another seed, another model; the same one, the same model.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same model.")] = 1,
 ) -> None:
-    """Train a small encoder for about a minute, and show what it says before and after.
+    """Train a small encoder for about a minute, and show its answers before and after.
 
-    On this project's tokens, if `clozeline run` has made them; else on the docstrings of the standard library. Nothing
-    is kept.
+    It trains on this project's tokens if `clozeline run` has made them, else on the docstrings of the standard library.
+    Nothing is kept.
 
     Examples:
 
@@ -71,7 +71,7 @@ def demo(
 
 def _beginning(mode: str, is_own: bool) -> str:
     text = "this project's text" if is_own else "the docstrings of the standard library"
-    return f"Training a small encoder on {text}, {_ASKED[mode]}."
+    return f"Training a small encoder on {text}: {_ASKED[mode]}."
 
 
 def _watch(bar: ProgressBar) -> "Callback":
@@ -89,16 +89,16 @@ def _report(learned: "Lesson", mode: str) -> "Iterator[RenderableType]":
 
     yield Text()
     for question, *answers in zip(learned.questions, learned.before, learned.after, strict=True):
-        yield Text(f"{question.text}   (it is: {question.truth})")
+        yield Text(f"{question.text}   (right: {question.truth})")
         yield _answers(question, *answers)
         if mode == "clm":
-            yield Text(f"goes on before: {answers[0].continuation}")
-            yield Text(f"goes on after:  {answers[1].continuation}")
+            yield Text(f"continues before: {answers[0].continuation}")
+            yield Text(f"continues after:  {answers[1].continuation}")
         yield Text()
     yield Text(
-        f"{learned.num_parameters:,} parameters read {learned.num_tokens:,} tokens. Loss on text that it has not read:"
-        f" {learned.loss_before:.2f} before, {learned.loss_after:.2f} after, nats for each token;"
-        f" knowing only how frequent tokens are: {learned.unigram_entropy:.2f}."
+        f"{learned.num_parameters:,} parameters, trained on {learned.num_tokens:,} tokens. Validation loss in nats per"
+        f" token: {learned.loss_before:.2f} before, {learned.loss_after:.2f} after;"
+        f" {learned.unigram_entropy:.2f} from token frequencies alone."
     )
 
 

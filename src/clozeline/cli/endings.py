@@ -1,20 +1,31 @@
-"""How a command that was told to end does so."""
+"""Orderly ends of commands on signals."""
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
+from clozeline.orchestration.signals import ignore_termination
 
-def end_orderly_when_told() -> None:
-    """Let SIGTERM, and SIGHUP of a terminal that was closed, unwind the command: what it started is ended first.
 
-    By default both end a process on the spot. A SIGHUP that is ignored (`nohup`) stays ignored.
+@contextmanager
+def ending_orderly() -> Iterator[None]:
+    """Let SIGTERM, and SIGHUP of a closed terminal, unwind the command, so that it first ends what it started.
+
+    By default both end a process at once. An ignored SIGHUP (`nohup`) stays ignored. After the block both are ignored:
+    a signal during the shutdown of the interpreter would print a traceback.
     """
     signal.signal(signal.SIGTERM, _unwind)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        # Inside a flow Prefect has a handler of its own for SIGTERM, and none for this.
+        # Inside a flow Prefect handles SIGTERM itself, but not SIGHUP.
         signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    try:
+        yield
+    finally:
+        ignore_termination()
 
 
 def _unwind(number: int, frame: FrameType | None) -> None:
+    ignore_termination()
     sys.exit(128 + number)

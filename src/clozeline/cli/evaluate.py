@@ -1,4 +1,4 @@
-"""`clozeline evaluate`: how good is a model, and is it better than another?"""
+"""`clozeline evaluate`: how good a model is, and whether it is better than another."""
 
 import os
 from pathlib import Path
@@ -19,10 +19,10 @@ _OPTIONS = {
     "source.pattern": "--pattern",
     "source.path": "--text",
 }
-"""The text room's fields, as they are called here."""
+"""Field of the text room → option of this command."""
 
 _SEED, _NUM_FOLDS, _MAX_LENGTH, _BATCH_TOKENS = 0, 7, 128, 8192
-"""Where there is no params.yaml."""
+"""Defaults outside a project."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -40,29 +40,30 @@ def evaluate(
     ] = None,
     estimator: Annotated[
         Literal["folds", "pll"],
-        typer.Option(help="Hide a fold of the tokens at a time, or each alone (pseudo-log-likelihood: dearer)."),
+        typer.Option(help="Hide a fold of the tokens at a time, or each token alone (pseudo-log-likelihood: slower)."),
     ] = "folds",
-    text_field: Annotated[str, typer.Option(help="JSON Lines, CSV, Parquet: where the text is.")] = "text",
+    text_field: Annotated[
+        str, typer.Option(help="Field or column with the text, in JSON Lines, CSV or Parquet.")
+    ] = "text",
     one_document_per: Annotated[
-        Literal["paragraph", "line", "file"], typer.Option(help="Plain text: what a document is.")
+        Literal["paragraph", "line", "file"], typer.Option(help="Unit of plain text that is one document.")
     ] = "paragraph",
-    pattern: Annotated[str, typer.Option(help="A folder: which of its files.")] = "**/*",
+    pattern: Annotated[str, typer.Option(help="Files to read, if --text is a folder.")] = "**/*",
     max_length: Annotated[
         int | None,
-        typer.Option(min=8, help="Tokens of a row. [default: params.yaml's; else 128]", show_default=False),
+        typer.Option(min=8, help="Tokens per row. [default: that of params.yaml; else 128]", show_default=False),
     ] = None,
-    samples: Annotated[int, typer.Option(min=100, help="Of the documents, for intervals and tests.")] = 2000,
+    samples: Annotated[int, typer.Option(min=100, help="Resamples of the documents, for intervals and tests.")] = 2000,
     scores: Annotated[
         Path | None, typer.Option(help="Write the log-likelihood of each document to this file, as JSON Lines.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of tables.")] = False,
 ) -> None:
-    """Say how well a masked (or causal) language model knows some text, and which of two models knows it better.
+    """Measure how well a masked or causal language model predicts a text, and which of two models predicts it better.
 
-    Every token is hidden once, and the model asked for it. Models are compared by nats per byte of text, whatever their
-    tokenizers: lower is better. Perplexity and top-1 are of tokens; they compare only where both have the same.
-    Intervals (95 %) and tests are over documents. In a project, rows, folds and seed are those of params.yaml, so that
-    the figures are those of stage `evaluate`.
+    The model predicts every token of the text once. Nats per byte (lower is better) compare any two models.
+    Perplexity and top-1 compare only models with the same tokens. Intervals (95 %) and tests resample documents.
+    In a project, rows, folds and seed are those of params.yaml, so that the figures equal those of stage `evaluate`.
 
     Examples:
 
@@ -97,16 +98,18 @@ def _nothing_asked() -> ParamsError:
 
 
 def _settings(estimator: Literal["folds", "pll"], max_length: int | None, samples: int) -> "Settings":
-    """Those of the project, if this is one, so that what is said here is what stage `evaluate` says."""
+    """Return the settings, in a project those of params.yaml, so that the figures match stage `evaluate`."""
     from clozeline.contest.contender import Asking
     from clozeline.contest.judgement import Settings
     from clozeline.params import read_params
 
     seed, num_folds, length, batch_tokens = _SEED, _NUM_FOLDS, _MAX_LENGTH, _BATCH_TOKENS
+    family = None
     if (file := Path("params.yaml")).is_file():
         params = read_params(file)
         seed, num_folds = params.seed, params.evaluate.num_folds
         length, batch_tokens = params.evaluate.max_length, params.evaluate.batch_tokens
+        family = params.pretrain.model.family
     how = Asking(
         estimator=estimator,
         seed=seed,
@@ -114,7 +117,7 @@ def _settings(estimator: Literal["folds", "pll"], max_length: int | None, sample
         max_length=length if max_length is None else max_length,
         batch_tokens=max(batch_tokens, max_length or length),
     )
-    return Settings(how, is_length_given=max_length is not None, num_samples=samples)
+    return Settings(how, is_length_given=max_length is not None, num_samples=samples, family=family)
 
 
 def _source(

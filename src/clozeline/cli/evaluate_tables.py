@@ -1,4 +1,4 @@
-"""What `clozeline evaluate` found out, as tables for a person or as one JSON object for a program."""
+"""Results of `clozeline evaluate`, as tables for people or as one JSON object for programs."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -20,16 +20,19 @@ if TYPE_CHECKING:
 _SIGNIFICANT = 0.05
 _ESTIMATORS = {"folds": "one token in {num_folds} hidden at a time", "pll": "each token hidden alone"}
 _PAIRS = "of the pairs"
-_CAUSAL = "each token asked for from those before it"
+_CAUSAL = "each token predicted from those before it"
 _OTHER_TOKENS = (
-    "Their tokens differ: perplexity and top-1 do not compare. Nats per byte do, and favour tokens that cut words"
-    " finer: where one is hidden, the others of its word are seen."
+    "Their tokens differ: perplexity and top-1 do not compare. Nats per byte do, but favour a tokenizer with shorter"
+    " tokens: while one token is hidden, the model sees the rest of its word."
 )
-_NOT_ALIKE = "One is asked with both sides of each token, the other with what is before it: neither is better by this."
+_NOT_ALIKE = (
+    "One model sees both sides of each token, the other only the tokens before it: these figures do not say which is"
+    " better."
+)
 
 
 def show(judgement: "Judgement", *, as_json: bool) -> None:
-    """Print all of it to standard output."""
+    """Print the judgement to standard output."""
     if as_json:
         typer.echo(orjson.dumps(asdict(judgement)))
         return
@@ -72,9 +75,7 @@ def _text_table(judgement: "Judgement") -> Table:
 
 def _blimp_table(judgement: "Judgement") -> Table:
     found = [model.blimp for model in judgement.models if model.blimp]
-    table = table_of(
-        f"Minimal pairs judged as people do: {found[0].overall.num_pairs:,}; chance is 50 %", *_heads(judgement)
-    )
+    table = table_of(f"Accuracy on {found[0].overall.num_pairs:,} minimal pairs; chance is 50 %", *_heads(judgement))
     for place, phenomenon in enumerate(found[0].phenomena):
         accuracies = [figures.phenomena[place].accuracy for figures in found]
         table.add_row(f"{phenomenon.name} ({phenomenon.num_pairs:,})", *(f"{share:.1%}" for share in accuracies))
@@ -89,9 +90,9 @@ def _verdict(judgement: "Judgement", test: "PairedTest", unit: str, *, is_low_be
     told = f"{first} - {second}: {test.difference:+.4f} {unit} (95 %: {test.low:+.4f} to {test.high:+.4f}), "
     told += f"p = {test.p_value:.4f}: "
     if not (judgement.asked_alike or unit == _PAIRS):
-        return told + "but they were not asked alike"
+        return told + "but one sees both sides of a token, the other one side"
     if test.p_value >= _SIGNIFICANT:
-        return told + "no difference that these texts could tell from chance"
+        return told + "no significant difference on these texts"
     return told + f"[bold]{first if (test.difference < 0) == is_low_better else second}[/] is better"
 
 

@@ -1,4 +1,4 @@
-"""`clozeline lineage`: what a model was made from."""
+"""`clozeline lineage`: the origins of a model."""
 
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -21,10 +21,11 @@ def add_to(app: typer.Typer) -> None:
 def lineage(
     uri: Annotated[str, typer.Argument(metavar="MODEL", help="A registered model: models:/NAME@ALIAS or …/VERSION.")],
     verify: Annotated[
-        bool, typer.Option("--verify", help="Check every byte on the way; name what is missing or differs.")
+        bool,
+        typer.Option("--verify", help="Check the hash of every file on the way; name each that is missing or differs."),
     ] = False,
 ) -> None:
-    """Walk from a registered model back to the raw text, by the hashes of the dvc.lock that it was released with.
+    """Trace a registered model back to the raw text, by the hashes of the dvc.lock that it was released with.
 
     Example: `clozeline lineage models:/clozeline-encoder@champion --verify`
     """
@@ -37,11 +38,11 @@ def lineage(
     wide_enough(tree).print(tree)
     if verify:
         num_checked = verification.verify(traced, workspace)
-        typer.echo(f"verified: {num_checked} files and folders are there, and every hash is right")
+        typer.echo(f"verified: {num_checked} files and folders exist, and every hash matches")
 
 
 def wide_enough(tree: "Tree") -> "Console":
-    """Standard output with the width of the longest line: a hash that is cut short is none."""
+    """Return a console as wide as the longest line: a hash that is cut short is useless."""
     from rich.console import Console
 
     console = Console()
@@ -50,7 +51,7 @@ def wide_enough(tree: "Tree") -> "Console":
 
 
 def as_tree(traced: "Trace") -> "Tree":
-    """The whole way; what was told once is not told again."""
+    """Return the whole lineage as a tree; repeated ancestors are not expanded again."""
     from rich.tree import Tree
 
     tree = Tree(traced.uri)

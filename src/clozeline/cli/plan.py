@@ -1,22 +1,25 @@
-"""`clozeline plan`: what a training will cost before it is begun, and which encoder to choose."""
+"""`clozeline plan`: the cost of a training before it starts, and which encoder to choose."""
 
 import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from clozeline.errors import ParamsError
+from clozeline.cli.knobs import in_params, with_keys
+from clozeline.errors import ClozelineError, ParamsError
 from clozeline.params.model import FAMILY_NAMES, Size
 
 if TYPE_CHECKING:
     from clozeline.params import ExportParams, Params, PretrainParams
 
 _TOKENS = Path("data/tokens")
+_PARAMS = Path("params.yaml")
 Need = StrEnum("Need", ["multilingual", "long", "fastest", "accurate", "domain"])
 """The rows of clozeline/planning/chooser.py."""
 OPTIONS = {
@@ -28,11 +31,20 @@ OPTIONS = {
 """Option → key of the section `pretrain`."""
 
 
+VocabSizeOption = Annotated[
+    int | None,
+    typer.Option(
+        min=64,
+        help="Size of the vocabulary. [default: that of data/tokens, else of the checkpoint to start from, "
+        "else of params.yaml]",
+        show_default=False,
+    ),
+]
 TimingOption = Annotated[
     bool | None,
     typer.Option(
         "--timing/--no-timing",
-        help="Train a few steps on synthetic tokens, for tokens/s and ETA. [default: timing]",
+        help="Time a few training steps on synthetic tokens, for tokens/s and ETA. [default: timing]",
         show_default=False,
     ),
 ]
@@ -43,7 +55,7 @@ TAKEN: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "--serving": ("--family", "--size", "--vocab-size"),
     }
 )
-"""What a table other than that of one training is made with; any other option would change nothing in it."""
+"""Options that a table other than the plan of one training depends on; any other option would have no effect on it."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -52,26 +64,24 @@ def add_to(app: typer.Typer) -> None:
 
 def plan(
     family: Annotated[
-        str | None, typer.Option(help=f"Instead of params.yaml's: {', '.join(FAMILY_NAMES)}, or `module:build`.")
+        str | None, typer.Option(help=f"Overrides params.yaml: {', '.join(FAMILY_NAMES)}, or `module:build`.")
     ] = None,
-    size: Annotated[Size | None, typer.Option(help="Instead of params.yaml's.")] = None,
-    objective: Annotated[Literal["mlm", "clm", "rtd"] | None, typer.Option(help="Instead of params.yaml's.")] = None,
-    vocab_size: Annotated[
-        int | None,
-        typer.Option(min=64, help="Instead of that of data/tokens, or of params.yaml's.", show_default=False),
-    ] = None,
-    max_length: Annotated[int | None, typer.Option(min=8, help="Instead of params.yaml's.")] = None,
+    size: Annotated[Size | None, typer.Option(help="Overrides params.yaml.")] = None,
+    objective: Annotated[Literal["mlm", "clm", "rtd"] | None, typer.Option(help="Overrides params.yaml.")] = None,
+    vocab_size: VocabSizeOption = None,
+    max_length: Annotated[int | None, typer.Option(min=8, help="Overrides params.yaml.")] = None,
     timing: TimingOption = None,
-    every: Annotated[bool, typer.Option("--all", help="A table of every family in every size.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Show every family in every size.")] = False,
     serving: Annotated[
         bool,
-        typer.Option("--serving", help="A table of every family in this size: file, memory, latency, measured here."),
+        typer.Option("--serving", help="Measure every family in this size on this machine: file, memory, latency."),
     ] = False,
     needs: Annotated[
-        list[Need] | None, typer.Option("--for", help="What matters: which family, size, recipe, tokenizer?")
+        list[Need] | None,
+        typer.Option("--for", help="What matters to you: shows the family, size, recipe and tokenizer to choose."),
     ] = None,
 ) -> None:
-    """Say what the training of params.yaml will cost: parameters, memory, FLOPs, tokens/s, ETA; and what to do.
+    """Show what the training of params.yaml will cost (parameters, memory, FLOPs, tokens/s, ETA), with advice.
 
     Examples:
 
@@ -99,44 +109,51 @@ def plan(
     if needs:
         plan_tables.show(plan_tables.chosen(needs))
         return
-    params = read_params(Path("params.yaml"))
+    params = read_params(_PARAMS)
     pretrain = changed(params.pretrain, family=family, size=size, objective=objective, max_length=max_length)
-    num_tokens = vocab_size or _vocab_size(params, pretrain)
-    if serving:
-        plan_tables.show(_serving(pretrain, num_tokens, params.export, family))
-        return
-    plan_tables.show(_zoo(pretrain, num_tokens) if every else _one(pretrain, num_tokens, timing is not False))
+    try:
+        num_tokens = vocab_size or _vocab_size(params, pretrain)
+        if serving:
+            shown = _serving(pretrain, num_tokens, params.export, family)
+        elif every:
+            shown = _zoo(pretrain, num_tokens)
+        else:
+            shown = _one(pretrain, num_tokens, timing is not False)
+    except ClozelineError as error:
+        raise in_params(error, _PARAMS, "pretrain", pretrain) from error
+    plan_tables.show(shown)
 
 
 def check_options(tables: Sequence[str], options: Sequence[str]) -> None:
-    """
+    """Check that at most one table is requested, with options that it depends on.
+
     Raises:
-        ParamsError: two tables are asked for at once, or options that the table asked for is not made with.
+        ParamsError: several tables are requested, or options without effect on the requested one.
     """
     if len(tables) > 1:
         raise ParamsError(
-            "one table is made at a time",
+            "only one table can be made at a time",
             given=" ".join(tables),
             expected=f"one of: {', '.join(TAKEN)}, or none of them",
-            do=f"ask for each by itself: `clozeline plan {tables[0]}`",
+            do=f"make each with a command of its own: `clozeline plan {tables[0]}`",
         )
     for table in tables:
         taken = TAKEN[table]
         meaningless = [option for option in options if option not in taken]
         if meaningless:
             raise ParamsError(
-                f"{table} does not go with {' and '.join(meaningless)}",
+                f"{table} cannot be combined with {' and '.join(meaningless)}",
                 given=" ".join([table, *options]),
                 expected=f"{table} with {' or '.join(taken)}, or alone" if taken else f"{table} alone",
-                do=f"leave {' and '.join(meaningless)} out, or leave {table} out: then the figures are of one training",
+                do=f"leave {' and '.join(meaningless)} out, or leave {table} out to plan one training",
             )
 
 
 def changed(params: "PretrainParams", **options: object) -> "PretrainParams":
-    """`params` with what was given in their place, checked again.
+    """Return `params` with the given options in place, validated again.
 
     Raises:
-        ParamsError: they cannot be used together.
+        ParamsError: the options cannot be used together.
     """
     from pydantic import ValidationError
 
@@ -169,8 +186,8 @@ def changed(params: "PretrainParams", **options: object) -> "PretrainParams":
 
 
 def _vocab_size(params: "Params", pretrain: "PretrainParams") -> int:
-    """Of the tokens that are there, else the one they will have: that of the checkpoint that training goes on from."""
-    from clozeline.encoder.starting import token_ids
+    """Return the vocabulary size of the existing tokens, else of the checkpoint to start from, else of `tokenize`."""
+    from clozeline.pretraining.starting import token_ids
     from clozeline.tokens.info import INFO_NAME, TokensInfo
 
     if (_TOKENS / INFO_NAME).is_file():
@@ -184,7 +201,7 @@ def _zoo(params: "PretrainParams", vocab_size: int) -> Iterable[object]:
     from clozeline.cli import plan_tables
     from clozeline.planning.plan import zoo
 
-    # What a family does not let one choose is told where one family is chosen.
+    # The warnings about knobs that a family ignores belong where one family is chosen.
     logging.getLogger("clozeline.encoder").setLevel(logging.ERROR)
     return plan_tables.zoo_table(zoo(params.model, vocab_size), vocab_size)
 
@@ -202,9 +219,9 @@ def _serving(params: "PretrainParams", vocab_size: int, export: "ExportParams", 
     chosen = [family] if family else served_families()
     costs = {
         family: serving_cost(params.model.model_copy(update={"family": family}), vocab_size, export)
-        for family in track(chosen, "measuring", len(chosen))
+        for family in track(chosen, "measure", len(chosen))
     }
-    return plan_tables.serving_table(costs, params.model.size or "a shape of its own", vocab_size)
+    return plan_tables.serving_table(costs, params.model.size or "of params.yaml", vocab_size)
 
 
 def _one(params: "PretrainParams", vocab_size: int, timing: bool) -> Sequence[object]:
@@ -216,4 +233,5 @@ def _one(params: "PretrainParams", vocab_size: int, timing: bool) -> Sequence[ob
     planned = Plan.of(params, vocab_size)
     memory = device_bytes()
     speed = planned.time() if timing and planned.memory.total < memory else None
-    return plan_tables.plan_tables(Situation(planned, speed, memory))
+    name = partial(with_keys, path=_PARAMS, place="pretrain", section=params)
+    return plan_tables.plan_tables(Situation(planned, speed, memory), name)

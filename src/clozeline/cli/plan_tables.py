@@ -2,7 +2,7 @@
 
 import io
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
@@ -11,10 +11,10 @@ from rich.text import Text
 from ruamel.yaml import YAML
 
 from clozeline.cli.tables import table_of
-from clozeline.inference.footprint import BATCH_TEXTS, TEXT_TOKENS
 from clozeline.planning.advice import Situation, advise
 from clozeline.planning.chooser import CHOICES, as_tree, combine
 from clozeline.planning.counting import ParameterCount
+from clozeline.planning.footprint import BATCH_TEXTS, TEXT_TOKENS
 
 if TYPE_CHECKING:
     from clozeline.encoder.sizes import Shape
@@ -23,20 +23,21 @@ if TYPE_CHECKING:
 _MIB, _GIB = 2**20, 2**30
 _PLAIN_WIDTH = 160
 _SERVED = (
-    "Times are those of the graph, the fastest of several runs; memory is that of a whole process, the runtime in it.",
-    "fp16 is how the file keeps the weights: a CPU has them in fp32 again.",
-    "INT8 is the first scheme of `export.ladder`, with no product left out and all scales at run time; whether it may"
-    " answer, and with fixed scales, which is faster, the export of a trained model finds out.",
+    "Times are for the graph alone, the fastest of several runs. Memory is that of the whole process with its runtime.",
+    "fp16 makes only the file smaller: a CPU expands the weights to fp32.",
+    "INT8 is the first scheme of `export.ladder`, with no product left out and all scales computed at run time. The"
+    " export of a trained model decides whether INT8 may serve, and whether fixed scales, which are faster, are good"
+    " enough.",
 )
 
 
 def show(tables: Iterable[Any]) -> None:
-    """On standard output: with lines and colours in a terminal, else as plain text in columns."""
+    """Print to standard output, with lines and colours in a terminal, else as plain text in columns."""
     is_terminal = sys.stdout.isatty()
     console = Console() if is_terminal else Console(width=_PLAIN_WIDTH)
     for table in tables:
         if isinstance(table, Table):
-            # Beside the table, so that a long title does not break at its width.
+            # Printed apart from the table, so that a long title does not wrap at the table's width.
             if table.title is not None:
                 console.print(Text(str(table.title), style="bold"))
             table.title = None
@@ -44,9 +45,10 @@ def show(tables: Iterable[Any]) -> None:
         console.print(table)
 
 
-def plan_tables(situation: Situation) -> Sequence[RenderableType]:
-    lines = list(advise(situation))
-    advice = [Text(f"• {line}") for line in lines] or [Text("• Nothing speaks against it.")]
+def plan_tables(situation: Situation, name: Callable[[str], str] = str) -> Sequence[RenderableType]:
+    """Return the tables of a plan. `name` translates the keys in the advice into the user's names."""
+    lines = [name(line) for line in advise(situation)]
+    advice = [Text(f"• {line}") for line in lines] or [Text("• Nothing speaks against this training.")]
     return [
         _parameters(situation),
         _memory(situation),
@@ -59,7 +61,7 @@ def plan_tables(situation: Situation) -> Sequence[RenderableType]:
 def zoo_table(
     zoo: Mapping[tuple[str, str], tuple["Shape | None", ParameterCount]], vocab_size: int
 ) -> Sequence[RenderableType]:
-    title = f"Every family in every size, a vocabulary of {vocab_size:,}"
+    title = f"Every family in every size, vocabulary of {vocab_size:,}"
     table = table_of(title, "family", "size", ">shape", ">parameters", ">fp32", ">fp16", ">INT8")
     last = ""
     for (family, size), (shape, count) in zoo.items():
@@ -75,14 +77,14 @@ def serving_table(
     costs: Mapping[str, Mapping[str, "GraphCost"]], size: str, vocab_size: int
 ) -> Sequence[RenderableType]:
     title = (
-        f"Served on this machine in one thread, size {size}, a vocabulary of {vocab_size:,}: one text of {TEXT_TOKENS}"
-        f" tokens, and {BATCH_TEXTS} of them"
+        f"Serving on this machine with one thread, size {size}, vocabulary of {vocab_size:,}: one text of {TEXT_TOKENS}"
+        f" tokens, and {BATCH_TEXTS} such texts"
     )
     table = table_of(title, "family", "precision", ">file", ">memory", ">one text", f">{BATCH_TEXTS} texts")
     for family, by_precision in costs.items():
         for precision, cost in by_precision.items():
             taken = cost.footprint
-            memory = "not told" if taken.memory_bytes is None else size_of(taken.memory_bytes)
+            memory = "unknown" if taken.memory_bytes is None else size_of(taken.memory_bytes)
             times = (f"{taken.text_milliseconds:.2f} ms", f"{taken.batch_milliseconds:.1f} ms")
             table.add_row(family, precision, size_of(cost.file_bytes), memory, *times)
         table.add_section()
@@ -98,7 +100,7 @@ def chosen(needs: Sequence[str]) -> Sequence[RenderableType]:
     combined = combine(needs)
     reasons = [Text(f"• {need}: {CHOICES[need].why}") for need in dict.fromkeys(needs)]
     conflicts = [
-        Text(f"• {need} asks for another {', '.join(keys)}: what was named first stands", style="yellow")
+        Text(f"• {need} recommends another {', '.join(keys)}: the need named first wins", style="yellow")
         for need, keys in combined.conflicts.items()
     ]
     text = io.StringIO()
@@ -114,19 +116,19 @@ def chosen(needs: Sequence[str]) -> Sequence[RenderableType]:
 
 def _parameters(situation: Situation) -> Table:
     plan, params = situation.plan, situation.plan.params
-    what = params.start or f"{params.model.family} {params.model.size or 'of a shape of its own'}"
+    what = params.start or f"{params.model.family} {params.model.size or 'with its own shape'}"
     if plan.shape is not None:
         heads, width = plan.shape.num_attention_heads, plan.shape.intermediate_size
-        what = f"{what} ({plan.shape}, {heads} heads, {width:,} inside an MLP)"
-    title = f"{what}, {params.objective}, a vocabulary of {plan.vocab_size:,}, rows of {params.max_length}"
+        what = f"{what} ({plan.shape}, {heads} heads, MLP width {width:,})"
+    title = f"{what}, {params.objective}, vocabulary of {plan.vocab_size:,}, rows of {params.max_length} tokens"
     table = table_of(title, "parameters", ">number", ">share")
     count = plan.count
     for name, number in (("embedding", count.embedding), ("body", count.body), ("head", count.head)):
         table.add_row(name, f"{number:,}", f"{number / count.total:.0%}")
     table.add_section()
-    table.add_row("all", f"{count.total:,}", "")
+    table.add_row("total", f"{count.total:,}", "")
     if count.generator:
-        table.add_row("of these the generator's own", f"{count.generator:,}", f"{count.generator / count.total:.0%}")
+        table.add_row("of which the generator's own", f"{count.generator:,}", f"{count.generator / count.total:.0%}")
     return table
 
 
@@ -143,25 +145,25 @@ def _memory(situation: Situation) -> Table:
     at_once = params.micro_batch_tokens or params.batch_tokens
     for name, size_bytes in (
         ("training: weights and gradients, fp32", step.weights + step.gradients),
-        (f"training: state of {params.optimizer.kind}", step.optimizer),
+        (f"training: optimizer state of {params.optimizer.kind}", step.optimizer),
         (f"training: activations of {at_once:,} tokens, {situation.plan.precision.name}, about", step.activations),
-        ("training: all", step.total),
+        ("training: total", step.total),
     ):
         table.add_row(name, size_of(size_bytes))
-    table.add_row("this device has", size_of(situation.memory_bytes))
+    table.add_row("memory of this device", size_of(situation.memory_bytes))
     return table
 
 
 def _time(situation: Situation) -> Table:
     plan, speed = situation.plan, situation.speed
     table = table_of("Work", "what", ">figure")
-    table.add_row("FLOPs a token, forward", _si(plan.compute.forward))
-    table.add_row("FLOPs a token, training", _si(plan.compute.training))
+    table.add_row("FLOPs per token, forward", _si(plan.compute.forward))
+    table.add_row("FLOPs per token, training", _si(plan.compute.training))
     table.add_row("tokens of the budget, at most", f"{plan.budget_tokens:,}")
     table.add_row("FLOPs of the budget", _si(plan.compute.training * plan.budget_tokens))
     if speed is not None:
         table.add_section()
-        table.add_row("tokens/s here, timed", f"{speed.tokens_per_second:,.0f}")
+        table.add_row("tokens/s here, measured", f"{speed.tokens_per_second:,.0f}")
         table.add_row("FLOP/s here", _si(speed.tokens_per_second * plan.compute.training))
         table.add_row("ETA of the budget", _duration(situation.seconds))
     return table
@@ -172,7 +174,7 @@ def size_of(size_bytes: int) -> str:
 
 
 def _si(number: float) -> str:
-    """Three digits and a prefix."""
+    """Return the number with three digits and a prefix."""
     for unit in ("", "k", "M", "G", "T", "P"):
         if number < 1000:
             return f"{number:.3g} {unit}".strip()

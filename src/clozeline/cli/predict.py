@@ -35,7 +35,7 @@ def fill(
     model: ModelOption = None,
     top_k: Annotated[int, typer.Option(min=1, help="Candidates for each mask.")] = 5,
     targets: Annotated[
-        str | None, typer.Option(help="Only these words compete, as `list,tuple`; each has to be one token.")
+        str | None, typer.Option(help="Words to choose among, such as `list,tuple`; each must be one token.")
     ] = None,
     truncate: TruncateOption = False,
     precision: PrecisionOption = None,
@@ -43,7 +43,7 @@ def fill(
 ) -> None:
     """Fill each [MASK] of a text with the likeliest words.
 
-    In a terminal: a table. Else: tab-separated text, mask (from 1), rank, token, probability, filled text.
+    Prints a table in a terminal, else tab-separated text, mask (from 1), rank, token, probability, filled text.
 
     Examples:
 
@@ -70,7 +70,7 @@ def embed(
 ) -> None:
     """Turn each text into a vector of length 1; the cosine of two texts is the dot product of their vectors.
 
-    In a terminal: how similar the texts are. Else: tab-separated text and numbers.
+    Prints the similarity of the texts in a terminal, else tab-separated text and numbers.
 
     Examples:
 
@@ -90,18 +90,16 @@ def classify(
     model: ModelOption = None,
     second: Annotated[
         str | None,
-        typer.Option(
-            "--with", help="Of a model of pairs: each TEXT is read with this one. It may stand behind a tab instead."
-        ),
+        typer.Option("--with", help="Second text of each pair, for a model of pairs; or write it after a tab in TEXT."),
     ] = None,
     top_k: Annotated[int, typer.Option(min=1, help="Labels for each text.")] = 5,
     truncate: TruncateOption = False,
     precision: PrecisionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Label each text, or each pair of texts where the model was trained on pairs.
+    """Label each text, or each pair of texts if the model was trained on pairs.
 
-    In a terminal: a table. Else: tab-separated text, rank, label, probability.
+    Prints a table in a terminal, else tab-separated text, rank, label, probability.
 
     Examples:
 
@@ -126,7 +124,7 @@ def _encoder(place: str | None, precision: Literal["int8", "fp32"] | None) -> "E
 
 
 def _embedder(place: str | None, precision: Literal["int8", "fp32"] | None) -> "Embedder":
-    """Without a place the encoder; a model that was fine-tuned for similarity is to be named."""
+    """Open the encoder, or the model at `place`; a model fine-tuned for similarity has to be named."""
     from clozeline.inference.embedder import Embedder
 
     model = opened(place, ("fill-mask", "feature-extraction"), precision)
@@ -143,7 +141,7 @@ def _classifier(place: str | None, precision: Literal["int8", "fp32"] | None) ->
 
 
 def _given(texts: list[str], second: str | None, classifier: "Classifier") -> "Sequence[Given]":
-    """What the classifier reads: the texts, or each with the second of its pair."""
+    """Return the classifier's input: the texts, or each text with the second of its pair."""
     if classifier.manifest.reads_pairs:
         return [_pair(number, text, second) for number, text in enumerate(texts)]
     if second is not None:
@@ -164,7 +162,7 @@ def _pair(number: int, text: str, second: str | None) -> tuple[str, str]:
         raise DataError(
             f"text {number} has no second text",
             given=repr(text[:60]),
-            expected="two texts, for the model reads pairs",
-            do="write the second one behind --with, or behind a tab",
+            expected="two texts, because the model reads pairs",
+            do="give the second text with --with, or after a tab",
         )
     return first, behind

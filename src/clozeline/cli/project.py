@@ -1,4 +1,4 @@
-"""The project that a verb is called in."""
+"""The project in which a verb is called."""
 
 import logging
 from pathlib import Path
@@ -9,21 +9,21 @@ from clozeline.workspace import Workspace, set_defaults
 
 
 def project_here() -> Workspace:
-    """The project in the current folder, with the tools' settings in the environment.
+    """Return the project in the current folder, with the tools' settings in the environment.
 
-    Called before anything of Prefect or MLflow is imported: both read their settings then.
+    Call it before importing Prefect or MLflow: both read their settings at import.
 
     Raises:
-        ParamsError: the current folder is no project.
+        ParamsError: the current folder is not a project.
     """
     workspace = Workspace(Path.cwd())
     for name in ("dvc.yaml", "params.yaml"):
         if not (workspace.root / name).is_file():
             raise ParamsError(
-                "this folder is no project of Clozeline's",
+                "this folder is not a Clozeline project",
                 given=f"no {name} in {workspace.root}",
                 expected="dvc.yaml and params.yaml",
-                do="change to the folder that you cloned",
+                do="change to the folder of the project (`cd`)",
             )
     set_defaults(workspace)
     for chatty in ("alembic", "httpx", "dvc"):
@@ -32,10 +32,10 @@ def project_here() -> Workspace:
 
 
 def sound_project_here() -> Workspace:
-    """`project_here`, its params.yaml checked before any server or flow is started, which would tell of it as well.
+    """Return `project_here()` with a checked params.yaml, before a server or flow starts and reports the fault as well.
 
     Raises:
-        ParamsError: the current folder is no project, or its params cannot be used.
+        ParamsError: the current folder is not a project, or its params cannot be used.
     """
     workspace = project_here()
     read_params(workspace.root / "params.yaml")

@@ -1,10 +1,10 @@
-"""`clozeline release` and `rollback`: which version of a model is live."""
+"""`clozeline release` and `rollback`: which version of a model is the champion."""
 
 from typing import Annotated
 
 import typer
 
-from clozeline.cli.endings import end_orderly_when_told
+from clozeline.cli.endings import ending_orderly
 from clozeline.cli.project import project_here, sound_project_here
 from clozeline.errors import ArtifactError
 
@@ -17,41 +17,45 @@ def add_to(app: typer.Typer) -> None:
 
 
 def release(
-    new_text: Annotated[
-        bool, typer.Option("--new-text", help="Promote what was measured on other text than the champion, uncompared.")
+    accept_held: Annotated[
+        bool, typer.Option("--accept", help="Promote held versions too, except those that were rolled back.")
     ] = False,
 ) -> None:
     """Release the packages in `dist/`: check, register, and promote what passes the gates of params.yaml.
 
-    Released twice, a package stays one version. The version that is live is the alias `champion`; one that does
-    not pass is the `candidate`; the one that was live before is `previous`. One that was measured on other text than
-    the champion does not compare with it: it is held until you say `--new-text`.
+    A version that passes becomes the `champion`, and the old champion becomes the `previous` version. A version that
+    fails stays the `candidate`. A version is held until you give `--accept` if it was measured on other text than the
+    champion, or if it is a first version that does not beat its baselines. Releasing a package again creates no second
+    version.
 
     Examples:
 
     `clozeline release`
 
-    `clozeline release --new-text`   after a change of the text
+    `clozeline release --accept`   after a change of the text
     """
     workspace = sound_project_here()
-    end_orderly_when_told()
     from clozeline.cli import summary
     from clozeline.flows.release import release as release_all
     from clozeline.orchestration.temporary_server import ensure_prefect_server
 
-    ensure_prefect_server(workspace)
-    summary.show_releases(workspace, release_all(workspace.root, new_text))
+    with ending_orderly():
+        ensure_prefect_server(workspace)
+        summary.show_releases(workspace, release_all(workspace.root, accept_held))
 
 
 def rollback(
     model: Annotated[
-        str, typer.Argument(help="A registered model, as `clozeline-encoder`, or the name under dist/, as `encoder`.")
+        str, typer.Argument(help="Name of a registered model (`clozeline-encoder`), or its name in dist/ (`encoder`).")
     ] = "encoder",
-    undo: Annotated[bool, typer.Option("--undo", help="Put the version up again that was taken down.")] = False,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="VERSION", help="Go back to this version, however old.")
+    ] = None,
+    undo: Annotated[bool, typer.Option("--undo", help="Make the rolled-back version the champion again.")] = False,
 ) -> None:
-    """Put the version back that was live before; said twice, the second time is refused.
+    """Make the previous version the champion again; a second rollback in a row is refused.
 
-    No later release makes the version that was taken down live again: only a person does, with `--undo`.
+    No later release promotes a version that was rolled back. Only `--undo` or `--to` does.
 
     Examples:
 
@@ -60,7 +64,11 @@ def rollback(
     `clozeline rollback library`
 
     `clozeline rollback library --undo`
+
+    `clozeline rollback library --to 3`
     """
+    if to and undo:
+        raise typer.BadParameter("give --to VERSION or --undo, not both")
     workspace = project_here()
     from clozeline.registry import CHAMPION, MODEL_PREFIX, model_name
     from clozeline.registry.versions import Registry
@@ -76,5 +84,5 @@ def rollback(
             expected=f"one of: {', '.join(sorted(known))}",
             do="correct the name, or release that model first (`clozeline release`)",
         )
-    done = registry.roll_back(name, undo=undo)
+    done = registry.roll_back(name, to=to, undo=undo)
     typer.echo(f"{done.name}: version {done.champion} is the champion, version {done.previous} the previous one")

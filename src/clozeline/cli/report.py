@@ -1,4 +1,4 @@
-"""`clozeline report`: one page of what a run made."""
+"""`clozeline report`: one page about the results of a run."""
 
 from datetime import UTC, datetime
 from typing import Annotated
@@ -13,11 +13,11 @@ def add_to(app: typer.Typer) -> None:
 
 
 def report(
-    open_: Annotated[bool, typer.Option("--open", help="Show it in the browser of this machine.")] = False,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser on this machine.")] = False,
 ) -> None:
-    """Make `reports/report.html`: curves, figures, examples, confusion, INT8, gates, and lineage on one page.
+    """Write `reports/report.html`: curves, figures, examples, confusion, INT8, gates, and lineage on one page.
 
-    It needs no network and no server to be read. `clozeline run` makes it too; what is missing is told in its place.
+    The page needs no network and no server. `clozeline run` writes it too. The page names each part that is missing.
 
     Example: `clozeline report --open`
     """
@@ -25,7 +25,7 @@ def report(
     from clozeline.reporting.report import write
 
     written = write(workspace, datetime.now(UTC))
-    stored = ", and with its MLflow run" if written.run_id else ""
+    stored = ", also stored with its MLflow run" if written.run_id else ""
     typer.echo(f"report: {written.path.relative_to(workspace.root)}{stored}")
     for fault in written.faults:
         typer.echo(f"missing: {fault.problem} ({fault.do})", err=True)

@@ -1,4 +1,4 @@
-"""`clozeline run`: from raw text to released models, and a table of what came out."""
+"""`clozeline run`: from raw text to released models, and tables of the results."""
 
 import time
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from clozeline.cli.endings import end_orderly_when_told
+from clozeline.cli.endings import ending_orderly
 from clozeline.cli.project import sound_project_here
 
 
@@ -16,11 +16,11 @@ def add_to(app: typer.Typer) -> None:
 
 
 def run(
-    release: Annotated[bool, typer.Option(help="Release what came out, if it passes the gates of params.yaml.")] = True,
+    release: Annotated[bool, typer.Option(help="Release the models that pass the gates of params.yaml.")] = True,
 ) -> None:
-    """Bring every stage up to date, release the models, and show what came out: as tables, and in reports/report.html.
+    """Bring every stage up to date, release the models, and show the results, as tables and in reports/report.html.
 
-    Only what depends on a change runs; what ran before is restored from DVC's cache. `make run` calls this.
+    Only stages that depend on a change run; earlier results come from DVC's cache. `make run` calls this.
 
     Examples:
 
@@ -30,7 +30,6 @@ def run(
     """
     workspace = sound_project_here()
     started = time.monotonic()
-    end_orderly_when_told()
     from clozeline.cli import summary
     from clozeline.flows.pipeline import pipeline
     from clozeline.flows.release import release as release_all
@@ -38,16 +37,18 @@ def run(
     from clozeline.orchestration.temporary_server import ensure_prefect_server
     from clozeline.reporting import report
 
-    ensure_prefect_server(workspace)
-    stages = pipeline(workspace.root)
-    releases: Sequence[Release] = ()
-    refusal: ReleaseRefusedError | None = None
-    if release:
-        try:
-            releases = release_all(workspace.root)
-        except ReleaseRefusedError as error:
-            refusal, releases = error, error.releases
-    summary.show(workspace, stages, releases, seconds=time.monotonic() - started)
-    report.write(workspace, datetime.now(UTC))
-    if refusal:
-        raise refusal
+    with ending_orderly():
+        ensure_prefect_server(workspace)
+        stages = pipeline(workspace.root)
+        releases: Sequence[Release] = ()
+        refusal: ReleaseRefusedError | None = None
+        if release:
+            try:
+                releases = release_all(workspace.root)
+            except ReleaseRefusedError as error:
+                refusal, releases = error, error.releases
+        summary.show(workspace, stages, releases, seconds=time.monotonic() - started)
+        report.write(workspace, datetime.now(UTC))
+        if refusal:
+            refusal.is_told = False  # the tables were printed after it
+            raise refusal

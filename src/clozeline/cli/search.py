@@ -1,4 +1,4 @@
-"""`clozeline search`: functions of the installed libraries, by what they do."""
+"""`clozeline search`: find functions of the installed libraries by what they do."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -33,28 +33,26 @@ def search(
     ],
     top_k: Annotated[int, typer.Option(min=1, help="Functions for each query.")] = 10,
     library: Annotated[
-        str | None, typer.Option(help="Only of this library, such as numpy; `python` is the standard library.")
+        str | None, typer.Option(help="Search only this library, such as numpy; `python` is the standard library.")
     ] = None,
     model: Annotated[
         str, typer.Option("--model", "-m", help="A folder of dist/, or a registry URI (models:/NAME@ALIAS).")
     ] = _PACKAGE,
     by: Annotated[
         Literal["both", "meaning", "words"],
-        typer.Option(help="Meaning: cosines of the model's vectors. Words: BM25. Both: a weighted sum."),
+        typer.Option(help="meaning: cosine of the model's vectors; words: BM25; both: a weighted sum."),
     ] = "both",
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object for each query, on a line of its own.")
+        bool, typer.Option("--json", help="Print one JSON object per query, each on its own line.")
     ] = False,
 ) -> None:
-    """Find functions of the installed libraries by what they do, not by what they are called.
+    """Find functions of the installed libraries by what they do, not by their names.
 
-    Every docstring is read once by the exported `docsearch` model (a minute; kept under work/search until a newer model
-    or text takes its place); then the best for each query are shown: library, qualified name, summary, and score. By
-    default what is near in meaning and what has words in common are weighed together: either finds what the other
-    does not.
-    Write as a docstring would: "Return the sorted values", not "sort".
+    The exported `docsearch` model embeds every docstring once. That takes about a minute; the vectors stay in
+    work/search until the model or the text changes. The default score combines meaning and words, because each finds
+    functions that the other misses. Write a query like a docstring: "Return the sorted values", not "sort".
 
-    In a terminal: a table. Else: tab-separated query, rank, score, library, name, summary.
+    Prints a table in a terminal, else tab-separated query, rank, score, library, name, summary.
 
     Examples:
 
@@ -80,7 +78,7 @@ def search(
 
 
 def _opened(place: str) -> "tuple[Embedder, SearchIndex]":
-    from clozeline.artifacts.manifest import FILES
+    from clozeline.artifacts.export.manifest import FILES
     from clozeline.inference.embedder import Embedder
     from clozeline.inference.package import load
     from clozeline.search.index import SearchIndex
@@ -88,20 +86,20 @@ def _opened(place: str) -> "tuple[Embedder, SearchIndex]":
 
     if not place.startswith(REGISTRY_SCHEME) and not (Path(place) / FILES.manifest).is_file():
         raise ArtifactError(
-            f"{place} is no model to search with",
+            f"{place} is not a model to search with",
             given=f"no {place}/{FILES.manifest}",
             expected="the exported model of the task docsearch",
-            do="run `dvc repro export@docsearch` (or `make run`), or name another: --model",
+            do="run `dvc repro export@docsearch` (or `make run`), or name another embedder with --model",
         )
     source = ModelSource.parse(place)
     folder = fetched(source).folder
     model = load(folder, num_threads=available_cores())
     if not isinstance(model, Embedder):
         raise ParamsError(
-            f"{place} does something else",
+            f"{place} is a model for another task",
             given=f"a model of the task {model.manifest.task}",
-            expected="one that turns texts into vectors",
-            do="leave --model out, or name such a model",
+            expected="a model that turns texts into vectors",
+            do="leave --model out, or name an embedder",
         )
     return model, SearchIndex.open(model, folder, _CLEAN, _KEPT / source.name)
 

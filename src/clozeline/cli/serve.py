@@ -5,7 +5,6 @@ import logging
 import shlex
 import time
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,24 +21,35 @@ QueueTokensOption = Annotated[
     int,
     typer.Option(
         min=1,
-        help="Most tokens that wait before a request; beyond them, it is told to come back. Of a request that alone is "
-        "more than half of them, the texts run one after the other, over the time that it has, beside others.",
+        help="Most tokens that may wait; a request that exceeds them gets a 429 with a time to retry. The texts of a "
+        "request with more than half of them are spread over its time limit, so that others run in between.",
     ),
 ]
 TimeoutOption = Annotated[
-    float, typer.Option(min=0.001, help="Seconds that a request may take, if it does not say itself.")
+    float, typer.Option(min=0.001, help="Seconds that a request may take, unless it sets a limit of its own.")
 ]
 WatchOption = Annotated[
-    float, typer.Option(min=0, help="Seconds between two looks whether an alias has moved; 0: never.")
+    float, typer.Option(min=0, help="Seconds between checks whether an alias has moved; 0: no checks.")
 ]
-CacheOption = Annotated[int, typer.Option(min=0, help="Megabytes of answers to keep for bodies that come again.")]
+CacheOption = Annotated[int, typer.Option(min=0, help="Megabytes of answers to keep for repeated request bodies.")]
 KeysFileOption = Annotated[
     Path | None,
-    typer.Option(help=f"Answer only who has a key of this file, one on each line; or set {KEYS_VARIABLE}."),
+    typer.Option(help=f"Require one of the API keys in this file, one per line; or set {KEYS_VARIABLE}."),
+]
+HostsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Also accept this Host name, for example behind a proxy or in a cluster (repeatable; `*`: any). "
+        "Always accepted: localhost and --host; any IP address too, unless --host is the loopback.",
+        show_default=False,
+    ),
 ]
 TracesOption = Annotated[
     bool,
-    typer.Option("--traces", help="Tell OpenTelemetry's collector at OTEL_EXPORTER_OTLP_ENDPOINT of each request."),
+    typer.Option(
+        "--traces", help="Send a span per request to the OpenTelemetry collector at OTEL_EXPORTER_OTLP_ENDPOINT."
+    ),
 ]
 
 _LOG = logging.getLogger(__name__)
@@ -55,7 +65,7 @@ def serve(
         typer.Argument(
             metavar="[NAME=]MODEL",
             help="Folders of dist/, or registry URIs (models:/NAME@ALIAS). "
-            "Without any: the champions of the registry, or all of dist/ if there are none.",
+            "Default: the champions of the registry, or all of dist/ if there are none.",
             show_default=False,
         ),
     ] = None,
@@ -70,13 +80,14 @@ def serve(
     watch: WatchOption = 10.0,
     cache_megabytes: CacheOption = 0,
     api_keys_file: KeysFileOption = None,
+    allowed_host: HostsOption = None,
     traces: TracesOption = False,
 ) -> None:
-    """Serve models over HTTP, on this machine only unless --host says otherwise.
+    """Serve models over HTTP; without --host, to this machine only.
 
     Routes: /fill-mask, /embed and /zero-shot (encoders), /classify, /tag, /answer, /models, /metrics, /health/live,
     /health/ready; and those of OpenAI (/v1), text-embeddings-inference, Hugging Face (/pipeline), the Open Inference
-    Protocol (/v2) and MLflow (/invocations). /docs shows all of them, / is a page to try the models.
+    Protocol (/v2) and MLflow (/invocations). /docs documents all of them; / is a page to try the models.
 
     Examples:
 
@@ -86,11 +97,13 @@ def serve(
 
     Then: `curl -s 127.0.0.1:8000/embed -H 'content-type: application/json' -d '{"inputs": "Sort a list."}'`
 
-    Ctrl+C, or SIGTERM, stops it once what it has accepted is answered: whatever stops it has to grant --timeout, or the
-    longest x-timeout-ms of a client (600 s at most), and 70 s. A second Ctrl+C answers with 503; the exit code is 130.
+    Ctrl+C or SIGTERM stops the server once it has answered every accepted request. A supervisor has to wait 70 s plus
+    --timeout (or the longest x-timeout-ms of a client, at most 600 s). A second Ctrl+C answers with 503; the exit code
+    is 130.
     """
     from clozeline.machine.cores import available_cores
     from clozeline.serving.edge.access import ApiKeys
+    from clozeline.serving.edge.hosts import AllowedHosts
     from clozeline.serving.models.service import Capacity
     from clozeline.serving.models.sources import default_sources, parse_sources
     from clozeline.serving.scheduling.admission import Admission
@@ -99,20 +112,17 @@ def serve(
     _tell_when()
     sources = parse_sources(models) if models else default_sources()
     keys = ApiKeys.read(api_keys_file)
-    if not keys.digests and not _is_loopback(host):
+    hosts = AllowedHosts.of(host, allowed_host or ())
+    if not keys.digests and hosts.by_address:
         _LOG.warning("Whoever can reach %s can use the models: there are no API keys.", host)
-    capacity = Capacity(
-        threads or available_cores(),
-        Admission(max_waiting_tokens=queue_tokens),
-        timeout_seconds=timeout,
-        cache_bytes=cache_megabytes * 2**20,
-    )
+    admission, cache_bytes = Admission(max_waiting_tokens=queue_tokens), cache_megabytes * 2**20
+    capacity = Capacity(threads or available_cores(), admission, timeout_seconds=timeout, cache_bytes=cache_bytes)
     key = _first_key(api_keys_file) if keys.digests else None
-    run(sources, Settings(host, port, capacity, precision, keys, watch, traces), partial(announce, key=key))
+    run(sources, Settings(host, port, capacity, precision, keys, hosts, watch, traces), partial(announce, key=key))
 
 
 def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
-    """Say what is served, where, and how to try it; `key`: what a shell puts in the place of one that is asked for."""
+    """Print what is served, where, and how to try it; `key` is the shell expression for a required API key."""
     from clozeline.serving.models.catalogue import routes_of_kind
     from clozeline.serving.protocols.table import DIALECTS
 
@@ -136,7 +146,7 @@ def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
 
 
 def _tell_when() -> None:
-    """Each line of the log with its moment, in UTC: other verbs are watched, a server's log is read afterwards."""
+    """Start each line of the log with its time in UTC: unlike other verbs, a server's log is read afterwards."""
     stamped = logging.Formatter("%(asctime)s.%(msecs)03dZ %(message)s", "%Y-%m-%dT%H:%M:%S")
     stamped.converter = time.gmtime
     for handler in logging.getLogger().handlers:
@@ -144,14 +154,7 @@ def _tell_when() -> None:
 
 
 def _first_key(file: Path | None) -> str:
-    """What a shell reads as the first key; the key itself is told nowhere."""
+    """Return the shell expression for the first key; the key itself is never printed."""
     if file is None:
         return f"${{{KEYS_VARIABLE}%%,*}}"
     return f"$(grep -m1 '[^[:space:]]' {shlex.quote(str(file.resolve()))})"
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,4 +1,4 @@
-"""What a model points at, on standard output: entities of texts, and answers from one."""
+"""Spans on standard output: entities of texts, and answers from a text."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,11 +18,11 @@ from clozeline.inference.entities import Entity, Tagged, TaggedToken
 _COLOURS = ("cyan", "green", "yellow", "magenta", "red", "blue")
 _LINE_BREAKS = re.compile(r"[\r\n]+")
 _CHARACTERS_AROUND = 80
-"""Of an answer, on either side."""
+"""Context shown on either side of an answer, in characters."""
 
 
 def answers_from(context: str) -> Form[list[list[Answer]]]:
-    """How answers from this text are shown."""
+    """Return the form in which answers from this text are shown."""
     return Form(_answer_records, _answer_lines, partial(_answer_tables, context))
 
 
@@ -81,7 +81,7 @@ def _answer_lines(questions: Sequence[str], answers: list[list[Answer]]) -> Iter
 def _answer_tables(context: str, questions: Sequence[str], answers: list[list[Answer]]) -> Iterator[RenderableType]:
     for question, found in zip(questions, answers, strict=True):
         yield Text(question, style="bold")
-        yield ranking("answer", [(one.answer or "(the text has none)", one.score) for one in found])
+        yield ranking("answer", [(one.answer or "(no answer in the text)", one.score) for one in found])
         if found[0].answer:
             yield _in_its_place(context, found[0])
 

@@ -1,4 +1,4 @@
-"""`clozeline stage`: what dvc.yaml calls."""
+"""`clozeline stage`: the command that dvc.yaml calls."""
 
 import importlib
 import inspect
@@ -25,15 +25,15 @@ def stage(
     name: Annotated[str, typer.Argument(help="A stage: a file of clozeline/stages.")],
     arguments: Annotated[list[str], typer.Argument(help="Its paths (and task or model), as name=value.")],
 ) -> None:
-    """Run one stage with its section of params.yaml; `dvc repro` calls this, a person rarely does.
+    """Run one stage with its section of params.yaml. `dvc repro` calls this; a person rarely does.
 
     With `CLOZELINE_TORCHRUN="--nproc-per-node 8"` in the environment, `pretrain` trains in 8 processes, one for each
     GPU of this machine; with more of torchrun's arguments, on several machines (docs/pretraining.md).
 
     Example: `clozeline stage tokenize clean=data/clean out=data/tokens …`
     """
-    # Threads that spin while they wait take the cores from those that work: on a busy machine torch is 2.5 times
-    # slower for it. OpenMP reads this when torch is loaded, so before the stage is.
+    # Threads that spin while they wait take cores from working threads: on a busy machine they make torch 2.5 times
+    # slower. OpenMP reads this variable when torch is loaded, so it is set before the stage is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     if torchrun.is_wanted(name):
         torchrun.run_stage(name, arguments, os.environ[torchrun.VARIABLE])
@@ -65,7 +65,7 @@ def _arguments_for(run: Callable[..., None], name: str, params: Params, texts: l
     section = getattr(params, name)
     if isinstance(section, dict):
         section = _task_section(section, given.get("task"), name)
-    known: dict[str, Any] = {"params": section, "seed": params.seed}
+    known: dict[str, Any] = {"params": section, "seed": params.seed, "family": params.pretrain.model.family}
     wanted = inspect.signature(run).parameters
     paths = {
         key: Path(value) if wanted[key].annotation is Path else value for key, value in given.items() if key in wanted
@@ -84,7 +84,7 @@ def _arguments_for(run: Callable[..., None], name: str, params: Params, texts: l
 def _task_section(sections: dict[str, Any], task: str | None, name: str) -> Any:
     if task not in sections:
         raise ParamsError(
-            f"stage `{name}` was asked for a task that params.yaml does not have",
+            f"params.yaml has no such task for stage `{name}`",
             given=task or "no task=…",
             expected=f"one of: {', '.join(sorted(sections))}",
             do=f"add a section `{name}.{task or '…'}` to params.yaml, or correct the name",

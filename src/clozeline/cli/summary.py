@@ -1,4 +1,4 @@
-"""What `clozeline run` ends with: stages, figures beside their baselines, packages, versions, and what to type next."""
+"""Last output of `clozeline run`: stages, figures beside their baselines, packages, versions, and what to type next."""
 
 import sys
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from clozeline.artifacts.encoder_metrics import EncoderMetrics
+from clozeline.artifacts.evaluate.encoder_metrics import EncoderMetrics
+from clozeline.artifacts.finetune.task_metrics import TaskMetrics
 from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
-from clozeline.artifacts.task_metrics import TaskMetrics
 from clozeline.cli.tables import table_of
 from clozeline.params import Params, read_params
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from clozeline.orchestration.releasing import Release
 
 _NEXT_VERBS = {
-    "report --open": "look at all of it on one page, reports/report.html",
+    "report --open": "open reports/report.html, all results on one page",
     "serve": "serve every champion over HTTP",
     "ui": "see the runs and the registry in MLflow, the flow runs in Prefect",
 }
@@ -32,7 +32,7 @@ _NEXT_VERBS = {
 def show(
     workspace: Workspace, stages: "Sequence[StageResult]", releases: "Sequence[Release]", *, seconds: float
 ) -> None:
-    """Print all of it to standard output."""
+    """Print the whole summary to standard output."""
     console = Console()
     params = read_params(workspace.root / "params.yaml")
     figures = read_figures(workspace, params)
@@ -49,14 +49,14 @@ def show(
 
 
 def _question(params: Params) -> str:
-    """Of the built-in text, a sentence that it answers well; of other text, its owner knows one."""
+    """Return an example command: a sentence that the built-in text's encoder answers well, else a placeholder."""
     if params.preprocess.source.kind == "python-docs":
         return 'fill "Return a new array of given shape and [MASK]."'
     return 'fill "A sentence of yours with a [MASK] in it."'
 
 
 def _clozeline_as_typed() -> str:
-    """The command as it works in this folder, whether or not its environment is activated."""
+    """Return the command as it works in this folder, whether or not its environment is activated."""
     command = Path(sys.argv[0])
     if command.name == "clozeline" and command.is_relative_to(Path.cwd()):
         return str(command.relative_to(Path.cwd()))
@@ -64,7 +64,7 @@ def _clozeline_as_typed() -> str:
 
 
 def show_releases(workspace: Workspace, releases: "Sequence[Release]") -> None:
-    """Print what became of each package to standard output."""
+    """Print the outcome for each package to standard output."""
     console = Console()
     figures = read_figures(workspace, read_params(workspace.root / "params.yaml"))
     console.print(package_table(figures, releases))
@@ -80,7 +80,11 @@ def _show_versions(console: Console, workspace: Workspace, releases: "Sequence[R
 
 
 def read_figures(workspace: Workspace, params: Params) -> dict[str, PackageMetrics]:
-    """By package; raises `ArtifactError` if a metric file is missing."""
+    """Return the metrics of each package.
+
+    Raises:
+        ArtifactError: a metric file is missing.
+    """
     return {
         package: PackageMetrics.read(workspace.root / "metrics", MetricPaths.of(package, model))
         for package, model in params.export.models.items()
@@ -92,7 +96,7 @@ def stage_table(stages: "Sequence[StageResult]", seconds: float) -> Table:
     for stage in stages:
         table.add_row(stage.name, stage.outcome, f"{stage.seconds:,.1f}")
     table.add_section()
-    table.add_row("all, with the release", "", f"{seconds:,.1f}")
+    table.add_row("total, with the release", "", f"{seconds:,.1f}")
     return table
 
 
@@ -107,7 +111,7 @@ def encoder_table(figures: dict[str, PackageMetrics]) -> Table:
 
 
 def task_table(figures: dict[str, PackageMetrics]) -> Table:
-    title = "Tasks, on the test set: the encoder, and what needs none"
+    title = "Tasks, on the test set: the encoder beside a simple method and the trivial answer"
     table = table_of(title, "task", "figure", ">encoder", ">95 %", ">simple method", ">trivial")
     faults: list[str] = []
     for package, found in figures.items():

@@ -1,4 +1,4 @@
-"""`clozeline tag` and `clozeline answer`: what an exported model points at in a text."""
+"""`clozeline tag` and `clozeline answer`: spans that an exported model finds in a text."""
 
 import sys
 from pathlib import Path
@@ -36,8 +36,8 @@ def tag(
     aggregation: Annotated[
         Literal["none", "simple", "first", "average", "max"],
         typer.Option(
-            help="none: every token; simple: neighbours of one type together; first, average, max: whole words, by the "
-            "tag of their first token, of the mean of their tokens, or of the surest."
+            help="none: each token alone; simple: neighbours of one type joined; first, average, max: whole words, by "
+            "the tag of their first token, of the mean of their tokens, or of their most confident token."
         ),
     ] = "first",
     precision: PrecisionOption = None,
@@ -47,8 +47,8 @@ def tag(
 
     A text may be of any length: a long one is read in windows that overlap.
 
-    In a terminal: the text with its entities marked, and a table. Else: tab-separated text, entity, type, probability,
-    and where it starts and ends in characters; no line for a text without entities.
+    Prints the marked text and a table in a terminal, else tab-separated text, entity, type, probability, and its start
+    and end in characters. A text without entities has no line.
 
     Examples:
 
@@ -67,12 +67,12 @@ def answer(
     questions: Annotated[
         list[str],
         typer.Argument(
-            metavar="QUESTION...", help="Questions; quote each. `-` reads them from standard input, one on each line."
+            metavar="QUESTION...", help="Questions; quote each. `-` reads them from standard input, one per line."
         ),
     ],
-    context: Annotated[str | None, typer.Option("--context", "-c", help="The text that may have the answer.")] = None,
+    context: Annotated[str | None, typer.Option("--context", "-c", help="Text that may hold the answer.")] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="A file with that text, in UTF-8; `-` is standard input.")
+        Path | None, typer.Option("--file", "-f", help="File with that text, in UTF-8; `-` is standard input.")
     ] = None,
     model: ModelOption = None,
     top_k: Annotated[int, typer.Option(min=1, help="Answers to each question.")] = 3,
@@ -80,22 +80,22 @@ def answer(
         bool | None,
         typer.Option(
             "--no-answer/--always-answer",
-            help="Whether the answer may be that the text has none. [default: if the model learned when it has none]",
+            help='Whether "no answer" is allowed. [default: if the model was trained with unanswerable questions]',
             show_default=False,
         ),
     ] = None,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 15,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens of an answer.")] = 15,
     precision: PrecisionOption = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object for each question, on a line of its own.")
+        bool, typer.Option("--json", help="Print one JSON object per question, each on its own line.")
     ] = False,
 ) -> None:
-    """Answer questions from a text, each with a stretch of it.
+    """Answer each question with a passage of a text.
 
     The text may be of any length: a long one is read in windows that overlap.
 
-    In a terminal: a table, and the best answer where it stands. Else: tab-separated question, rank, answer,
-    probability, and where it starts and ends in characters; an answer that is empty says that the text has none.
+    Prints a table and the best answer in its context in a terminal, else tab-separated question, rank, answer,
+    probability, and its start and end in characters. An empty answer says that the text has none.
 
     Examples:
 
@@ -116,7 +116,7 @@ def answer(
     )
     show = answers.printer(as_json, span_answers.answers_from(text))
     for chunk in chunks(questions):
-        # One at a time: each has the windows of the whole text.
+        # One question at a time, because each has the windows of the whole text.
         show(chunk, [answerer.ask([(question, text)], search=search)[0] for question in chunk])
 
 
@@ -143,17 +143,17 @@ def _context(context: str | None, file: Path | None, questions: list[str]) -> st
         text = _read(file, questions)
     else:
         raise ParamsError(
-            "it is not clear which text is asked",
+            "`clozeline answer` needs exactly one text to answer from",
             given="neither --context nor --file" if file is None else "both --context and --file",
             expected="one of them",
-            do="write the text behind --context, or name its file: --file notes.txt",
+            do="give the text with --context, or its file: --file notes.txt",
         )
     if not text.strip():
         raise DataError(
-            "the text that is asked is empty",
+            "the text to answer from is empty",
             given=repr(text[:20]) if file is None else f"{file}, without a visible character",
-            expected="text that may have the answer",
-            do="write the text behind --context, or name its file: --file notes.txt",
+            expected="text that may hold the answer",
+            do="give the text with --context, or its file: --file notes.txt",
         )
     return text
 
@@ -162,10 +162,10 @@ def _read(file: Path, questions: list[str]) -> str:
     if str(file) == _STANDARD_INPUT:
         if questions == [_STANDARD_INPUT]:
             raise ParamsError(
-                "standard input cannot be both",
-                given="- for the questions, and - for the text",
+                "standard input cannot be both the questions and the text",
+                given="`-` for both",
                 expected="one of them from standard input",
-                do="write the questions as arguments, or the text into a file",
+                do="give the questions as arguments, or put the text into a file",
             )
         return _decoded(sys.stdin.buffer.read(), "standard input")
     try:
@@ -175,7 +175,7 @@ def _read(file: Path, questions: list[str]) -> str:
             f"{file} cannot be read",
             given=error.strerror or type(error).__name__,
             expected="a file with text in UTF-8",
-            do="name another file, or write the text behind --context",
+            do="name another file, or give the text with --context",
         ) from error
     return _decoded(raw, str(file))
 

@@ -1,4 +1,4 @@
-"""A stage on several devices or machines: the same command, in as many processes as the environment asks for."""
+"""A stage on several devices or machines: the same command in as many processes as the environment requests."""
 
 import os
 import shlex
@@ -7,21 +7,21 @@ from collections.abc import Mapping
 import typer
 
 VARIABLE = "CLOZELINE_TORCHRUN"
-"""Arguments of torchrun: `--nproc-per-node 8`. In the environment because devices change no result: no param."""
+"""Arguments of torchrun, such as `--nproc-per-node 8`. They are no param, because devices change no result."""
 _STAGES = {"pretrain"}
 _INSIDE = ("TORCHELASTIC_RUN_ID", "RANK")
 _SIGNALLED = 128
-"""What a shell adds to the number of the signal that ended a process."""
+"""Number that a shell adds to the signal that ended a process."""
 
 
 def is_wanted(stage: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """False in the processes that torchrun started: they are the ones that train."""
+    """Return whether to start torchrun; False in the processes that it started, which do the training."""
     is_inside = any(name in environment for name in _INSIDE)
     return stage in _STAGES and not is_inside and bool(environment.get(VARIABLE, "").strip())
 
 
 def run_stage(stage: str, arguments: list[str], torchrun_arguments: str) -> None:
-    """Run the stage under torchrun, which passes a signal on to its processes and waits for them.
+    """Run the stage under torchrun, which passes signals on to its processes and waits for them.
 
     Raises:
         typer.Exit: with the exit code of the process that failed first, so that a caller can tell errors apart.

@@ -1,4 +1,4 @@
-"""Our masks for people who train with transformers' `Trainer`: give it as `data_collator`.
+"""Clozeline's masking for transformers' `Trainer`: pass it as `data_collator`.
 
     collator = MaskingCollator(tokenizer, unit="word", seed=1)
     Trainer(
@@ -10,8 +10,8 @@
         callbacks=[collator.each_epoch()],
     ).train()
 
-A mask is a function of (seed, epoch, row, position), where a row is known by its own tokens: the same for any number
-of workers, batch size and rank, other ones in each epoch, and the global random state stays as it is.
+A mask is a function of (seed, epoch, row, position), where a row is identified by its own tokens. It is the same for
+any number of workers, batch size and rank, and differs between epochs. The global random state is unchanged.
 
 Shapes: B rows of a batch, L its longest row; N tokens of all rows, padding left out.
 """
@@ -33,10 +33,10 @@ from clozeline.tokens.masking import Masker, Vocabulary
 from clozeline.tokens.spelling import Spelling
 
 NO_LOSS = -100
-"""The label that cross-entropy of torch and of transformers leaves out."""
+"""Label that the cross-entropy of torch and transformers ignores."""
 _IS_FIXED = "mask_is_fixed"
 _FIXED_EPOCH = 2**32
-"""No training gets there."""
+"""Epoch that no training reaches."""
 _DEFAULTS: Mapping[str, object] = {
     "unit": "token",
     "mask_rate": 0.15,
@@ -48,13 +48,13 @@ _DEFAULTS: Mapping[str, object] = {
     "word_dropout": 0.0,
     "protected_tokens": (),
 }
-"""Those of BERT (Devlin et al. 2018, section 3.1)."""
+"""Settings of BERT (Devlin et al. 2018, section 3.1)."""
 
 
 class FixedRows(Dataset[Any]):
-    """What `MaskingCollator.fixed` makes of a data set: rows that say that their masks are for good.
+    """Rows marked to get the same masks in every epoch; made by `MaskingCollator.fixed`.
 
-    They are no dicts, so that `Trainer` takes no column for unused, and can be asked for their length
+    They are not dicts, so that `Trainer` removes no column as unused but can still ask for their length
     (`group_by_length`).
     """
 
@@ -73,15 +73,15 @@ class MaskingCollator:
 
     Args:
         tokenizer: a fast tokenizer of transformers with a mask and a padding token.
-        masking: as in params.yaml; or leave it out and name only what differs from BERT's, as in
+        masking: as in params.yaml; or leave it out and pass only settings that differ from BERT's, as in
             `MaskingCollator(tokenizer, unit="span", mean_span_tokens=3.8, mask_rate=0.2)`.
-        seed: another seed, other masks.
-        pad_to_multiple_of: pad rows to a multiple of so many tokens.
+        seed: another seed gives other masks.
+        pad_to_multiple_of: pad rows to a multiple of this number of tokens.
 
     `final_mask_rate` is reached in the last epoch, in equal steps from epoch to epoch.
 
     Raises:
-        ParamsError: the tokenizer cannot mask or pad, or a setting or the seed cannot be used.
+        ParamsError: the tokenizer cannot mask or pad, or a setting or the seed is invalid.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class MaskingCollator:
         self._pad_id = int(tokenizer.pad_token_id)
         self._pads_left = tokenizer.padding_side == "left"
         self._multiple = pad_to_multiple_of or 1
-        # In shared memory: workers that live on, and workers to come, see the epoch that the trainer sets.
+        # In shared memory, so that running and future workers see the epoch that the trainer sets.
         self._epoch = torch.zeros(2, dtype=torch.int64).share_memory_()
 
     @property
@@ -108,17 +108,17 @@ class MaskingCollator:
         return int(self._epoch[0])
 
     def set_epoch(self, epoch: int, num_epochs: int | None = None) -> None:
-        """Before each pass over the data; `each_epoch()` does it for a `Trainer`.
+        """Set the epoch before each pass over the data; `each_epoch()` does it for a `Trainer`.
 
         Args:
             epoch: counted from 0.
-            num_epochs: of the whole training, for the schedule of the rate.
+            num_epochs: epochs of the whole training, for the schedule of the mask rate.
         """
         self._epoch[0] = epoch
         self._epoch[1] = num_epochs or 0
 
     def each_epoch(self) -> Any:
-        """A `TrainerCallback` that tells this collator of each epoch, also of one that is resumed."""
+        """Return a `TrainerCallback` that sets the epoch of this collator, also when training resumes."""
         from transformers import TrainerCallback
 
         def begin_training(_args: Any, state: Any, _control: Any, **_others: Any) -> None:
@@ -132,24 +132,24 @@ class MaskingCollator:
         return callback
 
     def fixed(self, rows: Any) -> FixedRows:
-        """Rows whose masks are the same in all epochs, at `mask_rate`: for evaluation, which is to compare epochs."""
+        """Return rows with the same masks in every epoch, at `mask_rate`, so that evaluations can be compared."""
         return FixedRows(rows)
 
     def __call__(self, features: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
-        """`input_ids`, `attention_mask` and `labels` (-100 where no loss), int64 [B, L], and `token_type_ids` if given.
+        """Return `input_ids`, `attention_mask`, `labels` (-100: no loss) and, if given, `token_type_ids`: int64 [B, L].
 
         Args:
-            features: of each row its `input_ids` (list, array or tensor), framed and of any length; if given, its
-                `attention_mask` (0: padding, left out), `special_tokens_mask` (1: never masked), `token_type_ids`,
-                and `document`, a number that is the row's own where rows of equal tokens shall differ in their masks.
-                A `Trainer` drops columns that its model does not take, `document` and `special_tokens_mask` among them,
-                unless `TrainingArguments(remove_unused_columns=False)` says to keep them.
+            features: for each row its `input_ids` (list, array or tensor), with boundary tokens and of any length.
+                Optional: `attention_mask` (0: padding, which is dropped), `special_tokens_mask` (1: never masked),
+                `token_type_ids`, and `document`, the row's own number, which gives rows of equal tokens different
+                masks. A `Trainer` drops columns that its model does not take, such as `document` and
+                `special_tokens_mask`, unless `TrainingArguments(remove_unused_columns=False)` keeps them.
 
         Raises:
-            DataError: there is no row, a row has no `input_ids`, or an id that the tokenizer does not have.
+            DataError: there are no rows, a row has no `input_ids`, or the tokenizer does not have an id.
         """
         if not features:
-            raise unreadable("no row", "a batch of one row at least")
+            raise unreadable("no row", "at least one row")
         is_fixed = _IS_FIXED in features[0]
         rows = RaggedRows.read(features)
         self._check_ids(rows.input_ids_N)
@@ -171,7 +171,7 @@ class MaskingCollator:
             raise unreadable(f"id {unknown[0]}", f"ids from 0 to {size - 1}")
 
     def _mask(self, rows: RaggedRows, epochs: Sequence[int]) -> tuple[Ids, Ids]:
-        """What the model sees, and its labels, in the epoch and the number of epochs `epochs`."""
+        """Return what the model sees, and its labels. `epochs`: the epoch, and the number of epochs."""
         epoch, num_epochs = epochs
         progress = min(epoch / (num_epochs - 1), 1.0) if num_epochs > 1 else 0.0
         masked = self._masker.mask(epoch, rows.input_ids_N, rows.document_N, rows.position_N, progress)
@@ -183,10 +183,10 @@ class MaskingCollator:
 def _check_not_both(masking: MaskingParams | None, settings: Mapping[str, object]) -> None:
     if masking is not None and settings:
         raise ParamsError(
-            "MaskingCollator is given `masking` and single settings",
+            "MaskingCollator got both `masking` and single settings",
             given=f"masking, and {', '.join(settings)}",
             expected="one of the two",
-            do="`masking.model_copy(update={…})` changes single ones of it",
+            do="change `masking` itself: `masking.model_copy(update={…})`",
         )
 
 
@@ -200,7 +200,7 @@ def _masking(settings: Mapping[str, object]) -> MaskingParams:
             "these settings of MaskingCollator cannot be used",
             given=", ".join(f"{name}={value!r}" for name, value in settings.items()),
             expected=f"{'.'.join(map(str, fault['loc'])) or 'settings'}: {expected}",
-            do=f"correct it; there are {', '.join(_DEFAULTS)}",
+            do=f"correct it; the settings are {', '.join(_DEFAULTS)}",
         ) from error
 
 
@@ -214,7 +214,7 @@ def _check_usable(tokenizer: Any) -> None:
             do="`tokenizer.add_special_tokens({'mask_token': '[MASK]', 'pad_token': '[PAD]'})`, then "
             "`model.resize_token_embeddings(len(tokenizer))`"
             if missing
-            else "load one that is published with a tokenizer.json, by `AutoTokenizer.from_pretrained`",
+            else "load a tokenizer that is published with a tokenizer.json: `AutoTokenizer.from_pretrained(NAME)`",
         )
 
 
@@ -222,6 +222,6 @@ def _masker(tokenizer: Any, masking: MaskingParams, seed: int) -> Masker:
     spelling = Spelling.of(tokenizer.backend_tokenizer.to_str())
     size = max(spelling.ids.values()) + 1
     special = {id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special}
-    # An id without a token is nothing that a text can hold, so nothing to put into one.
+    # An id without a token occurs in no text, so it is never inserted into one.
     special |= set(tokenizer.all_special_ids) | set(range(size)).difference(spelling.ids.values())
     return Masker.create(masking, Vocabulary(size, int(tokenizer.mask_token_id), frozenset(special)), seed, spelling)

@@ -1,4 +1,4 @@
-"""Rows as others encode them: of any length, framed, perhaps padded, perhaps with columns of their own.
+"""Rows as encoded elsewhere: of any length, with boundary tokens, perhaps padded, perhaps with extra columns.
 
 Shapes: B rows, L the longest of them; N tokens of all rows, padding left out.
 """
@@ -18,7 +18,7 @@ from clozeline.words.numbers.mixing import mixed
 
 @dataclass(frozen=True)
 class Slots:
-    """Where each token stands in a batch of equally long rows."""
+    """Position of each token in a batch of equally long rows."""
 
     shape: tuple[int, int]
     slot_N: Ids
@@ -31,15 +31,15 @@ class Slots:
 
 @dataclass(frozen=True)
 class RaggedRows:
-    """Rows back to back."""
+    """Concatenated rows."""
 
     length_B: Ids
     input_ids_N: Ids
     document_N: Ids
-    """Who the row is: the number it was given, or 64 bits of its tokens."""
+    """Identity of the row: the number it was given, or 64 bits of its tokens."""
     position_N: Ids
     is_maskable_N: Flags
-    """False where the row itself says `special_tokens_mask`."""
+    """False where the row's own `special_tokens_mask` is set."""
     token_type_ids_N: Ids | None
 
     @classmethod
@@ -47,8 +47,8 @@ class RaggedRows:
         """Read `input_ids` of each row and the columns beside it.
 
         Raises:
-            DataError: a row has no `input_ids`, or lacks a column that the first one has, or a column is no list of as
-                many whole numbers.
+            DataError: a row lacks `input_ids` or a column of the first row, or a column is not a list of as many
+                integers.
         """
         kept_B = [_unpadded(feature) for feature in features]
         ids_B = [_column(feature, "input_ids")[kept] for feature, kept in zip(features, kept_B, strict=True)]
@@ -86,19 +86,19 @@ def _column(feature: Mapping[str, Any], name: str) -> Ids:
         raise unreadable(f"keys {', '.join(feature)}", f"`{name}` in each row")
     try:
         values = np.asarray(feature[name])
-    except ValueError as error:  # rows of several lengths in one
-        raise unreadable(f"`{name}`: {error}", "one row of whole numbers") from error
+    except ValueError as error:  # nested rows of different lengths
+        raise unreadable(f"`{name}`: {error}", "one row of integers") from error
     if values.ndim != 1:
-        raise unreadable(f"`{name}` of shape {values.shape}", "one row of whole numbers")
+        raise unreadable(f"`{name}` of shape {values.shape}", "one row of integers")
     if values.dtype.kind not in "iub" and len(values):
-        raise unreadable(f"`{name}` that holds {values[0]!r}", "whole numbers")
+        raise unreadable(f"`{name}` with the value {values[0]!r}", "integers")
     return values.astype(np.int64)
 
 
 def _beside(feature: Mapping[str, Any], name: str, num_ids: int) -> Ids:
     values = _column(feature, name)
     if len(values) != num_ids:
-        raise unreadable(f"`{name}` of {len(values)} beside {num_ids} `input_ids`", "as many of both")
+        raise unreadable(f"`{name}` of length {len(values)}, `input_ids` of length {num_ids}", "equal lengths")
     return values
 
 
@@ -111,14 +111,14 @@ def _unpadded(feature: Mapping[str, Any]) -> Flags:
 
 
 def unreadable(given: str, expected: str) -> DataError:
-    """The error of rows that are not what a tokenizer makes."""
+    """Return the error for rows that a tokenizer would not produce."""
     return DataError(
         "rows cannot be masked", given=given, expected=expected, do="encode the texts with this collator's tokenizer"
     )
 
 
 def _digests(input_ids_N: Ids, row_N: Ids, position_N: Ids, num_rows: int) -> NDArray[np.uint64]:
-    """64 bits of each row: a sum over its tokens, each mixed with its place."""
+    """Return 64 bits of each row: a sum over its tokens, each mixed with its position."""
     digest_B = np.zeros(num_rows, dtype=np.uint64)
     np.add.at(digest_B, row_N, mixed(mixed(position_N.astype(np.uint64)) + input_ids_N.astype(np.uint64)))
     return digest_B
@@ -131,4 +131,4 @@ def _numbers(features: Sequence[Mapping[str, Any]], digest_B: NDArray[np.uint64]
     try:
         return np.array([operator.index(number) for number in given], dtype=np.int64)
     except (TypeError, OverflowError) as error:
-        raise unreadable(f"`document` of the rows: {given[:4]}", "a whole number below 2^63 for each") from error
+        raise unreadable(f"`document` of the rows: {given[:4]}", "an integer below 2^63 for each row") from error

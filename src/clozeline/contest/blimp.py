@@ -1,4 +1,4 @@
-"""BLiMP, or other minimal pairs: which of two sentences does a model find likelier, that which people accept?
+"""BLiMP and other minimal pairs: does a model find the acceptable one of two sentences likelier?
 
 Warstadt et al. 2020, "BLiMP: The benchmark of linguistic minimal pairs for English"; masked models by
 pseudo-log-likelihood (Salazar et al. 2020, section 4.2), causal ones by log-likelihood.
@@ -31,28 +31,28 @@ class Pair:
     good: str
     bad: str
     paradigm: str
-    """A kind of pair, 1,000 of which are one file of BLiMP; several are a phenomenon."""
+    """Kind of pair: 1,000 pairs in one file of BLiMP. Several paradigms make a phenomenon."""
     phenomenon: str
     field: str
-    """Of linguistics: morphology, syntax, semantics, or where they meet."""
+    """Field of linguistics: morphology, syntax, semantics, or an overlap of them."""
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """The pairs of a JSON Lines file, or of all below a folder, compressed or not.
+    """Read the pairs of a JSON Lines file, or of all such files below a folder, compressed or not.
 
     Raises:
-        DataError: there is no pair, or a line is none; the file and line are named.
+        DataError: there are no pairs, or a line is not a pair; the message names the file and line.
     """
     if not path.exists():
         raise _no_pairs(path, "no such file or folder")
     pairs = [pair for file in matching_files(path, _PATTERN) for pair in _pairs_of(file)]
     if not pairs:
-        raise _no_pairs(path, "no line in it")
+        raise _no_pairs(path, "no lines")
     return pairs
 
 
 def sentences(pairs: Sequence[Pair]) -> Iterator[str]:
-    """The good and the bad of each pair in turn."""
+    """Yield the good and the bad sentence of each pair in turn."""
     for pair in pairs:
         yield pair.good
         yield pair.bad
@@ -60,15 +60,15 @@ def sentences(pairs: Sequence[Pair]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Which pairs a model judged as people do."""
+    """Pairs that a model judged as people do."""
 
     is_right_P: NDArray[np.bool_]
     is_tie_P: NDArray[np.bool_]
-    """Both equally likely, most often because the tokenizer does not tell them apart; not right."""
+    """Ties, not right; most often the tokenizer does not distinguish the two sentences."""
 
     @classmethod
     def of(cls, documents: DocumentSums) -> Self:
-        """`documents` are those of `sentences`, each by itself."""
+        """Judge the pairs whose `sentences` are `documents`, one document each."""
         good_P, bad_P = documents.nats_D[0::2], documents.nats_D[1::2]
         is_tie_P = np.isclose(good_P, bad_P, rtol=1e-6)
         return cls((good_P < bad_P) & ~is_tie_P, is_tie_P)
@@ -90,7 +90,7 @@ class Accuracy:
 @dataclass(frozen=True)
 class BlimpFigures:
     accuracy: float
-    """Mean over paradigms, as BLiMP's own; chance is 0.5."""
+    """Mean over paradigms, as in BLiMP; chance is 0.5."""
     overall: Accuracy
     phenomena: tuple[Accuracy, ...]
     paradigms: tuple[Accuracy, ...]
@@ -129,10 +129,10 @@ def _pair(line: str, place: str) -> Pair:
 
 def _no_pair(place: str, given: str) -> DataError:
     return DataError(
-        f"{place}: no minimal pair",
+        f"{place}: not a minimal pair",
         given=given,
         expected=f"a JSON object with the strings {', '.join(_KEYS)}",
-        do="correct the line, or take it out",
+        do="correct or remove the line",
     )
 
 
@@ -140,6 +140,6 @@ def _no_pairs(path: Path, given: str) -> DataError:
     return DataError(
         f"{path}: there are no minimal pairs",
         given=given,
-        expected="BLiMP's files: JSON Lines (.jsonl, .jsonl.gz), one pair on each line",
-        do="give the folder that they are in",
+        expected="the files of BLiMP: JSON Lines (.jsonl, .jsonl.gz), one pair per line",
+        do="give the folder of these files",
     )

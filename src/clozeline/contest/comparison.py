@@ -1,4 +1,4 @@
-"""Two models on the same texts: is the difference more than chance?
+"""Paired comparison of two models on the same texts: is the difference more than chance?
 
 Shapes: D documents or blocks of them.
 """
@@ -14,18 +14,18 @@ from clozeline.evaluation.bootstrap import Floats, ratio_intervals, sign_flip_p_
 
 @dataclass(frozen=True)
 class PairedTest:
-    """A figure of the first model minus that of the second, document by document."""
+    """Figure of the first model minus that of the second, paired by document."""
 
     difference: float
     low: float
     high: float
-    """Ends of a 95 % interval by bootstrap over documents, both models' answers to one drawn together."""
+    """`low` and `high` are the ends of the 95 % interval: bootstrap over documents, with both models' answers."""
     p_value: float
-    """Two-sided: how often chance alone, which turns the sign of each document's difference, makes as large a one."""
+    """Two-sided p-value: how often random signs of the documents' differences give a difference at least as large."""
 
     @classmethod
     def of(cls, first_D: Floats, second_D: Floats, weight_D: Floats, *, seed: int, num_samples: int) -> Self:
-        """Of sums by document over `weight_D`, bytes or targets."""
+        """Compare sums by document over `weight_D`, bytes or targets."""
         difference_D = first_D - second_D
         ends = ratio_intervals(difference_D[:, None], weight_D[:, None], seed=seed, num_samples=num_samples)
         low, high = ends[:, 0].tolist()
@@ -35,11 +35,11 @@ class PairedTest:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The first model beside the second; of a loss, below 0 is better."""
+    """The first model minus the second; for a loss, below 0 is better."""
 
     nats_per_byte: PairedTest
     loss_nats_per_token: PairedTest | None
-    """None where the tokens differ: figures of different tokens do not compare."""
+    """None if the tokens differ, because figures of different tokens do not compare."""
     top1: PairedTest | None
 
     @classmethod
@@ -61,6 +61,6 @@ class Comparison:
 
 
 def have_same_tokens(first: Contender, second: Contender) -> bool:
-    """Whether both tokenizers have the same vocabulary and special tokens, and cut as the same tokenizer.json says."""
+    """Return whether both tokenizers have the same special tokens and an equal tokenizer.json."""
     one, other = first.opened, second.opened
     return one.special_ids == other.special_ids and one.tokenizer.to_str() == other.tokenizer.to_str()

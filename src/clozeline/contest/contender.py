@@ -1,4 +1,4 @@
-"""A model with its own tokenizer, and what it says of texts."""
+"""A model with its own tokenizer, and its answers about texts."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,28 +6,28 @@ from typing import Literal, Self
 
 import torch
 
+from clozeline.contest.published import open_published
 from clozeline.contest.texts import shards_of
-from clozeline.encoder import language_model
-from clozeline.encoder.batches import Split
 from clozeline.encoder.families import Objective
-from clozeline.encoder.language_model import LanguageModel
-from clozeline.encoder.published import open_published
 from clozeline.errors import ArtifactError, DataError, ParamsError
 from clozeline.evaluation import asking
-from clozeline.evaluation.answers import Sums
 from clozeline.evaluation.figures import DocumentSums, measure
 from clozeline.evaluation.groupings import ByConfidence, ByDocument, Grouping
+from clozeline.evaluation.judged import Sums
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.batches import Split
+from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.progress import ProgressBar
 from clozeline.tokenizer.folder import OpenTokenizer, save_existing
 from clozeline.tokens.shards import TokenShards
 
 Estimator = Literal["folds", "pll"]
-"""How a masked model is asked: for a fold of the tokens at once, or for each alone. A causal one is asked for all."""
+"""Amount hidden at once from a masked model: a fold of the tokens, or a single token. A causal model needs neither."""
 
 
 @dataclass(frozen=True)
 class Asking:
-    """How every model is asked."""
+    """Settings of the questions, equal for all models."""
 
     estimator: Estimator
     seed: int
@@ -38,7 +38,7 @@ class Asking:
 
 @dataclass(frozen=True)
 class Said:
-    """What one model said of some texts."""
+    """Answers of one model about some texts."""
 
     documents: DocumentSums
     by_confidence: Sums
@@ -54,19 +54,22 @@ class Contender:
     opened: OpenTokenizer
 
     @classmethod
-    def open(cls, name: str, scratch: Path) -> Self:
-        """The model and the tokenizer saved as `name`, a folder or a name on the hub; `scratch` is a new folder.
+    def open(cls, name: str, scratch: Path, family: str | None = None) -> Self:
+        """Open the model and the tokenizer saved as `name`, a folder or a name on the hub; `scratch` is a new folder.
+
+        `family`: see `language_model.load`.
 
         Raises:
-            ArtifactError: there is no such model, it has no head that names tokens, or its tokenizer is not its own.
+            ArtifactError: the model is missing, has no head that predicts tokens, or lacks a usable tokenizer of its
+                own.
         """
-        model = open_published(name)
+        model = open_published(name, family)
         scratch.mkdir()
         try:
             save_existing(name, scratch)
         except DataError as error:
             raise ArtifactError(
-                f"{name} has no tokenizer that can be used",
+                f"{name} has no usable tokenizer",
                 given=error.given,
                 expected="a tokenizer.json beside the model",
                 do="save the model's own tokenizer into its folder",
@@ -84,17 +87,17 @@ class Contender:
         return language_model.longest_row(self.model)
 
     def ask(self, texts: Path, how: Asking, scratch: Path, *, num_groups: int) -> Said:
-        """Ask for every token of the texts of a Parquet file, and add up the answers by document modulo `num_groups`.
+        """Ask for every token of the texts of a Parquet file, and sum the answers by document modulo `num_groups`.
 
         Raises:
-            ParamsError: the model reads no rows as long as `how.max_length`.
+            ParamsError: the model cannot read rows of `how.max_length` tokens.
         """
         if how.max_length > self.longest_row:
             raise ParamsError(
                 f"rows are longer than {self.name} can read",
                 given=f"{how.max_length} tokens",
                 expected=f"at most {self.longest_row}",
-                do="lower --max-length",
+                do=f"give `--max-length {self.longest_row}` or less",
             )
         shards = shards_of(texts, self.opened, scratch)
         split = Split.open(shards, how.max_length)
@@ -107,7 +110,7 @@ class Contender:
             )
             total = len(split.rows) * asking.num_passes(objective, how.num_folds)
         groupings: dict[str, Grouping] = {"document": ByDocument(max(num_groups, 1)), "confidence": ByConfidence()}
-        with ProgressBar(f"ask {Path(self.name).name}", total) as bar, torch.inference_mode():
+        with ProgressBar(f"evaluate {Path(self.name).name}", total) as bar, torch.inference_mode():
             sums = measure(self.model, questions, groupings, bar.advance)
         return Said(DocumentSums.of(shards, sums["document"]), sums["confidence"], shards)
 
@@ -116,8 +119,8 @@ def _check_tokens(model: LanguageModel, opened: OpenTokenizer, name: str) -> Non
     if opened.vocab_size > model.config.vocab_size:
         raise ArtifactError(
             f"the tokenizer of {name} has tokens that the model does not know",
-            given=f"{opened.vocab_size:,} tokens; special ones: {', '.join(opened.special_strings)}",
-            expected=f"at most {model.config.vocab_size:,}, the rows of the model's embedding; [CLS], [SEP], [PAD] and "
-            "[MASK], or what stands for them, among them",
-            do="save the model's own tokenizer into its folder; a model without such tokens cannot be judged here",
+            given=f"{opened.vocab_size:,} tokens; special tokens: {', '.join(opened.special_strings)}",
+            expected=f"at most {model.config.vocab_size:,}, the rows of the model's embedding, including "
+            "[CLS], [SEP], [PAD] and [MASK] or their equivalents",
+            do="save the model's own tokenizer into its folder; a model without these tokens cannot be evaluated",
         )

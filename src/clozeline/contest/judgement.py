@@ -1,4 +1,4 @@
-"""One model or two, judged on text, on minimal pairs, or on both."""
+"""Judgement of one model or two, on text, on minimal pairs, or on both."""
 
 import json
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from clozeline.storage.atomic import replacing_file
 
 @dataclass(frozen=True)
 class Questions:
-    """What is asked about; None: not that."""
+    """Texts and pairs to ask about; None: not asked."""
 
     text: Path | None
     source: SourceParams
@@ -33,15 +33,17 @@ class Questions:
 class Settings:
     how: Asking
     is_length_given: bool
-    """If not, rows are as short as each model needs them."""
+    """If false, rows are shortened to what every model can read."""
     num_samples: int
+    family: str | None = None
+    """`pretrain.model.family` of the project, if there is one: see `language_model.load`."""
 
 
 @dataclass(frozen=True)
 class ModelFigures:
     name: str
     objective: Objective
-    """What it is asked with: a masked model (mlm) with both sides of a token, a causal one (clm) with those before."""
+    """A masked model (mlm) is asked with both sides of a token, a causal one (clm) with the tokens before it."""
     text: Figures | None
     expected_calibration_error: float | None
     blimp: BlimpFigures | None
@@ -49,7 +51,7 @@ class ModelFigures:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What came out; `comparison` and `blimp_accuracy` are of the first model minus the second."""
+    """Figures of the models; `comparison` and `blimp_accuracy` are of the first model minus the second."""
 
     how: Asking
     models: tuple[ModelFigures, ...]
@@ -59,24 +61,26 @@ class Judgement:
 
     @property
     def asked_alike(self) -> bool:
-        """If not, the figures are of different questions: neither is better for being lower."""
+        """Whether all models got the same kind of question; otherwise lower figures are not better."""
         return len({model.objective == "clm" for model in self.models}) == 1
 
 
 def judge_models(names: Sequence[str], questions: Questions, settings: Settings, scores: Path | None) -> Judgement:
-    """Ask each of `names`, folders or names on the hub; write what each document costs to `scores`, if given.
+    """Ask each of `names`, folders or names on the hub; write each document's log-likelihood to `scores`, if given.
 
     Raises:
-        ArtifactError: a model cannot be had, or is none that names tokens.
-        DataError: the text or the pairs cannot be read, or there are none.
-        ParamsError: rows of the length that was given are too long for a model.
+        ArtifactError: a model is missing or damaged, or does not predict tokens.
+        DataError: the text or the pairs are missing, empty or unreadable.
+        ParamsError: rows of the given length are too long for a model.
     """
     pairs = blimp.read_pairs(questions.pairs) if questions.pairs else []
     with TemporaryDirectory(prefix="clozeline-") as folder:
         scratch = Path(folder)
         num_texts = _keep_texts(questions, scratch / "texts.parquet")
         texts.keep(blimp.sentences(pairs), scratch / "pairs.parquet")
-        contenders = [Contender.open(name, scratch / f"tokenizer-{place}") for place, name in enumerate(names)]
+        contenders = [
+            Contender.open(name, scratch / f"tokenizer-{place}", settings.family) for place, name in enumerate(names)
+        ]
         how = settings.how
         if not settings.is_length_given:
             how = replace(how, max_length=min(how.max_length, *(contender.longest_row for contender in contenders)))
@@ -121,8 +125,8 @@ def _keep_texts(questions: Questions, path: Path) -> int:
     if not num_texts:
         raise DataError(
             f"{questions.text}: there is no text in it",
-            given="0 texts, or empty ones alone",
-            expected="text to judge a model on",
+            given="no text, or only empty texts",
+            expected="text to evaluate a model on",
             do="give another file",
         )
     return num_texts

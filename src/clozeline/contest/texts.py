@@ -1,6 +1,6 @@
-"""Texts of any kind as the split that a model is asked about, cut by that model's own tokenizer.
+"""Texts of any format as the split that a model is asked about, cut by that model's own tokenizer.
 
-They wait on disk, so that memory does not grow with them.
+The texts wait on disk, so that memory does not grow with them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,10 +26,10 @@ _TEXTS_AT_A_TIME = 1024
 
 
 def read_texts(path: Path, params: SourceParams) -> Iterator[str]:
-    """The texts of a file or folder as `preprocess` reads them, not cleaned; empty ones are left out.
+    """Yield the texts of a file or folder as `preprocess` reads them, without cleaning; empty texts are skipped.
 
     Raises:
-        DataError: nothing is there, or it cannot be read as text.
+        DataError: the path is missing, or cannot be read as text.
     """
     if not path.exists():
         raise DataError(
@@ -43,7 +43,7 @@ def read_texts(path: Path, params: SourceParams) -> Iterator[str]:
 
 
 def keep(texts: Iterable[str], path: Path) -> int:
-    """Write `texts` to the Parquet file `path`, and say how many there were."""
+    """Write `texts` to the Parquet file `path`; return their number."""
     waiting, count = iter(texts), 0
     with pq.ParquetWriter(path, _SCHEMA) as file:
         while some := list(islice(waiting, _TEXTS_AT_A_TIME)):
@@ -53,7 +53,7 @@ def keep(texts: Iterable[str], path: Path) -> int:
 
 
 def shards_of(texts: Path, opened: OpenTokenizer, folder: Path) -> TokenShards:
-    """The texts of a Parquet file as token shards in the new folder `folder`."""
+    """Write the texts of a Parquet file as token shards into the new folder `folder`."""
     folder.mkdir()
     with ShardWriter(folder, _SPLIT, dtype_for(opened.vocab_size), _SHARD_TOKENS) as writer:
         split, _ = pack(texts, opened, writer)

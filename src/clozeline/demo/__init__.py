@@ -1,1 +1,1 @@
-"""A minute of pre-training, to see what it is: on the project's own tokens, or on the standard library's docstrings."""
+"""Demo of pre-training in a minute, on the project's own tokens or on the standard library's docstrings."""

@@ -1,4 +1,4 @@
-"""What the demo trains on."""
+"""Corpus of the demo."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,7 @@ PROJECTS_OWN = DemoCorpus(Path("data/tokens"), Path("models/tokenizer"))
 
 
 def standard_library(params: Params, folder: Path) -> DemoCorpus:
-    """The docstrings of the standard library, through our own preprocess and tokenize; they take some seconds."""
+    """Preprocess and tokenize the docstrings of the standard library, in a few seconds."""
     lock = folder / "no-packages.txt"
     lock.write_text("# The standard library alone.\n", encoding="utf-8")
     source = params.preprocess.source.model_copy(update={"kind": "python-docs"})

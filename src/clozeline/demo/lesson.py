@@ -1,4 +1,4 @@
-"""One short training, and what it changed."""
+"""A short training, with questions before and after it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,17 +7,17 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from clozeline.demo.corpus import DemoCorpus
-from clozeline.demo.questions import Answer, Examiner, Question
 from clozeline.encoder.families import Objective
 from clozeline.params import PretrainParams
 from clozeline.pretraining import job as pretraining
+from clozeline.pretraining.questions import Answer, Examiner, Question
 from clozeline.tokens.frequencies import token_counts, unigram_entropy
 from clozeline.tokens.spelling import Spelling
 from clozeline.training.callbacks import Callback
 
 _NUM_QUESTIONS = 4
 _LEAST_SHARE = 1 / 2500
-"""Of all tokens."""
+"""Smallest share of all tokens that makes a token frequent."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,16 @@ class Lesson:
     before: tuple[Answer, ...]
     after: tuple[Answer, ...]
     loss_before: float
-    """On held-out text, nats per target."""
+    """Loss on held-out text, nats per target."""
     loss_after: float
     unigram_entropy: float
-    """What the loss would be if only frequencies of tokens were known, nats."""
+    """Loss of a model that knows only the frequencies of tokens, nats."""
     num_parameters: int
     num_tokens: int
 
 
 def short(params: PretrainParams, objective: Objective, steps: int) -> PretrainParams:
-    """The smallest of the default family with `steps` as its budget, whatever else `params` were made for."""
+    """Return `params` changed to the smallest model of the default family and a budget of `steps`."""
     shape = dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"))
     optimizer = {"kind": "adamw", "learning_rate": 3e-3, "matrix_learning_rate": None}
     validation = {"every_steps": steps, "num_examples": 0, "patience": None, "max_tokens": 10_000}
@@ -59,7 +59,7 @@ def short(params: PretrainParams, objective: Objective, steps: int) -> PretrainP
 
 
 def teach(params: PretrainParams, corpus: DemoCorpus, seed: int, work: Path, callbacks: Iterable[Callback]) -> Lesson:
-    """Train, and ask the same before and after.
+    """Train, and ask the same questions before and after.
 
     Raises:
         ArtifactError: the tokens are damaged.

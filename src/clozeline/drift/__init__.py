@@ -1,1 +1,1 @@
-"""Whether what a served model is asked is still what it was asked at first: read from the counters of its server."""
+"""Drift of the traffic of a served model, read from the counters of its server."""

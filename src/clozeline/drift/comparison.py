@@ -1,4 +1,4 @@
-"""How far one lot of traffic is from another."""
+"""Measures of the shift between two samples of traffic."""
 
 import math
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ from clozeline.drift.traffic import Traffic
 
 @dataclass(frozen=True)
 class Limits:
-    """From where on it is said that traffic has drifted."""
+    """Limits beyond which traffic counts as drifted."""
 
     min_texts: int = 1_000
-    """Of either lot: fewer tell nothing, by chance alone their index is about 12 buckets * 2 / `min_texts`."""
+    """Smallest number of texts on each side. By chance alone the index is about 12 buckets * 2 / `min_texts`."""
     max_index: float = 0.2
-    """Of the population stability index; 0.1 is usually called a small shift and 0.25 a large one."""
+    """Largest population stability index; 0.1 is usually called a small shift and 0.25 a large one."""
     max_unknown_increase: float = 0.01
-    """By which the share of unknown tokens may grow, 0-1."""
+    """Largest increase of the share of unknown tokens, 0-1."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Shift:
 
 
 def shifts(reference: Traffic, now: Traffic, limits: Limits) -> list[Shift]:
-    """Of the lengths of texts, of the share of unknown tokens, and, where both lots have enough, of the confidence."""
+    """Return the shifts in text length, in the share of unknown tokens and, given enough answers, in confidence."""
     found = [
         Shift("length_index", stability_index(reference.texts_by_length, now.texts_by_length), limits.max_index),
         Shift("unknown_increase", now.unknown_rate - reference.unknown_rate, limits.max_unknown_increase),
@@ -51,9 +51,11 @@ def shifts(reference: Traffic, now: Traffic, limits: Limits) -> list[Shift]:
 
 
 def stability_index(expected: Mapping[str, int], actual: Mapping[str, int]) -> float:
-    """The population stability index, sum of (a - e) ln(a / e) over the shares of the buckets: Kullback-Leibler both
-    ways (Lin 2017, "Examining distributional shifts by using population stability index"). Half a count in each bucket
-    beside what was counted, so that an empty one is no infinity. 0 for equal shares.
+    """Return the population stability index, the sum of (a - e) ln(a / e) over the shares of the buckets.
+
+    It is the Kullback-Leibler divergence in both directions (Lin 2017, "Examining distributional shifts by using
+    population stability index"); 0 for equal shares. Each bucket gets half a count more, so that an empty one does not
+    make it infinite.
     """
     buckets = [*expected, *(bucket for bucket in actual if bucket not in expected)]
     expected_shares, actual_shares = _shares(expected, buckets), _shares(actual, buckets)

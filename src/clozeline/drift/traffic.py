@@ -1,4 +1,4 @@
-"""What a server has counted of each of its models: texts by length and by confidence, and tokens it does not know."""
+"""Counters of a server for each model: texts by length, answers by confidence, tokens and unknown tokens."""
 
 from collections.abc import Mapping
 from http.client import HTTPException
@@ -20,14 +20,14 @@ _UNKNOWN: Final = "clozeline_unknown_tokens_total"
 
 
 class Traffic(BaseModel):
-    """Counts of one model, in the buckets of its server; they add and subtract."""
+    """Counts of one model, in the buckets of its server; they can be added and subtracted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     texts_by_length: dict[str, int] = {}
-    """Of each upper bound in tokens, texts above the bound before it."""
+    """Texts by upper bound of their length in tokens; each bucket starts above the bound before it."""
     answers_by_confidence: dict[str, int] = {}
-    """So of the probability of the best answer; none of a model that embeds."""
+    """Answers by upper bound of the probability of the best answer; empty for an embedder."""
     tokens: int = 0
     unknown_tokens: int = 0
 
@@ -41,14 +41,14 @@ class Traffic(BaseModel):
 
     @property
     def unknown_rate(self) -> float:
-        """Tokens that the vocabulary does not have, of all, 0-1."""
+        """Share of unknown tokens, 0-1."""
         return self.unknown_tokens / self.tokens if self.tokens else 0.0
 
     def plus(self, other: "Traffic") -> "Traffic":
         return self._with(other, 1)
 
     def since(self, earlier: "Traffic") -> "Traffic":
-        """What came after `earlier`; all of it, where a count is less than it was: the server began anew."""
+        """Return the traffic after `earlier`; all traffic if a count fell, because the server restarted."""
         later = self._with(earlier, -1)
         counts = (
             *(*later.texts_by_length.values(), *later.answers_by_confidence.values()),
@@ -66,7 +66,7 @@ class Traffic(BaseModel):
 
 
 class Served(BaseModel):
-    """One model of a server, and what it was asked since the server began."""
+    """One served model and its traffic since the server started."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -76,33 +76,35 @@ class Served(BaseModel):
 
 
 def ask(url: str, api_key: str | None = None) -> dict[str, Served]:
-    """The models of the server at `url`, by name.
+    """Return the models of the server at `url`, by name.
 
     Raises:
-        TransientError: it does not answer.
-        DataError: what it answers are not the counters of `clozeline serve`.
+        TransientError: the server does not answer.
+        DataError: `url` is not HTTP, or the answer does not hold the counters of `clozeline serve`.
     """
     headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
     if not url.startswith(("http://", "https://")):
-        raise DataError("this is no server", given=url, expected="http://HOST:PORT", do="give the URL of the server")
+        raise DataError(
+            "this is not the URL of a server", given=url, expected="http://HOST:PORT", do="give the URL of the server"
+        )
     try:
         with urlopen(Request(f"{url.rstrip('/')}/metrics", headers=headers), timeout=_TIMEOUT_SECONDS) as answer:
             text = answer.read().decode("utf-8", "replace")
     except (OSError, HTTPException) as error:
         raise TransientError(
-            "the server does not tell what it has counted",
+            "the server does not return its counters",
             given=f"{url}/metrics: {error}",
-            expected="a running `clozeline serve` that lets this key in",
+            expected="a running `clozeline serve` that accepts this API key",
             do="start it, correct the URL, or set CLOZELINE_API_KEYS",
         ) from error
     return read(text, url)
 
 
 def read(text: str, source: str) -> dict[str, Served]:
-    """The models in what `/metrics` of `source` answers.
+    """Return the models in the text of `/metrics`, by name.
 
     Raises:
-        DataError: it is of another make.
+        DataError: the text is not from `clozeline serve`.
     """
     try:
         samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
@@ -132,7 +134,7 @@ def _traffic(samples: list[Sample]) -> Traffic:
 
 
 def _buckets(samples: list[Sample], name: str) -> dict[str, int]:
-    """Prometheus counts all that is at most the bound; here it is what is above the bound before it."""
+    """Return counts per bucket; Prometheus gives cumulative counts."""
     bounds = sorted(
         (sample for sample in samples if sample.name == name), key=lambda sample: float(sample.labels["le"])
     )

@@ -1,4 +1,4 @@
-"""From look to look: the first traffic of a version is what all that comes later is compared with."""
+"""State between two looks at a server: later traffic is compared with the first traffic of a version."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,28 +13,28 @@ from clozeline.storage.atomic import replacing_file
 
 
 class Watched(BaseModel):
-    """What is known of one model between two looks."""
+    """Stored state of one model between two looks."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: str
     sha256: str
     seen: Traffic
-    """As the server had counted at the last look."""
+    """Counters of the server at the last look."""
     reference: Traffic = Traffic()
-    """The first of this version, until there was enough,"""
+    """First traffic of this version; grows until it holds at least `Limits.min_texts` texts."""
     since: Traffic = Traffic()
-    """and what came after it and has not been compared."""
+    """Traffic after the reference that has not been compared yet."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a look said of one model."""
+    """Result of a look at one model."""
 
     model: str
     version: str
     num_texts: int
-    """That were compared; 0: too few came so far."""
+    """Number of texts that were compared; 0 if there are too few so far."""
     shifts: tuple[Shift, ...]
     waits_for: str = ""
     """Why nothing was compared."""
@@ -49,7 +49,7 @@ class Verdict:
 
 
 class Watch(BaseModel):
-    """The models of one server, in a file."""
+    """State of the models of one server, stored in a file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -57,10 +57,10 @@ class Watch(BaseModel):
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """What was written to `file`; nothing, if it is not there.
+        """Read `file`; return an empty state if it is missing.
 
         Raises:
-            ArtifactError: it is damaged.
+            ArtifactError: the file is damaged.
         """
         if not file.exists():
             return cls()
@@ -70,8 +70,8 @@ class Watch(BaseModel):
             raise ArtifactError(
                 f"{file} cannot be used",
                 given=error.errors(include_url=False)[0]["msg"],
-                expected="what an earlier look at this server wrote",
-                do="remove it: the traffic from now on is then what later traffic is compared with",
+                expected="the state after an earlier look at this server",
+                do="remove it: the traffic from now on then becomes the reference",
             ) from error
 
     def write(self, file: Path) -> None:
@@ -79,7 +79,7 @@ class Watch(BaseModel):
             beside.write_text(self.model_dump_json(indent=2), encoding="utf-8")
 
     def look(self, served: dict[str, Served], limits: Limits) -> tuple["Watch", list[Verdict]]:
-        """What is known after this look, and what it says of each model."""
+        """Return the state after this look and a verdict for each model."""
         watched = {name: self._carried_on(name, model) for name, model in served.items()}
         verdicts = [_verdict(name, model, limits) for name, model in watched.items()]
         compared = {verdict.model for verdict in verdicts if verdict.shifts}
@@ -92,7 +92,7 @@ class Watch(BaseModel):
     def _carried_on(self, name: str, served: Served) -> Watched:
         before = self.models.get(name)
         if before is None or before.sha256 != served.sha256:
-            # Counters go on where a version takes over from another: what they say now was not all of this one.
+            # Counters continue when one version replaces another, so they are not all traffic of the new version.
             came = Traffic() if before else served.traffic
             return Watched(version=served.version, sha256=served.sha256, seen=served.traffic, since=came)
         came = served.traffic.since(before.seen)
@@ -102,7 +102,7 @@ class Watch(BaseModel):
 
 
 def _settled(watched: Watched, limits: Limits) -> Watched:
-    """The reference grows until it is enough, and then stays."""
+    """Add new traffic to the reference until it is large enough; keep it fixed from then on."""
     if watched.reference.num_texts >= limits.min_texts:
         return watched
     return watched.model_copy(update={"reference": watched.reference.plus(watched.since), "since": Traffic()})
@@ -114,7 +114,7 @@ def _verdict(name: str, watched: Watched, limits: Limits) -> Verdict:
         return Verdict(model=name, version=watched.version, num_texts=0, shifts=(), waits_for=reason)
 
     if watched.reference.num_texts < limits.min_texts:
-        return waiting(watched.reference.num_texts + watched.since.num_texts, "to compare with")
+        return waiting(watched.reference.num_texts + watched.since.num_texts, "for the reference")
     if watched.since.num_texts < limits.min_texts:
         return waiting(watched.since.num_texts, "since the last comparison")
     found = tuple(shifts(watched.reference, watched.since, limits))

@@ -1,6 +1,6 @@
-"""What an encoder and its head are made of: every choice that our layers (layers.py, heads.py) know, and no other.
+"""Architecture of an encoder and its head: every option of our layers (layers.py, heads.py).
 
-A family's row (families/) translates its published configuration to this, and refuses what cannot be said here.
+A family's row (families/) translates its published configuration to these options and refuses anything else.
 """
 
 from dataclasses import dataclass
@@ -14,36 +14,36 @@ Norm = Literal["layer", "rms"]
 
 @dataclass(frozen=True)
 class Dropouts:
-    """Rates, of training alone."""
+    """Dropout rates, used in training only."""
 
     embedding: float = 0.0
     attention: float = 0.0
-    """Of attention weights."""
+    """Rate on the attention weights."""
     attention_output: float = 0.0
     mlp_inner: float = 0.0
-    """Between the two matrices of an MLP."""
+    """Rate between the two matrices of an MLP."""
     mlp_output: float = 0.0
 
 
 @dataclass(frozen=True)
 class Initialization:
-    """How weights are drawn; biases begin at 0, norms at 1."""
+    """Distribution of initial weights. Biases start at 0, norms at 1."""
 
     std: float
     out_std: float
-    """Of the matrices whose product is added to what they were given: of attention's output and the MLP's."""
+    """Standard deviation of the matrices that write to the residual stream: the outputs of attention and MLP."""
     cutoff: float | None = None
-    """Nothing is drawn beyond so many standard deviations; None: nothing is cut off."""
+    """Truncation in standard deviations; None: no truncation."""
     zeroes_padding: bool = True
-    """The padding token begins at 0."""
+    """Whether the embedding of the padding token starts at 0."""
 
 
 @dataclass(frozen=True)
 class LayerKind:
-    """Where the attention of a layer looks."""
+    """Attention pattern of a layer."""
 
     reach: int | None = None
-    """Positions to each side; None: all."""
+    """Positions that a query sees to each side; None: all."""
     rotary_theta: float | None = None
     """Base of the rotary position embedding (Su et al. 2021); None: no rotary positions."""
 
@@ -56,37 +56,40 @@ class Architecture:
     hidden_size: int
     num_heads: int
     intermediate_size: int
-    """Width inside an MLP; a gated one has as much again for its gate."""
+    """Inner width of an MLP; a gated MLP has the same width again for its gate."""
     layers: tuple[LayerKind, ...]
-    """Of each layer that a token passes."""
+    """Kind of each layer that a token passes, in order."""
     pad_id: int | None
     norm_epsilon: float
     activation: str
     initialization: Initialization
     dropouts: Dropouts = Dropouts()
     embedding_size: int | None = None
-    """Of factorized embeddings (Lan et al. 2019, section 3.1), which a matrix brings to the layers' width; None: they
-    are as wide as the layers."""
+    """Width of factorized embeddings, which a matrix projects to `hidden_size` (Lan et al. 2019, section 3.1); None:
+    embeddings are as wide as the layers.
+    """
     num_positions: int = 0
-    """Rows of a table of learned positions; 0: there is none."""
+    """Rows of the table of learned positions; 0: no table."""
     counts_from_pad: bool = False
-    """Positions are counted from `pad_id` + 1 on, and by real tokens alone (RoBERTa)."""
+    """Whether positions count real tokens only, starting at `pad_id` + 1 (RoBERTa)."""
     num_types: int = 0
     """Number of token types (segments)."""
     is_pre_norm: bool = False
-    """Norms stand before attention and MLP, and after the last layer; else after each sum (Xiong et al. 2020)."""
+    """Whether norms stand before attention and MLP and after the last layer; otherwise they stand after each residual
+    sum (Xiong et al. 2020).
+    """
     norm: Norm = "layer"
     has_norm_bias: bool = True
     has_attention_bias: bool = True
     has_mlp_bias: bool = True
     is_gated: bool = False
-    """The MLP multiplies its inner values with a gate (Shazeer 2020)."""
+    """Whether the MLP multiplies its inner values with a gate (Shazeer 2020)."""
     is_fused: bool = False
-    """Queries, keys and values come out of one matrix."""
+    """Whether one matrix computes queries, keys and values."""
     is_causal: bool = False
-    """A position sees itself and what is before it."""
+    """Whether a position sees only itself and earlier positions."""
     weights_of_layer: tuple[int, ...] | None = None
-    """Which weights each layer uses; None: each its own (ALBERT: all the first ones)."""
+    """Index of the weights that each layer uses; None: each layer has its own. ALBERT's layers share weights."""
 
     @property
     def table_width(self) -> int:
@@ -102,12 +105,12 @@ Pooling = Literal["first", "last", "mean"]
 
 @dataclass(frozen=True)
 class HeadShape:
-    """Dropout, dense, activation, norm, dropout, output: what of it there is."""
+    """Parts of a head, in order: dropout, dense, activation, norm, dropout, output. Each part is optional."""
 
     num_outputs: int
-    """0: no output, what is dense is all."""
+    """Width of the output; 0: no output layer, the head ends before it."""
     dense_size: int | None = None
-    """None: the output follows at once."""
+    """Width of the dense layer; None: no dense layer."""
     has_dense_bias: bool = True
     activation: str | None = None
     norm_epsilon: float | None = None
@@ -116,9 +119,9 @@ class HeadShape:
     dropout_before: float = 0.0
     dropout_after: float = 0.0
     pooling: Pooling | None = None
-    """How a text is pooled: its first token, its last, or the mean over all; None: one output per token."""
+    """Pooling of a text: its first token, its last, or the mean over all; None: one output per token."""
     is_tied: bool = False
-    """The output is the table of tokens."""
+    """Whether the output matrix is the token table."""
     dense_std: float = 0.02
     output_std: float = 0.02
     cutoff: float | None = None

@@ -1,7 +1,7 @@
-"""Where trained weights are, and what is in them."""
+"""Access to trained weights in a folder or on the hub."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,30 +10,30 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
-from transformers import AutoConfig
-from transformers.utils import cached_file
+from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
 from clozeline.encoder.families import LAYOUTS, HeadKind
 from clozeline.encoder.model import Model
 from clozeline.encoder.stock import StockModel, loaded_stock
 from clozeline.errors import ArtifactError
-from clozeline.tokenizer.foreign import inspect_model
+from clozeline.foreign.hub import fetched_file
+from clozeline.foreign.inspection import inspect_model
 
 _WEIGHTS = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
 _ELSEWHERE = {
     "pytorch_model.bin": "a pickle, which may hold any code",
     "pytorch_model.bin.index.json": "pickles, which may hold any code",
-    "tf_model.h5": "weights of TensorFlow",
+    "tf_model.h5": "TensorFlow weights",
 }
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where trained weights are."""
+    """Location of trained weights."""
 
     name: str
-    """A folder, or a name on the hub."""
+    """Path of a folder, or a name on the hub."""
     revision: str | None = None
 
     @property
@@ -42,37 +42,41 @@ class Checkpoint:
 
     @property
     def where(self) -> dict[str, Any]:
-        """For transformers: a folder has no revisions, and is never looked for on the hub."""
+        """Arguments for transformers' `from_pretrained`. A folder has no revision and is never looked up on the hub."""
         if self.is_folder:
             return {"pretrained_model_name_or_path": self.name, "local_files_only": True}
         return {"pretrained_model_name_or_path": self.name, "revision": self.revision}
 
     def config(self) -> Any:
-        """Of the class that its `model_type` has.
+        """Return the configuration, of the class registered for its `model_type`.
 
         Raises:
-            ArtifactError: it asks for code that is not in transformers, or its weights are a pickle.
+            ArtifactError: it asks for code outside transformers, its `model_type` is unknown, or weights are pickled.
         """
         inspect_model(self.name, self.revision)
+        model_type = PretrainedConfig.get_config_dict(**self.where)[0].get("model_type")
+        if model_type not in CONFIG_MAPPING:
+            raise ArtifactError(
+                f"{self.name} holds a model that transformers does not know",
+                given=f"model_type {model_type}",
+                expected="a model of a class that transformers has",
+                do="choose another model; an encoder of your own can be neither fine-tuned nor exported",
+            )
         return AutoConfig.from_pretrained(**self.where, trust_remote_code=False)
 
     def file(self, name: str) -> Path | None:
-        """On this machine, fetched if it is on the hub; None: there is no such file.
+        """Return a local path, downloaded from the hub if necessary; None: the file does not exist.
 
         Raises:
-            OSError: the hub cannot be asked.
+            OSError: the hub cannot be reached.
         """
-        if self.is_folder:
-            path = Path(self.name) / name
-            return path if path.is_file() else None
-        found = cached_file(self.name, name, revision=self.revision, _raise_exceptions_for_missing_entries=False)
-        return None if found is None else Path(found)
+        return fetched_file(self.name, name, self.revision)
 
     def weights(self) -> dict[str, Tensor]:
-        """By their published names.
+        """Return the weights by their published names.
 
         Raises:
-            OSError: a file is missing, or the hub cannot be asked.
+            OSError: a file is missing, or the hub cannot be reached.
             SafetensorError: a file is damaged.
         """
         return {name: weight for file in self._files() for name, weight in load_file(file).items()}
@@ -99,15 +103,18 @@ class Checkpoint:
 
 
 def opened(checkpoint: Checkpoint, config: Any, kind: HeadKind, seed: int = 0) -> tuple[Model | StockModel, list[str]]:
-    """The model saved there under a head of this kind, in single precision; the global random state stays.
+    """Open the model with a head of this kind, in fp32. The global random state is unchanged.
 
     Args:
-        config: its configuration, changed or not.
-        seed: decides weights that are not there, which are returned by their published names.
+        config: its configuration, possibly changed.
+        seed: decides missing weights.
+
+    Returns:
+        The model, and the published names of the missing weights.
 
     Raises:
-        ArtifactError: the weights are missing or damaged, the family has no such head, or the configuration says what
-            our layers do not do.
+        ArtifactError: the weights are missing or damaged, the family has no such head, or our layers do not support
+            the configuration.
     """
     try:
         with torch.random.fork_rng(devices=[]):
@@ -120,9 +127,35 @@ def opened(checkpoint: Checkpoint, config: Any, kind: HeadKind, seed: int = 0) -
             f"the weights of {checkpoint.name} cannot be read: {first_line(error)}",
             given=f"config.json of {config.model_type}, and weights that are missing, damaged or of another shape",
             expected="config.json and weights of one model: model.safetensors, whole or in shards",
-            do="download or save it again; of pytorch_model.bin or TensorFlow, transformers 4 makes it:"
-            " `AutoModel.from_pretrained(FOLDER).save_pretrained(FOLDER)`, with `from_tf=True` of TensorFlow",
+            do="download or save it again; transformers 4 converts pytorch_model.bin and TensorFlow weights:"
+            " `AutoModel.from_pretrained(FOLDER).save_pretrained(FOLDER)`, with `from_tf=True` for TensorFlow",
         ) from error
+
+
+def opened_whole(checkpoint: Checkpoint, kind: HeadKind) -> Model | StockModel:
+    """Open a model that `pretrain` wrote.
+
+    Raises:
+        ArtifactError: as in `opened`; or a weight is missing.
+    """
+    model, missing = opened(checkpoint, checkpoint.config(), kind)
+    check_whole(checkpoint.name, missing, do="run `dvc repro pretrain`")
+    return model
+
+
+def check_whole(name: object, missing: Sequence[str], do: str) -> None:
+    """Refuse a checkpoint that lacks weights, because they would be drawn at random.
+
+    Raises:
+        ArtifactError: weights are missing.
+    """
+    if missing:
+        raise ArtifactError(
+            f"{name} does not hold all weights of its model",
+            given=f"{len(missing)} missing, such as {missing[0]}",
+            expected="every weight (a random one would pass for a trained one)",
+            do=do,
+        )
 
 
 def first_line(error: Exception) -> str:

@@ -1,6 +1,7 @@
-"""Dropout whose random numbers cost a fifth on a CPU, where torch draws a float for each element, one after another.
+"""Dropout with random numbers at a fifth of torch's cost on a CPU, where torch draws one float after another.
 
-A draw of 64 bits decides on four elements: 16 bits tell rates apart by 1/65,536; share and scale fit exactly.
+One draw of 64 bits decides four elements. With 16 bits each, rates are multiples of 1/65,536, and the scale matches
+the rounded rate exactly.
 """
 
 import torch
@@ -12,7 +13,7 @@ _LOWEST_16 = -(2**15)
 
 
 class DropoutOf16Bits(nn.Dropout):
-    """`nn.Dropout` by other random numbers; elsewhere than on a CPU it is `nn.Dropout`."""
+    """`nn.Dropout` with other random numbers on a CPU; plain `nn.Dropout` on other devices."""
 
     def forward(self, input: Tensor) -> Tensor:
         steps = round(self.p * _STEPS)

@@ -10,7 +10,7 @@ from clozeline.encoder.dropout import DropoutOf16Bits
 
 
 class Head(nn.Module):
-    """Dropout, dense, activation, norm, dropout, output: what of it `HeadShape` names."""
+    """Head with the parts that `HeadShape` names, in order: dropout, dense, activation, norm, dropout, output."""
 
     def __init__(self, shape: HeadShape, hidden_size: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Head(nn.Module):
         self.output = nn.Linear(width, shape.num_outputs, bias=shape.has_output_bias) if shape.num_outputs else None
 
     def forward(self, hidden_PH: Tensor) -> Tensor:
-        """`logits_PC`."""
+        """Return `logits_PC`."""
         hidden_PX = self.dropout_before(hidden_PH)
         for part in (self.dense, self.activation, self.norm, self.dropout_after, self.output):
             if part is not None:
@@ -38,7 +38,7 @@ class Head(nn.Module):
 
 
 def mean_over_tokens(hidden_BLH: Tensor, attention_mask_BL: Tensor | None) -> Tensor:
-    """`mean_BH` over real tokens; None: all are."""
+    """Return `mean_BH` over real tokens; without a mask, over all tokens."""
     if attention_mask_BL is None:
         return hidden_BLH.mean(dim=1)
     weight_BL1 = attention_mask_BL.unsqueeze(-1).to(hidden_BLH.dtype)

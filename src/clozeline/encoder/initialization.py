@@ -1,4 +1,4 @@
-"""Random weights of a model of ours, from the global random state."""
+"""Random initial weights of our models, from the global random state."""
 
 from collections.abc import Collection
 
@@ -9,11 +9,11 @@ from clozeline.encoder.heads import Head
 from clozeline.encoder.layers import Encoder
 
 _ADDED = ("attention.output", "mlp.output")
-"""Matrices whose product is added to what a layer was given."""
+"""Matrices that write to the residual stream."""
 
 
 def draw_encoder(encoder: Encoder, only: Collection[str] | None = None) -> None:
-    """`only`: names of parameters; None: all."""
+    """Draw the weights of an encoder. `only`: names of the parameters to draw; None: all."""
     way = encoder.architecture.initialization
     for name, module in encoder.named_modules():
         std = way.out_std if name.endswith(_ADDED) else way.std
@@ -23,7 +23,7 @@ def draw_encoder(encoder: Encoder, only: Collection[str] | None = None) -> None:
 
 
 def draw_head(head: Head, only: Collection[str] | None = None) -> None:
-    """`only`: names of parameters; None: all."""
+    """Draw the weights of a head. `only`: names of the parameters to draw; None: all."""
     stds = {"dense": head.shape.dense_std, "output": head.shape.output_std}
     for name, module in head.named_modules():
         _draw(module, name, stds.get(name, 0.0), head.shape.cutoff, only)

@@ -1,9 +1,9 @@
-"""The layers of every encoder of ours: embeddings, attention, MLP, norms, as `Architecture` chooses them.
+"""Layers of all our encoders: embeddings, attention, MLP and norms, as selected by `Architecture`.
 
-The same lines train, judge and are exported: no branch looks at a tensor's values.
+Training, evaluation and export run the same code: no branch depends on a tensor's values.
 
-Shapes: B rows, L tokens, H hidden, E width of the tables, A heads, D dimensions of a head, X any axis; Q positions that
-are asked for in each row, P the same in the shape of `Positions`: of all positions both are [B, L].
+Shapes: B rows, L tokens, H hidden, E width of the tables, A heads, D dimensions of a head, X any axis; Q requested
+positions of each row; P the requested positions in the shape of `Positions`. If all are requested, Q is L, P is [B, L].
 """
 
 from dataclasses import dataclass
@@ -21,20 +21,20 @@ from clozeline.encoder.positions import Positions
 
 
 class Hidden(NamedTuple):
-    """What an encoder gives."""
+    """Output of an encoder."""
 
     last_hidden_state: Tensor
-    """[B, L, H], or [P, H] of the positions that were asked for."""
+    """[B, L, H], or [P, H] at requested positions."""
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What the queries of a layer may look at, and where queries and keys stand."""
+    """Attention mask of a layer, and rotary positions of its queries and keys."""
 
     mask: Tensor | None
-    """True where attention may look: broadcasts to [B, A, Q, L]. None: everywhere, or everywhere before it."""
+    """True where attention may look; broadcasts to [B, A, Q, L]. None: everywhere, or up to the query if causal."""
     is_causal: bool
-    """Where there is no mask: a position sees itself and what is before it."""
+    """Whether a position sees only itself and earlier positions; False if `mask` already says so."""
     query_turns: tuple[Tensor, Tensor] | None
     """Cosine and sine for each query, [B or 1, Q, D]; None: no rotary positions."""
     key_turns: tuple[Tensor, Tensor] | None
@@ -53,7 +53,7 @@ class Embeddings(nn.Module):
         self._pad_id = of.pad_id if of.counts_from_pad else None
 
     def forward(self, input_ids_BL: Tensor, token_type_ids_BL: Tensor | None) -> Tensor:
-        """`hidden_BLE`."""
+        """Return `hidden_BLE`."""
         sum_BLE = self.tokens(input_ids_BL)
         if self.types is not None:
             sum_BLE = sum_BLE + (self.types.weight[0] if token_type_ids_BL is None else self.types(token_type_ids_BL))
@@ -84,7 +84,7 @@ class Attention(nn.Module):
         self.output_dropout = DropoutOf16Bits(of.dropouts.attention_output)
 
     def forward(self, hidden_BLH: Tensor, sight: Sight, positions: Positions | None) -> Tensor:
-        """`hidden_PH`, to be added."""
+        """Return `hidden_PH`, to be added to the residual stream."""
         query_BQAD, key_BLAD, value_BLAD = self._queries_keys_values(hidden_BLH, positions)
         context_BAQD = self._attended(
             _turned(query_BQAD, sight.query_turns).transpose(1, 2),
@@ -114,7 +114,7 @@ class Attention(nn.Module):
             return functional.scaled_dot_product_attention(
                 query_BAQD, key_BALD, value_BALD, attn_mask=sight.mask, dropout_p=rate, is_causal=sight.is_causal
             )
-        # On a CPU, PyTorch's attention is not fused where weights are dropped, and draws slowly.
+        # On a CPU, PyTorch's attention with dropout is not fused and draws random numbers slowly.
         score_BAQL = query_BAQD @ key_BALD.transpose(2, 3) * query_BAQD.shape[-1] ** -0.5
         mask = sight.mask
         if sight.is_causal:
@@ -127,7 +127,9 @@ class Attention(nn.Module):
 
 
 def _turned(values_BXAD: Tensor, turns: tuple[Tensor, Tensor] | None) -> Tensor:
-    """Rotary positions (Su et al. 2021, equation 34), values in fp32 and turns in theirs, as transformers 5 has it."""
+    """Apply rotary positions (Su et al. 2021, equation 34) in fp32; turns are rounded to the dtype of the values, as in
+    transformers 5.
+    """
     if turns is None:
         return values_BXAD
     cos_BX1D, sin_BX1D = (turn_BXD.to(values_BXAD.dtype).unsqueeze(2) for turn_BXD in turns)
@@ -148,7 +150,7 @@ class Mlp(nn.Module):
         self.is_gated = of.is_gated
 
     def forward(self, hidden_PH: Tensor) -> Tensor:
-        """`hidden_PH`, to be added."""
+        """Return `hidden_PH`, to be added to the residual stream."""
         inner_PX = self.input(hidden_PH)
         if self.is_gated:
             inner_PX, gate_PX = inner_PX.chunk(2, dim=-1)
@@ -161,13 +163,14 @@ class Mlp(nn.Module):
 
 class Layer(nn.Module):
     skip_rate = 0.0
-    """Stochastic depth, row by row (Huang et al. 2016, section 3), of pre-norm layers alone. What is kept is scaled up
-    in training, where the paper scales down afterwards: so the trained weights are used as they are."""
+    """Rate of stochastic depth per row (Huang et al. 2016, section 3), in pre-norm layers only. Training scales kept
+    outputs up, where the paper scales outputs down after training, so the trained weights are used unchanged.
+    """
 
     def __init__(self, of: Architecture, *, is_first: bool) -> None:
         super().__init__()
         new_norm = partial(norm_of, of.norm, of.hidden_size, of.norm_epsilon, has_bias=of.has_norm_bias)
-        # Before the first layer stands the norm of the embeddings.
+        # The norm of the embeddings precedes the first layer.
         self.attention_norm = nn.Identity() if of.is_pre_norm and is_first else new_norm()
         self.attention = Attention(of)
         self.mlp_norm = new_norm()
@@ -175,7 +178,7 @@ class Layer(nn.Module):
         self.is_pre_norm = of.is_pre_norm
 
     def forward(self, hidden_BLH: Tensor, sight: Sight, positions: Positions | None = None) -> Tensor:
-        """`hidden_PH`."""
+        """Return `hidden_PH`."""
         before_PH = hidden_BLH if positions is None else positions.of(hidden_BLH)
         if not self.is_pre_norm:
             hidden_PH = self.attention_norm(before_PH + self.attention(hidden_BLH, sight, positions))
@@ -205,7 +208,7 @@ class Encoder(nn.Module):
             norm_of(of.norm, of.hidden_size, of.norm_epsilon, has_bias=of.has_norm_bias) if of.is_pre_norm else None
         )
         self.recomputes = False
-        """Layers keep nothing for the backward pass, and are computed again there (Chen et al. 2016)."""
+        """Whether the backward pass recomputes each layer to save memory (gradient checkpointing, Chen et al. 2016)."""
 
     def get_input_embeddings(self) -> nn.Embedding:
         return self.embeddings.tokens
@@ -217,12 +220,13 @@ class Encoder(nn.Module):
         token_type_ids: Tensor | None = None,
         positions: Positions | None = None,
     ) -> Hidden:
-        """
+        """Return the hidden states at `positions`.
+
         Args:
             input_ids: [B, L].
-            attention_mask: [B, L], not 0 where a token is real; None where every one is.
+            attention_mask: [B, L], nonzero at real tokens; None: all tokens are real.
             token_type_ids: [B, L]; None: all 0.
-            positions: the positions to compute in the last layer; None: all.
+            positions: positions that the last layer computes; None: all.
         """
         hidden = self.embeddings(input_ids, token_type_ids)
         if self.embedding_projection is not None:
@@ -260,8 +264,8 @@ class Encoder(nn.Module):
         return Sight(mask, is_causal, turns if is_whole else _turns(position_BQ, kind.rotary_theta, head_size), turns)
 
     def _mask(self, kind: LayerKind, position_BQ: Tensor, every_1L: Tensor, is_real_BL: Tensor | None) -> Tensor | None:
-        """True where attention may look, [B or 1, 1, Q or 1, L]; None: everywhere, or everywhere before it."""
-        # A graph is for every length; else short rows need no window.
+        """Return [B or 1, 1, Q or 1, L], True where attention may look; None: everywhere, or up to the query."""
+        # An exported graph has to serve every length; otherwise short rows need no window.
         reach = kind.reach if _is_recorded() or every_1L.shape[1] > (kind.reach or 0) + 1 else None
         is_causal = self.architecture.is_causal
         if reach is None and not (is_causal and (is_real_BL is not None or position_BQ is not every_1L)):
@@ -271,13 +275,13 @@ class Encoder(nn.Module):
         if reach is not None:
             sees_BQL = sees_BQL & (distance_BQL.abs() <= reach)
         if is_real_BL is not None:
-            # A query far from all real tokens sees itself: with nothing to see, it would be no number.
+            # A query far from all real tokens sees itself: with nothing to see, its output would be NaN.
             sees_BQL = sees_BQL & is_real_BL[:, None] | (distance_BQL == 0)
         return sees_BQL[:, None]
 
 
 def _turns(position_BX: Tensor, theta: float, size: int) -> tuple[Tensor, Tensor]:
-    """Cosine and sine by which values are turned, and those a half further on are, in fp32: `[B, X, D]` each."""
+    """Return cosine and sine of the rotary angles for both halves of a head, in fp32: `[B, X, D]` each."""
     exponent_E = torch.arange(0, size, 2, dtype=torch.int64, device=position_BX.device).float() / size
     angle_BXE = position_BX[..., None].float() * (1.0 / theta**exponent_E)
     sin_BXE = angle_BXE.sin()
@@ -285,5 +289,5 @@ def _turns(position_BX: Tensor, theta: float, size: int) -> tuple[Tensor, Tensor
 
 
 def _is_recorded() -> bool:
-    """A graph is made of what runs, for other lengths than this one."""
+    """Whether torch.export is recording a graph, which has to serve other lengths too."""
     return torch.compiler.is_exporting()

@@ -1,4 +1,4 @@
-"""What transformers says on its own."""
+"""Control of transformers' own messages."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,8 +8,9 @@ from transformers.utils import logging
 
 @contextmanager
 def errors_only() -> Iterator[None]:
-    """Keep back transformers' warnings, of which some are of what is wanted (a fresh head) and some of its own code,
-    and its bars for what takes no time.
+    """Silence transformers' warnings, and its progress bars for instant work.
+
+    Some warnings report what is intended (a fresh head), others concern transformers' own code.
     """
     level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

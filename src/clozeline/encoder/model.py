@@ -1,4 +1,4 @@
-"""An encoder of ours under a head, in the published layout when it is saved.
+"""A model on our layers: an encoder with a head, saved in the published layout.
 
 Shapes: B rows, L tokens, H hidden; P any axes of positions.
 """
@@ -23,34 +23,35 @@ from clozeline.errors import ArtifactError
 _TIED = "head.output.weight"
 _BIAS = "head.output.bias"
 _NARROW = 10**-4.5
-"""Of the deviation of trained rows: a variance of 1e-9, as of transformers."""
+"""Standard deviation of new rows over that of trained rows; its square is the 1e-9 of transformers."""
 
 
 class Logits(NamedTuple):
-    """What a head says."""
+    """Output of a head."""
 
     logits: Tensor
-    """[B, L, C], or [P, C] of the positions that were asked for; of a classifier [B, C]; of replaced-token detection
-    without C; of question answering C is 2, the start and the end."""
+    """[B, L, C], or [P, C] at requested positions; classifier: [B, C]; replaced-token detection: without C; question
+    answering: C is 2, start and end.
+    """
 
 
 class Model(nn.Module):
-    """Random weights at first, from the global random state."""
+    """An encoder with a head. Initial weights come from the global random state."""
 
     head_dropout = 0.0
-    """Of the hidden states that the head is given, in training."""
+    """Dropout rate on the input of the head, in training."""
 
     def __init__(self, config: Any, kind: HeadKind) -> None:
-        """`config`: of transformers, of a family in LAYOUTS.
+        """`config`: a transformers configuration of a family in LAYOUTS.
 
         Raises:
-            ArtifactError: the family has no such head, or the configuration says what our layers do not do.
+            ArtifactError: the family has no such head, or our layers do not support the configuration.
         """
         super().__init__()
         self.config, self.kind = config, kind
         if kind not in self.layout.heads:
             raise ArtifactError(
-                f"{config.model_type} has no such head",
+                f"{config.model_type} has no head of this kind",
                 given=kind,
                 expected=f"one of: {', '.join(self.layout.heads)}",
                 do="choose another family, or another kind of task",
@@ -63,14 +64,14 @@ class Model(nn.Module):
         self.tie()
 
     def tie(self) -> None:
-        """Let the output be the table of tokens, where the head is so."""
+        """Make the output matrix the token table, if the head is tied."""
         if self.head.shape.is_tied:
             assert self.head.output is not None
             self.head.output.weight = self.encoder.embeddings.tokens.weight
 
     @property
     def base_model(self) -> Encoder:
-        """The encoder, as transformers calls it."""
+        """The encoder, under transformers' name for it."""
         return self.encoder
 
     @property
@@ -79,7 +80,7 @@ class Model(nn.Module):
 
     @property
     def prefix(self) -> str:
-        """Of the encoder's published weights."""
+        """Prefix of the encoder's published weights."""
         return self.layout.prefix
 
     @property
@@ -96,7 +97,10 @@ class Model(nn.Module):
         return self.head.output
 
     def resize_token_embeddings(self, vocab_size: int) -> None:
-        """New rows are drawn around the mean of the others (Hewitt 2021), from the global random state."""
+        """Resize the vocabulary.
+
+        New rows are drawn around the mean of the others (Hewitt 2021), from the global random state.
+        """
         tokens, output = self.encoder.embeddings.tokens, self.head.output
         tokens.weight = nn.Parameter(_resized(tokens.weight, vocab_size))
         tokens.num_embeddings = self.config.vocab_size = vocab_size
@@ -117,7 +121,10 @@ class Model(nn.Module):
         token_type_ids: Tensor | None = None,
         positions: Positions | None = None,
     ) -> Logits:
-        """`positions`: as in `Encoder.forward`. A head that pools one token computes that token only."""
+        """Return logits. `positions`: as in `Encoder.forward`, ignored by a head that pools.
+
+        A head that pools one token computes that token only.
+        """
         pooling = self.head.shape.pooling
         if pooling is not None:
             positions = _POOLED_AT[pooling](self, input_ids)
@@ -127,24 +134,24 @@ class Model(nn.Module):
         return Logits(self.says(hidden))
 
     def says(self, hidden_PH: Tensor) -> Tensor:
-        """Logits of hidden states that the encoder gave: the head alone."""
+        """Return the logits of the encoder's hidden states: run the head alone."""
         if self.training and self.head_dropout:
             hidden_PH = functional.dropout(hidden_PH, self.head_dropout)
         logits_PC: Tensor = self.head(hidden_PH)
         return logits_PC.squeeze(-1) if self.kind == "rtd" else logits_PC
 
     def save(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-        """Write config.json and model.safetensors, as stock transformers reads them.
+        """Write config.json and model.safetensors in the form that stock transformers reads.
 
-        `weights`: in place of its own, by our names.
+        `weights`: used instead of the model's own, under our names.
 
         Raises:
-            OSError: the disk did not take it.
+            OSError: the write failed.
         """
         self._write(out, self.kind, weights or self.state_dict())
 
     def save_encoder(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-        """The same without the head: what stock `AutoModel` reads."""
+        """Write the encoder without its head, in the form that stock `AutoModel` reads."""
         named = (weights or self.state_dict()).items()
         self._write(out, "feature-extraction", {name: it for name, it in named if name.startswith("encoder.")})
 
@@ -154,18 +161,18 @@ class Model(nn.Module):
         row = self.layout.heads[kind]
         named = {published[name]: weight for name, weight in own.items()}
         if _BIAS in own and "output.bias" in row.names and not self.head.shape.is_tied:
-            # Of a vocabulary that is not tied, transformers 5 reads the bias by the second of its two names alone.
+            # transformers 5 reads the bias of an untied vocabulary only under the second of its two names.
             named[_second_name(published[_BIAS])] = own[_BIAS].clone()
         write_model(self.config, row.class_name, named, out)
 
     def load(self, weights: Mapping[str, Tensor]) -> list[str]:
-        """Take the weights that are there, by their published names; those that are not keep what they have.
+        """Load weights by their published names. Parameters without a weight keep their values.
 
         Returns:
-            Our names of those that are not there.
+            Our names of the parameters without a weight.
 
         Raises:
-            ValueError: a weight is of another shape.
+            ValueError: a weight has another shape.
         """
         parameters = dict(self.named_parameters())
         has_prefix = any(name.startswith(f"{self.layout.prefix}.") for name in weights)
@@ -186,21 +193,21 @@ class Model(nn.Module):
         return missing
 
     def of_encoder(self, published: Iterable[str]) -> list[str]:
-        """Those of the published names that are of the encoder itself: no head, and no pooler of one."""
+        """Return the published names that belong to the encoder itself, without head and pooler."""
         own = [name for name, _ in self.named_parameters() if name.startswith("encoder.")]
         names = set(self.layout.published(own, self.config, self.kind).values())
         return [name for name in published if name in names]
 
     @classmethod
     def loaded(cls, config: Any, kind: HeadKind, weights: Mapping[str, Tensor]) -> tuple["Model", list[str]]:
-        """A float32 model with `weights`; missing weights are initialized at random.
+        """Load a float32 model. Missing weights are drawn from the global random state.
 
         Returns:
-            Also the published names of what is drawn.
+            The model, and the published names of the missing weights.
 
         Raises:
-            ArtifactError: the configuration says what our layers do not do.
-            ValueError: a weight is of another shape.
+            ArtifactError: our layers do not support the configuration.
+            ValueError: a weight has another shape.
         """
         with torch.device("meta"):
             model = cls(config, kind)
@@ -217,12 +224,15 @@ def _inside(names: list[str], prefix: str) -> list[str]:
 
 
 def _second_name(bias: str) -> str:
-    """Of a vocabulary's bias: `cls.predictions.bias` is `cls.predictions.decoder.bias` too."""
+    """Return the second published name of a vocabulary bias, such as `cls.predictions.decoder.bias`."""
     return f"{bias.removesuffix('bias')}decoder.bias"
 
 
 def _found(weights: Mapping[str, Tensor], name: str) -> Tensor | None:
-    """A bias of the vocabulary has two names; so have norms, of which TensorFlow's were gamma and beta."""
+    """Return a weight under any of its names; None if it is missing.
+
+    Norms from TensorFlow call their weights gamma and beta; the bias of a vocabulary has a second name.
+    """
     stem, _, leaf = name.rpartition(".")
     old = {"weight": "gamma", "bias": "beta"}[leaf]
     names = (name, f"{stem}.{old}", f"{stem}.decoder.{leaf}")
@@ -230,7 +240,7 @@ def _found(weights: Mapping[str, Tensor], name: str) -> Tensor | None:
 
 
 def _resized(rows_VX: Tensor, num_rows: int) -> Tensor:
-    """Narrow around the mean, so that what is said of old tokens hardly changes."""
+    """Return `num_rows` rows. New rows stay close to the mean, so that predictions of old tokens hardly change."""
     kept_VX = rows_VX.detach()[:num_rows]
     added_NX = torch.randn(max(num_rows - len(kept_VX), 0), *rows_VX.shape[1:])
     mean_X, std_X = rows_VX.detach().mean(dim=0), rows_VX.detach().std(dim=0)
@@ -238,7 +248,7 @@ def _resized(rows_VX: Tensor, num_rows: int) -> Tensor:
 
 
 def _last_real(model: Model, input_ids_BL: Tensor) -> ChosenPositions:
-    """The last token that is no padding, as decoders are asked."""
+    """Return the last real token of each row, from which decoders classify."""
     place_L = torch.arange(input_ids_BL.shape[1], device=input_ids_BL.device)
     last_B = (place_L * (input_ids_BL != model.config.pad_token_id)).argmax(dim=1)
     return ChosenPositions(last_B[:, None], input_ids_BL.shape[1])

@@ -1,7 +1,7 @@
-"""Positions that an encoder is asked for: its last layer and its head compute these alone.
+"""Requested positions: the last layer and the head compute only these.
 
-Keys and values of the last layer are still those of all positions; queries, the output of attention, the MLP and the
-norms are those of what is asked for. The same numbers to rounding, for a share of the cost.
+The last layer still computes keys and values at all positions; its queries, attention output, MLP and norms run at the
+requested positions only. The results are equal up to rounding, at a fraction of the cost.
 
 Shapes: B rows, L tokens, X any axis; Q positions of each row; P any axes of positions: T of all rows, or [B, Q].
 """
@@ -13,32 +13,32 @@ import torch
 from torch import Tensor
 
 _MOST = 0.5
-"""Share of all positions above which going to them one by one is no gain."""
+"""Share of all positions above which gathering them saves nothing."""
 
 
 class Positions(Protocol):
-    """Which positions of each row are asked for, in their order."""
+    """The requested positions of each row, in order."""
 
     @property
     def position_BQ(self) -> Tensor:
-        """Where each query stands in its row; [1, Q] if in all rows at the same place."""
+        """Position of each query in its row; [1, Q] if the same in all rows."""
 
     @property
     def are_few(self) -> bool:
-        """Whether it pays to compute the last layer for them alone."""
+        """Whether computing the last layer for these positions alone pays off."""
 
     def of(self, values_BLX: Tensor) -> Tensor:
-        """`values_PX` there."""
+        """Return `values_PX` at these positions."""
 
     def as_queries(self, values_PX: Tensor) -> Tensor:
-        """`values_BQX`: attention is given rows of queries, of one length."""
+        """Return `values_BQX`: attention needs the same number of queries in each row."""
 
     def from_queries(self, values_BQX: Tensor) -> Tensor:
-        """`values_PX`."""
+        """Return `values_PX`: the inverse of `as_queries`."""
 
 
 class FirstPosition:
-    """[CLS], or what stands there; P is [B, 1]."""
+    """The first token of each row, usually [CLS]; P is [B, 1]."""
 
     are_few = True
 
@@ -58,7 +58,7 @@ class FirstPosition:
 
 @dataclass(frozen=True)
 class ChosenPositions:
-    """As many of each row as of the row with the most; P is [B, Q]."""
+    """The same number of positions in each row, that of the row with the most; P is [B, Q]."""
 
     position_BQ: Tensor
     length: int
@@ -66,15 +66,17 @@ class ChosenPositions:
 
     @classmethod
     def where(cls, is_asked_BL: Tensor) -> Self:
-        """Those that are asked for, in their order, and of each row the first: so there are never none. Where a row has
-        fewer than another, others follow them."""
+        """Choose the requested positions in order, and the first position of each row, so that there is always one.
+
+        Rows with fewer than the most are filled up with other positions.
+        """
         length = is_asked_BL.shape[1]
         position_L = torch.arange(length, device=is_asked_BL.device)
         asked_BL = (is_asked_BL | (position_L == 0)).long()
         num_asked = asked_BL.sum(dim=1).max()
-        # Different numbers for all that are asked for: no rule for equal ones decides their order.
+        # Requested positions have distinct keys, so that their order does not depend on how ties are broken.
         key_BL = asked_BL * (length - position_L)
-        # A tracer takes the tensor for the number it is, and the graph computes it.
+        # The number stays a tensor, so that a traced graph computes it.
         return cls(key_BL.topk(cast(int, num_asked), dim=1).indices, length)
 
     def of(self, values_BLX: Tensor) -> Tensor:
@@ -90,24 +92,24 @@ class ChosenPositions:
 
 @dataclass(frozen=True)
 class Slots:
-    """Any number of each row; P is T."""
+    """Any number of positions in each row; P is T."""
 
     slot_T: Tensor
-    """Indices into the flattened [B × L], rising."""
+    """Indices into the flattened [B × L], ascending."""
     num_rows: int
     length: int
     most_in_row: int
-    """At least as many as any row has."""
+    """Upper bound of the positions in a row."""
 
     @property
     def are_few(self) -> bool:
-        if torch.compiler.is_compiling():  # One graph is for any number of targets.
+        if torch.compiler.is_compiling():  # One compiled graph serves any number of targets.
             return False
         return 0 < len(self.slot_T) < _MOST * self.num_rows * self.length
 
     @property
     def _row_and_place_T(self) -> tuple[Tensor, Tensor]:
-        """The row of each, and its place among those of the row."""
+        """Row of each position, and its rank among the positions of that row."""
         row_T = self.slot_T // self.length
         starts_B = self.length * torch.arange(self.num_rows, device=self.slot_T.device)
         first_B = torch.searchsorted(self.slot_T, starts_B)
@@ -121,7 +123,7 @@ class Slots:
         return values_BLX.flatten(0, 1)[self.slot_T]
 
     def as_queries(self, values_PX: Tensor) -> Tensor:
-        """Zero where a row has fewer than Q."""
+        """Return `values_BQX`, zero where a row has fewer than Q positions."""
         values_BQX = values_PX.new_zeros(self.num_rows, self.most_in_row, *values_PX.shape[1:])
         return values_BQX.index_put(self._row_and_place_T, values_PX)
 

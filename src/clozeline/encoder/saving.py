@@ -1,4 +1,4 @@
-"""Writing a model where stock transformers finds it."""
+"""Writing models in the form that stock transformers reads."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,8 +13,10 @@ from torch import Tensor
 
 @contextmanager
 def telling_of_disk() -> Iterator[None]:
-    """Raises:
-    OSError: the disk did not take it; safetensors tells that by an error of its own kind.
+    """Turn safetensors' own error for a failed write into an OSError.
+
+    Raises:
+        OSError: the write failed.
     """
     try:
         yield
@@ -26,10 +28,10 @@ def telling_of_disk() -> Iterator[None]:
 
 
 def write_model(config: Any, class_name: str, weights: Mapping[str, Tensor], out: Path) -> None:
-    """Write config.json, which names the class, and model.safetensors.
+    """Write config.json, which names `class_name`, and model.safetensors.
 
     Raises:
-        OSError: the disk did not take it.
+        OSError: the write failed.
     """
     config.architectures = [class_name]
     config.dtype = str(next(iter(weights.values())).dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""The sizes of an encoder: a row each."""
+"""Named sizes of an encoder, one row each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Size:
-    """A named shape. An MLP that is gated has three matrices, a plain one two, so that it is wider by name."""
+    """A named shape. A gated MLP has three matrices and a plain one two, so each has its own width."""
 
     num_hidden_layers: int
     hidden_size: int
@@ -30,8 +30,9 @@ class Size:
     plain_intermediate_size: int
     """4 × hidden (Vaswani et al. 2017), as in BERT and the families after it."""
     gated_intermediate_size: int
-    """As published for ModernBERT (Warner et al. 2024) and, of the small ones, Ettin (Weller et al. 2025); of mini the
-    width that is best in five minutes (docs/default-recipe.md)."""
+    """Widths of ModernBERT (Warner et al. 2024) and, for small sizes, of Ettin (Weller et al. 2025). The width of mini
+    is the best for five minutes of training (docs/default-recipe.md).
+    """
 
 
 SIZES: Mapping[str, Size] = MappingProxyType(
@@ -46,9 +47,9 @@ SIZES: Mapping[str, Size] = MappingProxyType(
 
 
 def shape_of(params: ModelParams, *, gated: bool, published: Mapping[str, Shape] = MappingProxyType({})) -> Shape:
-    """The row that `params.size` names, for this kind of MLP, or the numbers that stand in its place.
+    """Return the shape that `params.size` names for this kind of MLP, or the explicit numbers in `params`.
 
-    `published`: sizes of the family's own.
+    `published`: the family's own sizes, which take precedence.
     """
     if params.size is not None and params.size in published:
         return published[params.size]

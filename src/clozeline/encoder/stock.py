@@ -1,4 +1,4 @@
-"""A model of transformers' own classes behind the interface of ours: families that do not run on our layers."""
+"""Models of transformers' own classes behind the interface of `Model`, for families that do not run on our layers."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -18,23 +18,26 @@ from clozeline.encoder.positions import Positions
 from clozeline.encoder.saving import telling_of_disk
 from clozeline.errors import ArtifactError
 
-_AUTO: Mapping[HeadKind, str] = MappingProxyType(
+_CLASSES: Mapping[HeadKind, str] = MappingProxyType(
     {
-        "mlm": "AutoModelForMaskedLM",
-        "clm": "AutoModelForCausalLM",
-        "rtd": "AutoModelForPreTraining",
-        "feature-extraction": "AutoModel",
-        "text-classification": "AutoModelForSequenceClassification",
-        "token-classification": "AutoModelForTokenClassification",
-        "question-answering": "AutoModelForQuestionAnswering",
+        "mlm": "MODEL_FOR_MASKED_LM_MAPPING",
+        "clm": "MODEL_FOR_CAUSAL_LM_MAPPING",
+        "rtd": "MODEL_FOR_PRETRAINING_MAPPING",
+        "feature-extraction": "MODEL_MAPPING",
+        "text-classification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING",
+        "token-classification": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING",
+        "question-answering": "MODEL_FOR_QUESTION_ANSWERING_MAPPING",
     }
 )
+"""transformers' own tables from configuration class to model class."""
 _HEADS: Mapping[str, str] = MappingProxyType({"deberta-v2": "cls", "big_bird": "cls", "longformer": "lm_head"})
-"""`model_type` → the module that names tokens, where that is one: it is called with the targets alone."""
+"""`model_type` → module that predicts tokens, for classes with a single one: it is called with the targets alone."""
 
 
 class StockModel(nn.Module):
-    """See `Model`: the last layer is computed at every position, the head at those that are asked for."""
+    """A stock model with the interface of `Model`. Its last layer computes every position; so does its head, unless
+    `_HEADS` names it.
+    """
 
     head_dropout = 0.0
 
@@ -69,7 +72,7 @@ class StockModel(nn.Module):
 
     @property
     def prefix(self) -> str:
-        """Of the encoder's published weights."""
+        """Prefix of the encoder's published weights."""
         prefix: str = self.stock.base_model_prefix
         return prefix
 
@@ -111,15 +114,17 @@ class StockModel(nn.Module):
         return self.says(hidden_PH)
 
     def says(self, hidden_PH: Tensor) -> Tensor:
-        """What the head names tokens by, of hidden states that the encoder gave."""
+        """Return the logits of the encoder's hidden states: run the head alone."""
         if self.training and self.head_dropout:
             hidden_PH = functional.dropout(hidden_PH, self.head_dropout)
         logits_PV: Tensor = getattr(self.stock, _HEADS[self.config.model_type])(hidden_PH)
         return logits_PV
 
     def save(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-        """Raises:
-        OSError: the disk did not take it.
+        """See `Model`.
+
+        Raises:
+            OSError: the write failed.
         """
         self._write(self.stock, "stock.", out, weights)
 
@@ -135,35 +140,31 @@ class StockModel(nn.Module):
 
 
 def stock_class(config: Any, kind: HeadKind) -> type[PreTrainedModel]:
-    """Raises:
-    ArtifactError: transformers has no such head for this family.
+    """Return transformers' class for this family and head.
+
+    Raises:
+        ArtifactError: transformers has no such head for this family.
     """
-    mapping = getattr(transformers, _AUTO[kind])._model_mapping
+    mapping = getattr(transformers, _CLASSES[kind])
     if type(config) not in mapping:
         raise ArtifactError(
             "transformers has no head of this kind for the encoder",
             given=f"model_type {config.model_type}",
-            expected=f"a family that {_AUTO[kind]} knows",
-            do="pre-train another family (`pretrain.model.family`), or choose another kind of task",
+            expected=f"a family that is in transformers.{_CLASSES[kind]}",
+            do="pre-train another family (`family`), or choose another kind of task",
         )
     found: type[PreTrainedModel] = mapping[type(config)]
     return found
 
 
-def attention_of(model_class: type[PreTrainedModel]) -> str:
-    """PyTorch's fused attention where the class has it; else its own."""
-    return "sdpa" if model_class._supports_sdpa else "eager"
-
-
 def fresh_stock(config: Any, kind: HeadKind) -> StockModel:
-    """Random weights, from the global random state."""
-    model_class = stock_class(config, kind)
+    """Return a model with random weights from the global random state."""
     with errors_only():
-        return StockModel(model_class._from_config(config, attn_implementation=attention_of(model_class)), kind)
+        return StockModel(stock_class(config, kind)(config), kind)
 
 
 def loaded_stock(config: Any, kind: HeadKind, where: Mapping[str, Any]) -> tuple[StockModel, list[str]]:
-    """The saved model in float32, and the names of missing weights, which are initialized at random.
+    """Return the saved model in float32, and the names of missing weights, which are initialized at random.
 
     Raises:
         ArtifactError: transformers has no such head for this family.
@@ -175,12 +176,13 @@ def loaded_stock(config: Any, kind: HeadKind, where: Mapping[str, Any]) -> tuple
             **where,
             config=config,
             dtype=torch.float32,
-            attn_implementation=attention_of(model_class),
+            # PyTorch's fused attention if the class supports it, regardless of the configuration.
+            attn_implementation="sdpa" if model_class._supports_sdpa else "eager",
             output_loading_info=True,
             use_safetensors=True,
         )
     with torch.no_grad():
         for name in report["missing_keys"]:
-            if name.endswith(".bias"):  # transformers 5 leaves one that is tied to another as memory was
+            if name.endswith(".bias"):  # transformers 5 leaves a tied bias uninitialized
                 model.get_parameter(name).zero_()
     return StockModel(model, kind), sorted(report["missing_keys"])

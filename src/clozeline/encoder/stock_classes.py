@@ -1,4 +1,4 @@
-"""Positions, which configurations count each in their own way."""
+"""Positions of published configurations, which count them in different ways."""
 
 from transformers import PretrainedConfig
 
@@ -6,10 +6,10 @@ _POSITIONS_AFTER_PAD = frozenset({"camembert", "longformer", "roberta", "xlm-rob
 
 
 def first_position(config: PretrainedConfig) -> int:
-    """RoBERTa and its kin count positions from `pad_token_id` + 1 on: so many rows of the table no token ever has."""
+    """Return the first row of the position table in use: `pad_token_id` + 1 for RoBERTa's relatives, else 0."""
     return int(config.pad_token_id) + 1 if config.model_type in _POSITIONS_AFTER_PAD else 0
 
 
 def longest_row_of(config: PretrainedConfig) -> int:
-    """Tokens that the positions allow."""
+    """Return the longest row that the positions allow, in tokens."""
     return int(config.max_position_embeddings) - first_position(config)

@@ -1,4 +1,4 @@
-"""What a model is asked to judge it: every token of a split exactly once, many at a time or each alone.
+"""Questions that judge a model: every token of a split is a target exactly once, many at a time or each alone.
 
 Shapes: R rows of a split, sorted by length; C copies of rows; N content tokens of a batch, T targets among them.
 """
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clozeline.encoder.batches import Split
 from clozeline.encoder.families import Objective
-from clozeline.encoder.objectives import OBJECTIVES, TargetBatch, hidden_batch, in_fold
+from clozeline.language_modelling.batches import Split
+from clozeline.language_modelling.objectives import OBJECTIVES, TargetBatch, hidden_batch, in_fold
 from clozeline.tokens.masking import Ids, Masked
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, RowTokens, sorted_plan
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A batch, and which tokens its targets are."""
+    """A batch, and which of its tokens are the targets."""
 
     batch: TargetBatch
     tokens: RowTokens
@@ -30,12 +30,12 @@ class Asked:
 
 
 def num_passes(objective: Objective, num_folds: int) -> int:
-    """A causal model sees nothing of what it is asked, so one pass asks for everything."""
+    """Return the number of passes. A causal model never sees its targets, so one pass covers all tokens."""
     return 1 if objective == "clm" else num_folds
 
 
 def in_folds(objective: Objective, split: Split, *, seed: int, num_folds: int, batch_tokens: int) -> Iterator[Asked]:
-    """Tokens are dealt into folds by who they are; pass k hides fold k alone."""
+    """Yield every batch for each fold. The identity of a token decides its fold; pass k hides fold k alone."""
     folds = num_passes(objective, num_folds)
     plan = sorted_plan(split.rows.length_R, batch_tokens)
     for index in range(plan.num_batches):
@@ -46,9 +46,9 @@ def in_folds(objective: Objective, split: Split, *, seed: int, num_folds: int, b
 
 
 def one_by_one(split: Split, *, batch_tokens: int) -> Iterator[Asked]:
-    """A copy of its row for each token, which alone is hidden there (Salazar et al. 2020, section 2).
+    """Yield batches with a copy of its row for each token, hidden there alone (Salazar et al. 2020, section 2).
 
-    The order is that of rows by length, so that copies in a batch need almost no padding.
+    Rows are ordered by length, so that the copies in a batch need almost no padding.
     """
     order_R = np.argsort(split.rows.length_R, kind="stable")
     length_R = split.rows.length_R[order_R]
@@ -68,7 +68,7 @@ def one_by_one(split: Split, *, batch_tokens: int) -> Iterator[Asked]:
 
 
 def num_copies(split: Split) -> int:
-    """Rows that `one_by_one` asks, in all."""
+    """Return the total number of rows that `one_by_one` yields."""
     return int(split.rows.length_R.sum())
 
 

@@ -1,6 +1,6 @@
-"""How far a figure of some documents can be from that of other documents like them: percentiles of a bootstrap.
+"""Confidence intervals and tests over documents: percentiles of a bootstrap, and sign flips.
 
-Documents are drawn, not tokens: those of one document are no independent trials.
+Documents are drawn, not tokens: the tokens of one document are not independent trials.
 
 Shapes: D documents or blocks of them, K figures, S samples.
 """
@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 _AT_A_TIME = 1 << 15
-"""Draws held in memory at once."""
+"""Number of draws held in memory at once."""
 _TAILS = (0.025, 0.975)
 Floats = NDArray[np.float64]
 
 
 def ratio_intervals(numerators_DK: Floats, denominators_DK: Floats, *, seed: int, num_samples: int) -> Floats:
-    """Low and high ends, `[2, K]`, of 95 % intervals of each sum of numerators over its sum of denominators.
+    """Return the low and high ends, `[2, K]`, of 95 % intervals of each sum of numerators / sum of denominators.
 
     The percentile method of Efron and Tibshirani (1993, "An Introduction to the Bootstrap", section 13.3): documents
     are drawn with replacement, a numerator and its denominator together.
@@ -26,22 +26,22 @@ def ratio_intervals(numerators_DK: Floats, denominators_DK: Floats, *, seed: int
     both_DK = np.concatenate([numerators_DK, denominators_DK], axis=1)
     drawn_SK = np.concatenate([times_SD @ both_DK for times_SD in _draws(len(both_DK), seed, num_samples)])
     below_SK = drawn_SK[:, num_figures:]
-    # A sample of documents without any target says nothing.
+    # A sample of documents without any target is ignored.
     ratio_SK = np.divide(drawn_SK[:, :num_figures], below_SK, out=np.full_like(below_SK, np.nan), where=below_SK > 0)
     ends_2K: Floats = np.nanquantile(ratio_SK, _TAILS, axis=0)
     return ends_2K
 
 
 def sign_flip_p_value(difference_D: Floats, *, seed: int, num_samples: int) -> float:
-    """Two-sided p of paired differences by document, where none is expected: a permutation test.
+    """Return the two-sided p-value of paired differences by document under no difference: a permutation test.
 
-    If two models are equal, each difference could as well have had the other sign (Fisher 1935; Dror et al. 2018, "The
-    hitchhiker's guide to testing statistical significance in NLP", section 3.2). Never 0: the signs as they are count
-    among the samples (Phipson and Smyth 2010).
+    If two models are equal, each difference could as well have the other sign (Fisher 1935; Dror et al. 2018, "The
+    hitchhiker's guide to testing statistical significance in NLP", section 3.2). The p-value is never 0, because the
+    observed signs count among the samples (Phipson and Smyth 2010).
     """
     random = np.random.Generator(np.random.Philox(key=[seed, 2**63 + len(difference_D)]))
     total, as_large = abs(difference_D.sum()), 1
-    scale = 1e-12 * np.abs(difference_D).sum()  # equal sums, added in another order, are equal
+    scale = 1e-12 * np.abs(difference_D).sum()  # tolerance for equal sums added in another order
     at_a_time = max(_AT_A_TIME // len(difference_D), 1)
     for start in range(0, num_samples, at_a_time):
         shape = (min(at_a_time, num_samples - start), len(difference_D))
@@ -51,7 +51,7 @@ def sign_flip_p_value(difference_D: Floats, *, seed: int, num_samples: int) -> f
 
 
 def _draws(num_documents: int, seed: int, num_samples: int) -> Iterator[Floats]:
-    """How often each document is in each sample, some samples at a time; the same for any memory."""
+    """Yield how often each document is in each sample, some samples at a time; chunks do not change the draws."""
     random = np.random.Generator(np.random.Philox(key=[seed, num_documents]))
     at_a_time = max(_AT_A_TIME // num_documents, 1)
     for start in range(0, num_samples, at_a_time):

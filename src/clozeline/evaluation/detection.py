@@ -1,8 +1,8 @@
-"""How well replaced tokens are found, over a whole split (Clark et al. 2020).
+"""Figures of replaced-token detection over a whole split (Clark et al. 2020).
 
-The tokens are dealt into folds as for the generator's own figures; pass k replaces fold k by what the generator
-guesses, and every real token, the two that frame a row among them, is judged in every pass. Sums are counts, so the
-figures do not depend on how rows were batched, and memory does not grow with the split.
+Tokens are assigned to folds as for the generator's own figures. Pass k replaces fold k by the generator's guesses, and
+every real token, including the two that frame a row, is judged in every pass. The sums are counts, so the figures do
+not depend on how rows were batched, and memory does not grow with the split.
 
 Shapes: B rows, L longest row, N real tokens, S bins of scores.
 """
@@ -15,17 +15,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clozeline.encoder import language_model
-from clozeline.encoder.detection import ReplacedTokenPair, detection_logits, draw
-from clozeline.encoder.objectives import DetectionBatch
 from clozeline.evaluation.asking import Asked
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.detection import ReplacedTokenPair, detection_logits, draw
+from clozeline.language_modelling.objectives import DetectionBatch
 from clozeline.tokens.masking import Vocabulary
 
 Counts = NDArray[np.int64]
 _NUM_BINS = 2**16
-"""Even, so that no bin has scores of both sides of 0."""
+"""Even, so that no bin holds scores from both sides of 0."""
 _MOST = 16.0
-"""A logit further from 0 is as sure as one can be: it goes into the outermost bin."""
+"""Logits further from 0 fall into the outermost bin."""
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,21 @@ class DetectionFigures:
 
     accuracy: float
     majority_accuracy: float
-    """Of saying of every token that it is the original."""
+    """Accuracy of calling every token original."""
     auc: float | None
-    """Chance that a replaced token gets a higher score than an original one, ties half; None: there is but one kind."""
+    """Probability that a replaced token scores higher than an original one (ties: 1/2); None if a kind is missing."""
     precision: float
     recall: float
     f1: float
     tokens: int
-    """Judged, each once in every pass."""
+    """Number of judgements: each token counts once in every pass."""
 
 
 @torch.inference_mode()
 def measure(
     model: ReplacedTokenPair, questions: Iterable[Asked], vocabulary: Vocabulary, advance: Callable[[int], None]
 ) -> DetectionFigures:
-    """Judge `model` on every token of `questions`, in all their passes; `advance` is told of each row done."""
+    """Judge `model` on every token of `questions`, in all their passes; call `advance` with the rows of each batch."""
     is_special_V = torch.from_numpy(vocabulary.is_special_V)
     counts_2S = np.zeros((2, _NUM_BINS), dtype=np.int64)
     for asked in questions:
@@ -59,7 +59,7 @@ def measure(
 
 
 def _counts(model: ReplacedTokenPair, batch: DetectionBatch, is_special_V: Tensor) -> Counts:
-    """How many tokens, original and replaced, have a score in each bin."""
+    """Return the number of original and of replaced tokens with a score in each bin."""
     guess_T = draw(language_model.target_logits(model, batch), batch.uniform_T, is_special_V)
     ids_BL, is_replaced_BL = batch.with_guesses(guess_T)
     mask_BL = batch.attention_mask_BL
@@ -71,8 +71,10 @@ def _counts(model: ReplacedTokenPair, batch: DetectionBatch, is_special_V: Tenso
 
 
 def figures_of(counts_2S: Counts) -> DetectionFigures:
-    """`counts_2S`: of original and of replaced tokens, how many have a score in each of an even number of bins that
-    rise around 0."""
+    """Return the figures of a histogram of scores.
+
+    `counts_2S` holds the original and the replaced tokens in an even number of bins, ascending and centred on 0.
+    """
     half = counts_2S.shape[1] // 2
     (right_originals, false_alarms), (missed, found) = (
         (int(counts_S[:half].sum()), int(counts_S[half:].sum())) for counts_S in counts_2S

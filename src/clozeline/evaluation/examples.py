@@ -1,4 +1,4 @@
-"""A page of predictions one can look at: original, masked, predicted, and how sure the model was."""
+"""A page of example predictions: original, masked, predicted, and the probability of each prediction."""
 
 from html import escape
 
@@ -6,22 +6,22 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from clozeline.artifacts.cloze_example import Candidate, Example, Guess
-from clozeline.encoder import language_model
-from clozeline.encoder.batches import Split
-from clozeline.encoder.language_model import LanguageModel
-from clozeline.encoder.objectives import OBJECTIVES
+from clozeline.artifacts.evaluate.cloze_example import Candidate, Example, Guess
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.batches import Split
+from clozeline.language_modelling.language_model import LanguageModel
+from clozeline.language_modelling.objectives import OBJECTIVES
 from clozeline.tokens.rows import RowTokens
 
 _MIN_CONTENT_TOKENS = 12
-"""Shorter rows give too little context to be worth a look."""
+"""Shorter rows give too little context for an example."""
 _TOP = 5
 
 
 def make_examples(
     model: LanguageModel, split: Split, tokenizer: Tokenizer, *, seed: int, num_folds: int, num_examples: int
 ) -> list[Example]:
-    """Rows spread evenly over the split, the first fold of each hidden."""
+    """Return examples from rows spread evenly over the split, with the first fold of each hidden."""
     worth = np.flatnonzero(split.rows.length_R >= _MIN_CONTENT_TOKENS)
     spread = np.unique(np.linspace(0, len(worth) - 1, min(num_examples, len(worth))).astype(np.int64))
     rows = worth[spread] if len(worth) else worth
@@ -58,7 +58,7 @@ def _example(
 
 
 def as_text(examples: list[Example]) -> str:
-    """For a terminal."""
+    """Return the examples as text for a terminal."""
     blocks = []
     for number, example in enumerate(examples, start=1):
         lines = [f"{number}. {example.original}", f"   {example.masked}"]
@@ -70,7 +70,7 @@ def as_text(examples: list[Example]) -> str:
 
 
 def as_html(examples: list[Example]) -> str:
-    """For a browser: one file, no outside assets."""
+    """Return the examples as one HTML file without external assets."""
     articles = "\n".join(_article(example) for example in examples)
     return _PAGE.format(articles=articles)
 
@@ -101,7 +101,7 @@ th {{ font-weight: normal; color: #666; }}
 .hit td {{ color: #067a3a; }}
 </style>
 <h1>Example predictions</h1>
-<p>Validation text; green: the model's first guess is the hidden token.</p>
+<p>Texts of the validation split. Green: the model's first guess is the hidden token.</p>
 {articles}
 </html>
 """

@@ -1,12 +1,12 @@
-"""How well tokens are named, over a whole split: every token a target exactly once.
+"""Figures of token prediction over a whole split: every token is a target exactly once.
 
 The figures are sums over tokens, so they do not depend on how rows were batched (a mean of batch means does). One pass
 over the split gathers all of them.
 
-A token that the tokenizer did not know ([UNK]) is no target: to name it is no skill. But its bytes are text, and a
-tokenizer that leaves the hard words unknown must not look better for it. So in `nats_per_byte` each is charged as if
-its text, taken to be as long as a token of this split is on average, were spelled in bytes that are all equally
-likely: ln 256 nats for each byte. The other figures are of the targets alone.
+A token that the tokenizer did not know ([UNK]) is no target, because predicting it is no skill. But its bytes are text,
+and a tokenizer that leaves hard words unknown must not look better for it. So `nats_per_byte` charges ln 256 nats for
+each of its bytes, as if they were spelled in equally likely bytes; its text is taken to be as long as the average token
+of this split. The other figures are of the targets alone.
 
 Shapes: D documents or blocks of them, K figures.
 """
@@ -19,18 +19,18 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.encoder import language_model
-from clozeline.encoder.language_model import LanguageModel
 from clozeline.errors import DataError
-from clozeline.evaluation.answers import Sums, judge
 from clozeline.evaluation.asking import Asked
 from clozeline.evaluation.bootstrap import ratio_intervals
 from clozeline.evaluation.groupings import Grouping
+from clozeline.evaluation.judged import Sums, judge
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.tokens.shards import TokenShards
 
 _NATS_PER_UNKNOWN_BYTE = math.log(256)
 MOST_BLOCKS = 4096
-"""Of more documents, those whose numbers differ by a multiple of this are drawn together: memory stays flat."""
+"""Largest number of blocks. Documents whose ordinals differ by a multiple of it share a block: memory is bounded."""
 
 
 def measure(
@@ -39,20 +39,20 @@ def measure(
     groupings: Mapping[str, Grouping],
     advance: Callable[[int], None],
 ) -> dict[str, Sums]:
-    """Ask `questions` and add up the answers in each way of `groupings`; `advance` is told of each row done."""
+    """Ask `questions` and sum the answers by each of `groupings`; call `advance` with the rows of each batch."""
     sums = {name: Sums.zero(grouping.num_groups) for name, grouping in groupings.items()}
     for asked in questions:
         if len(asked.target_T):
-            answers = judge(language_model.target_logits(model, asked.batch), asked.batch.labels_T)
+            judged = judge(language_model.target_logits(model, asked.batch), asked.batch.labels_T)
             for name, grouping in groupings.items():
-                sums[name].add(grouping.groups(asked, answers), answers)
+                sums[name].add(grouping.groups(asked, judged), judged)
         advance(asked.num_rows)
     return sums
 
 
 @dataclass(frozen=True)
 class DocumentSums:
-    """What the figures are made of, by document or block of documents."""
+    """Sums behind the figures, by document or block of documents."""
 
     sums: Sums
     num_tokens_D: NDArray[np.int64]
@@ -60,7 +60,7 @@ class DocumentSums:
 
     @classmethod
     def of(cls, shards: TokenShards, sums: Sums) -> Self:
-        """`sums` are those of `ByDocument`."""
+        """Add the tokens and bytes of `shards` to `sums`, which are grouped by `ByDocument`."""
         num_groups = len(sums.num_targets_G)
         group_D = np.arange(shards.num_documents) % num_groups
 
@@ -77,7 +77,7 @@ class DocumentSums:
 
     @property
     def nats_D(self) -> NDArray[np.float64]:
-        """Of all the text: the loss of its targets, and the charge for its unknown tokens."""
+        """Nats of all the text: the loss of its targets, and the charge for its unknown tokens."""
         bytes_per_token = self.text_bytes_D.sum() / max(self.num_tokens_D.sum(), 1)
         nats_D: NDArray[np.float64] = self.sums.loss_nats_G + _NATS_PER_UNKNOWN_BYTE * bytes_per_token * self.unknown_D
         return nats_D
@@ -85,7 +85,7 @@ class DocumentSums:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of one model on one split; a nat is log base e. `_low` and `_high` are the ends of a 95 % interval."""
+    """Figures of one model on one split, in nats (base e); `_low` and `_high` are the ends of a 95 % interval."""
 
     loss_nats_per_token: float
     loss_nats_per_token_low: float
@@ -99,31 +99,34 @@ class Figures:
     top1_high: float
     top5: float
     nats_per_byte: float
-    """Loss of all targets and the charge for unknown tokens, over the UTF-8 bytes of the raw text: the one to compare
-    across tokenizers."""
+    """Loss of all targets and the charge for unknown tokens, per UTF-8 byte of the raw text: the figure to compare
+    across tokenizers.
+    """
     nats_per_byte_low: float
     nats_per_byte_high: float
     text_bytes: int
     target_tokens: int
     unknown_tokens: int
-    """No model could be asked to name them."""
+    """Tokens that are no targets."""
     validation_tokens: int
     """Targets and unknown tokens."""
     validation_documents: int
 
     @classmethod
     def of(cls, documents: DocumentSums, num_documents: int, *, seed: int, num_samples: int) -> Self:
-        """Raises:
-        DataError: there is no target.
+        """Return the figures of some documents with their intervals.
+
+        Raises:
+            DataError: the documents hold no target.
         """
         sums = documents.sums
         text_bytes = int(documents.text_bytes_D.sum())
         if not sums.num_targets:
             raise DataError(
-                "there is no token that a model can be asked for",
-                given=f"{text_bytes:,} bytes of text, {int(documents.num_tokens_D.sum()):,} tokens, none of them known",
+                "the text has no token that a model can predict",
+                given=f"{text_bytes:,} bytes of text, {int(documents.num_tokens_D.sum()):,} tokens, all unknown",
                 expected="text in the language of the tokenizer",
-                do="give more text, or text of the kind that the tokenizer was trained on",
+                do="give more text, or text like that of the tokenizer's training",
             )
         numerators_DK = np.stack([sums.loss_nats_G, sums.num_top1_G, documents.nats_D], axis=1)
         denominators_DK = np.stack([sums.num_targets_G, sums.num_targets_G, documents.text_bytes_D], axis=1)
@@ -155,6 +158,6 @@ class Figures:
 
 
 def expected_calibration_error(by_confidence: Sums) -> float:
-    """How far confidence is from accuracy, over bins of equal width (Guo et al. 2017, equation 3)."""
+    """Return the gap between confidence and accuracy, over bins of equal width (Guo et al. 2017, equation 3)."""
     gap = np.abs(by_confidence.num_top1_G - by_confidence.confidence_G).sum()
     return float(gap / by_confidence.num_targets)

@@ -1,4 +1,4 @@
-"""How targets are told apart when their losses are looked at: by document, confidence, frequency, place, word class.
+"""Groups of targets by which losses are summed: document, confidence, frequency, place, word class.
 
 Shapes: T targets of a batch, N content tokens of a batch, V vocabulary.
 """
@@ -9,9 +9,9 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from clozeline.encoder.batches import Split
-from clozeline.evaluation.answers import Answers
 from clozeline.evaluation.asking import Asked
+from clozeline.evaluation.judged import Judged
+from clozeline.language_modelling.batches import Split
 from clozeline.tokens.draws import follows
 from clozeline.tokens.masking import Ids
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS
@@ -24,45 +24,45 @@ WORD_CLASSES = ("whole word", "first piece", "continuation")
 
 
 class Grouping(Protocol):
-    """Which group each target of a batch is in."""
+    """Assigns each target of a batch to a group."""
 
     @property
     def num_groups(self) -> int: ...
 
-    def groups(self, asked: Asked, answers: Answers) -> Ids:
-        """`group_T`."""
+    def groups(self, asked: Asked, judged: Judged) -> Ids:
+        """Return the group of each target, `group_T`."""
         ...
 
 
 @dataclass(frozen=True)
 class ByDocument:
-    """Document i of a split is in group i modulo `num_groups`."""
+    """Groups by document: document i of a split is in group i modulo `num_groups`."""
 
     num_groups: int
 
-    def groups(self, asked: Asked, answers: Answers) -> Ids:
+    def groups(self, asked: Asked, judged: Judged) -> Ids:
         return asked.tokens.document_N[asked.target_T] % self.num_groups
 
 
 @dataclass(frozen=True)
 class ByConfidence:
-    """Bins of equal width: group i is (i / 15, (i + 1) / 15]."""
+    """Groups by confidence, in bins of equal width: group i is (i / 15, (i + 1) / 15]."""
 
     num_groups: int = NUM_CONFIDENCE_BINS
 
-    def groups(self, asked: Asked, answers: Answers) -> Ids:
-        bin_T = np.ceil(answers.confidence_T * self.num_groups).astype(np.int64) - 1
+    def groups(self, asked: Asked, judged: Judged) -> Ids:
+        bin_T = np.ceil(judged.confidence_T * self.num_groups).astype(np.int64) - 1
         return np.clip(bin_T, 0, self.num_groups - 1)
 
 
 @dataclass(frozen=True)
 class ByFrequency:
-    """How often the token occurs in training text: never, 1-9 times, 10-99 times, …"""
+    """Groups by the token's count in the training text: never, 1-9 times, 10-99 times, …."""
 
     group_V: Ids
     names: Sequence[str]
     num_kinds_G: Ids
-    """Ordinary tokens of the vocabulary in each group."""
+    """Number of ordinary tokens of the vocabulary in each group."""
 
     @classmethod
     def of(cls, counts_V: Ids, split: Split) -> Self:
@@ -75,13 +75,13 @@ class ByFrequency:
     def num_groups(self) -> int:
         return len(self.names)
 
-    def groups(self, asked: Asked, answers: Answers) -> Ids:
+    def groups(self, asked: Asked, judged: Judged) -> Ids:
         return self.group_V[asked.tokens.input_ids_N[asked.target_T]]
 
 
 @dataclass(frozen=True)
 class ByPlace:
-    """Place in the row, counted from 1 behind [CLS]: in a causal model, how much there was to go by."""
+    """Groups by the place in the row, counted from 1 after [CLS]: in a causal model, the length of the context."""
 
     capacity: int
     width: int
@@ -96,16 +96,16 @@ class ByPlace:
         return -(-self.capacity // self.width)
 
     def places(self, group: int) -> tuple[int, int]:
-        """The first and the last of a group."""
+        """Return the first and the last place of a group."""
         return group * self.width + 1, min((group + 1) * self.width, self.capacity)
 
-    def groups(self, asked: Asked, answers: Answers) -> Ids:
+    def groups(self, asked: Asked, judged: Judged) -> Ids:
         return asked.tokens.place_N[asked.target_T] // self.width
 
 
 @dataclass(frozen=True)
 class ByWordClass:
-    """A word of one token, the first token of a longer one, or one of its others, as they stand in the row."""
+    """Groups by word class in the row: a word of one token, the first token of a longer word, or a later one."""
 
     spelling: Spelling
 
@@ -113,7 +113,7 @@ class ByWordClass:
     def num_groups(self) -> int:
         return len(WORD_CLASSES)
 
-    def groups(self, asked: Asked, answers: Answers) -> Ids:
+    def groups(self, asked: Asked, judged: Judged) -> Ids:
         tokens = asked.tokens
         follows_N = follows(tokens.document_N, tokens.position_N)
         continues_N = self.spelling.continues_word(tokens.input_ids_N, follows_N)

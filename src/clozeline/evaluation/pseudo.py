@@ -1,5 +1,7 @@
-"""Pseudo-log-likelihood of some documents: each token hidden alone, so that all others can be gone by (Salazar et al.
-2020, section 2). It costs a row for each token; so it is measured on documents spread evenly over a split.
+"""Pseudo-log-likelihood of some documents: each token is hidden alone, with all others as context.
+
+Salazar et al. 2020, section 2. It costs a row for each token, so it is measured on documents spread evenly over a
+split.
 
 Shapes: D documents, T targets of a batch.
 """
@@ -9,12 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from clozeline.encoder.batches import Split
-from clozeline.encoder.language_model import LanguageModel
 from clozeline.evaluation import asking
-from clozeline.evaluation.answers import Answers
 from clozeline.evaluation.asking import Asked
 from clozeline.evaluation.figures import DocumentSums, Figures, measure
+from clozeline.evaluation.judged import Judged
+from clozeline.language_modelling.batches import Split
+from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.tokens.masking import Ids
 from clozeline.tokens.rows import Rows
 
@@ -24,7 +26,7 @@ _ENDS = ("", "_low", "_high")
 
 @dataclass(frozen=True)
 class ByChosen:
-    """The n-th of some documents, in their order, is group n."""
+    """Groups by document: the n-th of the chosen documents, in their order, is group n."""
 
     document_D: Ids
 
@@ -32,12 +34,12 @@ class ByChosen:
     def num_groups(self) -> int:
         return len(self.document_D)
 
-    def groups(self, asked: Asked, answers: Answers) -> Ids:
+    def groups(self, asked: Asked, judged: Judged) -> Ids:
         return np.searchsorted(self.document_D, asked.tokens.document_N[asked.target_T])
 
 
 def spread(split: Split, num_documents: int) -> tuple[Split, Ids]:
-    """At most so many documents, evenly apart: the split of their rows alone, and which they are."""
+    """Choose at most `num_documents` documents, evenly spaced; return the split of their rows, and their ordinals."""
     last = split.shards.num_documents - 1
     document_D = np.unique(np.linspace(0, last, min(num_documents, last + 1)).astype(np.int64))
     rows = split.rows
@@ -58,10 +60,10 @@ def measured(
     num_samples: int,
     advance: Callable[[int], None],
 ) -> dict[str, float]:
-    """Figures of `spread`, each with its 95 % interval; none where no token of theirs is known.
+    """Return the figures of the chosen documents, each with its 95 % interval; empty if they hold no known token.
 
     Args:
-        advance: is told of each row done; there are `asking.num_copies(split)`.
+        advance: called with the rows of each batch; their total is `asking.num_copies(split)`.
     """
     questions = asking.one_by_one(split, batch_tokens=batch_tokens)
     sums = measure(model, questions, {"document": ByChosen(document_D)}, advance)["document"]

@@ -1,4 +1,4 @@
-"""Sums by group as CSV, for the plots of dvc.yaml and for reports; every row says of how many targets it is.
+"""CSV tables of sums by group, for the plots of dvc.yaml and for reports. Every row holds its number of targets.
 
 Shapes: G groups.
 """
@@ -6,9 +6,9 @@ Shapes: G groups.
 from collections.abc import Iterator
 from pathlib import Path
 
-from clozeline.artifacts.loss_tables import CalibrationRow, FrequencyRow, PlaceRow, WordClassRow
-from clozeline.evaluation.answers import Sums
+from clozeline.artifacts.evaluate.loss_tables import CalibrationRow, FrequencyRow, PlaceRow, WordClassRow
 from clozeline.evaluation.groupings import NUM_CONFIDENCE_BINS, WORD_CLASSES, ByFrequency, ByPlace
+from clozeline.evaluation.judged import Sums
 from clozeline.storage.csv_files import write_records
 
 
@@ -41,21 +41,21 @@ def write_place(path: Path, sums: Sums, grouping: ByPlace) -> None:
 
 
 def write_word_class(path: Path, sums: Sums, *, marks_words: bool) -> None:
-    """`marks_words`: whether the tokenizer tells at all where a word begins; if not, its targets are of one class."""
+    """Write figures by word class; without `marks_words` the tokenizer tells no classes apart, and there is one row."""
     rows = (
-        WordClassRow(WORD_CLASSES[group] if marks_words else "not told by the tokenizer", *_figures(sums, group))
+        WordClassRow(WORD_CLASSES[group] if marks_words else "not marked by the tokenizer", *_figures(sums, group))
         for group, _ in _filled(sums)
     )
     write_records(path, WordClassRow, rows)
 
 
 def _filled(sums: Sums) -> Iterator[tuple[int, int]]:
-    """Groups that have targets, and how many."""
+    """Yield the groups that have targets, with their numbers of targets."""
     yield from ((group, count) for group, count in enumerate(sums.num_targets_G.tolist()) if count)
 
 
 def _figures(sums: Sums, group: int) -> tuple[int, float, float, float]:
-    """Targets, nats per target, top-1 and top-5."""
+    """Return the number of targets, nats per target, top-1 and top-5."""
     count = int(sums.num_targets_G[group])
     loss_nats, num_top1, num_top5 = (
         float(sums_G[group]) for sums_G in (sums.loss_nats_G, sums.num_top1_G, sums.num_top5_G)

@@ -1,6 +1,6 @@
-"""The baseline that knows only how frequent each token is.
+"""Unigram baseline, which knows only the frequency of each token.
 
-A masked language model that has learned nothing of context stops exactly here, so its figures stand beside.
+A masked language model that ignores context reaches exactly these figures, so they stand beside its own.
 
 Shapes: V vocabulary.
 """
@@ -16,7 +16,7 @@ from clozeline.tokens.shards import TokenShards
 
 @dataclass(frozen=True)
 class UnigramFigures:
-    """The baseline on a split."""
+    """Figures of the baseline on a split."""
 
     loss_nats_per_token: float
     perplexity: float
@@ -25,7 +25,7 @@ class UnigramFigures:
 
 
 def measure(train_V: Ids, validation: TokenShards, vocabulary: Vocabulary) -> UnigramFigures:
-    """Cross-entropy of the validation tokens under `train_V`, the training part's counts, add-one smoothed."""
+    """Return the figures of the validation tokens under `train_V`, the training counts, with add-one smoothing."""
     validation_V = token_counts(validation, vocabulary)
     ordinary = vocabulary.ordinary_ids
     log_probability = np.log((train_V[ordinary] + 1) / (train_V[ordinary] + 1).sum())

@@ -1,1 +1,1 @@
-"""A trained model becomes a package that `inference` opens: an ONNX graph, its INT8 form, and the proof of both."""
+"""Export of a trained model to a package for `inference`: an ONNX graph, its INT8 form, and evidence for both."""

@@ -1,6 +1,6 @@
-"""Floats as the 8-bit integers that products read: by a scale of each token, of the batch, or a fixed one.
+"""Quantization of activations to 8 bits, with one scale for each token, one for the batch, or a fixed one.
 
-Each function gives the nodes that do it, and returns the names of what they make.
+Each generator yields the nodes of the graph and returns the names of the tensors that they make.
 """
 
 from collections.abc import Callable, Generator
@@ -15,15 +15,15 @@ from clozeline.exporting.ranges import Range
 FULL_LIMIT = 127
 ZERO_POINT = 128
 LEVELS = 255
-"""Steps between the ends of a range, as 8 bits have them."""
+"""Number of steps between the ends of an 8-bit range."""
 
 Constant = Callable[[str, npt.NDArray[np.generic]], str]
-"""Stores a tensor under a name, once, and gives the name back."""
+"""Function that stores a tensor under a name, once, and returns the name."""
 
 
 @dataclass(frozen=True)
 class Integers:
-    """Names of the tensors that stand for a tensor of floats: (integers - zero point) × scale."""
+    """Names of the tensors that represent a float tensor as (integers - zero point) × scale."""
 
     values: str
     scale: str
@@ -34,7 +34,7 @@ Making = Generator[NodeProto, None, Integers]
 
 
 def static(name: str, reach: Range, constant: Constant) -> Making:
-    """By the range that was measured: one pass, and what lies outside becomes its nearest end."""
+    """Quantize by a measured range in one pass; values outside are clipped to its ends."""
     scale, zero_point = scale_of(reach)
     known = [
         constant(f"{name}/scale", np.array(scale, dtype=np.float32)),
@@ -45,13 +45,13 @@ def static(name: str, reach: Range, constant: Constant) -> Making:
 
 
 def scale_of(reach: Range) -> tuple[np.float32, int]:
-    """Scale and zero point of the range in 0..255; 0 is one of the steps."""
+    """Return the scale and the zero point that map a range to 0..255; 0.0 is represented exactly."""
     scale = np.float32((reach.high - reach.low) / LEVELS) or np.float32(1)
     return scale, round(-reach.low / float(scale))
 
 
 def per_batch(name: str) -> Making:
-    """All tokens of the batch, [B, L, K], by the range of the one that reaches furthest: one scale and zero point."""
+    """Quantize all tokens of the batch, [B, L, K], with one scale and zero point: those of its whole range."""
     quantized = Integers(f"{name}/quantized", f"{name}/scale", f"{name}/zero_point")
     outputs = [quantized.values, quantized.scale, f"{name}/zero_point"]
     yield helper.make_node("DynamicQuantizeLinear", [name], outputs)
@@ -59,9 +59,9 @@ def per_batch(name: str) -> Making:
 
 
 def per_token(name: str, constant: Constant) -> Making:
-    """Each token by its own largest value: -127..127, shifted to be unsigned.
+    """Quantize each token by its own largest absolute value, to -127..127, shifted to be unsigned.
 
-    `QuantizeLinear` has a scale for each row, but of a matrix only: the tokens of all texts are its rows meanwhile.
+    `QuantizeLinear` takes a scale for each row of a matrix only, so the tokens of all texts are flattened to rows.
     """
     zero_point = constant("quantization/zero_point", np.array(ZERO_POINT, dtype=np.uint8))
     step = constant("quantization/step", np.array(1 / FULL_LIMIT, dtype=np.float32))
@@ -69,9 +69,9 @@ def per_token(name: str, constant: Constant) -> Making:
     last_axis = constant("quantization/last_axis", np.array([-1], dtype=np.int64))
     yield helper.make_node("Abs", [name], [f"{name}/size"])
     yield helper.make_node("ReduceMax", [f"{name}/size", last_axis], [f"{name}/reduced"])
-    # Of no rows (no mask in a batch) onnxruntime 1.31 reduces nothing, and the axis would keep its size.
+    # Without rows (no mask in the batch) onnxruntime 1.31 reduces nothing, and the axis would keep its size.
     yield helper.make_node("Slice", [f"{name}/reduced", first, last, last_axis], [f"{name}/largest"])
-    # A token of zeros has the scale 0, which makes zeros again of whatever 0 / 0 is rounded to.
+    # A token of zeros has the scale 0, which gives zeros again whatever 0 / 0 is rounded to.
     yield helper.make_node("Mul", [f"{name}/largest", step], [f"{name}/scale"])
     yield helper.make_node("Reshape", [f"{name}/scale", last_axis], [f"{name}/scale_of_row"])
     yield helper.make_node("Shape", [f"{name}/scale_of_row"], [f"{name}/num_rows"])

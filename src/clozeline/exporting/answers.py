@@ -1,7 +1,7 @@
-"""What a graph answers to texts whose tokens are hidden by a rule, in an order that can be compared.
+"""Answers of a graph to the texts of an exam, in a fixed order, so that two graphs can be compared.
 
-A answers (masked tokens of an encoder, texts of a classifier, …), H hidden, L tokens, T texts, V vocabulary, classes
-or tags.
+Shapes: A answers (masked tokens of an encoder, texts of a classifier, …), H hidden, L tokens, T texts, V vocabulary,
+classes or tags.
 """
 
 import hashlib
@@ -21,50 +21,49 @@ from clozeline.inference.question import Rows
 from clozeline.inference.tokenization import TokenizedText
 
 MASK_RATE = 0.15
-"""Share of a text's tokens that are masked to be guessed (Devlin et al. 2018, section 3.1)."""
+"""Share of a text's tokens that are masked (Devlin et al. 2018, section 3.1)."""
 
 UNKNOWN = -1
-"""In place of what is right, where nobody knows."""
+"""Stands for a right answer that is not known."""
 
 
 @dataclass(frozen=True)
 class Answers:
-    """The answers of a text follow each other; texts are in the order that they were given in."""
+    """Answers grouped by text; texts are in the order given."""
 
     top1_A: npt.NDArray[np.int64]
-    """The likeliest token of each mask, label of each text, or second half for each first half; or what a `Reader`
-    reads."""
+    """The likeliest token of each mask, label of each text, or second half for each first half; or the answers of a
+    `Reader`."""
     embeddings_TH: npt.NDArray[np.float32] | None
-    """Of length 1; a classifier has none."""
+    """Embeddings of length 1; None for a classifier."""
 
 
 Reader = Callable[[int, Rows], npt.NDArray[np.int64]]
-"""From the place of a text in an exam, and what a graph says of it, to its answers."""
+"""Function from the index of a text in an exam and the graph's output for it to its answers."""
 
 
 def likeliest(position: int, rows: Rows) -> npt.NDArray[np.int64]:
-    """The place of the largest logit."""
+    """Return the index of the largest logit."""
     return np.atleast_1d(rows.argmax(axis=-1))
 
 
 def named_first(position: int, rows: Rows) -> npt.NDArray[np.int64]:
-    """The token that the graph itself names as the likeliest of each mask, of `TOP`."""
+    """Return the first token of `TOP` for each mask: the likeliest one according to the graph itself."""
     return rows[:, 0, 0].astype(np.int64)
 
 
 def answers(model: OpenModel, grouped: Iterable[Batch], read: Reader = likeliest) -> Answers:
-    """What `model` answers to the batches `grouped`, which have each text once, as `read` reads it.
+    """Return the answers of `model` to the batches `grouped`, which hold each text once; `read` interprets the output.
 
-    A graph is run as it is when it serves: where it is asked for words alone, other products are in the batch than
-    where embeddings are wanted, so that an encoder is asked twice. Its embeddings are those of the texts as they are
-    given, masks among them.
+    The graph runs as in serving. An encoder runs twice, because a request for tokens alone computes fewer positions
+    than a request for embeddings. Embeddings are those of the texts as given, masks included.
     """
     if isinstance(model, Embedder) and not isinstance(model, Encoder):
         return _nearest(model, grouped)
     batches, output = list(grouped), TOP if isinstance(model, Encoder) else model.main_output
     top1: dict[int, npt.NDArray[np.int64]] = {}
     for batch, (values,) in model.run_batches(batches, output):
-        # What is said of all texts together would not fit in memory.
+        # The outputs for all texts together would not fit in memory.
         for position, of_text in zip(batch.positions, model.split(batch, output, values), strict=True):
             top1[position] = read(position, of_text)
     embeddings_TH = _embeddings(model, batches) if isinstance(model, Encoder) else None
@@ -72,7 +71,7 @@ def answers(model: OpenModel, grouped: Iterable[Batch], read: Reader = likeliest
 
 
 def _nearest(model: Embedder, grouped: Iterable[Batch]) -> Answers:
-    """Texts are `halves`: of each first one the nearest second one."""
+    """Return the second half nearest to each first half; the texts are those of `halves`."""
     embeddings_TH = _embeddings(model, grouped)
     return Answers((embeddings_TH[::2] @ embeddings_TH[1::2].T).argmax(axis=1), embeddings_TH)
 
@@ -85,8 +84,9 @@ def _embeddings(model: Embedder, grouped: Iterable[Batch]) -> npt.NDArray[np.flo
 
 
 def logits(model: OpenModel, texts: Sequence[TokenizedText]) -> Iterator[npt.NDArray[np.float32]]:
-    """`logits_AV` of each text, shorter ones first; of an encoder without a head, its embedding. Where an answer points
-    at a token, V are the tokens.
+    """Yield `logits_AV` of each text, short texts first; for an encoder without a head, the embedding.
+
+    V counts the tokens of the text where an answer points at a token.
     """
     output = model.main_output
     for batch, (values,) in model.run_batches(model.batches(texts), output):
@@ -96,15 +96,15 @@ def logits(model: OpenModel, texts: Sequence[TokenizedText]) -> Iterator[npt.NDA
 
 @dataclass(frozen=True)
 class Hidden:
-    """A text whose tokens are hidden, and what they were."""
+    """A text with hidden tokens, and their true ids."""
 
     text: TokenizedText
     true_ids_M: npt.NDArray[np.int64]
-    """UNKNOWN where the text has a mask of its own, such as one that is about models like these."""
+    """Ids of the masked tokens; UNKNOWN where the text itself contains the mask token."""
 
 
 def hide(text: TokenizedText, model: Encoder) -> Hidden:
-    """Mask the tokens of `hidden_places`."""
+    """Mask the tokens at `hidden_places`."""
     specials = model.manifest.special_tokens
     assert specials.mask_id is not None
     places = hidden_places(text.ids_L, specials.ids)
@@ -115,15 +115,16 @@ def hide(text: TokenizedText, model: Encoder) -> Hidden:
 
 
 def as_asked(model: OpenModel, texts: Sequence[str]) -> Sequence[TokenizedText]:
-    """`texts` as a model of this task is asked about them: with tokens hidden, if that is what it fills."""
+    """Return `texts` as the input of a model of this task: with hidden tokens if it fills masks."""
     if isinstance(model, Encoder):
         return [hide(text, model).text for text in model.tokenize(texts, truncate=True)]
     return model.usual(texts).texts
 
 
 def halves(texts: Sequence[TokenizedText], special_ids: Sequence[int]) -> list[TokenizedText]:
-    """The first and the second half of each text of two tokens or more, in turns: a first half is to find its own
-    second half among all. Special tokens are in both.
+    """Return the first and the second half of each text of at least two tokens, alternating.
+
+    A first half has to find its own second half among all. Special tokens are in both.
     """
     parts = []
     for text in texts:
@@ -135,9 +136,9 @@ def halves(texts: Sequence[TokenizedText], special_ids: Sequence[int]) -> list[T
 
 
 def hidden_places(ids_L: npt.NDArray[np.int64], special_ids: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Which tokens of a text to mask: a function of the text alone, about `MASK_RATE` of them and at least one.
+    """Return the indices of the tokens to mask: about `MASK_RATE` of them, at least one, chosen by the text alone.
 
-    Special tokens are never chosen; a text of nothing else gives none.
+    Special tokens are never chosen; a text of special tokens alone gives none.
     """
     candidates = np.flatnonzero(~np.isin(ids_L, special_ids))
     wanted = math.ceil(MASK_RATE * len(candidates))

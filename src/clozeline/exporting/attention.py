@@ -1,11 +1,10 @@
-"""Attention, which torch's exporter writes as one operator of opset 23, in the form that ONNX Runtime takes and that
-it computes fastest.
+"""Rewriting of attention, one operator of opset 23, to the form that ONNX Runtime accepts and computes fastest.
 
-The exporter puts heads apart and transposes them, [B, A, X, D], because PyTorch's function wants them so. The operator
-reads them side by side too, [B, X, A × D], as the products by weights leave them: nothing is moved in memory. And ONNX
-Runtime takes no mask that has one row for all queries, which the exporter does not know.
+The exporter splits and transposes heads, [B, A, X, D], because PyTorch's function needs them so. The operator also
+reads them side by side, [B, X, A × D], as the products by weights leave them, which moves nothing in memory. ONNX
+Runtime also refuses a mask that has one row for all queries, which the exporter writes.
 
-Shapes: B texts, Q queries, K keys, X any of both; A heads, D dimensions of a head.
+Shapes: B texts, Q queries, K keys, X queries or keys; A heads, D dimensions of a head.
 """
 
 from collections import defaultdict
@@ -20,13 +19,13 @@ from clozeline.exporting.graph import drop_unread
 ATTENTION = "Attention"
 _SHOWN = "qk_matmul_output_mode"
 _BARE, _MASKED = 0, 2
-"""Which scores are shown: those before a mask, or those that softmax is taken of."""
+"""Modes of `_SHOWN`: scores before the mask, and scores as softmax reads them."""
 _SWAPPED = [0, 2, 1, 3]
-"""From [B, X, A, D] to [B, A, X, D], or back."""
+"""Permutation from [B, X, A, D] to [B, A, X, D] and back."""
 
 
 def settle_attention(model: ModelProto) -> None:
-    """Change the nodes of attention, which compute the same as before; a graph of a lower opset has none."""
+    """Rewrite the attention nodes in place without changing results; a graph of a lower opset has none."""
     settling = _Settling(model)
     nodes = [new for node in model.graph.node for new in settling.settled(node)]
     model.graph.ClearField("node")
@@ -36,19 +35,19 @@ def settle_attention(model: ModelProto) -> None:
 
 
 def show_scores(graph: GraphProto, name: str, added: Set[str]) -> None:
-    """Let each node of attention give its scores [B, A, Q, K] too, under `name` formatted with the node's.
+    """Give each attention node its scores [B, A, Q, K] as an output, called `name` formatted with the node's name.
 
-    A mask that is one of `added` is in them. One that only says what is seen is not: ONNX Runtime writes the least
-    number of whatever type it computes in where nothing is.
+    The scores include an additive mask, one of `added`. They exclude a boolean mask, because ONNX Runtime writes the
+    lowest number of its compute type at hidden positions.
     """
     for node in graph.node:
         if node.op_type == ATTENTION:
-            node.output.extend(["", "", name.format(node.name)])  # the two between are of decoders
+            node.output.extend(["", "", name.format(node.name)])  # the two before it are for decoders
             _set(node, _SHOWN, _BARE if added.isdisjoint(node.input[3:4]) else _MASKED)
 
 
 class _Settling:
-    """What is known of the graph as the exporter left it, and what has been made so far."""
+    """State of a rewrite: facts about the graph as exported, and what has been replaced so far."""
 
     def __init__(self, model: ModelProto) -> None:
         self._axes = inferred_axes(model)
@@ -62,7 +61,7 @@ class _Settling:
         self.constants: list[TensorProto] = []
 
     def settled(self, node: NodeProto) -> Iterator[NodeProto]:
-        """The nodes that take the place of `node`."""
+        """Yield the nodes that replace `node`."""
         if node.op_type == ATTENTION:
             num_queries = self._axis(node.input[0], 2)
             yield from self._with_heads_together(node)
@@ -88,7 +87,7 @@ class _Settling:
             _set(node, attribute, int(self._axis(name, 2) or 0))
 
     def _with_rows(self, node: NodeProto, num_queries: int | str | None) -> Iterator[NodeProto]:
-        """A row of the mask for each query, made once for all layers that have as many."""
+        """Expand the mask to a row for each query, once for all layers with as many queries."""
         mask, own = node.input[3], f"{node.name}/mask"
         node.input[3] = self._masks.setdefault((mask, num_queries or own), own)
         if node.input[3] == own:
@@ -103,23 +102,23 @@ class _Settling:
         return axes[axis] if len(axes) == 4 else None
 
     def _width(self, name: str) -> int:
-        """A × D of [B, X, A, D]; 0: it is not that."""
+        """Return A × D of a tensor [B, X, A, D]; 0 for any other shape."""
         num_heads, size = self._axis(name, 2), self._axis(name, 3)
         return num_heads * size if isinstance(num_heads, int) and isinstance(size, int) else 0
 
     def _before_swap(self, name: str) -> str:
-        """Name of the tensor [B, X, A, D] of which [B, A, X, D] was made; empty: of none."""
+        """Return the name of the [B, X, A, D] tensor that was transposed to `name` [B, A, X, D]; empty if none was."""
         node = self._made_by.get(name)
         return str(node.input[0]) if node is not None and _is_swap(node) and self._width(node.input[0]) else ""
 
     def _whole(self, name: str) -> str:
-        """Name of the tensor [B, X, A × D] of which [B, X, A, D] was made; empty: of none."""
+        """Return the name of the [B, X, A × D] tensor that was reshaped to `name` [B, X, A, D]; empty if none was."""
         node = self._made_by.get(name)
         axes = self._axes.get(node.input[0], ()) if node is not None and node.op_type == "Reshape" else ()
         return str(node.input[0]) if node is not None and len(axes) == 3 and axes[2] == self._width(name) else ""
 
     def _joined(self, name: str) -> str:
-        """Name of the tensor [B, Q, A × D] that is made of [B, A, Q, D] and of nothing else; empty: none is."""
+        """Return the name of the [B, Q, A × D] tensor that alone is made of `name` [B, A, Q, D]; empty if none is."""
         swap = self._only_reader(name)
         reshape = self._only_reader(swap.output[0]) if swap is not None and _is_swap(swap) else None
         if reshape is None or reshape.op_type != "Reshape" or len(self._axes.get(reshape.output[0], ())) != 3:

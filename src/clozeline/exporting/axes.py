@@ -1,4 +1,4 @@
-"""What shape inference knows of a graph's tensors."""
+"""Shapes of a graph's tensors, by shape inference."""
 
 from collections.abc import Mapping
 
@@ -7,20 +7,20 @@ import onnx
 from onnx import ModelProto, TensorProto, helper
 
 _LARGEST_SIZE = 64
-"""Numbers of a constant that can be a shape: what is larger is a weight."""
+"""Largest number of elements of a constant that may be a shape; a larger constant is a weight."""
 Axes = tuple[int | str | None, ...]
-"""Of a tensor: each a number, a name that stands for one and the same number in the whole graph, or not known."""
+"""Axes of a tensor: a size, a name that stands for the same size in the whole graph, or None if unknown."""
 
 
 def inferred_axes(model: ModelProto) -> Mapping[str, Axes]:
-    """Those of each tensor but the weights."""
+    """Return the axes of each tensor except the weights, by name."""
     inferred = onnx.shape_inference.infer_shapes(outline(model), data_prop=True).graph
     values = [*inferred.value_info, *inferred.input, *inferred.output]
     return {value.name: tuple(_size(axis) for axis in value.type.tensor_type.shape.dim) for value in values}
 
 
 def outline(model: ModelProto) -> ModelProto:
-    """A copy without weights: those of a large model are too many for shape inference, and to be there twice."""
+    """Return a copy without weights: shape inference and memory have no room for a second copy of a large model."""
     graph = model.graph
     tensors = [
         tensor

@@ -1,4 +1,4 @@
-"""Vectors that are added to what a product gives, and to nothing else: a product of integers can add them itself."""
+"""Vectors that are added to the result of one product only: an integer product can add them itself."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ from clozeline.exporting.graph import num_readers
 
 @dataclass(frozen=True)
 class Bias:
-    """A constant vector [N] that an Add puts on every row [..., N] of a product."""
+    """A constant vector [N] that an Add node adds to every row [..., N] of a product."""
 
     vector: str
-    """Name of the constant,"""
+    """Name of the constant."""
     size: int
-    """how many numbers it has,"""
+    """N."""
     output: str
-    """and the name of the sum."""
+    """Name of the sum."""
 
 
 def biases(graph: GraphProto) -> dict[str, Bias]:
-    """By the name of the tensor that is read by nothing but the Add of a constant vector."""
+    """Return the bias of each tensor that only an Add of a constant vector reads, by the tensor's name."""
     readers = num_readers(graph)
     sizes = {
         tensor.name: tensor.dims[0]

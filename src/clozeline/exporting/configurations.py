@@ -1,5 +1,6 @@
-"""What optimum is told of each family: inputs and outputs of its graphs, which of their axes differ from batch to
-batch, and an example. `TasksManager` keeps it, and gives it for a family and a task.
+"""Export configuration of each family for optimum: inputs and outputs of its graph, their dynamic axes, an example.
+
+optimum's `TasksManager` registers them and looks them up by family and task.
 """
 
 from collections.abc import Mapping
@@ -13,19 +14,19 @@ from optimum.utils import DummyInputGenerator, DummyTextInputGenerator, Normaliz
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from clozeline.artifacts.manifest import Task
+from clozeline.artifacts.export.manifest import Task
 from clozeline.inference.model_kinds import MODEL_KINDS, Axes, kind_of
 from clozeline.inference.session import MASKS_ONLY
 
 BACKEND = "clozeline"
-"""Of optimum's backends; `onnx` is the name of optimum-onnx's own, which may be installed too."""
+"""Name of our optimum backend; `onnx` belongs to optimum-onnx, which may be installed too."""
 
 _NONE: Mapping[int, str] = MappingProxyType({})
 _TOKENS: Mapping[int, str] = MappingProxyType({0: "batch", 1: "length"})
 
 
 class _Switch(DummyInputGenerator):  # type: ignore[misc]  # optimum has no types
-    """Of `MASKS_ONLY`."""
+    """Example input for `MASKS_ONLY`."""
 
     SUPPORTED_INPUT_NAMES = (MASKS_ONLY,)
 
@@ -38,12 +39,12 @@ class _Switch(DummyInputGenerator):  # type: ignore[misc]  # optimum has no type
 
 
 class OfText(ExporterConfig):  # type: ignore[misc]  # optimum has no types
-    """Of a family that runs on our own encoder, and tells no texts of a pair apart."""
+    """Configuration of a family that runs on our own encoder and has no token types."""
 
     NORMALIZED_CONFIG_CLASS = NormalizedTextConfig
     DUMMY_INPUT_GENERATOR_CLASSES = (DummyTextInputGenerator, _Switch)
     takes_positions = True
-    """Whether its last layer can be computed at some positions alone."""
+    """Whether the last layer can be computed at some positions only."""
     takes_types = False
 
     @property
@@ -60,13 +61,13 @@ class OfText(ExporterConfig):  # type: ignore[misc]  # optimum has no types
 
 
 class OfPairs(OfText):
-    """It tells them apart by their types."""
+    """Configuration of a family on our own encoder that tells the texts of a pair apart by token types."""
 
     takes_types = True
 
 
 class OfWholeText(OfText):
-    """Of a family that stays on transformers' classes."""
+    """Configuration of a family that runs on transformers' classes."""
 
     takes_positions = False
 
@@ -88,14 +89,14 @@ FAMILIES: Mapping[str, type[OfText]] = MappingProxyType(
         "xlm-roberta": OfText,
     }
 )
-"""Keyed by `model_type`."""
+"""Configuration of each family, keyed by `model_type`."""
 
 
 def configuration_of(family: str, task: Task, config: PretrainedConfig) -> Any:
-    """What is registered for the family; where nothing is yet, what FAMILIES has.
+    """Return the configuration that is registered for the family, otherwise the one in FAMILIES.
 
     Raises:
-        KeyError: neither has the family.
+        KeyError: the family is in neither.
     """
     register = TasksManager.create_register(BACKEND)
     for name, of_family in FAMILIES.items():

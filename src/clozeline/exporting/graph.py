@@ -1,12 +1,11 @@
-"""ONNX graphs as files: the same graph always gives the same bytes, and says what a caller needs to know."""
+"""ONNX graphs as files. Equal graphs give equal bytes, and their axes have the names of the manifest."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import onnx
-from onnx import GraphProto, ModelProto, ValueInfoProto, numpy_helper
+from onnx import GraphProto, ModelProto, ValueInfoProto
 from onnx.external_data_helper import (
     convert_model_to_external_data,
     load_external_data_for_model,
@@ -14,22 +13,21 @@ from onnx.external_data_helper import (
     write_external_data_tensors,
 )
 
-from clozeline.artifacts.manifest import TensorSpec, data_file
-from clozeline.inference.session import MASKS_ONLY
+from clozeline.artifacts.export.manifest import TensorSpec, data_file
 
 MAX_PROTOBUF_BYTES = 2**31 - 2**24
-"""Of numbers in a file, or in a single tensor wherever it lies: with what else is in it, it has to be below 2 GiB."""
+"""Largest size of the weights in one graph file, and of one tensor in any file. Protobuf's limit is 2 GiB in all."""
 
 
 def read_graph(path: Path) -> ModelProto:
-    """The graph with all its weights, wherever they lie."""
+    """Read the graph with all its weights, also those in files beside it."""
     model = onnx.load(path, load_external_data=False)
     _take_in(model, path.parent)
     return model
 
 
 def absorb_graph(path: Path) -> ModelProto:
-    """Read the graph, and delete the files beside it that its weights lay in: it is about to be written anew."""
+    """Read the graph and delete the files beside it that hold its weights, because it is about to be rewritten."""
     places = {
         entry.value
         for tensor in onnx.load(path, load_external_data=False).graph.initializer
@@ -46,7 +44,7 @@ def absorb_graph(path: Path) -> ModelProto:
 def write_graph(model: ModelProto, path: Path) -> None:
     """Check the graph and write it; equal graphs give equal bytes.
 
-    Where the weights are too many for one file they go into another one beside it, `data_file`.
+    Weights that are too large for one file go into a second one beside it, `data_file`.
     """
     data = path.with_name(data_file(path.name))
     data.unlink(missing_ok=True)
@@ -55,7 +53,7 @@ def write_graph(model: ModelProto, path: Path) -> None:
         path.write_bytes(model.SerializeToString(deterministic=True))
         return
     convert_model_to_external_data(model, all_tensors_to_one_file=True, location=data.name)
-    data.touch()  # onnx would make it for its owner alone: a server in a container is somebody else
+    data.touch()  # onnx would create it readable by its owner only; a server in a container is another user
     write_external_data_tensors(model, str(path.parent))
     path.write_bytes(model.SerializeToString(deterministic=True))
     onnx.checker.check_model(str(path), full_check=True)
@@ -65,23 +63,23 @@ def write_graph(model: ModelProto, path: Path) -> None:
 def _take_in(model: ModelProto, folder: Path) -> None:
     load_external_data_for_model(model, str(folder))
     for tensor in model.graph.initializer:
-        tensor.ClearField("data_location")  # which says, where it is set, that the weights are where they always are
+        tensor.ClearField("data_location")  # onnx sets it to the default, which would change the bytes
 
 
 def size_of(path: Path) -> int:
-    """Bytes of the graph in the file `path`, and of its weights beside it."""
+    """Return the size in bytes of the graph file `path` and of the weights beside it."""
     data = path.with_name(data_file(path.name))
     return path.stat().st_size + (data.stat().st_size if data.exists() else 0)
 
 
 def remove_graph(path: Path) -> None:
-    """Delete the graph in the file `path`, if there is one, with its weights."""
+    """Delete the graph file `path` and its weights; missing files are no error."""
     path.unlink(missing_ok=True)
     path.with_name(data_file(path.name)).unlink(missing_ok=True)
 
 
 def declare(model: ModelProto, outputs: Sequence[TensorSpec]) -> None:
-    """Name the axes of the outputs as in the manifest (the exporter leaves made-up names)."""
+    """Name the axes of the outputs as in the manifest, in place of the exporter's generated names."""
     specs = {spec.name: spec for spec in outputs}
     for output in model.graph.output:
         axes = output.type.tensor_type.shape.dim
@@ -94,31 +92,25 @@ def declare(model: ModelProto, outputs: Sequence[TensorSpec]) -> None:
 
 
 def name_axes(values: Iterable[ValueInfoProto], names: Mapping[str, Mapping[int, str]]) -> None:
-    """Name axes of inputs, by input and axis (the exporter leaves made-up names)."""
+    """Name the axes of inputs, in place of the exporter's generated names; `names` is by input and axis."""
     for value in values:
         for axis, name in names[value.name].items():
             value.type.tensor_type.shape.dim[axis].dim_param = name
 
 
-def add_default(model: ModelProto) -> None:
-    """Let `masks_only`, if `model` takes it, be left out by a caller: it is false then."""
-    if MASKS_ONLY in {value.name for value in model.graph.input}:
-        model.graph.initializer.append(numpy_helper.from_array(np.zeros(1, dtype=np.bool_), MASKS_ONLY))
-
-
 def op_counts(model: ModelProto) -> Counter[str]:
-    """How often each operator occurs, subgraphs included."""
+    """Count the nodes of each operator, subgraphs included."""
     return Counter(node.op_type for graph in _graphs(model.graph) for node in graph.node)
 
 
 def num_readers(graph: GraphProto) -> Counter[str]:
-    """By tensor: how often a node reads it (subgraphs included) or the graph gives it out."""
+    """Count, for each tensor, the nodes that read it (subgraphs included) and the graph outputs that are it."""
     read = Counter(name for inner in _graphs(graph) for node in inner.node for name in node.input)
     return read + Counter(output.name for inner in _graphs(graph) for output in inner.output)
 
 
 def drop_unread(graph: GraphProto) -> None:
-    """Remove nodes, then initializers, that nothing reads."""
+    """Remove the nodes and then the initializers that nothing reads."""
     nodes = list(graph.node)
     while True:
         read = num_readers(graph)

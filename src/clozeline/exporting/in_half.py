@@ -1,8 +1,8 @@
-"""A graph that computes in 16 bits, for processors that are made to: GPUs. A CPU takes longer with it.
+"""Float16 graphs for GPUs. They are slower on a CPU.
 
-What comes of weights is float16: lookups, products, attention. What is made of ids and masks alone (the angles of
-rotary positions, additive masks) is computed in float32 and narrowed where it meets that; sums over many numbers and
-what is divided by them stay float32, for they would leave the range of float16. Inputs and outputs are as they were.
+Everything that depends on weights is float16: lookups, products, attention. Tensors of ids and masks alone (the angles
+of rotary positions, additive masks) are computed in float32 and narrowed where they meet it. Sums over many numbers and
+divisions by them stay float32, because they would leave the range of float16. Inputs and outputs keep their types.
 """
 
 from collections.abc import Iterator
@@ -18,22 +18,24 @@ from clozeline.exporting.graph import drop_unread
 
 LARGEST_HALF = float(np.finfo(np.float16).max)
 LARGEST = "half/largest"
-"""Output of `watched`."""
+"""Additional output of `watched`."""
 _LIMIT = 32_752.0
-"""Of what is narrowed: less than half of what float16 holds, so that an additive mask and a score stay finite."""
+"""Limit of narrowed values: less than half of the largest float16, so that the sum of a mask and a score is finite."""
 _LOWEST, _HIGHEST = "half/-limit", "half/limit"
 _NARROW, _CLIPPED, _ABSOLUTE, _TOP = "{}/half", "{}/clipped", "{}/absolute", "{}/largest"
 _EXACT = frozenset({"ReduceSum", "ReduceMean", "ReduceL2", "Pow", "Clip", "Min", "Max"})
 
 
 def in_half(model: ModelProto) -> ModelProto:
-    """A copy of `model`, of which all that comes of weights is computed in float16."""
+    """Return a copy of `model` that computes everything that depends on weights in float16."""
     return _narrowed(model, TensorProto.FLOAT16)
 
 
 def watched(model: ModelProto) -> ModelProto:
-    """A copy of `model` that computes as `in_half` does, but in float32, with one more output, LARGEST: the largest
-    absolute value of all that `in_half` narrows, with scores that an added mask has lowered by 32,752 among it.
+    """Return a copy of `model` like that of `in_half`, but in float32 and with the additional output LARGEST.
+
+    LARGEST is the largest absolute value of the tensors that `in_half` narrows, including attention scores that an
+    additive mask lowers by 32,752.
     """
     made = _narrowed(model, TensorProto.FLOAT)
     ending = _NARROW.format("")
@@ -49,7 +51,7 @@ def watched(model: ModelProto) -> ModelProto:
 
 
 def _narrowed(model: ModelProto, kind: int) -> ModelProto:
-    """`kind`: of numbers, that comes in the place of float32."""
+    """Return a copy of `model` in which the ONNX type `kind` replaces float32 where that is allowed."""
     known = _Known.of(model)
     made = ModelProto()
     made.CopyFrom(model)
@@ -71,9 +73,9 @@ def _narrowed(model: ModelProto, kind: int) -> ModelProto:
 @dataclass(frozen=True)
 class _Known:
     floats: frozenset[str]
-    """Tensors of float32, by name."""
+    """Names of the float32 tensors."""
     of_weights: frozenset[str]
-    """Those of them that depend on a weight, or are one."""
+    """Names of the float32 tensors that are a weight or depend on one."""
 
     @classmethod
     def of(cls, model: ModelProto) -> "_Known":
@@ -89,17 +91,17 @@ class _Known:
         return cls(frozenset(floats), frozenset(of_weights))
 
     def is_half(self, node: NodeProto) -> bool:
-        """Whether it is computed in float16, or reads what is."""
+        """Whether the node reads its float inputs as float16."""
         if not self.of_weights.intersection(node.input):
             return False
         if node.op_type == "Div":
-            # By a sum; attention is divided by a constant.
+            # A sum depends on weights and stays float32; attention is divided by a constant.
             return node.input[1] not in self.of_weights
         return node.op_type not in _EXACT and not any(attribute.HasField("g") for attribute in node.attribute)
 
 
 def _rewritten(node: NodeProto, known: _Known, kind: int) -> Iterator[NodeProto]:
-    """The node, and behind it its outputs in the other precision; what nobody reads of them goes."""
+    """Yield the node, then casts of its outputs to the other precision; unread casts are dropped later."""
     floats = [name for name in node.output if name in known.floats]
     if not known.is_half(node):
         yield node

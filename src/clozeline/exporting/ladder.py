@@ -1,7 +1,7 @@
-"""INT8 schemes in the order that they are tried, until one shows what is asked of it; none: fp32 answers.
+"""The ladder: INT8 schemes are tried in order until one passes its checks; fp32 serves if none does.
 
-The one that passes computes the scales of activations at run time. It is then tried with fixed ones where tokens are
-alike, or can be made so, which is faster; they stay if nothing is lost by them.
+A scheme computes the scales of activations at run time. The one that passes is then tried with fixed scales where
+tokens are alike or can be made so, which is faster; fixed scales are kept if they lose nothing.
 """
 
 import logging
@@ -12,8 +12,9 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from clozeline.artifacts.evidence import QuantizationScheme, Rung
-from clozeline.artifacts.manifest import FILES, Manifest
+from clozeline.artifacts.export.evidence import QuantizationScheme, Rung
+from clozeline.artifacts.export.manifest import FILES, Manifest
+from clozeline.exporting.activations import FULL_LIMIT
 from clozeline.exporting.graph import remove_graph, write_graph
 from clozeline.exporting.proof import Proof, lacking
 from clozeline.exporting.quantization import Quantized, Scheme, products_by_constants, quantize
@@ -24,40 +25,40 @@ from clozeline.params import ExportParams, RungParams
 
 _LOG = logging.getLogger(__name__)
 _SENSITIVITY_TEXTS = 16
-"""Each is read by a graph for each product."""
+"""Number of texts for the sensitivity measurement, which runs a graph for each product on all of them."""
 
 
 @dataclass(frozen=True)
 class Passed:
-    """A scheme that was tried, and its graph."""
+    """A scheme that was tried, with its graph."""
 
     rung: Rung
     quantized: Quantized
-    """What it made of the graph."""
+    """The quantized graph."""
 
 
 @dataclass(frozen=True)
 class Climbed:
-    """What came of a ladder."""
+    """Result of a ladder."""
 
     rungs: tuple[Rung, ...]
-    """Each that was tried, in that order."""
+    """Rungs in the order in which they were tried."""
     served: Passed | None
-    """The one whose graph is in the file. None: there is no such file."""
+    """Scheme whose graph is in the file; None if no scheme passed, and then there is no file."""
 
 
 class Ladder:
-    """The rungs of params, on one model."""
+    """The ladder of params.yaml, applied to one model."""
 
     def __init__(
         self, graph: ModelProto, folder: Path, manifest: Manifest, head: Sequence[str], params: ExportParams
     ) -> None:
-        """Nothing is measured yet.
+        """Prepare the ladder without measuring anything.
 
         Args:
-            graph: fp32; it is in `folder` too, beside tokenizer.json.
+            graph: fp32 graph; `folder` also holds it, beside tokenizer.json.
             folder: where INT8 graphs are written.
-            manifest: of the package, as far as it is known.
+            manifest: manifest of the package, as far as it is known.
             head: MatMuls that stay in fp32 in any scheme.
             params: the section `export` of params.yaml.
         """
@@ -67,18 +68,18 @@ class Ladder:
         self._worst: dict[Scheme, list[str]] = {}
 
     def climb(self, proof: Proof, calibration: Sequence[str]) -> Climbed:
-        """Try each rung until one passes; its graph stays in the folder.
+        """Try each rung until one passes, and leave its graph in the folder.
 
         Args:
-            proof: what each is held to.
-            calibration: texts that ranges of activations are measured on, and the worst products, if a rung asks for
-                them; not those of `proof`.
+            proof: the measurements and limits for each rung.
+            calibration: texts on which ranges of activations are measured, and the worst products if a rung excludes
+                some; not those of `proof`.
         """
         rungs: list[Rung] = []
         for params in self._params.ladder:
             quantized = self._dynamic(params, calibration)
             if self._described(params, quantized) in [rung.scheme for rung in rungs]:
-                continue  # Of a few products, two shares can be the same number.
+                continue  # With few products, two shares can give the same number.
             rungs.append(self._shown(proof, params, quantized))
             if rungs[-1].is_passed:
                 dynamic = Passed(rungs[-1], quantized)
@@ -92,7 +93,7 @@ class Ladder:
     def _with_fixed_scales(
         self, proof: Proof, params: RungParams, dynamic: Passed, calibration: Sequence[str]
     ) -> Iterator[Passed]:
-        """Until one passes: it is the last."""
+        """Yield each scheme with fixed scales that is tried; one that passes is the last."""
         seen = self._seen(calibration) if self._params.static_ratios else {}
         tried = [dynamic.quantized.static]
         for ratio in self._params.static_ratios:
@@ -118,9 +119,7 @@ class Ladder:
         return rung
 
     def _fixed(self, params: RungParams, exact: Sequence[str], seen: Mapping[str, Seen], limit: float) -> Quantized:
-        """With fixed scales for the activations whose ratio is `limit` or less, as they are or else smoothed; and
-        smoothed in any case where that costs nothing.
-        """
+        """Quantize, with fixed scales for activations whose ratio is at most `limit`, smoothed if needed or free."""
         scheme, products = self._scheme(params), [name for name in self._names if name not in exact]
         ranges = {name: reach for name, it in seen.items() if (reach := range_of(it)).ratio <= limit}
         as_they_are = ranges.keys() - smoothed_at_no_cost(self._graph.graph, products)
@@ -144,7 +143,7 @@ class Ladder:
         return quantize(self._graph, self._scheme(params), exact=(*self._head, *worst))
 
     def _worst_of(self, scheme: Scheme, calibration: Sequence[str]) -> list[str]:
-        """Measured once for each kind of weights; embeddings stay exact in it, whatever the scheme does with them."""
+        """Return the products, worst first, measured once for each kind of weights and with exact embeddings."""
         measured_as = replace(scheme, embeddings=False)
         if measured_as not in self._worst:
             few = calibration[:_SENSITIVITY_TEXTS]
@@ -157,13 +156,12 @@ class Ladder:
         return scheme_of(self._params, params)
 
     def _described(self, params: RungParams, quantized: Quantized) -> QuantizationScheme:
-        signed, unsigned = ("int8 per {}, symmetric", "uint8 per {}, around 128")
-        weights = unsigned if params.weights == "uint8" else signed
+        storage = self._scheme(params).storage
         return QuantizationScheme.model_validate(
             {
                 "activations": f"uint8 per {'token' if self._params.per_token else 'batch'}, dynamic",
-                "weights": weights.format("column" if self._params.per_channel else "matrix"),
-                "reduce_range": params.weights == "int7",
+                "weights": storage.told.format("column" if self._params.per_channel else "matrix"),
+                "reduce_range": storage.limit < FULL_LIMIT,
                 "embeddings": "int8 per row, symmetric" if params.quantize_embeddings else "float32",
                 "quantized_matmuls": quantized.num_matmuls,
                 "quantized_embeddings": quantized.num_embeddings,
@@ -177,7 +175,7 @@ class Ladder:
 
 
 def scheme_of(params: ExportParams, rung: RungParams) -> Scheme:
-    """That of one rung of `params.ladder`."""
+    """Return the scheme of one rung of `params.ladder`."""
     return Scheme(
         per_token=params.per_token,
         per_channel=params.per_channel,
@@ -187,14 +185,10 @@ def scheme_of(params: ExportParams, rung: RungParams) -> Scheme:
 
 
 def told(rung: Rung) -> str:
-    """One line for a person."""
+    """Describe a rung in one line for people."""
     verdict = "passes" if rung.is_passed else "fails: " + "; ".join(str(c) for c in rung.checks if not c.is_passed)
     return (
-        f"{rung.scheme.kind}: {rung.scheme.weights}{' of 7 bits' if rung.scheme.reduce_range else ''},"
-        f" embeddings {rung.scheme.embeddings},"
-        f" {len(rung.scheme.exact_matmuls)} products in fp32, {len(rung.scheme.static_activations)} of"
-        f" {rung.scheme.quantized_activations} activations with a fixed scale"
-        f" ({len(rung.scheme.smoothed_activations)} smoothed): {rung.size_bytes / 1e6:,.2f} MB,"
-        f" agrees in {rung.agreement.value:.2%} of {rung.agreement.num_items:,} answers,"
-        f" {rung.metric_ratio.value:.2%} of fp32's {rung.metric}; {verdict}"
+        f"{rung.scheme.kind}: {rung.scheme}: {rung.size_bytes / 1e6:,.2f} MB,"
+        f" answers {rung.agreement.value:.2%} of {rung.agreement.num_items:,} items as fp32 does,"
+        f" reaches {rung.metric_ratio.value:.2%} of fp32's {rung.metric}; {verdict}"
     )

@@ -1,6 +1,6 @@
-"""The likeliest tokens of each mask, found in the graph itself: what a caller gets is a few numbers, not a vocabulary.
+"""The likeliest tokens of each mask, computed in the graph, so that it returns a few numbers and not a vocabulary.
 
-M masks in all texts together, V vocabulary, K tokens that are named.
+Shapes: M masks in all texts together, V vocabulary, K likeliest tokens.
 """
 
 import numpy as np
@@ -9,19 +9,19 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
 
 MOST = 100
-"""K of a vocabulary that has as many: nobody can ask a server for more."""
+"""Largest K, and the limit of what a request can ask for."""
 
 
 def num_likeliest(vocab_size: int) -> int:
-    """K."""
+    """Return K."""
     return min(MOST, vocab_size)
 
 
 def add_likeliest(model: ModelProto, vocab_size: int) -> None:
-    """Give `model` two more outputs, made of its `logits` [M, V]: `top_ids` and `top_scores` [M, K].
+    """Add two outputs to `model`, computed from its `logits` [M, V]: `top_ids` and `top_scores` [M, K].
 
-    Of each mask the likeliest tokens, best first (of equal ones the lower id), and what softmax over the whole
-    vocabulary makes of them. Both are there whatever is asked: ONNX Runtime computes every output (onnxruntime #16013).
+    They hold the likeliest tokens of each mask, best first (the lower id on a tie), and their softmax probabilities
+    over the whole vocabulary. ONNX Runtime computes them whatever is requested (onnxruntime #16013).
     """
     most = num_likeliest(vocab_size)
     graph = model.graph

@@ -1,4 +1,4 @@
-"""Which nodes of a graph look rows of a table up."""
+"""Nodes of a graph that look up rows of a table."""
 
 from collections.abc import Container
 
@@ -6,7 +6,7 @@ from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
 
 def lookups(graph: GraphProto, tables: Container[str]) -> frozenset[str]:
-    """Names of what such nodes give: rows by their numbers, or from one to another, as positions of a text are."""
+    """Return the names of the tensors that hold looked-up rows: rows by index, or a slice of rows as for positions."""
     first = {tensor.name for tensor in graph.initializer if _is_zero(tensor)}
     read = [node for node in graph.node if node.input and node.input[0] in tables]
     return frozenset(node.output[0] for node in read if _is_of_rows(node, first))

@@ -1,6 +1,6 @@
-"""What the graph of each task gives, as the manifest tells it."""
+"""Outputs of the graph of each kind of model, as described in the manifest."""
 
-from clozeline.artifacts.manifest import TensorSpec
+from clozeline.artifacts.export.manifest import TensorSpec
 from clozeline.exporting.likeliest import num_likeliest
 from clozeline.exporting.trained import TrainedModel
 from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
@@ -8,7 +8,7 @@ from clozeline.inference.model_kinds import kind_of, resolved
 
 
 def outputs_of(trained: TrainedModel) -> tuple[TensorSpec, ...]:
-    """The outputs of both graphs, in their order."""
+    """Return the outputs of the fp32 and the INT8 graph, in order."""
     outputs: tuple[TensorSpec, ...] = resolved(kind_of(trained.task).outputs)(trained)
     return outputs
 
@@ -18,7 +18,7 @@ def _tensor(name: str, shape: tuple[str | int, ...], meaning: str) -> TensorSpec
 
 
 def _embedding(trained: TrainedModel) -> TensorSpec:
-    meaning = "mean of the last hidden states where attention_mask is 1, divided by its length"
+    meaning = "mean of the last hidden states where attention_mask is 1, normalized to length 1"
     return _tensor("sentence_embedding", ("batch", trained.model.config.hidden_size), meaning)
 
 
@@ -29,12 +29,12 @@ def of_embeddings(trained: TrainedModel) -> tuple[TensorSpec, ...]:
 def at_masks(trained: TrainedModel) -> tuple[TensorSpec, ...]:
     vocab_size = trained.model.config.vocab_size
     top = ("masks", num_likeliest(vocab_size))
-    meaning = "of the positions whose input id is the mask id, row by row of the batch; before softmax"
+    meaning = "one for each token of the vocabulary at each mask, row by row of the batch, before softmax"
     return (
         _tensor("logits", ("masks", vocab_size), meaning),
         _embedding(trained),
-        TensorSpec(name=TOP_IDS, dtype="int64", shape=top, meaning="of each mask the likeliest tokens, best first"),
-        _tensor(TOP_SCORES, top, "their probabilities, among the whole vocabulary"),
+        TensorSpec(name=TOP_IDS, dtype="int64", shape=top, meaning="the likeliest tokens at each mask, best first"),
+        _tensor(TOP_SCORES, top, "probabilities of top_ids over the whole vocabulary"),
     )
 
 
@@ -44,12 +44,12 @@ def of_labels(trained: TrainedModel) -> tuple[TensorSpec, ...]:
 
 
 def of_tags(trained: TrainedModel) -> tuple[TensorSpec, ...]:
-    meaning = "one for each tag of each token, before softmax; the first token of a word speaks for it"
+    meaning = "one for each tag at each token, before softmax; the first token of a word decides its tag"
     return (_tensor("logits", ("batch", "length", len(trained.labels)), meaning),)
 
 
 def of_ends(trained: TrainedModel) -> tuple[TensorSpec, ...]:
-    meaning = "that the {} token of the answer is here, before softmax; at the first token of the row: no answer"
+    meaning = "one for each token as the {} token of the answer, before softmax; the row's first token means no answer"
     return tuple(
         _tensor(f"{name}_logits", ("batch", "length"), meaning.format(which))
         for name, which in (("start", "first"), ("end", "last"))

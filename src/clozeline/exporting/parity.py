@@ -1,4 +1,4 @@
-"""Whether an exported graph computes what the trained model computes.
+"""Parity: whether an exported graph computes the same as the trained model.
 
 Shapes: B texts, L tokens, M masks in all texts together, V vocabulary, K likeliest tokens, C classes, H hidden.
 """
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from transformers import PreTrainedModel
 
-from clozeline.artifacts.manifest import Task
+from clozeline.artifacts.export.manifest import Task
 from clozeline.encoder.checkpoints import Checkpoint
 from clozeline.encoder.stock import loaded_stock
 from clozeline.errors import ArtifactError
@@ -25,38 +25,38 @@ from clozeline.tasks.pooling import mean_of_tokens
 
 BATCH_SIZES = (1, 3, 17)
 _ALWAYS = 3
-"""Texts in a batch that are asked for however long they are;"""
+"""Number of texts that a batch may have whatever their length."""
 _MAX_SCORES = 2**28
-"""above that, as many as give a layer of attention no more scores than this: 1 GiB in ONNX Runtime, which keeps them
-all. With 12 heads, 17 texts are 17 up to 1,147 tokens."""
+"""Largest number of scores in a layer of attention for larger batches: 1 GiB in ONNX Runtime, which keeps them all.
+With 12 heads, a batch of 17 texts fits up to 1,147 tokens."""
 _MAX_LOGITS = 2**27
-"""The trained model says something of every token: it reads as many rows at once as give no more numbers than this."""
+"""Largest number of logits that the trained model, which gives them for every token, computes at a time."""
 _LENGTHS = (2, 7, 128)
-"""Those that the model reads, and the longest that it does: a graph may have kept a size of its traced example."""
+"""Lengths in tokens beside the model's longest: a graph may have kept a size of its traced example."""
 
 
 def largest_difference(
     trained: TrainedModel, graph: Path, input_names: tuple[str, ...], batch_sizes: Sequence[int] = BATCH_SIZES
 ) -> float:
-    """Largest absolute difference of any output, over batches of 1, 3 and 17 texts of 2, 7, 128 and `max_length`
-    tokens; NaN, if one is.
+    """Return the largest absolute difference of any output from the stock transformers model; NaN if any is NaN.
 
-    The texts of a batch differ in length, so that all but one are padded; the other side is the stock transformers
-    model, which knows nothing of masks picked out or of pooling.
+    Batches have 1, 3 and 17 texts of up to 2, 7, 128 and `max_length` tokens. The texts of a batch differ in length,
+    so that all but the longest are padded. The stock model knows neither selected positions nor pooling.
 
     Raises:
-        ArtifactError: what the trained model itself gives is no number.
+        ArtifactError: the trained model itself gives NaN or infinity.
     """
     session = GraphSession(graph, input_names=input_names, num_threads=torch.get_num_threads())
     # The same weights in transformers' own class.
-    stock = loaded_stock(trained.model.config, trained.kind, Checkpoint(str(trained.folder)).where)[0].stock.eval()
+    where = Checkpoint(str(trained.folder)).where
+    stock = loaded_stock(trained.model.config, trained.model.kind, where)[0].stock.eval()
     with_types = "token_type_ids" in input_names and trained.model.config.type_vocab_size > 1
     differences = [
         difference
         for batch in _batches(trained, batch_sizes, with_types)
         for difference in _differences(trained, stock, session, batch)
     ]
-    # Python's own `max` forgets a NaN that is not the first.
+    # Python's own `max` drops a NaN that is not the first.
     return float(np.max(differences))
 
 
@@ -66,7 +66,7 @@ def _differences(trained: TrainedModel, stock: PreTrainedModel, session: GraphSe
     for outputs in _asked(trained.task, tuple(expected)):
         for output, given in zip(outputs, session.run(batch, *outputs), strict=True):
             yield float(np.abs(_told(trained.task, batch, expected[output] - given)).max())
-    if trained.answers.fills_masks:
+    if trained.kind.fills_masks:
         ids_MK, scores_MK = session.run(batch, TOP_IDS, TOP_SCORES)
         yield _of_likeliest(expected["logits"], ids_MK.astype(np.int64), scores_MK)
 
@@ -76,15 +76,15 @@ def _check_finite(trained: TrainedModel, batch: Batch, expected: Mapping[str, np
         if not np.isfinite(_told(trained.task, batch, values)).all():
             batch_size, length = batch.input_ids_BL.shape
             raise ArtifactError(
-                f"{trained.folder}: the model gives no numbers",
+                f"{trained.folder}: the output of the model is not finite",
                 given=f"NaN or infinity in {output}, for {batch_size} texts of up to {length} tokens",
-                expected="finite numbers, whatever the text",
-                do="train again, with a lower learning rate if the loss was no number either: no export can mend this",
+                expected="finite numbers for every text",
+                do="train again, with a lower learning rate if the loss was not finite; an export cannot correct this",
             )
 
 
 def _asked(task: Task, outputs: tuple[str, ...]) -> list[tuple[str, ...]]:
-    """Each alone; of a masked language model, which may compute less then, both together too."""
+    """Return the sets of outputs to request: each alone, which may compute less, and for masks all together."""
     alone: list[tuple[str, ...]] = [(output,) for output in outputs]
     return [*alone, outputs] if kind_of(task).fills_masks else alone
 
@@ -92,9 +92,9 @@ def _asked(task: Task, outputs: tuple[str, ...]) -> list[tuple[str, ...]]:
 def _of_likeliest(
     logits_MV: npt.NDArray[np.float32], ids_MK: npt.NDArray[np.int64], scores_MK: npt.NDArray[np.float32]
 ) -> float:
-    """Of the scores, and of what the model says of the tokens that were named, from its K largest probabilities.
+    """Return the largest difference from the model's K largest probabilities, of `scores_MK` and of the tokens' own.
 
-    Tokens that the model nearly cannot tell apart may change places; another token may not be named.
+    Tokens of nearly equal probability may swap; a wrong token shows as a difference.
     """
     probability_MV = softmax(logits_MV)
     largest_MK = -np.sort(-probability_MV, axis=1)[:, : ids_MK.shape[1]]
@@ -103,7 +103,7 @@ def _of_likeliest(
 
 
 def _told(task: Task, batch: Batch, values: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Without what is said of padding: nobody reads that."""
+    """Return `values` without the outputs at padding, which are not read."""
     return values[batch.attention_mask_BL == 1] if kind_of(task).says_of_tokens else values
 
 
@@ -136,7 +136,7 @@ def _stock_outputs(trained: TrainedModel, stock: PreTrainedModel, batch: Batch) 
 def _of_rows(
     trained: TrainedModel, stock: PreTrainedModel, batch: Batch, rows: slice
 ) -> dict[str, npt.NDArray[np.float32]]:
-    """Of some texts of the batch, padded as they are in it."""
+    """Return the outputs of the stock model for some texts of the batch, with the padding of the batch."""
     input_ids_BL = torch.from_numpy(batch.input_ids_BL[rows])
     attention_mask_BL = torch.from_numpy(batch.attention_mask_BL[rows])
     inputs = {"input_ids": input_ids_BL, "attention_mask": attention_mask_BL}
@@ -144,7 +144,7 @@ def _of_rows(
         inputs["token_type_ids"] = torch.from_numpy(batch.token_type_ids_BL[rows])
     output = stock(**inputs)
     said = {name: output[name] for name in ("logits", "start_logits", "end_logits") if name in output}
-    if trained.answers.fills_masks:
+    if trained.kind.fills_masks:
         said["logits"] = said["logits"][input_ids_BL == trained.tokenizer.mask_token_id]
         output = stock.base_model(**inputs)
     if "last_hidden_state" in output:

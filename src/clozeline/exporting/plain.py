@@ -1,7 +1,7 @@
-"""What torch's exporter writes, brought to the few forms that the rest of the export reads.
+"""Normalization of the graph that torch's exporter writes to the few forms that the rest of the export reads.
 
-Every linear layer is a MatMul by a weight that is transposed before it, and an Add of its bias; the node has the
-weight's name, and what it reads is called after it. Nothing says where the code lies that was exported.
+Every linear layer becomes a MatMul by a transposed weight and an Add of its bias. The MatMul is named after the weight,
+and its input after the MatMul. Source paths are removed.
 """
 
 from collections import Counter
@@ -11,11 +11,11 @@ from onnx import ModelProto, NodeProto, helper
 
 _SUFFIX = ".weight"
 _OF_LINEAR = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1}
-"""Attributes of a Gemm that is a linear layer."""
+"""Attributes of a Gemm that stands for a linear layer."""
 
 
 def make_plain(model: ModelProto) -> None:
-    """Change `model`, which computes the same as before."""
+    """Rewrite linear layers in place without changing results, and name their products."""
     nodes = [new for node in model.graph.node for new in _linear(node)]
     model.graph.ClearField("node")
     model.graph.node.extend(nodes)
@@ -23,7 +23,7 @@ def make_plain(model: ModelProto) -> None:
 
 
 def name_activations(model: ModelProto) -> None:
-    """Call what a product reads after the first product that reads it."""
+    """Name the input of each product after the first product that reads it."""
     weights, given = weight_of(model), {value.name for value in model.graph.input}
     names: dict[str, str] = {}
     for node in model.graph.node:
@@ -35,9 +35,9 @@ def name_activations(model: ModelProto) -> None:
 
 
 def strip(model: ModelProto) -> None:
-    """Remove what only people or the exporter read: source paths, and shapes on the way.
+    """Remove source paths and the shapes of intermediate tensors, which only people and the exporter read.
 
-    With shapes there, ONNX Runtime 1.32 makes a SkipLayerNormalization of each sum before a norm, which takes four
+    Given those shapes, ONNX Runtime 1.32 fuses each sum before a norm into a SkipLayerNormalization, which takes four
     times as long on a CPU.
     """
     graph = model.graph
@@ -48,7 +48,7 @@ def strip(model: ModelProto) -> None:
 
 
 def weight_of(model: ModelProto) -> dict[str, str]:
-    """By the name of each MatMul by a weight, stored as it is or transposed: the weight's name."""
+    """Return the weight's name by the name of the MatMul that reads it, directly or transposed."""
     matrices = {tensor.name: tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
     transposed = {
         node.output[0]: node.input[0]
@@ -61,7 +61,7 @@ def weight_of(model: ModelProto) -> dict[str, str]:
 
 
 def _linear(node: NodeProto) -> Iterator[NodeProto]:
-    """Of what has two axes the exporter makes a Gemm."""
+    """Yield a MatMul and an Add for a Gemm, which the exporter writes for inputs with two axes."""
     given = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
     if node.op_type != "Gemm" or given != _OF_LINEAR:
         yield node
@@ -75,7 +75,7 @@ def _linear(node: NodeProto) -> Iterator[NodeProto]:
 
 
 def _name_products(model: ModelProto) -> None:
-    """By their weights; the second that reads the same one has a number."""
+    """Name products after their weights, with a number from the second that reads the same weight."""
     weights, times = weight_of(model), Counter[str]()
     for node in model.graph.node:
         if node.name in weights:

@@ -1,6 +1,6 @@
-"""What an INT8 graph has to show before it may answer, measured on real texts.
+"""Proof that an INT8 graph may serve: its measurements on real texts, and their limits.
 
-A answers, T texts.
+Shapes: A answers, T texts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.artifacts.evidence import Check, HalfPrecision, Measured, QuantizationScheme, Rung
-from clozeline.artifacts.manifest import Manifest
+from clozeline.artifacts.export.evidence import Check, HalfPrecision, Measured, QuantizationScheme, Rung
+from clozeline.artifacts.export.manifest import Manifest
 from clozeline.exporting.answers import Answers, logits
 from clozeline.exporting.exams.exam import exam_of
 from clozeline.exporting.graph import size_of
@@ -25,26 +25,26 @@ from clozeline.inference.tokenization import TokenizedText
 from clozeline.params import ExportGates
 
 _BATCH_TEXTS = 64
-"""Texts that are read alone and among others,"""
+"""Number of texts that are read alone and in batches."""
 _NEIGHBOURS = 8
-"""so many of any length together,"""
+"""Number of texts in such a batch, of any length."""
 _ROUNDS = 3
-"""in so many groupings."""
+"""Number of random groupings into batches."""
 _SATURATION_TEXTS = 16
 _NUM_TEXTS, _NUM_ITEMS, _NUM_DIFFERENT = "agreement_texts", "metric_items", "different_answers"
-"""Of how many the figures are, as names of checks."""
+"""Names of the checks that count what was measured."""
 
 
 @dataclass(frozen=True)
 class _Beside:
-    """A graph's answers beside those of fp32."""
+    """Answers of a graph, compared with those of fp32."""
 
     agreement: Measured
     given: Counts
     fp32: Counts
     ratio: Measured
     cosines_T: npt.NDArray[np.float32] | None
-    """Of their embeddings."""
+    """Cosines between the embeddings of both graphs."""
 
     @property
     def cosine_mean(self) -> float | None:
@@ -56,16 +56,16 @@ class _Beside:
 
 
 class Proof:
-    """fp32's answers to a sample of texts, and how any INT8 graph of the same model compares."""
+    """Answers of fp32 to a sample of texts, with which other graphs of the same model are compared."""
 
     def __init__(self, fp32: Path, manifest: Manifest, sample: Sample, gates: ExportGates) -> None:
-        """Let fp32 answer.
+        """Run the fp32 graph on the exam.
 
         Args:
-            fp32: its graph, beside tokenizer.json.
-            manifest: of the package, as far as it is known.
-            sample: what both graphs read.
-            gates: the limits.
+            fp32: file of the fp32 graph, beside tokenizer.json.
+            manifest: manifest of the package, as far as it is known.
+            sample: texts or held-out items that all graphs read.
+            gates: limits of the checks.
         """
         model = open_graph(fp32, manifest)
         self._manifest, self._gates = manifest, gates
@@ -75,16 +75,16 @@ class Proof:
 
     @property
     def num_texts(self) -> int:
-        """Texts, pairs, questions, … that every graph is asked."""
+        """Number of texts, pairs or questions that every graph answers."""
         return self._exam.num_texts
 
     def rung(self, graph: Path, scheme: QuantizationScheme, reference: Rung | None = None) -> Rung:
-        """What the INT8 graph in the file `graph`, beside tokenizer.json, shows.
+        """Measure and check an INT8 graph.
 
         Args:
-            graph: the file.
-            scheme: how it was made.
-            reference: a rung that it is to be `no_worse_than`.
+            graph: file of the graph, beside tokenizer.json.
+            scheme: how the graph was quantized.
+            reference: rung that the graph has to match, as in `no_worse_than`.
         """
         model = open_graph(graph, self._manifest)
         beside = self._beside(model)
@@ -109,7 +109,7 @@ class Proof:
         return rung.model_copy(update={"checks": checks(rung, gates)})
 
     def half(self, graph: Path, largest_value: float) -> HalfPrecision:
-        """What the graph in float16 in the file `graph` shows; `largest_value` as of `largest`."""
+        """Measure and check the float16 graph in the file `graph`; `largest_value` is the result of `largest`."""
         beside = self._beside(open_graph(graph, self._manifest))
         low = _beside_fp32(beside.agreement, beside.ratio, beside.cosine_mean, self._num_different, self._gates)
         return HalfPrecision(
@@ -126,10 +126,10 @@ class Proof:
         )
 
     def largest(self, graph: Path) -> float:
-        """What the graph of `in_half.watched` in the file `graph` says, on some of the texts."""
+        """Return LARGEST of the `in_half.watched` graph in the file `graph`, over some of the texts."""
         model = open_graph(graph, self._manifest)
         texts, pad_id = self._exam.texts[:_BATCH_TEXTS], self._manifest.special_tokens.pad_id
-        # With the others asked for too, nothing is left out.
+        # Request the other outputs too, so that every position is computed.
         outputs = [output.name for output in self._manifest.outputs if output.dtype == "float32"]
         ran = model.run_batches(_mixed(texts, pad_id, 0), LARGEST, *outputs)
         return float(np.max([values[0] for _, values in ran]))
@@ -148,7 +148,7 @@ class Proof:
         )
 
     def _by_neighbours(self, model: OpenModel) -> tuple[Measured, list[float]]:
-        """Share of answers that differ when their text is among others, of every grouping; the least cosine of each."""
+        """Return the share of answers that change in a batch, over all groupings, and the smallest cosine of each."""
         few, pad_id = self._exam.texts[:_BATCH_TEXTS], self._manifest.special_tokens.pad_id
         alone = self._exam.answers(model, (padded(few, [position], pad_id) for position in range(len(few))))
         among = [self._exam.answers(model, _mixed(few, pad_id, number)) for number in range(_ROUNDS)]
@@ -167,17 +167,17 @@ class Proof:
 
 
 def no_worse_than(rung: Rung, gates: ExportGates) -> ExportGates:
-    """`gates`, raised to the low ends of the intervals of `rung`: what other texts could have shown of it."""
+    """Return `gates` raised to the low ends of the intervals of `rung`: what other texts could have shown of it."""
     raised = {
         "min_agreement": max(gates.min_agreement, rung.agreement.low),
-        # Who is as right as fp32 has lost nothing.
+        # A graph that is as good as fp32 has lost nothing.
         "min_metric_ratio": max(gates.min_metric_ratio, min(rung.metric_ratio.low, 1.0)),
     }
     return gates.model_copy(update=raised)
 
 
 def checks(rung: Rung, gates: ExportGates) -> tuple[Check, ...]:
-    """Every figure that a rung is held to, beside its limit."""
+    """Return every figure that has a limit, checked."""
     low = _beside_fp32(rung.agreement, rung.metric_ratio, rung.embedding_cosine_mean, rung.different_answers, gates)
     low |= {"batch_cosine_min": (rung.batch_cosine_min, gates.min_batch_cosine)}
     high = {"batch_flips": (rung.batch_flips.value, gates.max_batch_flips), "saturation": (rung.saturation, 0.0)}
@@ -187,7 +187,7 @@ def checks(rung: Rung, gates: ExportGates) -> tuple[Check, ...]:
 def _beside_fp32(
     agreement: Measured, metric_ratio: Measured, cosine: float | None, num_different: int | None, gates: ExportGates
 ) -> dict[str, tuple[float | None, float]]:
-    """What is the same for every graph that is compared with fp32, and its limit."""
+    """Return the figures common to every graph that is compared with fp32, with their limits."""
     return {
         "agreement": (agreement.value, gates.min_agreement),
         "metric_ratio": (metric_ratio.value, gates.min_metric_ratio),
@@ -199,13 +199,13 @@ def _beside_fp32(
 
 
 def lacking(rung: Rung) -> tuple[Check, ...]:
-    """Failed counts of what was asked: another scheme would be asked no more."""
+    """Return the failed checks of counts: another scheme would fail them too."""
     counts = (_NUM_TEXTS, _NUM_ITEMS, _NUM_DIFFERENT)
     return tuple(check for check in rung.checks if check.name in counts and not check.is_passed)
 
 
 def _all_at_least(low: Mapping[str, tuple[float | None, float]]) -> tuple[Check, ...]:
-    """What a model of this task has none of is None."""
+    """Check the lower limits; a figure is None where the kind of model has none."""
     return tuple(_at_least(name, given, limit) for name, (given, limit) in low.items() if given is not None)
 
 
@@ -218,7 +218,7 @@ def _at_most(name: str, given: float, limit: float) -> Check:
 
 
 def _mixed(texts: Sequence[TokenizedText], pad_id: int, number: int) -> Iterator[Batch]:
-    """Texts of any lengths together, grouped in one of several ways."""
+    """Yield batches of texts of any length, grouped at random with the seed `number`."""
     order = np.random.default_rng(number).permutation(len(texts)).tolist()
     for start in range(0, len(order), _NEIGHBOURS):
         yield padded(texts, order[start : start + _NEIGHBOURS], pad_id)

@@ -1,22 +1,21 @@
-"""INT8: 8-bit activations by scales that are computed at run time or fixed, 7- or 8-bit weights, integer products.
+"""INT8 quantization: 8-bit activations with dynamic or fixed scales, 7- or 8-bit weights, integer products.
 
-What differs from onnxruntime's `quantize_dynamic`, and why (measured on the default encoder and on all-MiniLM-L6-v2):
+Differences from onnxruntime's `quantize_dynamic`, and why (measured on the default encoder and on all-MiniLM-L6-v2):
 
-- An activation has a scale for each token. With one for the whole batch, a text's neighbours and its padding show in
-  its answer (cosine of the same text alone and in a batch: down to 0.990; now 1), and one outlying token costs all
-  others their precision. With VNNI it takes a tenth more time. Where tokens are alike, one fixed scale can do for all.
-- The embedding that is also the vocabulary head stays one tensor, in the layout it is stored in; the graph transposes
-  it. (onnxruntime transposes it in place and breaks the embedding, onnxruntime #25890.) It keeps all 8 bits: the
-  product by it is unsigned × unsigned, which nowhere saturates and is slower only where rows are many.
-- ONNX Runtime folds what is done to constants when it opens the file.
+- An activation has a scale for each token. With one for the whole batch, a text's neighbours and its padding change
+  its answer (cosine of the same text alone and in a batch: down to 0.990; now 1), and an outlier token costs all others
+  their precision. With VNNI it takes a tenth more time. Where tokens are alike, one fixed scale is enough for all.
+- The embedding that is also the vocabulary head stays one tensor in its stored layout; the graph transposes it.
+  (onnxruntime transposes it in place and breaks the embedding, onnxruntime #25890.) It keeps all 8 bits: its product
+  is unsigned × unsigned, which saturates on no processor and is slower only with many rows.
+- ONNX Runtime folds operations on constants when it opens the file.
 
-K inputs and N outputs of a linear layer.
+Shapes: K inputs and N outputs of a linear layer.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,62 +26,53 @@ from clozeline.exporting.biases import biases
 from clozeline.exporting.graph import drop_unread, op_counts
 from clozeline.exporting.lookups import lookups
 from clozeline.exporting.ranges import Range
+from clozeline.exporting.weight_storage import STORAGES, Storage, Weights, symmetric
 
 MICROSOFT = "com.microsoft"
 PRODUCT = "MatMulIntegerToFloat"
-"""Of onnxruntime's own domain: a product of integers, made floats by the weight's scales before it is written."""
-REDUCED_LIMIT = 64
-
-Weights = Literal["int7", "uint8", "int8"]
-"""How a weight is stored for products of integers.
-
-- `int7`: signed, -64..64: two products fit the 16-bit sums of processors without VNNI. The fastest.
-- `uint8`: unsigned around 128, all 8 bits: fits everywhere, by kernels that are slower without VNNI.
-- `int8`: signed, all 8 bits: sums saturate on processors without VNNI, and answers are then wrong.
-"""
+"""Operator of onnxruntime's own domain: an integer product that is scaled to floats before it is written."""
 _NO_RANGES: Mapping[str, Range] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """How a graph is made INT8: what has a scale of its own, and how many bits a weight has."""
+    """How a graph is quantized: the granularity of the scales and the storage of the weights."""
 
     per_token: bool
-    """Scales of activations: one for each token, or one for the batch."""
+    """Whether activations have a scale for each token, not one for the batch."""
     per_channel: bool
-    """Scales of weights: one for each output, or one for the matrix. Embedding tables have one for each row."""
+    """Whether weights have a scale for each output, not one for the matrix. Embedding tables have one for each row."""
     weights: Weights
     embeddings: bool
-    """Lookups read 8-bit rows."""
+    """Whether lookups read 8-bit rows."""
 
     @property
-    def weight_limit(self) -> int:
-        """Largest integer of a weight, from its zero point."""
-        return REDUCED_LIMIT if self.weights == "int7" else FULL_LIMIT
+    def storage(self) -> Storage:
+        return STORAGES[self.weights]
 
 
 @dataclass(frozen=True)
 class Quantized:
-    """A graph in INT8, and how many of its products read integers, of its lookups 8-bit rows."""
+    """An INT8 graph, with the number of its integer products and of its lookups of 8-bit rows."""
 
     model: ModelProto
     num_matmuls: int
     num_embeddings: int
     exact: tuple[str, ...]
-    """Names of the MatMuls that were to stay."""
+    """Names of the MatMuls that stay in fp32 on request."""
     num_activations: int
-    """Tensors that products of integers read; one that several read is one."""
+    """Number of distinct tensors that integer products read."""
     static: Mapping[str, Range]
-    """By name of each of them whose scale is fixed: its range."""
+    """Ranges of those tensors that have a fixed scale, by name."""
 
 
 def quantize(
     model: ModelProto, scheme: Scheme, *, exact: Collection[str] = (), ranges: Mapping[str, Range] = _NO_RANGES
 ) -> Quantized:
-    """A copy of `model` with every MatMul by a constant matrix in INT8, and its embedding tables if asked.
+    """Return a copy of `model` with every MatMul by a constant matrix in INT8, and its embedding tables on request.
 
-    Products of two activations (attention), Gemm (a classifier's last layer), and the nodes named in `exact` stay.
-    Activations that `ranges` has a range of get a fixed scale by it, whatever `scheme` says of scales.
+    Products of two activations (attention), Gemm and the nodes named in `exact` stay in fp32. An activation with a
+    range in `ranges` gets a fixed scale from it, whatever `scheme` says about scales.
     """
     copy = ModelProto()
     copy.CopyFrom(model)
@@ -101,7 +91,7 @@ def quantize(
 
 
 class _Rewriting:
-    """What has been made so far, so that a weight or an activation read twice is quantized once."""
+    """State of a rewrite, so that a weight or an activation that is read twice is quantized once."""
 
     def __init__(self, model: ModelProto, scheme: Scheme, exact: Collection[str], ranges: Mapping[str, Range]) -> None:
         self._scheme = scheme
@@ -123,12 +113,12 @@ class _Rewriting:
         self._folded: set[str] = set()
         self.constants: dict[str, TensorProto] = {}
         self.activations: list[str] = []
-        """In the order of the graph."""
+        """Quantized activations in the order of the graph."""
         self.num_matmuls = 0
         self.num_embeddings = 0
 
     def rewritten(self, node: NodeProto) -> Iterator[NodeProto]:
-        """The nodes that take the place of `node`; itself, if it stays."""
+        """Yield the nodes that replace `node`, or `node` itself if it stays."""
         if self.is_product_by_constant(node):
             if node.name not in self._exact:
                 self.num_matmuls += 1
@@ -167,7 +157,7 @@ class _Rewriting:
         return per_batch(name)
 
     def _product_of_static(self, left: Integers, right: Integers, node: NodeProto) -> NodeProto:
-        """The operator does it all, the bias after it too: onnxruntime adds none to it by itself."""
+        """Return one operator for the product and the bias after it, which onnxruntime would not fuse by itself."""
         assert left.zero_point is not None
         inputs = [left.values, right.values, left.scale, right.scale, left.zero_point, right.zero_point or ""]
         bias, output = self._biases.get(node.output[0]), node.output[0]
@@ -177,13 +167,13 @@ class _Rewriting:
         return helper.make_node(PRODUCT, inputs, [output], domain=MICROSOFT)
 
     def _num_outputs(self, name: str) -> int:
-        """N of a matrix."""
+        """Return N of a matrix."""
         if name in self._matrices:
             return int(self._matrices[name].dims[1])
         return int(self._matrices[self._transposed[name]].dims[0])
 
     def _product_of_batch(self, left: Integers, right: Integers, output: str) -> Iterator[NodeProto]:
-        """Five nodes that onnxruntime makes one of, a bias after them too."""
+        """Yield four nodes that onnxruntime fuses into one, together with a bias after them."""
         factors = [left.values, right.values, left.zero_point, *([right.zero_point] if right.zero_point else [])]
         product = f"{output}/product"
         yield helper.make_node("MatMulInteger", factors, [f"{product}_integers"])
@@ -192,7 +182,7 @@ class _Rewriting:
         yield helper.make_node("Mul", [f"{product}_scaled", product], [output])
 
     def _product_of_tokens(self, left: Integers, right: Integers, output: str) -> Iterator[NodeProto]:
-        """The tokens' scales come after the operator, which knows one for the batch only: 1."""
+        """Yield the product with scale 1, then apply the tokens' scales: the operator takes only one for the batch."""
         one = self._constant("quantization/one", np.array(1, dtype=np.float32))
         inputs = [left.values, right.values, one, right.scale, left.zero_point]
         inputs += [right.zero_point] if right.zero_point else []
@@ -201,7 +191,7 @@ class _Rewriting:
         yield helper.make_node("Mul", [product, left.scale], [output])
 
     def _lookup(self, node: NodeProto) -> Iterator[NodeProto]:
-        """Rows of an embedding table as 8-bit rows, each times its own scale."""
+        """Yield a lookup of 8-bit rows of an embedding table, each multiplied by its own scale."""
         name, *which = node.input
         table = self._stored_integers(name, 0, FULL_LIMIT)
         last_axis = self._constant("quantization/last_axis", np.array([-1], dtype=np.int64))
@@ -214,14 +204,15 @@ class _Rewriting:
 
     def _weight(self, name: str, outputs_axis: int) -> Integers:
         axis = outputs_axis if self._scheme.per_channel else None
-        if self._scheme.weights != "uint8":
-            return self._stored_integers(name, axis, self._scheme.weight_limit)
-        zero_point = self._constant("quantization/zero_point", np.array(ZERO_POINT, dtype=np.uint8))
-        stored = self._stored_integers(name, axis, FULL_LIMIT, shift=ZERO_POINT)
+        storage = self._scheme.storage
+        zero_point = None
+        if storage.zero_point:
+            zero_point = self._constant("quantization/zero_point", np.array(storage.zero_point, dtype=np.uint8))
+        stored = self._stored_integers(name, axis, storage.limit, shift=storage.zero_point)
         return Integers(stored.values, stored.scale, zero_point)
 
     def _transposed_weight(self, name: str) -> Making:
-        """A matrix that is stored as [N, K], to be multiplied as [K, N]."""
+        """Quantize a matrix that is stored as [N, K] and multiplied as [K, N]."""
         if name in self._tables:
             return (yield from self._vocabulary(name))
         stored = self._weight(name, outputs_axis=0)
@@ -229,7 +220,7 @@ class _Rewriting:
         return Integers(f"{stored.values}/transposed", stored.scale, stored.zero_point)
 
     def _vocabulary(self, name: str) -> Making:
-        """The embedding table as a factor: signed 8 bits as unsigned ones, transposed; all folded at loading."""
+        """Yield the embedding table as a factor: signed 8 bits made unsigned, transposed; all folded at loading."""
         table = self._stored_integers(name, 0, FULL_LIMIT)
         zero_point = self._constant("quantization/zero_point", np.array(ZERO_POINT, dtype=np.uint8))
         shift = self._constant("quantization/shift", np.array(ZERO_POINT, dtype=np.int32))
@@ -241,7 +232,7 @@ class _Rewriting:
         return Integers(step, table.scale, zero_point)
 
     def _exact_product_by_table(self, node: NodeProto) -> Iterator[NodeProto]:
-        """By the rows that lookups read: the table is in the file once, its floats are made when it is opened."""
+        """Yield a float product by the 8-bit rows of the lookups: the file holds the table once, as integers."""
         table = self._stored_integers(self._transposed[node.input[1]], 0, FULL_LIMIT)
         last_axis = self._constant("quantization/last_axis", np.array([-1], dtype=np.int64))
         step = f"{table.values}/floats"
@@ -273,20 +264,7 @@ class _Rewriting:
 
 
 def products_by_constants(model: ModelProto) -> list[str]:
-    """Names of the MatMuls that `quantize` would put into INT8."""
+    """Return the names of the MatMuls that `quantize` would put into INT8."""
     scheme = Scheme(per_token=True, per_channel=True, weights="int7", embeddings=True)
     rewriting = _Rewriting(model, scheme, (), _NO_RANGES)
     return [node.name for node in model.graph.node if rewriting.is_product_by_constant(node)]
-
-
-def symmetric(
-    matrix: npt.NDArray[np.float32], axis: int | None, limit: int
-) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """Integers in -limit..limit and the scale that gives `matrix` back: one for each index of `axis`, or one in all.
-
-    The formula is onnxruntime's (`quant_utils.compute_scale_zp`, symmetric): scale = max |w| / limit, round to even.
-    """
-    largest = np.abs(matrix).max(axis=None if axis is None else 1 - axis, keepdims=True)
-    scale = np.where(largest == 0, np.float32(1), largest / np.float32(limit)).astype(np.float32)
-    integers = np.clip(np.rint(matrix / scale), -limit, limit).astype(np.int8)
-    return integers, scale.reshape(()) if axis is None else scale.reshape(-1)

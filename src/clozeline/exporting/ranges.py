@@ -1,6 +1,6 @@
-"""How far activations reach, and how unlike each other tokens are in that: measured on real texts in fp32.
+"""Ranges of activations, and how much they differ between tokens, measured on real texts in fp32.
 
-T tokens of all texts, K values of each: the channels.
+Shapes: T tokens of all texts, K channels of a token.
 """
 
 import math
@@ -12,16 +12,16 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from clozeline.artifacts.manifest import Manifest
+from clozeline.artifacts.export.manifest import Manifest
 from clozeline.exporting.answers import as_asked
 from clozeline.exporting.graph import write_graph
 from clozeline.inference.batching import padded
 from clozeline.inference.package import open_graph
 
 _HEADROOM = 1.05
-"""Tokens of other texts reach a little further than those that were seen."""
+"""Factor on a range, because tokens of other texts reach a little further than those measured."""
 _DIGITS = 5
-"""Binary ones that an end is rounded to, outward: processors differ in the last bits of a float, files are not to."""
+"""Binary digits to which an end is rounded outward: processors differ in the last bits of a float, files must not."""
 _LAST_AXIS = "ranges/last_axis"
 _OF_TOKENS = (("ReduceMin", "{}/lowest_T"), ("ReduceMax", "{}/highest_T"))
 _OF_CHANNELS = (
@@ -35,31 +35,31 @@ Values = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Range:
-    """Of one activation; 0 is in it."""
+    """Range of one activation; it includes 0."""
 
     low: float
     high: float
     ratio: float
-    """How much coarser steps are that are fixed for all tokens than those of the typical token's own scale."""
+    """Ratio of the fixed step for all tokens to the step of a typical token's own scale."""
     is_smoothed: bool = False
-    """It is of what `smoothing` makes of the activation."""
+    """Whether the range is that of the smoothed activation (see `smoothing`)."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What one activation held."""
+    """Extremes and power of one activation over all texts."""
 
     lowest_T: Values
     highest_T: Values
     lowest_K: Values
-    """0 or less, as the next is 0 or more."""
+    """Smallest value of each channel, at most 0; `highest_K` is at least 0."""
     highest_K: Values
     power_K: Values
-    """Mean of the squares of the channel's values."""
+    """Mean square of each channel."""
 
     @property
     def typical_width(self) -> float:
-        """From end to end of the typical (median) token's own scale, which has 0 in its middle. 0: nothing was seen."""
+        """Width of the median token's own range, which is symmetric around 0; 0 if there were no tokens."""
         reach_T = np.maximum(np.abs(self.lowest_T), np.abs(self.highest_T))
         return 2 * float(np.median(reach_T)) if len(reach_T) else 0.0
 
@@ -67,21 +67,21 @@ class Seen:
 def measured(
     graph: ModelProto, names: Sequence[str], path: Path, manifest: Manifest, texts: Sequence[str]
 ) -> dict[str, Seen]:
-    """What each tensor of `names` holds, over the tokens of all `texts`.
+    """Measure each tensor of `names` over the tokens of all `texts`.
 
     Args:
-        graph: fp32.
-        names: of tensors whose last axis is what a token has.
-        path: where a graph is written meanwhile, beside tokenizer.json.
-        manifest: of the package, as far as it is known.
-        texts: what is read, each alone: what padding would add is of no text.
+        graph: fp32 graph.
+        names: names of tensors whose last axis holds the channels of a token.
+        path: temporary file for a graph, beside tokenizer.json.
+        manifest: manifest of the package, as far as it is known.
+        texts: texts to run, each alone, so that no padding is measured.
     """
     write_graph(_with_extremes(graph, names), path)
     model = open_graph(path, manifest)
     asked = as_asked(model, texts)
     alone = (padded(asked, [position], manifest.special_tokens.pad_id) for position in range(len(asked)))
     extremes = [form.format(name) for name in names for _, form in (*_OF_TOKENS, *_OF_CHANNELS)]
-    # With the others asked for too, nothing is left out.
+    # Request the other outputs too, so that every position is computed.
     outputs = [output.name for output in manifest.outputs if output.dtype == "float32"]
     ran = [values[: len(extremes)] for _, values in model.run_batches(alone, *extremes, *outputs)]
     of_texts = iter(zip(*ran, strict=True))
@@ -89,18 +89,18 @@ def measured(
 
 
 def range_of(seen: Seen) -> Range:
-    """Of all its tokens."""
+    """Return the range over all tokens."""
     low, high = ends(seen.lowest_T, seen.highest_T)
     return Range(outward(low), outward(high), (high - low) / seen.typical_width if seen.typical_width else math.inf)
 
 
 def ends(lowest: npt.NDArray[np.floating], highest: npt.NDArray[np.floating]) -> tuple[float, float]:
-    """The smallest and the largest of all values, and 0."""
+    """Return the smallest and the largest of all values and 0."""
     return float(lowest.min(initial=0.0)), float(highest.max(initial=0.0))
 
 
 def outward(end: float) -> float:
-    """An end of a range with room for other texts, in a few binary digits."""
+    """Return an end of a range with headroom for other texts, rounded outward to a few binary digits."""
     digits, exponent = math.frexp(abs(end) * _HEADROOM)
     return math.copysign(math.ldexp(math.ceil(digits * 2**_DIGITS) / 2**_DIGITS, exponent), end)
 
@@ -112,7 +112,7 @@ def _seen(
     highest_K: Sequence[Values],
     squares_K: Sequence[Values],
 ) -> Seen:
-    """Of each text."""
+    """Combine the measurements of each text."""
     num_tokens = sum(map(len, lowest_T))
     return Seen(
         np.concatenate(lowest_T),
@@ -124,7 +124,7 @@ def _seen(
 
 
 def _with_extremes(graph: ModelProto, names: Sequence[str]) -> ModelProto:
-    """A copy with more outputs for each of `names`: of each token [T], and of each channel [K]."""
+    """Return a copy with additional outputs for each of `names`: one value per token [T] and per channel [K]."""
     copy = ModelProto()
     copy.CopyFrom(graph)
     copy.graph.initializer.append(numpy_helper.from_array(np.array([-1], dtype=np.int64), _LAST_AXIS))

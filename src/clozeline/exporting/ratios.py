@@ -1,6 +1,6 @@
-"""Shares and ratios over texts, with their intervals.
+"""Shares and ratios over texts, with 95 % intervals.
 
-A answers, T texts.
+Shapes: A answers, T texts.
 """
 
 import math
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.artifacts.evidence import Measured
+from clozeline.artifacts.export.evidence import Measured
 
 _NORMAL_QUANTILE_95 = 1.959963984540054
 
@@ -19,8 +19,9 @@ Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Counts:
-    """A figure as a ratio of two sums over texts: right answers over all, or for an F1 twice the right ones over those
-    that were given and those that are right.
+    """A figure as the ratio of two sums over texts.
+
+    Accuracy: right answers / all answers. F1: twice the right given answers / (given answers + right answers).
     """
 
     part_T: Numbers
@@ -28,16 +29,16 @@ class Counts:
 
     @property
     def value(self) -> float:
-        """0 where there is nothing to be right about."""
+        """The figure; 0 if `whole_T` is all 0."""
         whole = float(self.whole_T.sum())
         return float(self.part_T.sum()) / whole if whole else 0.0
 
 
 def ratio_of_figures(ours: Counts, theirs: Counts, num_items: int) -> Measured:
-    """Our figure over theirs on the same texts, with a 95 % interval as of `ratio`.
+    """Return our figure / their figure on the same texts, with a 95 % interval as in `ratio`.
 
-    Where the wholes differ too, as those of an F1 do, both figures are made linear (the same section, of a ratio of two
-    ratios); a ratio to nothing is 0.
+    If the wholes differ too, as for an F1, both figures are linearized (ratio of two ratios, same section of Cochran).
+    The result is 0 if either figure is 0.
     """
     if (ours.whole_T == theirs.whole_T).all():
         return ratio(ours.part_T, theirs.part_T, num_items)
@@ -55,11 +56,11 @@ def ratio_of_figures(ours: Counts, theirs: Counts, num_items: int) -> Measured:
 
 
 def ratio(parts_T: Numbers, wholes_T: Numbers, num_items: int) -> Measured:
-    """Sum of `parts_T` over sum of `wholes_T`, both counts of each text, with a 95 % interval.
+    """Return sum of `parts_T` / sum of `wholes_T`, both one count per text, with a 95 % interval.
 
-    Texts, not the masks in them, are what is drawn, so the interval is that of a ratio estimate (Cochran 1977,
-    Sampling Techniques, section 6.3). Where no text differs from the ratio it is as wide as if one answer did. A ratio
-    to nothing is 0: nothing speaks for it.
+    The sampled units are texts, not their masks, so the interval is that of a ratio estimate (Cochran 1977, Sampling
+    Techniques, section 6.3). If no text deviates from the ratio, the interval is as wide as if one answer did. The
+    result is 0 if the sum of `wholes_T` is 0.
     """
     whole, num_counted = float(wholes_T.sum()), int(np.count_nonzero(wholes_T))
     if whole == 0:
@@ -73,11 +74,11 @@ def ratio(parts_T: Numbers, wholes_T: Numbers, num_items: int) -> Measured:
 
 
 def share(holds_A: npt.NDArray[np.bool_], text_A: npt.NDArray[np.int64]) -> Measured:
-    """Of the answers, how many it holds for; `text_A` says which text each belongs to."""
+    """Return the share of answers with `holds_A`; `text_A` is the text of each answer."""
     measured = ratio(per_text(holds_A, text_A), np.bincount(text_A), len(holds_A))
     return measured.model_copy(update={"high": min(measured.high, 1.0)})
 
 
 def per_text(holds_A: npt.NDArray[np.bool_], text_A: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How many answers of each text it holds for: [T]."""
+    """Return the number of answers with `holds_A` in each text: [T]."""
     return np.bincount(text_A[holds_A], minlength=int(text_A.max(initial=-1)) + 1)

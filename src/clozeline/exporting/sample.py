@@ -1,4 +1,4 @@
-"""The texts that INT8 is held against fp32 on."""
+"""The texts on which INT8 is compared with fp32."""
 
 import hashlib
 import heapq
@@ -12,25 +12,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ArrowInvalid
 
-from clozeline.artifacts.held_out import HeldOut
+from clozeline.artifacts.finetune.held_out import HeldOut
 from clozeline.errors import DataError
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What both graphs are asked: texts in the order of their hashes, or items of the task that a training held out."""
+    """Input for both graphs: texts in the order of their hashes, or held-out items of the task."""
 
     texts: Sequence[str]
     labels: Sequence[str | None]
-    """Of each text, where the file has one."""
+    """Label of each text, where the file has one."""
     held_out: Sequence[HeldOut] = ()
-    """Of the task itself, with what is right, where its training left some: they are asked instead of the texts."""
+    """Held-out items of the task with their right answers; if there are any, they replace the texts."""
 
     def parted(self, num_deciding: int, num_calibrating: int) -> tuple[Self, Self]:
-        """The texts that decide, and others that ranges of activations are measured on: no text is in both.
+        """Split into the texts of the exam and disjoint ones for calibration of activation ranges.
 
-        Where there are too few, both have fewer, in the same proportion. A single text is in both, for there is no
-        other; the caller says so.
+        If there are too few texts, both parts shrink in the same proportion. A single text is in both parts; the
+        caller logs that.
         """
         num_texts = len(self.texts)
         scarcity = min(num_texts / (num_deciding + num_calibrating), 1.0)
@@ -43,12 +43,12 @@ class Sample:
 
 
 def read_sample(texts: Path, num_texts: int, label_field: str | None = None) -> Sample:
-    """The `num_texts` different texts with the lowest hashes: a sample that the order of the rows does not change.
+    """Return the `num_texts` distinct texts with the lowest hashes, a sample that does not depend on the row order.
 
-    Their labels are those of the column `label_field`; a text that is there with two labels has none.
+    Their labels come from the column `label_field`; a text with two different labels gets none.
 
     Raises:
-        DataError: there is no such file, no column `text` or `label_field`, no text in it, or it is damaged.
+        DataError: the file is missing, damaged or without texts, or lacks the column `text` or `label_field`.
     """
     columns = ["text", *([label_field] if label_field else [])]
     _check_columns(texts, columns)
@@ -60,10 +60,10 @@ def read_sample(texts: Path, num_texts: int, label_field: str | None = None) -> 
         labels.setdefault(digest, set()).update(str(name) for name in label if name is not None)
     if not distinct:
         raise DataError(
-            f"{texts} gives no texts to compare INT8 and fp32 on",
+            f"{texts} holds no texts on which INT8 can be compared with fp32",
             given="no row with a text",
-            expected="at least one",
-            do="give preprocess more text, or a larger `validation_fraction`",
+            expected="at least one text",
+            do="give preprocess more text, or raise `validation_fraction`",
         )
     chosen = heapq.nsmallest(num_texts, distinct)
     only = [labels[digest] for digest in chosen]
@@ -80,10 +80,10 @@ def _check_columns(texts: Path, columns: Sequence[str]) -> None:
 
 def _unusable(texts: Path, given: str) -> DataError:
     return DataError(
-        f"{texts} gives no texts to compare INT8 and fp32 on",
+        f"{texts} holds no texts on which INT8 can be compared with fp32",
         given=given,
-        expected="a Parquet file with the column `text`, and that of `export.label_field` if it names one",
-        do="run `dvc repro preprocess`, or correct `texts` of the stage in dvc.yaml or `export.label_field`",
+        expected="a Parquet file with the column `text`, and with the column that `label_field` names, if any",
+        do="run `dvc repro preprocess`, or correct `texts` of the stage in dvc.yaml or `label_field`",
     )
 
 
@@ -93,7 +93,7 @@ def _fault(texts: Path, columns: Sequence[str]) -> str | None:
     try:
         found = pq.read_schema(texts)
     except ArrowInvalid as error:
-        return f"no Parquet file: {error}"
+        return f"not a Parquet file: {error}"
     missing = [column for column in columns if column not in found.names]
     if missing:
         return f"no column `{missing[0]}`"
@@ -114,6 +114,6 @@ def _rows(path: Path, columns: Sequence[str]) -> Iterator[tuple[str, ...]]:
                     if row[0]:
                         yield row
     except (ArrowInvalid, OSError, UnicodeDecodeError) as error:
-        if getattr(error, "errno", None) is not None:  # the disk's, not the file's
+        if getattr(error, "errno", None) is not None:  # a fault of the disk, not of the file
             raise
         raise _unusable(path, f"damaged rows: {error}") from error

@@ -1,6 +1,6 @@
-"""Which products by a constant matrix cost the most when they are done in INT8.
+"""Sensitivity: which products by a constant matrix lose most in INT8.
 
-A answers, V vocabulary or classes.
+Shapes: A answers, V vocabulary or classes.
 """
 
 import logging
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx import ModelProto
 
-from clozeline.artifacts.manifest import FILES, Manifest
+from clozeline.artifacts.export.manifest import FILES, Manifest
 from clozeline.exporting.answers import as_asked, logits
 from clozeline.exporting.graph import write_graph
 from clozeline.exporting.quantization import Scheme, products_by_constants, quantize
@@ -26,18 +26,18 @@ _LOG = logging.getLogger(__name__)
 def worst_first(
     graph: ModelProto, path: Path, manifest: Manifest, scheme: Scheme, head: Collection[str], texts: Sequence[str]
 ) -> list[str]:
-    """Names of the MatMuls that `scheme` quantizes, by how far the logits move if that one alone is quantized.
+    """Return the names of the MatMuls that `scheme` quantizes, sorted by the logit error of each alone, largest first.
 
-    Each is measured by itself: the mean square of what it adds to a logit. Errors of different layers are nearly
-    independent, so that these add up; the embedding tables stay exact meanwhile.
+    The error is the mean square of the change of a logit if only that MatMul is quantized. Errors of different layers
+    are nearly independent, so that they add up. The embedding tables stay exact.
 
     Args:
-        graph: fp32.
-        path: where the graphs that are tried are written, beside tokenizer.json and, in its own file, `graph`.
-        manifest: of the package, as far as it is known.
-        scheme: how the others are quantized.
-        head: MatMuls that stay in any case.
-        texts: what is asked; other texts than those that decide.
+        graph: fp32 graph.
+        path: where trial graphs are written, beside tokenizer.json and the file of `graph`.
+        manifest: manifest of the package, as far as it is known.
+        scheme: how a MatMul is quantized.
+        head: names of the MatMuls that stay in fp32 in any case.
+        texts: texts to run; not those of the exam.
     """
     fp32 = open_graph(path.with_name(FILES.fp32), manifest)
     asked = as_asked(fp32, texts)
@@ -53,6 +53,6 @@ def worst_first(
 
 
 def _mean_square(model: OpenModel, texts: Sequence[TokenizedText], exact: Sequence[npt.NDArray[np.float32]]) -> float:
-    """Of the differences from `exact`, less what moves all logits of an answer alike: that changes no probability."""
+    """Return the mean square difference from `exact`, less a shift common to an answer's logits, which is harmless."""
     differences = [ours_AV - exact_AV for ours_AV, exact_AV in zip(logits(model, texts), exact, strict=True)]
     return float(np.mean(np.concatenate([moved_AV.var(axis=1) for moved_AV in differences]), dtype=np.float64))

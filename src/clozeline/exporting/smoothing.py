@@ -1,12 +1,12 @@
-"""Activations a few of whose channels reach far beyond the others, made fit for one scale that is fixed for all tokens.
+"""Smoothing of activations with outlier channels, so that one scale can be fixed for all tokens.
 
-Those channels are divided by powers of two and their rows of the weights multiplied by them: the product is the same
-to the bit, and what was hard to round has moved from the activation into the weight (Xiao et al. 2023, SmoothQuant,
-section 4). There every channel has a factor, from what it and its weights reach. Here those beyond a limit have one,
-and the limit is sought that leaves the least error: on all-MiniLM-L6-v2 more is left of the answers than with theirs,
-and rounding the factors costs nothing.
+Outlier channels are divided by powers of two, and the matching rows of the weights are multiplied by them. The product
+is the same to the bit, and the difficulty of rounding moves from the activation to the weight (SmoothQuant, Xiao et al.
+2023, section 4). The paper gives every channel a factor, from the ranges of the channel and its weights. Here only
+channels beyond a limit get a factor, and the limit with the least error is searched: on all-MiniLM-L6-v2 this keeps
+more answers than the paper's factors, and rounding the factors costs nothing.
 
-K inputs and N outputs of a linear layer.
+Shapes: K inputs and N outputs of a linear layer.
 """
 
 import math
@@ -24,40 +24,40 @@ from clozeline.exporting.quantization import Scheme
 from clozeline.exporting.ranges import Range, Seen, Values, ends, outward
 
 SMOOTHED = "{}/smoothed"
-"""Name of what products read in place of an activation."""
+"""Name of the smoothed activation, which products read."""
 _SHARE = "{}/share"
-"""Of the vector that channels are multiplied by."""
+"""Name of the vector by which channels are multiplied: 1 / factor."""
 _LIMITS = 2.0 ** (-np.arange(81) / 8)
-"""Shares of what the furthest channel reaches that are tried: down to a 1,024th."""
+"""Limits that are tried, as shares of the largest channel's range, down to 1/1024."""
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Weight:
-    """A matrix that one product reads, and nothing else."""
+    """A matrix that only one product reads."""
 
     name: str
-    """Of the constant,"""
+    """Name of the constant."""
     channels_axis: int
-    """which is stored as [K, N] (0) or as [N, K] (1)."""
+    """Axis of K: 0 if the constant is stored as [K, N], 1 if as [N, K]."""
 
 
 @dataclass(frozen=True)
 class Smoothing:
-    """What the K channels of one activation are divided by, and the range of what comes of it."""
+    """Factors for the K channels of one activation, and the range of the smoothed activation."""
 
     factor_K: Floats
-    """Powers of two, at least 1: channels are divided by them."""
+    """Powers of two, at least 1, by which channels are divided."""
     reach: Range
-    """Of what is left. Its ratio is that of the errors in the products: a factor makes steps coarser again."""
+    """Range of the smoothed activation. Its ratio is that of the errors in the products: factors enlarge them again."""
 
 
 def smoothable(graph: GraphProto, products: Collection[str]) -> dict[str, list[Weight]]:
-    """By activation: the weights of those of its MatMuls that `products` names.
+    """Return, by activation, the weights of its MatMuls in `products`.
 
-    An activation is left out if one of its weights has other readers, as a vocabulary that is the embedding table too,
-    or layers that are one: they are in the file once.
+    An activation is left out if one of its weights has other readers, such as a vocabulary head tied to the embedding
+    table, or shared layers.
     """
     readers = num_readers(graph)
     stored = {tensor.name for tensor in graph.initializer if _is_matrix(tensor) and readers[tensor.name] == 1}
@@ -74,23 +74,23 @@ def smoothable(graph: GraphProto, products: Collection[str]) -> dict[str, list[W
 
 
 def smoothed_at_no_cost(graph: GraphProto, products: Collection[str]) -> set[str]:
-    """Activations that a LayerNormalization makes for MatMuls of `products` alone: its own vectors do it."""
+    """Return the activations that a LayerNormalization makes for MatMuls of `products` only: it absorbs the factors."""
     others = num_readers(graph) - Counter(node.input[0] for node in graph.node if node.name in products)
     made = (node.output[0] for node in graph.node if node.op_type == "LayerNormalization")
     return {name for name in made if not others[name]}
 
 
 def matrices(graph: GraphProto, weights: Sequence[Weight]) -> list[Values]:
-    """Each as [K, N]."""
+    """Return the matrix of each weight as [K, N]."""
     stored = {tensor.name: tensor for tensor in graph.initializer}
     return [np.moveaxis(numpy_helper.to_array(stored[weight.name]), weight.channels_axis, 0) for weight in weights]
 
 
 def smoothing_of(seen: Seen, weights_KN: Sequence[Values], scheme: Scheme) -> Smoothing:
-    """The one that leaves the least error in the products by `weights_KN`, by what was seen of the activation.
+    """Return the smoothing with the least error in the products by `weights_KN`, given the measured activation.
 
-    Rounding to steps of width d is off by d² / 12 in the mean square, of the activation as of a weight, and what is off
-    in one number is independent of the others.
+    Rounding to steps of width d has the mean square error d² / 12, for activations and weights; the errors of
+    different numbers are taken as independent.
     """
     tried = _tried(seen)
     factor_K = min(tried, key=lambda factor_K: sum(_errors(seen, weights_KN, scheme, factor_K)))
@@ -102,14 +102,14 @@ def smoothing_of(seen: Seen, weights_KN: Sequence[Values], scheme: Scheme) -> Sm
 
 
 def smoothed(model: ModelProto, factors: Mapping[str, Floats], products: Collection[str]) -> ModelProto:
-    """A copy of `model` that answers the same; MatMuls of `products` read the activations of `factors` smoothed.
+    """Return a copy of `model` with equal results whose MatMuls of `products` read smoothed activations.
 
-    It takes a Mul by a constant before them. A LayerNormalization that they alone read does it by its own scale and
+    Smoothing adds a Mul by a constant. A LayerNormalization that only these MatMuls read absorbs it in its scale and
     bias, at no cost.
 
     Args:
-        model: fp32.
-        factors: as of a `Smoothing`, by activation; of those that are `smoothable`.
+        model: fp32 graph.
+        factors: `Smoothing.factor_K` by name of a `smoothable` activation.
         products: names of the MatMuls.
     """
     copy = ModelProto()
@@ -130,7 +130,7 @@ def _is_matrix(tensor: TensorProto) -> bool:
 
 
 def _tried(seen: Seen) -> Iterator[Floats]:
-    """The least factors that bring every channel within a limit, of each limit."""
+    """Yield, for each limit, the smallest factors that bring every channel within it."""
     reach_K = np.maximum(np.abs(seen.lowest_K), np.abs(seen.highest_K)).astype(np.float64)
     for limit in reach_K.max() * _LIMITS:
         digits_K, exponent_K = np.frexp(np.maximum(reach_K / limit, 1.0) if limit else np.ones_like(reach_K))
@@ -138,25 +138,25 @@ def _tried(seen: Seen) -> Iterator[Floats]:
 
 
 def _errors(seen: Seen, weights_KN: Sequence[Values], scheme: Scheme, factor_K: Floats) -> Iterator[float]:
-    """What rounding leaves in the products, the activation's and each weight's: 12 mean squares, of all N together."""
+    """Yield 12 × the mean square error in the products, summed over N, from the activation and from each weight."""
     low, high = ends(seen.lowest_K / factor_K, seen.highest_K / factor_K)
     yield ((high - low) / LEVELS) ** 2 * float(_power(weights_KN) @ factor_K**2)
     power, raised = float((seen.power_K / factor_K**2).sum()), factor_K > 1
     for weight_KN in weights_KN:
         raised_N = np.abs(weight_KN[raised] * factor_K[raised, None]).max(axis=0, initial=0.0)
         largest_N = np.maximum(np.abs(weight_KN).max(axis=0), raised_N)
-        step_N = largest_N / scheme.weight_limit
+        step_N = largest_N / scheme.storage.limit
         yield power * float((step_N**2).sum() if scheme.per_channel else len(step_N) * step_N.max() ** 2)
 
 
 def _power(weights_KN: Sequence[Values]) -> Floats:
-    """Squares of a channel's weights."""
+    """Return the sum of the squared weights of each channel."""
     power_K: Floats = np.sum([np.square(weight_KN, dtype=np.float64).sum(axis=1) for weight_KN in weights_KN], axis=0)
     return power_K
 
 
 def _nodes(graph: GraphProto, names: Collection[str], products: Collection[str]) -> Iterator[NodeProto]:
-    """Those that there are, and what smooths the activations `names`."""
+    """Yield the nodes of the graph and those that smooth the activations `names`."""
     at_no_cost = smoothed_at_no_cost(graph, products).intersection(names)
     made: set[str] = set()
     for node in graph.node:
@@ -171,7 +171,7 @@ def _nodes(graph: GraphProto, names: Collection[str], products: Collection[str])
 
 
 def _made_smooth(normalization: NodeProto) -> Iterator[NodeProto]:
-    """What it takes before the node, which is changed: its vectors. Onnxruntime folds them when it opens the file."""
+    """Yield nodes that scale the vectors of the node, which is changed; onnxruntime folds them at loading."""
     name = normalization.output[0]
     normalization.output[0] = SMOOTHED.format(name)
     for place, vector in enumerate(normalization.input):

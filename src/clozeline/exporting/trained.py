@@ -1,4 +1,4 @@
-"""A trained model folder of any family, opened for export: model, tokenizer, and what a package says about them."""
+"""A trained model folder of any family, opened for export: model, tokenizer, and the facts for the manifest."""
 
 import json
 import math
@@ -11,35 +11,33 @@ from typing import Any, cast
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from clozeline.artifacts.manifest import ScoreFunction, Task
-from clozeline.encoder.checkpoints import Checkpoint, opened
+from clozeline.artifacts.export.manifest import ScoreFunction, Task
+from clozeline.encoder.checkpoints import Checkpoint, check_whole, opened
 from clozeline.encoder.families import HeadKind
 from clozeline.encoder.model import Model
 from clozeline.encoder.stock import StockModel
 from clozeline.encoder.stock_classes import longest_row_of
 from clozeline.errors import ArtifactError
 from clozeline.exporting.graph import MAX_PROTOBUF_BYTES
+from clozeline.foreign.inspection import inspect_model
 from clozeline.inference.model_kinds import MODEL_KINDS, ModelKind, kind_of
-from clozeline.tokenizer.foreign import inspect_model
 
 _PAIR_MARKS = ("reads_pairs", "sentence_transformers", "sbert_ce_default_activation_function")
-"""In the configuration: written by `finetune`, and by sentence-transformers for its cross-encoders, old and new."""
+"""Keys of config.json that mark a model of pairs, from `finetune` and from sentence-transformers' cross-encoders."""
 
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model with its head and its tokenizer, in evaluation mode, and what its configuration says for a package."""
+    """A model in evaluation mode with its head and its tokenizer, and the facts of its configuration for a package."""
 
     folder: Path
     task: Task
-    kind: HeadKind
-    """What the encoder's room calls the task's head."""
     model: Model | StockModel
     tokenizer: PreTrainedTokenizerFast
 
     @property
-    def answers(self) -> ModelKind:
-        """The row of its task."""
+    def kind(self) -> ModelKind:
+        """Kind of model that belongs to the task."""
         return kind_of(self.task)
 
     @property
@@ -49,42 +47,42 @@ class TrainedModel:
 
     @property
     def max_length(self) -> int:
-        """Longest input in tokens: what the positions allow, or the tokenizer's own limit if that is lower."""
+        """Longest input in tokens: the limit of the positions or of the tokenizer, whichever is lower."""
         return int(min(longest_row_of(self.model.config), self.tokenizer.model_max_length))
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Of a classifier or a tagger, in the order of its logits."""
-        if self.answers.labels == "none":
+        """Labels of a classifier or a tagger in the order of its logits; otherwise empty."""
+        if self.kind.labels == "none":
             return ()
         names: Mapping[int, str] = self.model.config.id2label
         return tuple(names[place] for place in range(len(names)))
 
     @property
     def label_scores(self) -> ScoreFunction:
-        """From a classifier's logits to scores, as transformers' pipeline takes it from the configuration."""
+        """Function from a classifier's logits to scores, chosen as transformers' pipeline does."""
         config = self.model.config
         if config.problem_type == "regression":
             return "none"
         is_each_for_itself = config.problem_type == "multi_label_classification" or config.num_labels == 1
-        return "sigmoid" if self.answers.labels == "of a text" and is_each_for_itself else "softmax"
+        return "sigmoid" if self.kind.labels == "of a text" and is_each_for_itself else "softmax"
 
     @property
     def decision_threshold(self) -> float | None:
-        """Above which score a label is given, where scores are each for itself."""
+        """Score above which a label is given, if each label has an independent score; otherwise None."""
         if self.label_scores != "sigmoid":
             return None
         return float(getattr(self.model.config, "decision_threshold", 0.5))
 
     @property
     def reads_pairs(self) -> bool:
-        """Of a classifier: whether it was trained on pairs of texts, as far as the configuration says so."""
+        """Whether the model is a classifier whose configuration marks it as trained on pairs of texts."""
         is_said = any(getattr(self.model.config, name, None) for name in _PAIR_MARKS)
-        return self.answers.labels == "of a text" and is_said
+        return self.kind.labels == "of a text" and is_said
 
     @property
     def types_tell_pairs(self) -> bool:
-        """Whether the tokenizer, as it was saved with the model, tells the texts of a pair apart by their types."""
+        """Whether the saved tokenizer tells the texts of a pair apart by token types."""
         return "token_type_ids" in self.tokenizer.model_input_names
 
     @property
@@ -94,23 +92,23 @@ class TrainedModel:
 
 
 _OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json")
-"""Files that are one JSON object each; the first is always there."""
+"""Tokenizer files, one JSON object each; the first is required."""
 
 
 NOT_EXPORTED: Mapping[str, str] = MappingProxyType(
     {
-        "longformer": "torch.export cannot follow its windows, of which Python decides by the length of the text",
+        "longformer": "torch.export cannot trace its windows, which Python code chooses by the length of the text",
         "clozeline-encoder": "no export configuration is registered for an encoder of your own",
     }
 )
-"""Kinds of model (`model_type` in config.json) that train here but leave by no graph, and why."""
+"""Families (`model_type` in config.json) that train here but cannot be exported, and why."""
 
 
 def open_trained(folder: Path) -> TrainedModel:
-    """Open what `pretrain` or `finetune` wrote, or a model of the same kinds from elsewhere.
+    """Open a model from `pretrain` or `finetune`, or a model of the same families from elsewhere.
 
     Raises:
-        ArtifactError: naming the file that is missing, damaged, or does not fit the others.
+        ArtifactError: a file is missing, damaged, or does not fit the others; the message names it.
     """
     task = _task_of(folder)
     kind = cast(HeadKind, kind_of(task).head)
@@ -118,14 +116,14 @@ def open_trained(folder: Path) -> TrainedModel:
     for name in ("tokenizer.json", "model.safetensors"):
         if not (folder / name).is_file():
             raise ArtifactError(
-                f"{folder} is not a whole model",
+                f"{folder} is not a complete model",
                 given=f"no {folder / name}",
                 expected="config.json, model.safetensors and tokenizer.json",
                 do="run `dvc repro`, which restores it from the cache or makes it again",
             )
-    # The tokenizer's own class reads config.json too, and would be blamed for it.
+    # The model comes first: the tokenizer reads config.json too, and would be blamed for a fault in it.
     model = _model(folder, kind)
-    trained = TrainedModel(folder, task, kind, model, _tokenizer(folder))
+    trained = TrainedModel(folder, task, model, _tokenizer(folder))
     _check_facts(trained)
     _check_fit(trained)
     _check_sizes(trained)
@@ -141,7 +139,7 @@ def _task_of(folder: Path) -> Task:
             f"{folder} holds no model",
             given=f"no {config}",
             expected="the folder of a trained model",
-            do="run `dvc repro`, which makes models/ first",
+            do="run `dvc repro`, which trains the models first",
         ) from error
     said = facts.get("architectures") or []
     names = [str(name) for name in (said if isinstance(said, list) else [said])]
@@ -150,16 +148,16 @@ def _task_of(folder: Path) -> Task:
         raise ArtifactError(
             f"{folder}: a model of this kind cannot be exported to ONNX",
             given=f"model_type {kind}: {NOT_EXPORTED[kind]}",
-            expected="a family whose row in clozeline/encoder/families/ says that it exports",
-            do="train another family, or take it out of `export.models` in params.yaml",
+            expected="a family without `exports=False` in its row of clozeline/encoder/families/",
+            do="train another family, or remove this model from `models`",
         )
     endings = {kind.architecture: task for task, kind in MODEL_KINDS.items()}
     known = [task for ending, task in endings.items() if any(name.endswith(ending) for name in names)]
     if len(known) != 1:
         raise ArtifactError(
-            f"{config} names a model that cannot be exported",
+            f"{config} names an architecture that cannot be exported",
             given=f"architectures: {', '.join(names) or 'none'}",
-            expected=f"one whose name ends in {' or '.join(endings)}",
+            expected=f"an architecture whose name ends in {' or '.join(endings)}",
             do="save the model with its head (`AutoModelForMaskedLM`, `AutoModelForTokenClassification`, …)",
         )
     return known[0]
@@ -169,7 +167,7 @@ def _facts(file: Path) -> dict[str, Any]:
     try:
         facts = json.loads(file.read_bytes())
         given = f"a {type(facts).__name__}"
-    except ValueError as error:  # of JSON, or of UTF-8
+    except ValueError as error:  # invalid JSON or UTF-8
         facts, given = None, str(error)
     if not isinstance(facts, dict):
         raise _damaged(file, given, "a JSON object")
@@ -208,28 +206,22 @@ def _model(folder: Path, kind: HeadKind) -> Model | StockModel:
         StrictDataclassError,
         TypeError,
         ValueError,
-    ) as error:  # of what the configuration says
-        raise _damaged(folder / "config.json", str(error), "the shape of a model that transformers can make") from error
-    if missing:
-        raise ArtifactError(
-            f"{folder / 'model.safetensors'} does not hold all weights of the model in config.json",
-            given=f"{len(missing)} missing, such as {missing[0]}",
-            expected="every weight (they would be drawn at random)",
-            do="save config and weights from the same model",
-        )
+    ) as error:  # caused by values in the configuration
+        raise _damaged(folder / "config.json", str(error), "a configuration that transformers can build") from error
+    check_whole(folder / "model.safetensors", missing, do="save config and weights from the same model")
     broken = [name for name, weight in model.named_parameters() if not weight.isfinite().all()]
     if broken:
         raise ArtifactError(
-            f"{folder / 'model.safetensors'} has weights that are no numbers",
+            f"{folder / 'model.safetensors'} has weights that are not finite",
             given=f"NaN or infinity in {len(broken)} tensors, such as {broken[0]}",
             expected="finite numbers",
-            do="train again, with a lower learning rate if the loss was no number either: no export can mend this",
+            do="train again, with a lower learning rate if the loss was not finite; an export cannot correct this",
         )
     return model.eval()
 
 
 def _check_facts(trained: TrainedModel) -> None:
-    """That what the configurations say can be read."""
+    """Check that the facts in the configuration files can be read."""
     facts: Mapping[str, Callable[[], object]] = {
         "config.json": lambda: (trained.labels, trained.decision_threshold, trained.no_answer_margin),
         "tokenizer_config.json": lambda: trained.max_length,
@@ -238,7 +230,7 @@ def _check_facts(trained: TrainedModel) -> None:
         try:
             read()
         except (KeyError, TypeError, ValueError) as error:
-            expected = "a label for each number from 0, and numbers where numbers belong"
+            expected = "labels numbered from 0, and numbers in numeric fields"
             raise _damaged(trained.folder / name, repr(error), expected) from error
 
 
@@ -248,7 +240,7 @@ def _check_fit(trained: TrainedModel) -> None:
             f"{trained.folder}: the model cannot be exported as it is",
             given=given,
             expected=expected,
-            do="save model and tokenizer of the same training run",
+            do="save model, configuration and tokenizer of the same training run",
         )
 
 
@@ -260,31 +252,31 @@ def _check_sizes(trained: TrainedModel) -> None:
             f"{trained.folder}: the model has a tensor that is too large for an ONNX graph",
             given=f"{name} of {' x '.join(map(str, weight.shape))}: {size_bytes / 2**30:.2f} GiB in fp32",
             expected="less than 2 GiB in each tensor (together they may be more)",
-            do="train with fewer tokens (`tokenize.vocab_size`) or a smaller hidden size",
+            do="train with fewer tokens (`vocab_size`) or a smaller hidden size",
         )
 
 
 def _faults(trained: TrainedModel) -> Iterator[tuple[str, str]]:
-    """What was given, and what was expected instead."""
+    """Yield, for each fault, the given and the expected part of the error."""
     config, tokenizer = trained.model.config, trained.tokenizer
     last_id = max(tokenizer.get_vocab().values(), default=-1)
     if last_id >= config.vocab_size:
         given = f"a tokenizer with ids up to {last_id:,}, a model of {config.vocab_size:,} tokens"
         yield given, "a tokenizer made for the model"
     if tokenizer.pad_token_id is None:
-        yield "a tokenizer without a padding token", "one that texts of a batch are padded with"
-    if trained.answers.fills_masks and tokenizer.mask_token_id is None:
-        yield "a tokenizer without a mask token", "one that the model fills"
-    of_pairs = trained.reads_pairs or trained.answers.is_always_asked_in_pairs
+        yield "a tokenizer without a padding token", "a padding token, with which the texts of a batch are padded"
+    if trained.kind.fills_masks and tokenizer.mask_token_id is None:
+        yield "a tokenizer without a mask token", "the mask token that the model fills"
+    of_pairs = trained.reads_pairs or trained.kind.is_always_asked_in_pairs
     num_special = tokenizer.num_special_tokens_to_add(of_pairs)
     if trained.max_length < num_special + (2 if of_pairs else 1):
-        given = f"room for {trained.max_length} tokens, {num_special} special ones among them"
-        yield given, "room for a token of the text, or of each text of a pair"
+        given = f"room for {trained.max_length} tokens, {num_special} of them special"
+        yield given, "room for a token of the text, or for one of each text of a pair"
     num_least = 2 if config.problem_type == "single_label_classification" else 1
     fits = num_least <= config.num_labels and not (config.problem_type == "regression" and config.num_labels > 1)
-    if trained.answers.labels != "none" and not fits:
+    if trained.kind.labels != "none" and not fits:
         given = f"{config.num_labels} labels, problem type {config.problem_type}"
-        yield given, "labels that fit the problem type (regression has one)"
+        yield given, "labels that fit the problem type (regression: 1, single label: at least 2)"
     if not 0 <= (trained.decision_threshold or 0) <= 1:
         yield f"decision_threshold {trained.decision_threshold}", "a probability, from 0 to 1"
     if not math.isfinite(trained.no_answer_margin or 0):

@@ -1,4 +1,4 @@
-"""An exported model, answering: tokenizer, ONNX session, batching. Needs no torch and no transformers.
+"""Inference with an exported model: tokenizer, ONNX session, batching. Needs neither torch nor transformers.
 
 from clozeline.inference.package import load
 

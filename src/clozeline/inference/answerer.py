@@ -1,6 +1,6 @@
-"""An extractive question answerer: the stretch of a context that answers a question, or that nothing there does.
+"""Extractive question answering: find the span of a context that answers a question, or report no answer.
 
-B texts of a batch, L tokens of a window, C those of its context.
+Shapes: B texts of a batch, L tokens of a window, C tokens of its context.
 """
 
 import math
@@ -20,10 +20,10 @@ from clozeline.inference.spans import Span, SpanSearch, WindowSpans, best_pairs,
 from clozeline.inference.tokenization import Window
 
 ENDS = "ends"
-"""Both outputs of the graph, as the last axis of one."""
+"""Name of the output that stacks the start and the end logits on its last axis."""
 _CONTEXT = 1
 _NO_ANSWER = 0
-"""Token of a window, its first, that both ends of no answer point at (Devlin et al. 2018, section 4.3)."""
+"""First token of a window, which start and end point at if there is no answer (Devlin et al. 2018, section 4.3)."""
 _USUAL = SpanSearch()
 _QUESTION_TOKENS = 64
 _OVERLAP_TOKENS = 128
@@ -31,40 +31,40 @@ _OVERLAP_TOKENS = 128
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The fields are those of Hugging Face's question-answering task; of no answer, `answer` is empty."""
+    """Answer with the fields of Hugging Face's question-answering task; `answer` is empty if there is no answer."""
 
     answer: str
     score: float
-    """Probability, 0-1, among all stretches of all windows and no answer."""
+    """Probability, 0-1, among all spans of all windows and no answer."""
     start: int
-    """In the context, in characters."""
+    """First character of the answer in the context."""
     end: int
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a context is parted; None: as the model reads best."""
+    """How a context is split into windows; None stands for the default of the model."""
 
     window_tokens: int | None = None
     overlap_tokens: int | None = None
-    """Of two windows, at most half of what a window holds of the context."""
+    """Context tokens that adjacent windows share, at most half of the context tokens of a window."""
     question_tokens: int = _QUESTION_TOKENS
-    """A longer question is cut, as transformers' pipeline does."""
+    """Number of tokens to which a longer question is truncated."""
 
 
 _AS_IT_IS = Reading()
 
 
 class Answerer(PerToken):
-    """Answers questions about contexts of any length: a long one is read in windows that overlap."""
+    """Answers questions about contexts of any length; a long context is read in overlapping windows."""
 
     def ask(
         self, pairs: Sequence[tuple[str, str]], *, search: SpanSearch = _USUAL, reading: Reading = _AS_IT_IS
     ) -> list[list[Answer]]:
-        """For each question and its context, the best answers, best first.
+        """Return the best answers to each question about its context, best first.
 
         Raises:
-            TextError: a text is no valid Unicode, or a window has no room for a context beside the question.
+            TextError: a text is not valid Unicode, or a window has no room for a context beside the question.
             DataError: `search.top_k` is below 1.
         """
         return self.best(pairs, self.answers(self.asking(pairs, search=search, reading=reading)), search=search)
@@ -72,7 +72,7 @@ class Answerer(PerToken):
     def asking(
         self, pairs: Sequence[tuple[str, str]], *, search: SpanSearch = _USUAL, reading: Reading = _AS_IT_IS
     ) -> Question[WindowSpans]:
-        """As `ask`, to be run elsewhere: `best` reads its answers. Raises the same."""
+        """Return the question of `ask` without running it; `best` combines its answers. Raises as `ask`."""
         check_top_k(search.top_k)
         windows = self.windows(pairs, reading=reading)
         return Question(
@@ -82,13 +82,13 @@ class Answerer(PerToken):
         )
 
     def windows(self, pairs: Sequence[tuple[str, str]], *, reading: Reading = _AS_IT_IS) -> list[Window]:
-        """Questions with their contexts as they are read; raises as `ask`."""
+        """Return the windows of each question with its context; raises as `ask`."""
         return [window for number, pair in enumerate(pairs) for window in self._windows(number, pair, reading)]
 
     def best(
         self, pairs: Sequence[tuple[str, str]], found: Sequence[WindowSpans], *, search: SpanSearch = _USUAL
     ) -> list[list[Answer]]:
-        """The answers to each question, from what was said of the windows of its context."""
+        """Return the answers to each question, best first, from the spans in the windows of its context."""
         of_question: dict[int, list[WindowSpans]] = defaultdict(list)
         for window in found:
             of_question[window.number].append(window)
@@ -120,9 +120,9 @@ class Answerer(PerToken):
             raise TextTooLongError(
                 "leaves no room for a context",
                 number=number,
-                given=f"{num_tokens} tokens of the question in a window of {longest}",
+                given=f"{num_tokens} tokens of the question in a window of {longest} tokens",
                 expected="at least one token of the context in each window",
-                do="ask a shorter question, or with larger windows",
+                do="use larger windows (over HTTP: `max_seq_len`)",
             )
         overlap = _OVERLAP_TOKENS if reading.overlap_tokens is None else reading.overlap_tokens
         windows = self.tokenizer.windows([(question, pair[1])], longest=longest, overlap=min(overlap, room // 2))
@@ -130,12 +130,12 @@ class Answerer(PerToken):
 
 
 def context_of(window: Window) -> npt.NDArray[np.int64]:
-    """Places of its tokens that are of the context."""
+    """Return the indices of the window's tokens that belong to the context."""
     return np.flatnonzero([sequence == _CONTEXT for sequence in window.encoding.sequence_ids])
 
 
 def spans_in(window: Window, ends_L2: Rows, search: SpanSearch = _USUAL) -> WindowSpans:
-    """The best stretches of a window, from the logits of both ends at each of its tokens."""
+    """Return the best spans of a window, from the start and end logits at each of its tokens."""
     of_context = context_of(window)
     seen = np.concatenate([[_NO_ANSWER], of_context])
     total = sum(log_sum(ends_L2[seen, end].astype(np.float64)) for end in (0, 1))
@@ -152,7 +152,7 @@ def spans_in(window: Window, ends_L2: Rows, search: SpanSearch = _USUAL) -> Wind
 
 
 def _answers(context: str, windows: Sequence[WindowSpans], search: SpanSearch, margin: float) -> list[Answer]:
-    """Best first. Stretches with the same words, whatever their case, count together, as in transformers' pipeline."""
+    """Return the answers, best first. Probabilities of spans with the same text, ignoring case, are added."""
     nothing = min(window.nothing for window in windows)
     total = log_sum(np.array([nothing, *(window.answered for window in windows)]))
     found: dict[str, Answer] = {}

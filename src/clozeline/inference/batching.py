@@ -1,6 +1,6 @@
-"""Texts of near-equal length together: on a CPU, padding costs as much as text.
+"""Batches of texts of similar length, because on a CPU padding costs as much as text.
 
-B texts of a batch, L tokens of the longest.
+Shapes: B texts of a batch, L tokens of the longest.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,26 +12,26 @@ import numpy.typing as npt
 from clozeline.inference.tokenization import TokenizedText
 
 BATCH_TOKENS = 512
-"""Tokens of a batch, padding among them. Measured on 2 AVX2 cores: 256-512 is best, 4096 takes 1.6 times as long."""
+"""Tokens of a batch, including padding. Measured on 2 AVX2 cores: 256-512 is best, 4096 takes 1.6 times as long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Texts that go through the graph together."""
+    """Texts that run through the graph together."""
 
     positions: tuple[int, ...]
-    """Of each row: which of the given texts it is."""
+    """Index of each row's text among those given."""
     input_ids_BL: npt.NDArray[np.int64]
     attention_mask_BL: npt.NDArray[np.int64]
     token_type_ids_BL: npt.NDArray[np.int64] | None = None
-    """0 in the first text of a pair, 1 in the second; None: there are no pairs."""
+    """0 in the first text of a pair, 1 in the second; None without pairs."""
 
 
 def batches(texts: Sequence[TokenizedText], *, pad_id: int, batch_tokens: int) -> Iterator[Batch]:
-    """Group `texts` by length, at most `batch_tokens` tokens together, padding included; a longer text goes alone.
+    """Group `texts` by length, at most `batch_tokens` tokens in a batch, including padding; a longer text runs alone.
 
-    Where INT8 activations share one scale in a batch, a text's neighbours show in its last digits. Equal lengths are
-    therefore ordered by content: the same texts in any order give the same batches and the same answers.
+    If INT8 activations share one scale in a batch, neighbours change the last digits of an answer. Texts of equal
+    length are therefore ordered by content: the same texts in any order give the same batches and the same answers.
     """
     order = sorted(range(len(texts)), key=lambda position: (len(texts[position]), texts[position].ids_L.tobytes()))
     members: list[int] = []
@@ -45,7 +45,7 @@ def batches(texts: Sequence[TokenizedText], *, pad_id: int, batch_tokens: int) -
 
 
 def padded(texts: Sequence[TokenizedText], members: Sequence[int], pad_id: int) -> Batch:
-    """The texts at the positions `members` as one batch, whatever its size."""
+    """Return the texts at the indices `members` as one batch of any size."""
     lengths_B = np.array([len(texts[position]) for position in members])
     attention_mask_BL = (np.arange(lengths_B.max()) < lengths_B[:, None]).astype(np.int64)
     input_ids_BL = np.full(attention_mask_BL.shape, pad_id, dtype=np.int64)

@@ -1,12 +1,12 @@
-"""A sequence classifier, answering: labels of a text, or of a pair of texts, with their scores.
+"""Classification: labels of a text or of a pair of texts, with their scores.
 
-C classes.
+Shapes: C classes.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clozeline.artifacts.manifest import ScoreFunction
+from clozeline.artifacts.export.manifest import ScoreFunction
 from clozeline.inference.errors import NotAPairError
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import AnyQuestion, Question, Rows
@@ -16,23 +16,23 @@ from clozeline.inference.tokenization import Given
 
 @dataclass(frozen=True, slots=True)
 class LabelScore:
-    """One label of a text; the fields are those of Hugging Face's text-classification task."""
+    """One label of a text, with the fields of Hugging Face's text-classification task."""
 
     label: str
     score: float
-    """Probability, 0-1: among all labels, or of a model of several labels for each text that it has this one."""
+    """Score by the model's score function: a probability, 0-1, or the logit of a regression."""
 
 
 _RELEVANT = ("relevant", "entailment", "equivalent", "duplicate", "paraphrase", "similar", "yes", "true", "1")
-"""Labels of pairs that say: the second text goes with the first. Those of GLUE's presets are among them."""
+"""Labels that mean that the second text of a pair goes with the first, including those of GLUE's presets."""
 
 
 class Classifier(OpenModel):
-    """Puts labels on each text, or on each pair of texts."""
+    """Classifies texts or pairs of texts."""
 
     @property
     def relevant_label(self) -> str | None:
-        """Of a model of pairs: the label that says that they go together, if one tells so; of one score, its own."""
+        """Label of a model of pairs that means that they go together, or its only label; None if there is none."""
         labels = self.manifest.labels
         if not self.manifest.reads_pairs or len(labels) == 1:
             return labels[0] if self.manifest.reads_pairs else None
@@ -40,16 +40,16 @@ class Classifier(OpenModel):
 
     @property
     def relevance_function(self) -> ScoreFunction:
-        """From logits to how relevant a text is, 0-1: as it was trained, or of a regression's score the sigmoid."""
+        """Function from logits to a relevance of 0-1: the one of training, or sigmoid for a regression."""
         function = self.manifest.label_scores
         return "sigmoid" if function == "none" else function
 
     def classify(self, texts: Sequence[Given], *, top_k: int = 1, truncate: bool = False) -> list[list[LabelScore]]:
-        """For each text, the `top_k` likeliest labels (all, if there are fewer), best first.
+        """Return the `top_k` likeliest labels of each text (all if there are fewer), best first.
 
         Raises:
             TextTooLongError: a text is longer than `manifest.max_length` tokens and `truncate` is not set.
-            NotAPairError: a text stands alone, and the model was trained on pairs.
+            NotAPairError: an item is a single text, and the model was trained on pairs.
             DataError: `top_k` is below 1.
         """
         return self.answers(self.classifying(texts, top_k=top_k, truncate=truncate))
@@ -62,8 +62,9 @@ class Classifier(OpenModel):
         truncate: bool = False,
         function: ScoreFunction | None = None,
     ) -> Question[list[LabelScore]]:
-        """As `classify`, to be run elsewhere, with the scores that `function` gives (None: those that the model was
-        trained with); raises the same.
+        """Return the question of `classify` without running it; raises as `classify`.
+
+        `function` computes the scores; None stands for the function of training.
         """
         check_top_k(top_k)
         if self.manifest.reads_pairs:
@@ -82,14 +83,13 @@ class Classifier(OpenModel):
 
 
 def _check_pairs(given: Sequence[Given]) -> None:
-    """To a text alone the model would give labels as sure as any, and they would mean nothing."""
+    """Refuse single texts: a model of pairs would give them confident labels without meaning."""
     for number, one in enumerate(given):
         if isinstance(one, str):
             raise NotAPairError(
-                "stands alone, and the model reads two texts together",
+                "is a single text, but the model reads pairs",
                 number=number,
                 given=repr(one[:60]),
-                expected="a pair of texts, for the model was trained on pairs",
-                do='give its second text with it: {"text": "…", "text_pair": "…"}, to /predict ["…", "…"], '
-                'in Python ("…", "…")',
+                expected="a pair of texts, because the model was trained on pairs",
+                do='send both texts: {"text": "…", "text_pair": "…"}; to /predict ["…", "…"]; in Python ("…", "…")',
             )

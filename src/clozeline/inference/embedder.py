@@ -1,6 +1,6 @@
-"""An encoder, answering: a vector for each text.
+"""Embedding: a vector for each text.
 
-H hidden, T texts given.
+Shapes: H hidden, T texts.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ class Embedder(OpenModel):
     """Embeds texts."""
 
     def embed(self, texts: Sequence[str], *, truncate: bool = False) -> npt.NDArray[np.float32]:
-        """One vector of length 1 for each text, [T, H]: the mean of its last hidden states, normalized.
+        """Return a vector of length 1 for each text, [T, H]: the normalized mean of its last hidden states.
 
         Raises:
             TextTooLongError: a text is longer than `manifest.max_length` tokens and `truncate` is not set.
@@ -27,7 +27,7 @@ class Embedder(OpenModel):
         return embeddings_TH
 
     def embedding(self, texts: Sequence[str], *, truncate: bool = False) -> Question[Rows]:
-        """As `embed`, to be run elsewhere; raises the same."""
+        """Return the question of `embed` without running it; raises as `embed`."""
         return Question(
             self.tokenize(texts, truncate=truncate), "sentence_embedding", lambda _, embedding_H: embedding_H
         )

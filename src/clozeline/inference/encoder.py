@@ -1,6 +1,6 @@
-"""A masked language model, answering: words for the masks of a text, and embeddings.
+"""Masked language model: tokens for the masks of a text, and embeddings.
 
-H hidden, K tokens that the graph names for a mask, M masks, T texts given, V vocabulary; X is K or V.
+Shapes: H hidden, K likeliest tokens that the graph gives for a mask, M masks, T texts, V vocabulary; X is K or V.
 """
 
 from collections.abc import Sequence
@@ -17,18 +17,18 @@ from clozeline.inference.scores import check_top_k, likeliest
 from clozeline.inference.tokenization import TokenizedText
 
 TOP_IDS, TOP_SCORES = "top_ids", "top_scores"
-"""Of each mask the likeliest tokens, as many as the graph names, and their probabilities, best first: [M, K]."""
+"""Outputs with the likeliest tokens of each mask and their probabilities, best first: [M, K]."""
 _MASK = "[MASK]"
 TOP = "top"
-"""Both outputs of the graph, as the last axis of one; no vocabulary has ids that a float32 would round."""
+"""Name of the output that stacks both on its last axis; token ids are too small to be rounded in float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """One candidate for one mask; the fields are those of Hugging Face's fill-mask task."""
+    """One candidate for one mask, with the fields of Hugging Face's fill-mask task."""
 
     score: float
-    """Probability, 0-1, among the whole vocabulary, or among the targets if some were given."""
+    """Probability, 0-1, over the whole vocabulary, or over the targets if some were given."""
     token: int
     token_str: str
     sequence: str
@@ -41,12 +41,12 @@ class Encoder(Embedder):
     def fill(
         self, texts: Sequence[str], *, top_k: int = 5, targets: Sequence[str] | None = None, truncate: bool = False
     ) -> list[list[list[Filled]]]:
-        """For each text, for each of its masks: the `top_k` likeliest tokens, best first.
+        """Return the `top_k` likeliest tokens, best first, for each mask of each text.
 
         With `targets`, only these compete; each has to be one token of the vocabulary.
 
         Raises:
-            TextError: a text has no mask or is too long (or a mask of it was cut off).
+            TextError: a text has no mask, is too long, or lost a mask to truncation.
             TargetError: a target is not one token.
             DataError: `top_k` is below 1.
         """
@@ -55,7 +55,7 @@ class Encoder(Embedder):
     def filling(
         self, texts: Sequence[str], *, top_k: int = 5, targets: Sequence[str] | None = None, truncate: bool = False
     ) -> Question[list[list[Filled]]]:
-        """As `fill`, to be run elsewhere; raises the same."""
+        """Return the question of `fill` without running it; raises as `fill`."""
         check_top_k(top_k)
         target_ids = self._target_ids(targets) if targets is not None else None
         tokenized = self.tokenize(texts, truncate=truncate)
@@ -74,15 +74,15 @@ class Encoder(Embedder):
         return Question(tokenized, TOP if is_named else "logits", read)
 
     def with_own_masks(self, texts: Sequence[str]) -> list[str]:
-        """`texts` with the model's own token for a mask, as `<mask>`, where `[MASK]` is written."""
+        """Return `texts` with `[MASK]` replaced by the model's own mask token, such as `<mask>`."""
         mask_token = self.manifest.special_tokens.mask_token
         return [text.replace(_MASK, mask_token) for text in texts] if mask_token else list(texts)
 
     def with_masks(self, texts: Sequence[str], *, truncate: bool = False) -> list[int]:
-        """Places of the texts that have masks, all of them within what the model reads.
+        """Return the indices of the texts that have masks, none of which truncation cuts off.
 
         Raises:
-            TextTooLongError: one of those with a mask has more tokens and `truncate` is not set.
+            TextTooLongError: a text with a mask is too long and `truncate` is not set.
         """
         mask_token = self.manifest.special_tokens.mask_token
         places = [place for place, text in enumerate(texts) if mask_token and mask_token in text]
@@ -91,7 +91,7 @@ class Encoder(Embedder):
         return [place for place, tokens in read if tokens.mask_spans and not tokens.num_masks_cut_off]
 
     def usual(self, texts: Sequence[str]) -> AnyQuestion:
-        """Words for the masks, if every text has one; else embeddings."""
+        """Return the question of `fill` if every text has a mask, otherwise that of `embed`."""
         mask_token = self.manifest.special_tokens.mask_token
         if mask_token and all(mask_token in text for text in texts):
             return self.filling(texts, truncate=True)
@@ -100,13 +100,13 @@ class Encoder(Embedder):
     def split(self, batch: Batch, output: str, values: npt.NDArray[np.float32]) -> list[Rows]:
         if output not in ("logits", TOP):
             return super().split(batch, output, values)
-        # The graph gives masks row by row, so each text has the next few.
+        # The graph gives masks row by row, so the masks of a text follow each other.
         num_masks_B = (batch.input_ids_BL == self.manifest.special_tokens.mask_id).sum(axis=1)
         return np.split(values, np.cumsum(num_masks_B)[:-1])
 
     @property
     def _num_named(self) -> int:
-        """Tokens that the graph names for each mask; 0 of a package that is older than that."""
+        """K; 0 for an older package, whose graph does not give the likeliest tokens."""
         shapes = (output.shape for output in self.manifest.outputs if output.name == TOP_IDS)
         return next((size for _, size in shapes if isinstance(size, int)), 0)
 
@@ -128,8 +128,8 @@ class Encoder(Embedder):
             raise TargetError(
                 "a target is not one token of the vocabulary" if wrong else "no target was given",
                 given=", ".join(f"{target!r} ({len(ids[target])} tokens)" for target in wrong[:5]) or "an empty list",
-                expected="words that the tokenizer knows and keeps whole",
-                do="leave out these targets, or fill without targets",
+                expected="words that are one token each",
+                do="remove these targets, or leave `targets` out",
             )
         return np.unique([ids[target][0] for target in targets])
 
@@ -142,7 +142,7 @@ class Encoder(Embedder):
                     number=number,
                     given=f"{texts[number][:60]!r}",
                     expected=f"{mask_token} at least once",
-                    do=f"write {mask_token} where a word is to be filled in",
+                    do=f"write {mask_token} where the model has to fill in a word",
                 )
             if text.num_masks_cut_off:
                 num_masks = len(text.mask_spans) + text.num_masks_cut_off
@@ -150,18 +150,18 @@ class Encoder(Embedder):
                     f"has masks beyond the {self.manifest.max_length:,} tokens that the model reads",
                     number=number,
                     given=f"{num_masks} masks, the last {text.num_masks_cut_off} cut off: {texts[number][:60]!r}…",
-                    expected="every mask within these tokens",
-                    do="split the text, or leave out the masks at its end",
+                    expected="every mask within the tokens that the model reads",
+                    do="split the text, or remove the masks at its end",
                 )
 
 
 def _first(named_K2: Rows, top_k: int) -> list[tuple[int, float]]:
-    """What the graph names."""
+    """Return the first `top_k` tokens that the graph gives, with their scores."""
     return [(int(token_id), float(score)) for token_id, score in named_K2[:top_k]]
 
 
 def _likeliest(logits_V: Rows, top_k: int, target_ids: npt.NDArray[np.int64] | None) -> list[tuple[int, float]]:
-    """The same from the logits of a vocabulary, of which targets may alone compete."""
+    """Return the `top_k` likeliest tokens from the logits of the vocabulary, among `target_ids` only if given."""
     if target_ids is None:
         return likeliest(logits_V, top_k)
     return [(int(target_ids[place]), score) for place, score in likeliest(logits_V[target_ids], top_k)]

@@ -1,6 +1,6 @@
-"""From the tags of tokens to entities, as transformers' token-classification pipeline groups them.
+"""Grouping of tagged tokens into entities, as in transformers' token-classification pipeline.
 
-T tokens of a text, C tags.
+Shapes: T tokens of a text, C tags.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 Aggregation = Literal["none", "simple", "first", "average", "max"]
-"""Every token for itself; neighbours of one type together; or whole words, whose tag is that of their first token, of
-the mean of their tokens, or of the token that is surest.
+"""`none` gives single tokens, `simple` groups neighbours of one type. The others tag whole words: by the first token,
+by the mean of the tokens' scores, or by the token with the largest score.
 """
 OUTSIDE = "O"
 Joined = Callable[[Sequence[str]], str]
@@ -25,7 +25,7 @@ class ScoredToken:
 
     text: str
     index: int
-    """Its place in the text as the model reads it, special tokens among them."""
+    """Position of the token in the text as the model reads it, including special tokens."""
     start: int
     end: int
     continues_word: bool
@@ -34,7 +34,7 @@ class ScoredToken:
 
 @dataclass(frozen=True, slots=True)
 class TaggedToken:
-    """The answer without aggregation; the fields are those of Hugging Face's token-classification task."""
+    """Answer without aggregation, with the fields of Hugging Face's token-classification task."""
 
     entity: str
     score: float
@@ -46,14 +46,14 @@ class TaggedToken:
 
 @dataclass(frozen=True, slots=True)
 class Entity:
-    """The answer with aggregation; the fields are those of Hugging Face's token-classification task."""
+    """Answer with aggregation, with the fields of Hugging Face's token-classification task."""
 
     entity_group: str
     score: float
-    """Mean probability of the tag over its tokens, or words."""
+    """Mean probability of the tags of its tokens or words."""
     word: str
     start: int
-    """In the text, in characters."""
+    """First character of the entity in the text."""
     end: int
 
 
@@ -67,14 +67,14 @@ def aggregated(
     joined: Joined,
     ignored: Collection[str] = (OUTSIDE,),
 ) -> Tagged:
-    """Tokens with their tags, or entities, but for those of a tag or type that is `ignored`.
+    """Return the tagged tokens (strategy `none`) or the entities, without those whose tag or type is `ignored`.
 
     Args:
-        tokens: of one text, in its order.
-        tags: names, in the order of the scores.
-        strategy: what is put together.
-        joined: tokens as a person reads them.
-        ignored: tags, and types without their B- or I-.
+        tokens: tokens of one text, in order.
+        tags: names of the tags, in the order of the scores.
+        strategy: how tokens are grouped.
+        joined: function that joins tokens to readable text.
+        ignored: tags for `none`, otherwise types without B- or I-.
     """
     of_words = [_of_word(word, tags, strategy, joined) for word in _words(tokens, strategy)]
     if strategy == "none":
@@ -84,14 +84,14 @@ def aggregated(
 
 
 def parted(tag: str) -> tuple[str, str]:
-    """Prefix and type; what has no prefix goes on where one of its type came before."""
+    """Return prefix and type; a tag without a prefix counts as I, which continues an entity of its type."""
     prefix, _, name = tag.partition("-")
     return (prefix, name) if prefix in ("B", "I") and name else ("I", tag)
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """An entity in words: its type, its first word and its last."""
+    """An entity by words: its type and the indices of its first and last word."""
 
     type: str
     first: int
@@ -99,7 +99,7 @@ class Extent:
 
 
 def extents(tags: Sequence[str]) -> list[Extent]:
-    """The entities that the tags of words say, as the CoNLL-2003 scorer reads tags that do not follow the rules."""
+    """Return the entities in the tags of words; malformed sequences are read as by the CoNLL-2003 scorer."""
     found: list[Extent] = []
     open_type = None
     for place, tag in enumerate(tags):
@@ -139,7 +139,7 @@ _SCORES: Mapping[Aggregation, Callable[[npt.NDArray[np.float32]], npt.NDArray[np
         "max": _surest,
     }
 )
-"""From the scores of a word's tokens to those of the word."""
+"""Functions from the scores of a word's tokens to the scores of the word."""
 
 
 def _of_word(word: Sequence[ScoredToken], tags: Sequence[str], strategy: Aggregation, joined: Joined) -> TaggedToken:

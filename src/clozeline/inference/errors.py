@@ -1,7 +1,7 @@
-"""What is wrong with what was asked: a class for each fault, so that a server can tell its clients which it is.
+"""Errors of inference, a class for each fault, so that a server can name the fault to its clients.
 
 DataError
-├── TextError             one of the texts given; `number` says which
+├── TextError             a fault of one of the texts; `number` says which
 │   ├── TextTooLongError
 │   ├── NoMaskError
 │   ├── MaskCutOffError
@@ -9,10 +9,18 @@ DataError
 │   └── NotUnicodeError
 └── TargetError           a target is not one token of the vocabulary
 ArtifactError
-└── NotANumberError       the model's fault, not the client's: its graph gave NaN or infinity
+└── NotANumberError       the graph gave NaN or infinity: a fault of the model, not of the client
 """
 
 from clozeline.errors import ArtifactError, DataError
+
+
+def is_panic(error: BaseException) -> bool:
+    """Whether `error` is a panic of a Rust library such as tokenizers.
+
+    Its class derives from `BaseException` alone and cannot be imported.
+    """
+    return type(error).__name__ == "PanicException" and type(error).__module__ == "pyo3_runtime"
 
 
 class TextError(DataError):
@@ -21,23 +29,23 @@ class TextError(DataError):
     def __init__(self, problem: str, *, number: int, given: object, expected: str, do: str) -> None:
         super().__init__(f"text {number} {problem}", given=given, expected=expected, do=do)
         self.number = number
-        """Of the text among those given, from 0."""
+        """Index of the text among those given, from 0."""
 
 
 class TextTooLongError(TextError):
-    """The text has more tokens than the model reads."""
+    """The text has more tokens than the model can read."""
 
 
 class NoMaskError(TextError):
-    """The text has no mask, or all of them were cut off."""
+    """The text has no mask, or all its masks were cut off."""
 
 
 class MaskCutOffError(TextError):
-    """Some of the text's masks were cut off: what is left would be answered as if it had been all."""
+    """Some of the text's masks were cut off, so that the answer would silently miss them."""
 
 
 class NotAPairError(TextError):
-    """The text stands alone, and the model reads two together."""
+    """The input is a single text, and the model reads pairs."""
 
 
 class NotUnicodeError(TextError):
@@ -49,4 +57,4 @@ class TargetError(DataError):
 
 
 class NotANumberError(ArtifactError):
-    """The graph gave something else than finite numbers."""
+    """The graph gave NaN or infinity."""

@@ -1,7 +1,7 @@
-"""The ids of a text from those of its words, which are encoded when they first come: a sixth of the time for a text.
+"""Cache of the token ids of words, from which a text is tokenized in a sixth of the time.
 
-For tokenizers whose words are independent of each other (word_independence.py); of every other, and of a text with a
-special token that may take what is beside it, nothing is known here, and the tokenizer is asked.
+It works for tokenizers that encode words independently (word_cuts.py). Other tokenizers, and texts with a special token
+that may absorb its neighbours, do without the cache.
 """
 
 import re
@@ -12,7 +12,7 @@ from typing import Self
 
 from tokenizers import AddedToken, Tokenizer
 
-from clozeline.inference.independence import (
+from clozeline.inference.word_cuts import (
     BEFORE_BLANKS,
     MARK,
     ONLY_PYTHON_SAYS_SPACE,
@@ -24,12 +24,12 @@ from clozeline.inference.independence import (
 )
 
 _MOST_WORDS = 2**14
-"""Of each of two generations: when one is full the other is forgotten, but for what has come since."""
+"""Number of words in each of two generations. When one is full, the other is dropped, except words used since."""
 _MOST_CHARACTERS = 24
 _MOST_IDS = 8
-"""Of a word that is kept: 32,768 of any make at most some 20 MB, of English some 4."""
+"""Largest number of ids of a cached word. 32,768 words take at most about 20 MB; English ones about 4 MB."""
 _MOST_NEW_WORDS = 16
-"""Of a text: with more of them it is sooner encoded as a whole, and so many are learned."""
+"""Number of new words that one text adds. A text with more is encoded as a whole, which is faster."""
 _PROBES = ("a", "a b")
 
 
@@ -37,9 +37,9 @@ _PROBES = ("a", "a b")
 class _Words:
     pattern: str
     wholes: tuple[str, ...] = ()
-    """Patterns of what a text does not hold that is cut."""
+    """Patterns of text that cannot be cut into words."""
     ends_before: str = ""
-    """No word but a single character begins with one of these, or has it within."""
+    """Characters that are always words of their own."""
 
 
 _WORDS: Mapping[Cut, _Words] = {
@@ -53,11 +53,11 @@ _WORDS: Mapping[Cut, _Words] = {
 
 
 class KnownWords:
-    """The words that came of late. Safe to call from many threads: what one learns changes nothing for another."""
+    """Cache of recent words. It is thread-safe: an update by one thread does not change the result of another."""
 
     def __init__(self, tokenizer: Tokenizer, words: _Words, before: list[int], after: list[int]) -> None:
         self._tokenizer = tokenizer
-        # As the tokenizer looks for them: the longest that fits.
+        # The tokenizer too prefers the longest match.
         specials = sorted(tokenizer.get_added_tokens_decoder().values(), key=lambda token: -len(token.content))
         cut = [token.content for token in specials if _is_a_word(token, words)]
         wholes = [re.escape(token.content) for token in specials if token.content not in cut]
@@ -69,11 +69,11 @@ class KnownWords:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Self | None:
-        """Of a tokenizer that neither pads nor truncates; None: a text's ids are not those of its words."""
+        """Return the cache of a tokenizer that neither pads nor truncates; None if its words are not independent."""
         cut, around = cut_of(tokenizer), _around(tokenizer)
         if cut is None or around is None:
             return None
-        # One that is looked for in the normalized text may be there though the text does not have it.
+        # A token that is matched in the normalized text may match although the raw text does not contain it.
         if any(token.normalized for token in tokenizer.get_added_tokens_decoder().values()):
             return None
         return cls(tokenizer, _WORDS[cut], *around)
@@ -83,7 +83,7 @@ class KnownWords:
         return len(self._known) + len(self._earlier)
 
     def ids(self, text: str) -> list[int] | None:
-        """What the tokenizer gives, special tokens around the text's own; None: it has to be asked."""
+        """Return the ids of `text` with special tokens around it; None if the tokenizer has to encode it."""
         if self._whole.search(text):
             return None
         words, known = self._words.findall(text), self._known
@@ -99,7 +99,11 @@ class KnownWords:
         return None if len(new) > _MOST_NEW_WORDS else self._joined(words, ChainMap(found, known))
 
     def _joined(self, words: Iterable[str], ids: Mapping[str, tuple[int, ...]]) -> list[int]:
-        """Raises KeyError: of a word there are none."""
+        """Return the ids of all words, with special tokens around them.
+
+        Raises:
+            KeyError: the ids of a word are missing.
+        """
         joined = [*self._before]
         for word in words:
             joined += ids[word]
@@ -119,13 +123,13 @@ class KnownWords:
 
 
 def _is_a_word(token: AddedToken, words: _Words) -> bool:
-    """Whether a special token is one wherever it stands, and takes nothing beside it."""
+    """Whether a special token is always a word of its own and absorbs nothing beside it."""
     takes_more = token.lstrip or token.rstrip or token.single_word
     return not takes_more and token.content.startswith(tuple(words.ends_before))
 
 
 def _around(tokenizer: Tokenizer) -> tuple[list[int], list[int]] | None:
-    """Special tokens before a text and after it; None: they are not the same for each."""
+    """Return the special tokens before and after a text; None if they differ between texts."""
     alone, framed = (tokenizer.encode(_PROBES[0], add_special_tokens=special).ids for special in (False, True))
     for start in range(len(framed) - len(alone) + 1):
         before, after = framed[:start], framed[start + len(alone) :]

@@ -1,39 +1,40 @@
-"""How long a package takes to answer on this machine, fp32 and INT8 in turns."""
+"""Latency of a package on this machine, with fp32 and INT8 timed in turns."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from clozeline.artifacts.manifest import Precision, read_manifest
+from clozeline.artifacts.export.manifest import Precision, read_manifest
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 
 _WORDS = ("the", "function", "returns", "a", "tensor", "of", "this", "shape", "or", "raises", "an", "error")
-"""Any words do: a model takes as long for nonsense as for sense."""
+"""Words for the timed texts; nonsense takes a model as long as sense."""
 
 Figure = Callable[[Sequence[float]], float]
-"""Times of calls → what is told of them."""
+"""Function from the times of calls to the reported figure, such as the median."""
 
 
 @dataclass(frozen=True)
 class Latency:
-    """Medians of whole calls: tokenization, graph, and the making of the answer. A package without INT8 has None."""
+    """Times of whole calls: tokenization, graph and conversion of the answer. INT8 is None if the package lacks it."""
 
     fp32_text_milliseconds: float
-    """One text of about 16 words: the likeliest words for its mask, its label, its vector, …"""
+    """Time for one text of about 16 words."""
     int8_text_milliseconds: float | None
     fp32_batch_milliseconds: float
-    """`batch_texts` texts of 4 to 64 words in one call."""
+    """Time for `batch_texts` texts of 4 to 64 words in one call."""
     int8_batch_milliseconds: float | None
     batch_texts: int
     num_threads: int
 
     @property
     def int8_speedup(self) -> float | None:
-        """fp32's time over INT8's: of one text or of a batch, where it is less; below 1, INT8 is slower at that."""
+        """Time of fp32 / time of INT8, for one text or for a batch, whichever is smaller; INT8 is slower below 1."""
         if self.int8_text_milliseconds is None or self.int8_batch_milliseconds is None:
             return None
         return min(
@@ -42,15 +43,23 @@ class Latency:
         )
 
     def __str__(self) -> str:
+        speedup = "" if self.int8_speedup is None else f"{as_fast(self.int8_speedup)}: "
         return (
-            f"one text in {_both(self.fp32_text_milliseconds, self.int8_text_milliseconds)}; "
+            f"{speedup}one text in {_both(self.fp32_text_milliseconds, self.int8_text_milliseconds)}; "
             f"{self.batch_texts} texts in {_both(self.fp32_batch_milliseconds, self.int8_batch_milliseconds)}; "
             f"threads: {self.num_threads}"
         )
 
 
+def as_fast(int8_speedup: float | None) -> str:
+    """Return `Latency.int8_speedup` in words, rounded down: a slower graph never reads as 1.00 × as fast."""
+    if int8_speedup is None:
+        return "both graphs were timed"
+    return f"INT8 is {math.floor(100 * int8_speedup) / 100:.2f} × as fast as fp32"
+
+
 def measure(folder: Path, *, num_threads: int = 1, batch_texts: int = 32, repeats: int = 15) -> Latency:
-    """Time the package in `folder`: medians of `repeats` calls, after one that does not count.
+    """Time the package in `folder`: medians of `repeats` calls after a warm-up call.
 
     Raises:
         ArtifactError: the package is damaged.
@@ -69,10 +78,10 @@ def compare(
     seconds: float = float("inf"),
     figure: Figure = statistics.median,
 ) -> Latency:
-    """As `measure`, of a package's graphs that are open, fp32 among them.
+    """Time the open graphs of a package, fp32 among them, as `measure` does.
 
-    With `seconds`, one text and a batch are not repeated any more once each has taken so long. `figure` is what is told
-    of the calls: of few of them, the least is what others on the machine have to do with least.
+    `seconds` limits the repetitions, for one text and for the batch each. `figure` summarizes the calls: with few of
+    them, the minimum is disturbed least by other processes.
     """
     fp32 = models["fp32"]
     mask = fp32.manifest.special_tokens.mask_token if isinstance(fp32, Encoder) else None
@@ -109,7 +118,7 @@ def _figures(
     seconds: float = float("inf"),
     figure: Figure = statistics.median,
 ) -> list[float]:
-    """Milliseconds of each call; the calls take turns, so that another process slows all of them alike."""
+    """Return the milliseconds of each call; calls alternate, so that other processes slow all of them alike."""
     started = time.perf_counter()
     for call in calls:
         call()

@@ -1,6 +1,6 @@
-"""What a model can answer: a row for each kind. All that differs between kinds, from the export to HTTP, is in its row.
+"""Table of the kinds of model: everything that differs between kinds, from export to HTTP, is in one row.
 
-What needs torch or a web server is named as `module:name`, and imported by who uses it: answering needs neither.
+Objects that need torch or a web server are named as `module:name` and imported on use, because inference needs neither.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, Literal
 
-from clozeline.artifacts.manifest import Manifest
+from clozeline.artifacts.export.manifest import Manifest
 from clozeline.errors import ArtifactError
 from clozeline.inference import plain_answers
 from clozeline.inference.answerer import Answerer
@@ -32,53 +32,53 @@ ZERO_SHOT = (
 )
 _TENSORS = "clozeline.serving.protocols.tensor_kinds"
 _INVOCATIONS = "clozeline.serving.protocols.mlflow"
-"""No stage imports what is behind these two: nothing that a stage makes follows from them."""
+"""No stage imports these two modules, because no output of a stage depends on them."""
 
 Axes = Mapping[str, Mapping[int, str]]
-"""By tensor: the axes that differ from batch to batch, and what they count."""
+"""Dynamic axes of each tensor, with their names."""
 _TEXTS: Mapping[int, str] = MappingProxyType({0: "batch"})
 _TOKENS: Mapping[int, str] = MappingProxyType({0: "batch", 1: "length"})
 
 
 @dataclass(frozen=True)
 class ModelKind:
-    """From the trained model to its answers."""
+    """One kind of model, from the trained model to its answers."""
 
     architecture: str
-    """How the name in `architectures` of config.json ends."""
+    """Ending of the name in `architectures` of config.json."""
     head: str
-    """What the encoder's room calls it."""
+    """Name of the head in the room `encoder`."""
     form: str
-    """`module:name` of what the graph computes, from a trained model and a batch."""
+    """`module:name` of the function that the graph computes, of a trained model and a batch."""
     axes: Axes
-    """Of the outputs that are computed."""
+    """Dynamic axes of the outputs of `form`."""
     outputs: str
-    """`module:name` of what names the outputs of the graph, from a trained model."""
+    """`module:name` of the function that describes the outputs of the graph, of a trained model."""
     exam: str
-    """`module:name` of what INT8 is asked, from an open model and a sample."""
+    """`module:name` of the function that returns the exam, of an open model and a sample."""
     model: type[OpenModel]
-    """What answers with the graph."""
+    """Class that answers with the graph."""
     plain_answers: PlainAnswers
     examples: Callable[[Manifest], list[str]]
-    """Texts that it answers, as MLflow's model takes them."""
+    """Function that returns example texts in the input format of MLflow's model."""
     routes: tuple[str, ...]
-    """Those of the house come first; `ANY` are not said."""
+    """HTTP routes, our own first, without those of every kind (`ANY`)."""
     tensors: str
-    """`module:name` of what it reads and gives in the Open Inference Protocol."""
+    """`module:name` of its tensors in the Open Inference Protocol."""
     invocations: str
-    """`module:name` of what answers as MLflow's scoring server does."""
+    """`module:name` of the function that answers like MLflow's scoring server."""
     model_type: str = "embedding"
-    """In the words of text-embeddings-inference, as far as it has such models."""
+    """Name of the kind in text-embeddings-inference, where that has it."""
     says: str = ""
-    """What it answers, in words; empty: its labels."""
+    """Description of its answers; empty: its labels."""
     labels: Literal["none", "of a text", "of each token"] = "none"
-    """What the names in the configuration are of."""
+    """Unit to which a label of the configuration belongs."""
     fills_masks: bool = False
     is_always_asked_in_pairs: bool = False
 
     @property
     def says_of_tokens(self) -> bool:
-        """Whether its graph says something of each token."""
+        """Whether the graph gives an output for each token."""
         return issubclass(self.model, PerToken)
 
 
@@ -145,7 +145,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         tensors=f"{_TENSORS}:ANSWERS",
         invocations=f"{_INVOCATIONS}:answer_records",
         model_type="question_answerer",
-        says="the stretch of a context that answers a question",
+        says="the span of a context that answers a question",
         is_always_asked_in_pairs=True,
     ),
     "feature-extraction": ModelKind(
@@ -164,18 +164,18 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         says="a vector for each text",
     ),
 }
-"""Keyed by `task` of the manifest, in the words of the model hub."""
+"""Kinds of model, keyed by `task` of the manifest, which is a task name of the model hub."""
 
 
 def kind_of(task: str) -> ModelKind:
-    """The row of a manifest's task.
+    """Return the kind of model for a manifest's task.
 
     Raises:
-        ArtifactError: there is none.
+        ArtifactError: the task is unknown.
     """
     if task not in MODEL_KINDS:
         raise ArtifactError(
-            "the package is of a kind that nothing here answers with",
+            "this version of Clozeline does not know the kind of model in the package",
             given=f"task {task}",
             expected=f"one of: {', '.join(MODEL_KINDS)}",
             do="export the model again with this version (`dvc repro`)",
@@ -185,5 +185,5 @@ def kind_of(task: str) -> ModelKind:
 
 @cache
 def resolved(name: str) -> Any:
-    """What a row names as `module:name`."""
+    """Import the object that a row names as `module:name`."""
     return resolve_name(name)

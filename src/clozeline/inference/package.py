@@ -1,55 +1,120 @@
-"""Opens a package (`dist/<model>/`): checks its files against the manifest, then answers with it."""
+"""Opening of a package (`dist/<model>/`), with its files checked against the manifest."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from clozeline.artifacts.manifest import FILES, GRAPHS, Manifest, Precision, data_file, read_manifest, verify
-from clozeline.errors import ArtifactError
+from clozeline.artifacts.export.manifest import FILES, GRAPHS, Manifest, Precision, data_file, read_manifest, verify
+from clozeline.errors import ArtifactError, ClozelineError
 from clozeline.inference.batching import BATCH_TOKENS
+from clozeline.inference.errors import is_panic
 from clozeline.inference.model_kinds import kind_of
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.session import GraphSession
 from clozeline.inference.tokenization import TextTokenizer
 
+_RESTORE = "export the model again (`dvc repro export@NAME`), or download the model version again"
+
 
 def load(
     folder: Path, *, precision: Precision | None = None, num_threads: int = 1, batch_tokens: int = BATCH_TOKENS
 ) -> OpenModel:
-    """Open the package in `folder`; what comes back can be used from many threads at once.
+    """Open the package in `folder`; the returned model is thread-safe.
 
     Args:
-        folder: with the files of `manifest.FILES`.
-        precision: which of the two graphs answers; None: the one that the manifest says is to be served.
-        num_threads: cores that one run may use. Many texts go fastest with 1 here and a thread per core outside;
-            one short text answers soonest with every core here.
-        batch_tokens: most tokens that run together, padding among them.
+        folder: folder with the files of `manifest.FILES`.
+        precision: which graph answers; None: the one that the manifest names in `served`.
+        num_threads: cores that one run may use. Many texts are fastest with 1 here and one thread per core outside;
+            the latency of one short text is lowest with every core here.
+        batch_tokens: largest number of tokens in a batch, including padding.
 
     Raises:
-        ArtifactError: a file is missing, its bytes are not those that were exported, or there is no INT8 graph
-            because none passed its checks.
+        ArtifactError: a file is missing, lies elsewhere or differs from the exported one; the package has no graph in
+            this precision; or as `open_graph`.
     """
     manifest = read_manifest(folder)
     graph = GRAPHS[precision or manifest.served]
     if graph not in manifest.files:
         raise ArtifactError(
-            f"{folder} has no graph in {precision}",
+            f"{folder} has no {precision} graph",
             given=f"{len(manifest.ladder)} INT8 schemes were tried, and none passed: see `ladder` in {FILES.manifest}",
             expected=f"one of: {', '.join(manifest.precisions)}",
-            do="leave the precision out: fp32 answers; or change `export.ladder` in params.yaml and export again",
+            do="leave the precision out to use fp32, or export again with other INT8 schemes",
         )
-    names = [name for name in (graph, data_file(graph), FILES.tokenizer) if name in manifest.files]
-    verify(folder, manifest, names)
+    weights = [data_file(graph)] if data_file(graph) in manifest.files else []
+    verify(folder, manifest, [graph, *weights, FILES.tokenizer])
     return open_graph(folder / graph, manifest, num_threads=num_threads, batch_tokens=batch_tokens)
 
 
 def open_graph(
     path: Path, manifest: Manifest, *, num_threads: int = 1, batch_tokens: int = BATCH_TOKENS, wide_sums: bool = False
 ) -> OpenModel:
-    """Open one graph beside its tokenizer.json, whatever its bytes; `wide_sums` as of `GraphSession`."""
-    tokenizer = TextTokenizer(
-        path.parent / FILES.tokenizer,
-        max_length=manifest.max_length,
-        mask_id=manifest.special_tokens.mask_id,
-        types_tell_pairs=manifest.types_tell_pairs,
-    )
-    session = GraphSession(path, input_names=manifest.input_names, num_threads=num_threads, wide_sums=wide_sums)
+    """Open one graph beside its tokenizer.json without checking hashes; `wide_sums` as in `GraphSession`.
+
+    Raises:
+        ArtifactError: the graph or the tokenizer is damaged, or does not match the manifest.
+    """
+    rules = path.parent / FILES.tokenizer
+    with _opening(rules, "a tokenizer.json that the tokenizers library saved"):
+        tokenizer = TextTokenizer(
+            rules,
+            max_length=manifest.max_length,
+            mask_id=manifest.special_tokens.mask_id,
+            types_tell_pairs=manifest.types_tell_pairs,
+        )
+        _check(rules, _faults_of_tokenizer(tokenizer, manifest))
+    with _opening(path, "an ONNX graph with its weights in the same folder"):
+        session = GraphSession(path, input_names=manifest.input_names, num_threads=num_threads, wide_sums=wide_sums)
+    _check(path, _faults_of_graph(session, manifest))
     return kind_of(manifest.task).model(manifest, tokenizer, session, batch_tokens=batch_tokens)
+
+
+@contextmanager
+def _opening(path: Path, expected: str) -> Iterator[None]:
+    """Turn every failure to open `path` into an `ArtifactError` that names the file.
+
+    ONNX Runtime and tokenizers raise nothing narrower than `Exception`, and a panic of tokenizers derives from
+    `BaseException` only.
+    """
+    try:
+        yield
+    except ClozelineError:
+        raise
+    except BaseException as error:
+        if not (isinstance(error, Exception) or is_panic(error)):
+            raise
+        given = " ".join(str(error).split())[:300]
+        raise ArtifactError(f"{path} cannot be opened", given=given, expected=expected, do=_RESTORE) from error
+
+
+def _faults_of_tokenizer(tokenizer: TextTokenizer, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield the given and the expected part of the error for each mismatch between tokenizer and manifest."""
+    special = manifest.special_tokens
+    if tokenizer.last_id >= manifest.vocab_size:
+        yield f"token ids up to {tokenizer.last_id:,}", f"ids below {manifest.vocab_size:,} (`vocab_size`)"
+    if tokenizer.mask_token != special.mask_token:
+        yield f"the mask token {tokenizer.mask_token}", f"{special.mask_token} (`mask_token`)"
+    if not 0 <= special.pad_id <= tokenizer.last_id:
+        yield f"token ids up to {tokenizer.last_id:,}", f"a padding token with the id {special.pad_id} (`pad_id`)"
+    num_added = tokenizer.num_added(pairs=manifest.reads_pairs or kind_of(manifest.task).is_always_asked_in_pairs)
+    if num_added >= manifest.max_length:
+        yield f"{num_added} special tokens around a text", f"fewer than {manifest.max_length} (`max_length`)"
+
+
+def _faults_of_graph(session: GraphSession, manifest: Manifest) -> Iterator[tuple[str, str]]:
+    outputs = {spec.name for spec in manifest.outputs}
+    if session.takes != set(manifest.input_names):
+        yield f"the inputs {_listed(session.takes)}", _listed(manifest.input_names)
+    if not outputs <= session.gives:
+        yield f"the outputs {_listed(session.gives)}", _listed(outputs)
+
+
+def _check(path: Path, faults: Iterator[tuple[str, str]]) -> None:
+    for given, expected in faults:
+        raise ArtifactError(
+            f"{path} does not belong to the manifest beside it", given=given, expected=expected, do=_RESTORE
+        )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

@@ -1,11 +1,11 @@
-"""Answers of a package as plain records, one for each text: what MLflow's models give, of any kind."""
+"""Answers of a package as plain records, one for each text, as MLflow's models of every kind return them."""
 
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from clozeline.artifacts.manifest import Manifest
+from clozeline.artifacts.export.manifest import Manifest
 from clozeline.errors import DataError
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier
@@ -17,7 +17,7 @@ from clozeline.inference.tagger import Tagger
 
 Records = list[dict[str, Any]]
 PlainAnswers = Callable[[OpenModel, Sequence[str], int, bool], Records]
-"""From a model, texts, how many answers each is to have (`top_k`), and whether long ones are cut (`truncate`)."""
+"""Function of a model, texts, the number of answers for each (`top_k`), and whether to cut long texts (`truncate`)."""
 
 
 def embeddings(model: OpenModel, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
@@ -26,9 +26,9 @@ def embeddings(model: OpenModel, texts: Sequence[str], top_k: int, truncate: boo
 
 
 def embeddings_and_masks(model: OpenModel, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
-    """Of a text that is cut before its last mask, none is filled; it is embedded as any other."""
+    """Embed every text and fill its masks; a text that loses a mask to truncation is only embedded."""
     assert isinstance(model, Encoder)
-    embedded = embeddings(model, texts, top_k, truncate)  # first: it reads every text, and so counts them as given
+    embedded = embeddings(model, texts, top_k, truncate)  # first, so that errors number the texts as given
     own = model.with_own_masks(texts)
     places = model.with_masks(own, truncate=truncate)
     filled = model.fill([own[place] for place in places], top_k=top_k, truncate=truncate)
@@ -47,13 +47,13 @@ def labels(model: OpenModel, texts: Sequence[str], top_k: int, truncate: bool) -
 
 
 def entities(model: OpenModel, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
-    """All of them, of the whole text."""
+    """Return all entities of each text; `top_k` and `truncate` have no effect."""
     assert isinstance(model, Tagger)
     return [{"entities": [asdict(entity) for entity in found]} for found in model.tag(texts)]
 
 
 def answers(model: OpenModel, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
-    """From the whole context."""
+    """Return answers from the whole context; `truncate` has no effect."""
     assert isinstance(model, Answerer)
     found = model.ask(_pairs(texts, "question", "context"), search=SpanSearch(top_k=top_k))
     return [{"answers": [asdict(answer) for answer in of_question]} for of_question in found]
@@ -79,8 +79,8 @@ def _pair(number: int, text: str, first: str, second: str) -> tuple[str, str]:
         return str(asked[first]), str(asked[second])
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise DataError(
-            f"text {number} has no {first} with its {second}",
+            f"text {number} is not a JSON object with `{first}` and `{second}`",
             given=text[:60],
             expected=f'JSON such as {{"{first}": "…", "{second}": "…"}}',
-            do=f"send each {first} with its {second} as one JSON object in a string",
+            do=f"send each {first} and its {second} as one JSON object in a string",
         ) from error

@@ -1,4 +1,4 @@
-"""What is asked of a model, apart from who runs it: a call of the library, or the workers of a server."""
+"""A question to a model, independent of where it runs: in a call of the library or in the workers of a server."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,30 +12,30 @@ from clozeline.inference.tokenization import TokenizedText
 
 Answer = TypeVar("Answer", covariant=True)
 Rows = npt.NDArray[np.float32]
-"""The part of a graph's output that belongs to one text: `embedding_H`, `logits_C`, or `logits_MV` of its masks."""
+"""Part of a graph's output for one text, such as `embedding_H`, `logits_C`, or `logits_MV` of its masks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[Answer]):
-    """Texts as the model reads them, which output of its graph answers, and how to read that."""
+    """Tokenized texts, the output of the graph to compute for them, and the function that reads answers from it."""
 
     texts: Sequence[TokenizedText]
     output: str
     read: Callable[[int, Rows], Answer]
-    """From the position of a text and its rows to its answer."""
+    """Function from the index of a text and its rows to its answer."""
 
     def answer(self, position: int, rows: Rows) -> Answer:
-        """The answer to the text at `position`.
+        """Return the answer to the text with the index `position`.
 
         Raises:
-            NotANumberError: the graph gave something else than finite numbers.
+            NotANumberError: the rows contain NaN or infinity.
         """
         if not np.isfinite(rows).all():
             raise NotANumberError(
-                "the model gave no finite numbers for a text",
+                "the model returned values that are not finite",
                 given=f"{int((~np.isfinite(rows)).sum()):,} of {rows.size:,} values of {self.output!r} are not finite",
                 expected="finite numbers",
-                do="serve another version or precision of the model; clozeline rollback goes back to the one before",
+                do="serve another version (`clozeline rollback` returns to the previous one) or another precision",
             )
         return self.read(position, rows)
 

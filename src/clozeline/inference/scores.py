@@ -1,21 +1,21 @@
-"""Logits to the likeliest answers and their probabilities.
+"""Conversion of logits to the likeliest answers and their probabilities.
 
-V classes or vocabulary; T tokens, C tags.
+Shapes: V classes or vocabulary; T tokens, C tags.
 """
 
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.artifacts.manifest import ScoreFunction
+from clozeline.artifacts.export.manifest import ScoreFunction
 from clozeline.errors import DataError
 
 _PARTS_PER_ANSWER = 16
 
 
 def likeliest(logits_V: npt.NDArray[np.float32], top_k: int) -> list[tuple[int, float]]:
-    """Places of the `top_k` largest logits (all, if there are fewer) with their softmax, best first.
+    """Return the indices of the `top_k` largest logits (all if there are fewer) with their softmax, best first.
 
-    Equal logits keep their order. Stable for logits of any size; the sum is taken in float64.
+    Equal logits keep their order. The result is stable for logits of any size; the sum is computed in float64.
     """
     top_k = min(top_k, len(logits_V))
     places = np.flatnonzero(logits_V >= _bound(logits_V, top_k))
@@ -26,9 +26,10 @@ def likeliest(logits_V: npt.NDArray[np.float32], top_k: int) -> list[tuple[int, 
 
 
 def _bound(logits_V: npt.NDArray[np.float32], top_k: int) -> float:
-    """A value that at least `top_k` logits reach and few others do.
+    """Return a value that at least `top_k` logits reach, and few others.
 
-    Of a vocabulary it is the `top_k`-th of the largest of each part: found in a tenth of the time of sorting it all.
+    For a large vocabulary it is the `top_k`-th largest of the maxima of its parts, which takes a tenth of the time of a
+    full sort.
     """
     num_parts = _PARTS_PER_ANSWER * top_k
     if len(logits_V) < 4 * num_parts:
@@ -38,7 +39,7 @@ def _bound(logits_V: npt.NDArray[np.float32], top_k: int) -> float:
 
 
 def scored(logits_V: npt.NDArray[np.float32], top_k: int, function: ScoreFunction) -> list[tuple[int, float]]:
-    """As `likeliest`, by another function than softmax."""
+    """Return the indices of `likeliest` with scores by `function`."""
     best = likeliest(logits_V, top_k)
     if function == "softmax":
         return best
@@ -49,7 +50,7 @@ def scored(logits_V: npt.NDArray[np.float32], top_k: int, function: ScoreFunctio
 
 
 def softmax(logits_TC: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Probabilities of each row. Stable for logits of any size."""
+    """Return the probabilities of each row; stable for logits of any size."""
     shifted_TC = np.exp(logits_TC - logits_TC.max(axis=1, keepdims=True))
     probability_TC: npt.NDArray[np.float32] = shifted_TC / shifted_TC.sum(axis=1, keepdims=True)
     return probability_TC
@@ -57,6 +58,4 @@ def softmax(logits_TC: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 def check_top_k(top_k: int) -> None:
     if top_k < 1:
-        raise DataError(
-            "`top_k` cannot be used", given=top_k, expected="at least 1", do="ask for one answer or more for each text"
-        )
+        raise DataError("`top_k` is too small", given=top_k, expected="at least 1", do="set `top_k` to 1 or more")

@@ -1,6 +1,6 @@
-"""From the logits of first and last tokens to the best stretches of a context.
+"""Search for the best spans of a context, given the logits of start and end tokens.
 
-C tokens of the context in a window.
+Shapes: C tokens of the context in a window.
 """
 
 import math
@@ -13,12 +13,12 @@ import numpy.typing as npt
 Logits = npt.NDArray[np.float32]
 Places = npt.NDArray[np.int64]
 _SPARE_SPANS = 10
-"""Found beside those that are asked for: several may be the same words, once they are whole."""
+"""Number of additional spans to find, because several may become the same after alignment to words."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpanSearch:
-    """What may be an answer; names without units are those of transformers' question-answering pipeline."""
+    """Parameters of the search; names without units are those of Hugging Face's question-answering task."""
 
     top_k: int = 1
     max_answer_tokens: int = 15
@@ -28,7 +28,7 @@ class SpanSearch:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of the context in characters, and the sum of the logits of its ends."""
+    """A span of characters of the context, and the sum of its start and end logits."""
 
     start: int
     end: int
@@ -37,20 +37,20 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class WindowSpans:
-    """What the model says of one window of a context."""
+    """Answers of the model in one window of a context."""
 
     number: int
-    """Of the question among those asked."""
+    """Index of the question among those asked."""
     spans: tuple[Span, ...]
-    """Best first."""
+    """Spans, best first."""
     nothing: float
-    """The logit of: no answer here."""
+    """Logit of no answer in this window."""
     answered: float
-    """Log of the sum of the exponentials of all pairs of ends but that of no answer."""
+    """Log of the sum of the exponentials of all pairs of start and end, without that of no answer."""
 
 
 def best_pairs(start_C: Logits, end_C: Logits, search: SpanSearch) -> Iterator[tuple[int, int, float]]:
-    """First token, last token and sum of the best stretches of at most `max_answer_tokens` tokens, best first."""
+    """Yield first token, last token and logit of the best spans of at most `max_answer_tokens` tokens, best first."""
     num_tokens = len(start_C)
     width = min(search.max_answer_tokens, num_tokens)
     padded = np.concatenate([end_C, np.full(width - 1, -np.inf, dtype=end_C.dtype)])
@@ -65,7 +65,7 @@ def best_pairs(start_C: Logits, end_C: Logits, search: SpanSearch) -> Iterator[t
 
 
 def characters(spans_C2: Places, word_C: Places, align_to_words: bool) -> tuple[Places, Places]:
-    """Where an answer starts that begins at each token, and where one ends that ends there."""
+    """Return, for each token, the first character of an answer that starts there and the end of one that ends there."""
     if not align_to_words:
         return spans_C2[:, 0], spans_C2[:, 1]
     first_C = np.searchsorted(word_C, word_C, side="left")
@@ -74,12 +74,12 @@ def characters(spans_C2: Places, word_C: Places, align_to_words: bool) -> tuple[
 
 
 def log_sum(values: npt.NDArray[np.float64]) -> float:
-    """Log of the sum of the exponentials."""
+    """Return the log of the sum of the exponentials of `values`."""
     largest = float(values.max())
     return largest + math.log(float(np.exp(values - largest).sum()))
 
 
 def without(total: float, part: float) -> float:
-    """Log of the difference of two exponentials; -inf if nothing is left."""
+    """Return log(exp(total) - exp(part)); -inf if nothing is left."""
     share = math.exp(min(part - total, 0.0))
     return total + math.log1p(-share) if share < 1 else -math.inf

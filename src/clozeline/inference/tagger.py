@@ -1,6 +1,6 @@
-"""A tagger, answering: which words of a text are entities, of what type, and where they are.
+"""Tagging: the entities of a text, with their types and positions.
 
-C tags, L tokens of a window, T tokens of it that are not special.
+Shapes: C tags, L tokens of a window, T of them without special tokens.
 """
 
 from collections import defaultdict
@@ -19,33 +19,33 @@ from clozeline.inference.tokenization import Window
 
 @dataclass(frozen=True, slots=True)
 class TaggedWindow:
-    """What the model says of one window of a text."""
+    """Tag scores of one window of a text."""
 
     window: Window
     first_token: int
-    """Of the window, in the text: special tokens are not counted."""
+    """Index of the window's first token in the text, without special tokens."""
     score_TC: npt.NDArray[np.float32]
 
 
 class Tagger(PerToken):
-    """Tags the words of texts of any length: a long one is read in windows that overlap."""
+    """Tags the words of texts of any length; a long text is read in overlapping windows."""
 
     def tag(
         self, texts: Sequence[str], *, strategy: Aggregation = "simple", ignored: Collection[str] = (OUTSIDE,)
     ) -> list[Tagged]:
-        """The entities of each text, in its order; those of `ignored` types are left out.
+        """Return the entities of each text in order, without those of `ignored` types.
 
         Raises:
-            TextError: a text is no valid Unicode.
+            TextError: a text is not valid Unicode.
         """
         return self.entities(texts, self.answers(self.tagging(texts)), strategy=strategy, ignored=ignored)
 
     def tagging(self, texts: Sequence[str], *, overlap: int | None = None) -> Question[TaggedWindow]:
-        """As `tag`, to be run elsewhere: `entities` reads its answers. Raises the same.
+        """Return the question of `tag` without running it; `entities` combines its answers. Raises as `tag`.
 
         Args:
-            texts: what is tagged.
-            overlap: tokens that two windows of a long text have in common, at most half of them; None: a quarter.
+            texts: texts to tag.
+            overlap: tokens that adjacent windows of a long text share, at most half of a window; None: a quarter.
         """
         windows, step = self.windows(texts, overlap=overlap), self._room - self._common(overlap)
 
@@ -57,7 +57,7 @@ class Tagger(PerToken):
         return Question([window.read for window in windows], "logits", read)
 
     def windows(self, texts: Sequence[str], *, overlap: int | None = None) -> list[Window]:
-        """Texts as they are read; raises as `tag`."""
+        """Return the windows of each text; raises as `tag`."""
         return self.tokenizer.windows(texts, longest=self.manifest.max_length, overlap=self._common(overlap))
 
     def entities(
@@ -68,14 +68,14 @@ class Tagger(PerToken):
         strategy: Aggregation = "simple",
         ignored: Collection[str] = (OUTSIDE,),
     ) -> list[Tagged]:
-        """The entities of each of `texts`, from what was said of its windows."""
+        """Return the entities of each text, from the tag scores of its windows."""
         return [
             aggregated(tokens, self.manifest.labels, strategy, self.tokenizer.joined, ignored)
             for tokens in self.scored_tokens(texts, windows)
         ]
 
     def scored_tokens(self, texts: Sequence[str], windows: Sequence[TaggedWindow]) -> list[list[ScoredToken]]:
-        """The tokens of each of `texts`; one of two windows is told by that which has more text around it."""
+        """Return the scored tokens of each text; one in two windows is scored by that with more text around it."""
         chosen: dict[int, dict[int, tuple[int, ScoredToken]]] = defaultdict(dict)
         for tagged in windows:
             kept = chosen[tagged.window.number]
@@ -89,16 +89,16 @@ class Tagger(PerToken):
 
     @property
     def _room(self) -> int:
-        """Tokens of the text itself in a window."""
+        """Number of tokens of the text in a window, without special tokens."""
         return self.manifest.max_length - self.tokenizer.num_added(pairs=False)
 
     def _common(self, overlap: int | None) -> int:
         return min(self.manifest.max_length // 4 if overlap is None else overlap, self._room // 2)
 
     def _tokens(self, text: str, tagged: TaggedWindow) -> Iterator[tuple[int, ScoredToken]]:
-        """Each token that is not special, and how many tokens are around it on either side."""
+        """Yield each token that is not special, with the number of tokens on its shorter side of the window."""
         encoding = tagged.window.encoding
-        ids, tokens, offsets = encoding.ids, encoding.tokens, encoding.offsets  # each is made anew when it is read
+        ids, tokens, offsets = encoding.ids, encoding.tokens, encoding.offsets  # each access builds a new list
         places = [place for place, special in enumerate(encoding.special_tokens_mask) if not special]
         for number, (place, score_C) in enumerate(zip(places, tagged.score_TC, strict=True)):
             start, end = offsets[place]
@@ -116,7 +116,7 @@ class Tagger(PerToken):
             )
 
     def _continues_word(self, token: str, text: str, start: int, end: int) -> bool:
-        """As transformers tells it: by what `##` adds, or, where no token says so, by the space before it."""
+        """Whether a token continues a word, as in transformers: by the length of `##`, or by the space before it."""
         if self.tokenizer.continues_words:
             return len(token) != end - start
         return start > 0 and " " not in text[start - 1 : start + 1]

@@ -1,4 +1,4 @@
-"""Texts to token ids, with the tokenizer of the package; padding is left to batching."""
+"""Tokenization with the tokenizer of the package, without padding, which `batching` adds."""
 
 import re
 from collections import OrderedDict
@@ -15,26 +15,26 @@ from clozeline.inference.errors import NotUnicodeError, TextTooLongError
 from clozeline.inference.known_words import KnownWords
 
 Given = str | tuple[str, str]
-"""One text, or two that are read together."""
+"""One text, or a pair of texts."""
 _MAX_CUTTERS = 4
 
 
 def each_text(given: Sequence[Given]) -> list[str]:
-    """Every text, one by one: of those that are read together both."""
+    """Return all texts in a flat list, with both texts of a pair."""
     return [text for one in given for text in ((one,) if isinstance(one, str) else one)]
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedText:
-    """One text as the model reads it, special tokens included."""
+    """One text as the model reads it, including special tokens."""
 
     ids_L: npt.NDArray[np.int64]
     mask_spans: tuple[tuple[int, int], ...]
-    """Of each mask token, in order: where it starts and ends in the text, in characters."""
+    """Start and end of each mask token in the text, in characters, in order."""
     types_L: npt.NDArray[np.int64] | None = None
     """0 in the first text of a pair, 1 in the second; None: all 0."""
     num_masks_cut_off: int = 0
-    """Masks behind the end that the text was cut to."""
+    """Number of masks that truncation removed."""
 
     def __len__(self) -> int:
         return len(self.ids_L)
@@ -42,31 +42,31 @@ class TokenizedText:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Part of a text that may be longer than the model reads: the text has several, which overlap."""
+    """Part of a text; a text that is longer than the model reads has several, which overlap."""
 
     number: int
-    """Of the text among those given, from 0."""
+    """Index of the text among those given, from 0."""
     place: int
-    """Of the window in its text, from 0."""
+    """Index of the window in its text, from 0."""
     read: TokenizedText
     encoding: Encoding
-    """With the characters and the word of each token, as the tokenizer tells them."""
+    """Encoding by the tokenizer, with the characters and the word of each token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One token of a text; a special token that was added stands for no characters."""
+    """One token of a text; an added special token has no characters."""
 
     id: int
     text: str
     special: bool
     start: int | None
-    """In the text, in characters."""
+    """First character of the token in the text; None for an added special token."""
     stop: int | None
 
 
 class TextTokenizer:
-    """The tokenizer of a package. Safe to call from many threads."""
+    """The tokenizer of a package. It is thread-safe."""
 
     def __init__(self, path: Path, *, max_length: int, mask_id: int | None, types_tell_pairs: bool = False) -> None:
         self._whole = Tokenizer.from_file(str(path))
@@ -81,27 +81,37 @@ class TextTokenizer:
         self._continuing: str = getattr(self._whole.model, "continuing_subword_prefix", None) or ""
         self._max_length = max_length
         self._mask_id = mask_id
-        self._mask = re.compile(re.escape((mask_id is not None and self._whole.id_to_token(mask_id)) or ""))
+        self._mask = re.compile(re.escape(self.mask_token or ""))
         self._types_tell_pairs = types_tell_pairs
         unknown: str | None = getattr(self._whole.model, "unk_token", None)
         self.unknown_id: int | None = self._whole.token_to_id(unknown) if unknown else None
-        """Of the token that stands for what the vocabulary does not have; None: there is none."""
+        """Id of the unknown token; None if the vocabulary has none."""
 
     @property
     def max_length(self) -> int:
-        """Tokens that the model reads, special tokens among them."""
+        """Number of tokens that the model reads, including special tokens."""
         return self._max_length
 
     @property
+    def last_id(self) -> int:
+        """Highest token id; -1 for an empty vocabulary."""
+        return max(self._whole.get_vocab().values(), default=-1)
+
+    @property
+    def mask_token(self) -> str | None:
+        token: str | None = None if self._mask_id is None else self._whole.id_to_token(self._mask_id)
+        return token
+
+    @property
     def continues_words(self) -> bool:
-        """Whether a token shows that it continues a word, as `##ing` does."""
+        """Whether the vocabulary marks tokens that continue a word, such as `##ing`."""
         return bool(self._continuing)
 
     def tokenize(self, texts: Sequence[Given], *, truncate: bool) -> list[TokenizedText]:
-        """Tokenize each text or pair; one longer than the model reads is cut at its end if `truncate`.
+        """Tokenize each text or pair; a text that is too long for the model is cut at its end if `truncate` is set.
 
         Raises:
-            TextError: naming the text (counted from 0) that is too long, or is no valid Unicode.
+            TextError: a text is too long or not valid Unicode; the message gives its index, from 0.
         """
         for number, text in enumerate(texts):
             _check_unicode(number, text)
@@ -112,8 +122,8 @@ class TextTokenizer:
                     "is too long for the model",
                     number=number,
                     given=f"{self._lengths(texts[number], read[number])}: {' '.join(_parts(texts[number]))[:60]!r}…",
-                    expected=f"at most {self._max_length:,} tokens, special tokens among them",
-                    do="split the text, or ask for truncation (its end is then not read)",
+                    expected=f"at most {self._max_length:,} tokens, including special tokens",
+                    do="split the text, or set `truncate` to cut off its end",
                 )
             (encoding,) = self._cut.encode_batch([texts[number]])
             cut = self._tokenized(encoding)
@@ -122,11 +132,12 @@ class TextTokenizer:
         return read
 
     def windows(self, texts: Sequence[Given], *, longest: int, overlap: int) -> list[Window]:
-        """Each text in parts of at most `longest` tokens, of which each begins with the last `overlap` tokens of the
-        one before; of a pair the second text is parted, and the first is in every part.
+        """Split each text into windows of at most `longest` tokens, of which neighbours share `overlap` tokens.
+
+        Only the second text of a pair is split; every window contains the first.
 
         Raises:
-            TextError: a text is no valid Unicode.
+            TextError: a text is not valid Unicode.
         """
         for number, text in enumerate(texts):
             _check_unicode(number, text)
@@ -139,25 +150,25 @@ class TextTokenizer:
         ]
 
     def first_tokens(self, text: str, num_tokens: int) -> tuple[str, int]:
-        """The characters of `text` that its first so many tokens stand for, and how many tokens those are."""
+        """Return the part of `text` that its first `num_tokens` tokens cover, and the number of tokens in it."""
         encoding = self._whole.encode(text, add_special_tokens=False)
         if len(encoding) <= num_tokens:
             return text, len(encoding)
         return text[: encoding.offsets[num_tokens - 1][1]], num_tokens
 
     def num_added(self, *, pairs: bool) -> int:
-        """Special tokens around a text, or around two."""
+        """Return the number of special tokens around a text or a pair of texts."""
         number: int = self._whole.num_special_tokens_to_add(pairs)
         return number
 
     def joined(self, tokens: Sequence[str]) -> str:
-        """Tokens as a person reads them together."""
+        """Join tokens to readable text."""
         decoder = self._whole.decoder
         text: str = decoder.decode(list(tokens)) if decoder is not None else " ".join(tokens)
         return text
 
     def _cutter(self, longest: int, overlap: int, pairs: bool) -> Tokenizer:
-        """A tokenizer that parts texts so. A few are kept: clients ask for few kinds of parts, if for any."""
+        """Return a tokenizer that splits texts in this way. A few are cached, because clients use few settings."""
         key = (longest, overlap, pairs)
         with self._cutters_lock:
             cutter = self._cutters.pop(key, None) or self._new_cutter(*key)
@@ -172,36 +183,36 @@ class TextTokenizer:
         return cutter
 
     def count(self, texts: Sequence[str]) -> list[int]:
-        """Tokens of each whole text, special tokens among them."""
+        """Count the tokens of each whole text, including special tokens."""
         return [len(encoding.ids) for encoding in self._encode(texts)]
 
     def pieces(self, texts: Sequence[str], *, add_special_tokens: bool) -> list[list[Piece]]:
-        """Each whole text taken apart, however long it is.
+        """Split each whole text, of any length, into its tokens.
 
         Raises:
-            TextError: a text is no valid Unicode.
+            TextError: a text is not valid Unicode.
         """
         encodings = self._encode(texts, add_special_tokens)
         return [list(_pieces(text, encoding)) for text, encoding in zip(texts, encodings, strict=True)]
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool) -> str:
-        """The text that token ids stand for."""
+        """Return the text of token ids."""
         decoded: str = self._whole.decode(list(ids), skip_special_tokens=skip_special_tokens)
         return decoded
 
     def ids_of(self, text: str) -> list[int]:
-        """Ids of `text` alone: the one id if it is a token of the vocabulary, else its pieces, no special tokens."""
+        """Return the id of `text` if it is a token, otherwise the ids of its pieces, without special tokens."""
         known = self._whole.token_to_id(text)
         ids: list[int] = [known] if known is not None else self._whole.encode(text, add_special_tokens=False).ids
         return ids
 
     def token_text(self, token_id: int) -> str:
-        """The token as a person reads it (`##ing` stays as it is: it continues a word)."""
+        """Return the readable text of a token; `##ing` stays, because it marks the continuation of a word."""
         decoded: str = self._whole.decode([token_id], skip_special_tokens=False)
         return decoded
 
     def with_token(self, text: str, span: tuple[int, int], token: str) -> str:
-        """`text` with the characters of `span` replaced by a token, which may continue the word before it."""
+        """Return `text` with the characters of `span` replaced by a token, which may continue the word before it."""
         start, end = span
         if self._continuing and token.startswith(self._continuing) and token != self._continuing:
             return text[:start].rstrip() + token.removeprefix(self._continuing) + text[end:]
@@ -214,21 +225,21 @@ class TextTokenizer:
         return encodings
 
     def _lengths(self, given: Given, read: TokenizedText) -> str:
-        """Of a pair, each text's too: only one of them may be what is too long."""
+        """Describe the number of tokens, for a pair also of each text, because only one of them may be too long."""
         if isinstance(given, str):
             return f"{len(read):,} tokens"
         first, second = (len(self._whole.encode(text, add_special_tokens=False)) for text in given)
         return f"{len(read):,} tokens (the two texts have {first:,} and {second:,})"
 
     def _read(self, texts: Sequence[Given]) -> list[TokenizedText]:
-        """Each whole text: from words that are known, and those of which they are not all at once."""
+        """Tokenize whole texts: from cached words where possible, the others together in one call."""
         found = [self._from_words(text) for text in texts]
         rest = [text for text, tokens in zip(texts, found, strict=True) if tokens is None]
         encoded = map(self._tokenized, self._whole.encode_batch(rest)) if rest else iter(())
         return [next(encoded) if tokens is None else tokens for tokens in found]
 
     def _from_words(self, text: Given) -> TokenizedText | None:
-        """None: `text` has to be encoded."""
+        """Return the tokens of `text` from cached words; None if the tokenizer has to encode it."""
         if self._known_words is None or not isinstance(text, str):
             return None
         ids = self._known_words.ids(text)
@@ -236,7 +247,7 @@ class TextTokenizer:
             return None
         num_masks = ids.count(self._mask_id) if self._mask_id is not None else 0
         spans = tuple(mask.span() for mask in self._mask.finditer(text)) if num_masks else ()
-        # One that is written in another way, as in capitals, is not found so.
+        # A mask in another spelling, such as capitals, is not found by the pattern.
         return TokenizedText(np.array(ids, dtype=np.int64), spans) if len(spans) == num_masks else None
 
     def _tokenized(self, encoding: Encoding) -> TokenizedText:
@@ -272,5 +283,5 @@ def _check_unicode(number: int, given: Given) -> None:
             number=number,
             given=ascii(text[error.start : error.end]),
             expected="text without lone surrogates (U+D800 to U+DFFF)",
-            do="decode the bytes it came from with the right encoding",
+            do="decode the original bytes with the right encoding",
         ) from error

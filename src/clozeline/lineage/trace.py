@@ -1,4 +1,4 @@
-"""The way back from a registered model, read from what was stored with it."""
+"""Lineage of a registered model, read from the evidence stored with it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,17 +13,17 @@ from clozeline.workspace import Workspace, tracking_uri
 
 @dataclass(frozen=True)
 class Ancestor:
-    """A file or folder, and what it was made from."""
+    """A file or folder and its inputs."""
 
     path: str
     md5: str
-    """DVC's; that of a folder ends in `.dir`."""
+    """DVC's hash; that of a folder ends in `.dir`."""
     stage: str | None
-    """What made it; None: it is a source."""
+    """Stage that made it; None for a source."""
     parents: tuple["Ancestor", ...]
 
     def all(self) -> Iterator["Ancestor"]:
-        """This and everything before it, each path once."""
+        """Yield this ancestor and everything before it, each path once."""
         seen: set[str] = set()
         waiting = [self]
         while waiting:
@@ -36,19 +36,19 @@ class Ancestor:
 
 @dataclass(frozen=True)
 class Trace:
-    """Everything that stands behind one URI."""
+    """Version, package and ancestors of one registry URI."""
 
     uri: str
     version: Registered
     package: FetchedPackage
     commit: str | None
-    """Of git, when it was released."""
+    """Git commit that it was released from; None outside a checkout."""
     origin: Ancestor
-    """`dist/<model>`."""
+    """The package `dist/<model>`."""
 
 
 def trace(uri: str, workspace: Workspace) -> Trace:
-    """Walk back from `uri`.
+    """Return the lineage of `uri`.
 
     Raises:
         ParamsError, ArtifactError, TransientError: see `registry.fetch`; or the stored dvc.lock is gone.
@@ -67,7 +67,7 @@ def trace(uri: str, workspace: Workspace) -> Trace:
 
 
 def ancestry(lock: Lock, path: str, md5: str | None = None) -> Ancestor:
-    """What `path` was made from, down to the sources; `md5` is its hash where it was read."""
+    """Return `path` and its inputs, back to the sources; `md5` is its hash as the reading stage recorded it."""
     maker = lock.maker_of(path)
     if maker is None:
         return Ancestor(path=path, md5=md5 or "", stage=None, parents=())

@@ -1,22 +1,21 @@
-"""A lineage that is checked against the bytes, not only told."""
+"""Check of a lineage against the stored bytes."""
 
-from clozeline.artifacts.manifest import read_manifest
-from clozeline.artifacts.manifest import verify as verify_package
+from clozeline.artifacts.export.manifest import package_sha256, read_manifest
+from clozeline.artifacts.export.manifest import verify as verify_package
 from clozeline.errors import ArtifactError
 from clozeline.lineage.trace import Trace
-from clozeline.registry.publishing import package_sha256
 from clozeline.versions.objects import Objects
 from clozeline.workspace import Workspace
 
 
 def verify(traced: Trace, workspace: Workspace) -> int:
-    """Check that every byte from the registered package back to the sources is there and is what it was.
+    """Check that every file from the registered package back to the sources exists and is unchanged.
 
     Returns:
-        how many files and folders were checked.
+        Number of files and folders checked.
 
     Raises:
-        ArtifactError: naming everything that is missing or differs.
+        ArtifactError: names every file that is missing or differs.
     """
     verify_package(traced.package.folder, read_manifest(traced.package.folder))
     faults = []
@@ -25,7 +24,7 @@ def verify(traced: Trace, workspace: Workspace) -> int:
     ancestors = list(traced.origin.all())
     with Objects.open(workspace.root) as objects:
         if objects.md5_of(traced.package.folder) != traced.origin.md5:
-            faults.append(f"{traced.package.folder}: not what stage {traced.origin.stage} made ({traced.origin.md5})")
+            faults.append(f"{traced.package.folder}: not the output of {traced.origin.stage} ({traced.origin.md5})")
         for ancestor in ancestors:
             fault = objects.fault_of(ancestor.path, ancestor.md5, traced.commit)
             if fault:

@@ -1,4 +1,4 @@
-"""Memory that Arrow would keep for later, given back to the machine."""
+"""Make Arrow return freed memory to the system."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 @contextmanager
 def system_allocator() -> Iterator[None]:
-    """Arrow's own allocator keeps what its threads have freed: 60 MB after a small corpus, more after a large one."""
+    """Use the system allocator inside the block. Arrow's own keeps freed memory: 60 MB after a small corpus."""
     before = pa.default_memory_pool()
     use_system_allocator()
     try:

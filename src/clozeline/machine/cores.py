@@ -1,4 +1,4 @@
-"""How many cores this process may use: fewer than the machine has, in a container."""
+"""Number of cores this process may use, which a container can limit."""
 
 import os
 from pathlib import Path
@@ -8,9 +8,9 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def available_cores(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
-    """The smaller of the cores that the process may run on and the quota of its control groups, at least 1.
+    """Return the smaller of the CPU affinity and the quota of the control groups, at least 1.
 
-    A quota is rounded down: with more threads than it has cores, all of them are stopped in the middle of their work.
+    A quota is rounded down, because the kernel throttles every thread of a group that exceeds it.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quotas = [quota for folder in groups_of("cpu", cgroups, membership) if (quota := _quota(folder)) is not None]
@@ -18,9 +18,9 @@ def available_cores(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> i
 
 
 def groups_of(controller: str, cgroups: Path, membership: Path) -> list[Path]:
-    """The control groups of this process and those around them: each may have a limit, and the smallest holds.
+    """Return the control groups of this process and their parents. Each may have a limit; the smallest applies.
 
-    Of version 1 those of `controller`, of version 2 all.
+    Version 1: the groups of `controller`. Version 2: all groups.
     """
     found: list[Path] = []
     for line in membership.read_text(encoding="utf-8").splitlines() if membership.is_file() else []:
@@ -32,7 +32,7 @@ def groups_of(controller: str, cgroups: Path, membership: Path) -> list[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    """Cores that the control group at `folder` may use, of version 2 or 1; None: no quota there."""
+    """Quota in cores of the control group at `folder` (version 2 or 1); None if it has none."""
     if (folder / "cpu.max").is_file():
         quota, period = (folder / "cpu.max").read_text(encoding="utf-8").split()
     elif (folder / "cpu.cfs_quota_us").is_file():

@@ -1,4 +1,4 @@
-"""How much memory this process may still take: less than the machine has, in a container."""
+"""Memory this process may still allocate, which a container can limit."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ _VERSIONS = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Of control groups: the limit, what is used, and what of that are pages of files that can be dropped."""
+"""Files of control groups, versions 2 and 1: limit, usage, and the droppable page cache counted in the usage."""
 
 
 def free_memory_bytes(
     cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP, meminfo: Path = Path("/proc/meminfo")
 ) -> int | None:
-    """The smallest of what the machine and each control group have left; None: this system does not say."""
+    """Return the smallest amount left in the machine and in each control group; None if the system does not tell."""
     folders = groups_of("memory", cgroups, membership)
     left = [bytes_left for folder in folders if (bytes_left := _left(folder)) is not None]
     if meminfo.is_file():
@@ -23,7 +23,7 @@ def free_memory_bytes(
 
 
 def _left(folder: Path) -> int | None:
-    """Bytes that the control group at `folder` may still take; None: it has no limit."""
+    """Bytes left in the control group at `folder`; None if it has no limit."""
     for limit, used, dropped in _VERSIONS:
         if (folder / limit).is_file():
             limit_bytes = (folder / limit).read_text(encoding="utf-8").strip()
@@ -35,6 +35,6 @@ def _left(folder: Path) -> int | None:
 
 
 def _figure(file: Path, name: str) -> int:
-    """The number behind `name`, in a file of a name and a number on each line; 0 if it is not there."""
+    """Number after `name` in a file of `name number` lines; 0 if the name is missing."""
     lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
     return next((int(line.split()[1]) for line in lines if line.split()[:1] == [name]), 0)

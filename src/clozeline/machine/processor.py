@@ -1,4 +1,4 @@
-"""What this machine computes with: figures of speed hold on processors of the same name and instructions."""
+"""Name of the processor and its vector instructions. Timings are valid for equal processors only."""
 
 import platform
 from pathlib import Path
@@ -7,7 +7,7 @@ _VECTORS = ("avx512_bf16", "avx512_vnni", "avx_vnni", "avx512f", "avx2", "asimdd
 
 
 def processor(facts: Path = Path("/proc/cpuinfo")) -> str:
-    """Its name, and its instructions for vectors and for INT8, as the kernel tells them."""
+    """Return the name and the vector and INT8 instruction sets that the kernel reports."""
     lines = facts.read_text(encoding="utf-8").splitlines() if facts.is_file() else []
     told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     flags = set(told.get("flags", told.get("Features", "")).split())

@@ -1,1 +1,1 @@
-"""What runs the line: processes that end with it, locks, logs, servers for a person, and the adapter of Prefect."""
+"""Running the pipeline: stage processes, locks, logs, releases, local servers, and the adapter of Prefect."""

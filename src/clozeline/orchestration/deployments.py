@@ -1,4 +1,4 @@
-"""Deployments on a Prefect server, and those that a file names."""
+"""Deployments on a Prefect server, and their definitions in a file."""
 
 import logging
 import subprocess
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 def _is_owned(tags: list[str]) -> list[str]:
     if OWNED_TAG not in tags:
         raise ValueError(
-            f"a deployment of this file carries the tag `{OWNED_TAG}`: without it, it cannot be taken back"
+            f"the tag `{OWNED_TAG}` on every deployment: without it, removing the deployment here deletes nothing"
         )
     return tags
 
@@ -37,7 +37,7 @@ class WorkPool(BaseModel):
 
 
 class Deployment(BaseModel):
-    """What is needed of one entry of the file; `prefect deploy` reads and checks the rest."""
+    """The needed fields of one entry of the file; `prefect deploy` reads and checks the rest."""
 
     name: str
     work_pool: WorkPool
@@ -50,17 +50,19 @@ class PrefectFile(BaseModel):
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read it; raises pydantic's `ValidationError`."""
+        """Read and validate the file; raises pydantic's `ValidationError`."""
         return cls.model_validate(YAML(typ="safe").load(file))
 
 
 @contextmanager
 def answering_server() -> Iterator[SyncPrefectClient]:
-    """The server that is named; without a name, Prefect would deploy to one of its own that ends with this process.
+    """Yield a client of the server at PREFECT_API_URL.
+
+    Without that setting Prefect would deploy to a server of its own that ends with this process.
 
     Raises:
-        ParamsError: no server is named.
-        TransientError: it does not answer.
+        ParamsError: PREFECT_API_URL is not set.
+        TransientError: the server does not answer.
     """
     if api_url() is None:
         raise ParamsError(
@@ -74,14 +76,14 @@ def answering_server() -> Iterator[SyncPrefectClient]:
             raise TransientError(
                 "the Prefect server does not answer",
                 given=f"PREFECT_API_URL={client.api_url}: {failure}",
-                expected="a server that answers there",
+                expected="a Prefect server at that address",
                 do="start it (`prefect server start`) or correct PREFECT_API_URL",
             )
         yield client
 
 
 def make_work_pools(client: SyncPrefectClient, wanted: Sequence[Deployment]) -> None:
-    """Those that are not there; one that is stays as it is: its limit and whether it is paused are the operator's."""
+    """Create the missing work pools. An existing one is not changed: its limit and pause belong to the operator."""
     for name in sorted({deployment.work_pool.name for deployment in wanted}):
         try:
             client.read_work_pool(name)
@@ -92,13 +94,13 @@ def make_work_pools(client: SyncPrefectClient, wanted: Sequence[Deployment]) -> 
 
 
 def deploy_all(prefect_file: Path) -> None:
-    """Add and change what the file names; raises `CalledProcessError` if `prefect deploy` refuses."""
+    """Create or update every deployment of the file; raises `CalledProcessError` if `prefect deploy` refuses."""
     arguments = ["--no-prompt", "deploy", "--all", "--prefect-file", str(prefect_file)]
     subprocess.run([sys.executable, "-m", "prefect", *arguments], check=True)
 
 
 def remove_others(client: SyncPrefectClient, wanted: Sequence[Deployment]) -> None:
-    """Delete the deployments of ours that are not `wanted`, and the schedules that those which are have no longer."""
+    """Delete our deployments that are not `wanted`, and the schedules of wanted ones that no longer have any."""
     by_name = {deployment.name: deployment for deployment in wanted}
     owned = DeploymentFilter(tags=DeploymentFilterTags(all_=[OWNED_TAG]))
     for deployment in client.read_deployments(deployment_filter=owned):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 def git_tags(root: Path) -> dict[str, str]:
-    """The commit, and whether files that it has differ from it; nothing outside a git checkout."""
+    """Return tags for the commit and whether tracked files differ from it; {} outside a git checkout."""
     commit = _git(root, "rev-parse", "HEAD")
     if commit is None:
         return {}

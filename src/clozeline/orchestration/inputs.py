@@ -1,4 +1,4 @@
-"""What a run needs and no stage makes, looked for before the hours that would be lost for want of it."""
+"""Checks before a run for the inputs that no stage makes: a missing one would otherwise cost hours."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,19 +9,21 @@ from ruamel.yaml import YAML
 
 from clozeline.errors import DataError
 from clozeline.params import LabelledParams, Params
+from clozeline.tasks.reading import require_readable
 from clozeline.versions.graph import StageNode
 
 _CLEAN: Final = "data/clean"
+_FINETUNE: Final = "finetune@"
 _LABELLED_BY_ITSELF: Final = "python-docs"  # each text knows its library
 
 
 def require_inputs(root: Path, graph: Sequence[StageNode], done: Collection[str]) -> None:
-    """Every input that is not still to be made is there; `done` names the stages that are up to date.
+    """Check that every input exists, except outputs of stages that are not in `done`, the stages that are up to date.
 
-    DVC would say of a source only that there is no such file, and of a task's data only after pre-training.
+    DVC would report a missing source without the key that names it, and missing task data only after pre-training.
 
     Raises:
-        DataError: one is missing; names the file, and the key of params.yaml that says where it is.
+        DataError: an input is missing; names the file and the key of params.yaml that sets its path.
     """
     to_be_made = [out for node in graph if node.name not in done for out in node.outs]
     for node in graph:
@@ -30,8 +32,30 @@ def require_inputs(root: Path, graph: Sequence[StageNode], done: Collection[str]
                 raise _missing(root, node, path)
 
 
+def require_readable_labels(root: Path, graph: Sequence[StageNode], params: Params) -> None:
+    """Check the files of every task that will be trained; `finetune` itself would fail only after pre-training.
+
+    Files that a stage has yet to make and hub datasets are not checked.
+
+    Raises:
+        DataError: a file is missing or of another format, or its first record has other fields.
+    """
+    changed = [node for node in graph if node.is_changed]
+    to_be_made = [out for node in changed for out in node.outs]
+    for name in (node.name.removeprefix(_FINETUNE) for node in changed if node.name.startswith(_FINETUNE)):
+        task = params.finetune[name]
+        if any(Path(task.data).is_relative_to(out) for out in to_be_made):
+            continue
+        try:
+            require_readable(task, root / task.data)
+        except DataError as error:
+            raise DataError(
+                f"finetune.{name}: {error.problem}", given=error.given, expected=error.expected, do=error.do
+            ) from error
+
+
 def unlabelled_tasks(params: Params) -> list[str]:
-    """Tasks whose labels would be the names of the source's files, as nothing else is said about labels."""
+    """Return the tasks whose labels would be the names of the source's files, for lack of a label field."""
     source = params.preprocess.source
     if source.kind == _LABELLED_BY_ITSELF or source.label_field is not None:
         return []
@@ -43,7 +67,7 @@ def unlabelled_tasks(params: Params) -> list[str]:
 
 
 def warn_of_missing_labels(params: Params) -> None:
-    """Tell the run's log of each of them."""
+    """Log a warning for each of `unlabelled_tasks`."""
     for name in unlabelled_tasks(params):
         get_run_logger().warning(
             "finetune.%s learns which file a text is from: preprocess.source.label_field is null. If your text has no "
@@ -57,8 +81,8 @@ def _missing(root: Path, node: StageNode, path: str) -> DataError:
     return DataError(
         f"{path} does not exist, and stage `{node.name}` reads it",
         given=f"{' and '.join(keys)}: {path} in params.yaml" if keys else f"deps of `{node.name}` in dvc.yaml: {path}",
-        expected=f"a file or folder that is there, its path from {root}",
-        do=f"correct {keys[0] if keys else 'dvc.yaml'}, or bring the file (`dvc pull`, if DVC keeps it)",
+        expected=f"an existing file or folder, with a path relative to {root}",
+        do=f"correct {keys[0] if keys else 'dvc.yaml'}, or restore the file (`dvc pull`, if DVC tracks it)",
     )
 
 

@@ -1,4 +1,4 @@
-"""A stage that was killed without a word of its own, as the kernel does where memory runs out, and what to try then."""
+"""Errors for killed stages: by the kernel because memory ran out, or by a person or a program."""
 
 import signal
 from collections.abc import Mapping
@@ -8,32 +8,46 @@ from clozeline.errors import ClozelineError
 from clozeline.machine.main_memory import available_bytes
 
 _EXIT_CODES: Final = (-signal.SIGKILL, 128 + signal.SIGKILL)
-"""As a process that waited says it, and as a shell does."""
+"""Exit codes for SIGKILL from `subprocess` and from a shell."""
 _GIB: Final = 2**30
-_ANEW: Final = "With other settings a training begins anew, with the same ones it goes on from its last checkpoint"
+_ANEW: Final = "With other settings the training starts over, with the same ones it continues from its last checkpoint"
 _SETTINGS: Final[Mapping[str, str]] = {
     "pretrain": "set `pretrain.micro_batch_tokens` lower than the tokens of a batch (the step stays the same) or"
-    f" `pretrain.gradient_checkpointing: true`; `clozeline plan` says what a step needs. {_ANEW}",
+    f" `pretrain.gradient_checkpointing: true`; `clozeline plan` shows the memory of a step. {_ANEW}",
     "evaluate": "lower `evaluate.batch_tokens`",
     "finetune": "set `finetune.{task}.micro_batch_tokens` lower than the tokens of a batch (the step stays the same) or"
     f" lower `finetune.{{task}}.max_length`. {_ANEW}",
 }
-"""Keyed by stage: what there is in params.yaml for it to need less."""
-_MORE_MEMORY: Final = "give it more memory, or end what runs beside it, and run again"
+"""Advice by stage: settings in params.yaml that reduce its memory."""
+_MORE_MEMORY: Final = "give the stage more memory, or end other programs, and run again"
+_BY_HAND: Final = (
+    "run the same command again: finished stages are kept, and a training continues from its last checkpoint"
+)
 
 
 def is_killed(exit_code: int) -> bool:
     return exit_code in _EXIT_CODES
 
 
-def failure_of_killed(name: str, exit_code: int, log: str) -> ClozelineError:
-    """`name`: of the stage, with its task. `log`: where all is that it wrote."""
+def failure_of_killed(name: str, exit_code: int, log: str, out_of_memory_kills: int | None) -> ClozelineError:
+    """Return the error for a stage that was killed.
+
+    `name`: name of the stage, with its task. `log`: path of its whole output. `out_of_memory_kills`: as in `Ended`.
+    """
+    if out_of_memory_kills == 0:
+        return ClozelineError(
+            f"stage `{name}` was killed (signal 9) by a person or a program: memory did not run out",
+            given=f"exit code {exit_code}; meanwhile the kernel killed no process for lack of memory",
+            expected="a stage that runs to its end",
+            do=f"{_BY_HAND}; its output is in {log}",
+        )
+    cause = "memory ran out" if out_of_memory_kills else "by hand, or because memory ran out"
     stage, _, task = name.partition("@")
     setting = _SETTINGS.get(stage)
     advice = _MORE_MEMORY if setting is None else f"{_MORE_MEMORY}; or {setting.format(task=task)}"
     return ClozelineError(
-        f"stage `{name}` was killed (signal 9): most often memory that ran out",
-        given=f"exit code {exit_code}, where {available_bytes() / _GIB:.1f} GiB are for all that runs",
-        expected="memory for all that the stage holds at once",
-        do=f"{advice}. If it was killed by hand: {log} has what it wrote",
+        f"stage `{name}` was killed (signal 9): {cause}",
+        given=f"exit code {exit_code}; all programs together may use {available_bytes() / _GIB:.1f} GiB",
+        expected="enough memory for the stage",
+        do=f"{advice}. The output of the stage is in {log}",
     )

@@ -1,4 +1,4 @@
-"""MLflow's and Prefect's servers over the project's own databases, for a person who wants to look."""
+"""MLflow's and Prefect's servers over the project's own databases, for `clozeline ui`."""
 
 import contextlib
 import socket
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from clozeline.errors import ParamsError
-from clozeline.orchestration.prefect_adapter import HEALTH
+from clozeline.orchestration.prefect_adapter import HEALTH, page_settings
 from clozeline.orchestration.server_process import HOST, Server, running, wait_until_ready
 from clozeline.tracking.database import prepare
 from clozeline.workspace import Workspace, tracking_uri
@@ -16,16 +16,16 @@ from clozeline.workspace import Workspace, tracking_uri
 def serve_until_interrupted(
     workspace: Workspace, *, mlflow_port: int, prefect_port: int, say: Callable[[str], None]
 ) -> None:
-    """Start both and wait; Ctrl-C, or the end of this process, ends them.
+    """Start both servers and wait; Ctrl-C, or the end of this process, ends them.
 
     Raises:
         ParamsError: a port is taken.
-        TransientError: a server did not start, or ended by itself; its log says why.
+        TransientError: a server did not start; its log says why.
     """
     address = tracking_uri(workspace)
     servers = [_prefect(prefect_port)]
     if address.startswith("http"):
-        say(f"MLflow   {address} (of MLFLOW_TRACKING_URI)")
+        say(f"MLflow   {address} (from MLFLOW_TRACKING_URI)")
     else:
         prepare(address)
         servers.insert(0, _mlflow(mlflow_port, address))
@@ -36,7 +36,7 @@ def serve_until_interrupted(
         for server, process in started:
             wait_until_ready(server, process, workspace)
             say(f"{server.name:8} {server.url}")
-        say(f"Flow runs show there with: export PREFECT_API_URL=http://{HOST}:{prefect_port}/api")
+        say(f"To see flow runs there: export PREFECT_API_URL={_api(prefect_port)}")
         say("Ctrl-C ends both.")
         with contextlib.suppress(KeyboardInterrupt):
             while all(process.poll() is None for _, process in started):
@@ -55,7 +55,12 @@ def _mlflow(port: int, address: str) -> Server:
 
 def _prefect(port: int) -> Server:
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
-    return Server(name="Prefect", command=command, port=port, health=HEALTH)
+    environment = page_settings(_api(port))
+    return Server(name="Prefect", command=command, port=port, health=HEALTH, environment=environment)
+
+
+def _api(prefect_port: int) -> str:
+    return f"http://{HOST}:{prefect_port}/api"
 
 
 def _require_free(server: Server) -> None:

@@ -1,8 +1,8 @@
-"""What the stages of one run share: where they log, what MLflow hears of them, and how each ended."""
+"""One pipeline run: its logs, its tracking in MLflow, and the result of each stage."""
 
 import contextlib
 import hashlib
-import socket
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,21 +14,27 @@ from clozeline.artifacts.lock import Lock
 from clozeline.errors import ClozelineError
 from clozeline.orchestration.git_state import git_tags
 from clozeline.orchestration.inputs import require_inputs
+from clozeline.orchestration.signals import uninterrupted
 from clozeline.orchestration.stage_environment import stage_environment
 from clozeline.orchestration.stage_failure import failure_of
 from clozeline.orchestration.stage_process import StageProcesses
+from clozeline.orchestration.workspace_identity import identity_of
 from clozeline.tracking.flow_run import WORKSPACE, FlowRun, StageRecord, Status
 from clozeline.versions.graph import StageNode, fingerprint
 from clozeline.versions.reproduce import Outcome
 from clozeline.workspace import Workspace, tracking_uri
 
-_LINES_IN_PREFECT: Final = 2_000  # of a stage; the log file has all of them
-_CHARACTERS_IN_PREFECT: Final = 1_000  # of a line
+_LINES_IN_PREFECT: Final = 2_000  # per stage; the log file has all of them
+_CHARACTERS_IN_PREFECT: Final = 1_000  # per line
+_STOPPED: Final = (
+    "stopped. The same command continues from here: finished stages are kept, and a training continues from its last"
+    " checkpoint"
+)
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """How a stage ended."""
+    """Outcome and duration of a stage."""
 
     name: str
     outcome: Outcome | Literal["failed"]
@@ -36,18 +42,18 @@ class StageResult:
 
 
 class PipelineRun:
-    """One run of the whole graph; its stages are brought up to date one by one."""
+    """One run of the whole stage graph, one stage at a time."""
 
     def __init__(self, workspace: Workspace, graph: Sequence[StageNode], processes: StageProcesses) -> None:
         self.graph = graph
         self.results: dict[str, StageResult] = {}
-        """By stage, of those that ended."""
+        """Results of the stages that ended, by name."""
         self._workspace = workspace
         self._processes = processes
         self._logs = workspace.logs / str(runtime.flow_run.id)
         self._tags = {
             **git_tags(workspace.root),
-            WORKSPACE: f"{socket.gethostname()}:{workspace.root}",
+            WORKSPACE: identity_of(workspace),
             "prefect.flow_run_id": str(runtime.flow_run.id),
         }
         self._tracked = FlowRun.open(tracking_uri(workspace), str(runtime.flow_run.name), self._tags)
@@ -55,9 +61,9 @@ class PipelineRun:
     @classmethod
     @contextlib.contextmanager
     def open(cls, workspace: Workspace, graph: Sequence[StageNode], *, kept_open: Sequence[int]) -> Iterator[Self]:
-        """The run of the flow that this is called in; however the block ends, no process of it is left.
+        """Yield the run of the current flow; none of its processes outlives the block.
 
-        `kept_open` are descriptors that its processes hold as long as one of them lives.
+        `kept_open`: file descriptors that every stage process inherits and holds while it lives.
 
         Raises:
             TransientError: MLflow does not answer; nothing was started.
@@ -72,17 +78,19 @@ class PipelineRun:
             raise
         except BaseException:
             # Cancelled or interrupted: the tasks' threads wait for their processes.
-            run._processes.end_all()
+            with uninterrupted():
+                run._processes.end_all()
             run._end("KILLED")
+            get_run_logger().warning("%s", _STOPPED)
             raise
         run._end("FINISHED")
 
     def bring_up_to_date(self, node: StageNode) -> None:
-        """Let DVC do what stage `node` needs.
+        """Let DVC bring stage `node` up to date.
 
         Raises:
-            DataError: it reads what a stage that ended should have made, and did not.
-            ClozelineError: what the stage told.
+            DataError: an input is missing that an earlier stage should have made.
+            ClozelineError: the error that the stage reported.
         """
         started = time.monotonic()
         outcome: Outcome | Literal["failed"] = "failed"
@@ -91,7 +99,7 @@ class PipelineRun:
             require_inputs(self._workspace.root, self.graph, done)
             outcome = self._reproduce(node) if node.is_changed else "unchanged"
         finally:
-            get_run_logger().info("%s: %s", node.name, outcome)
+            get_run_logger().info("%s: %s", node.name, "stopped" if self._processes.are_ending else outcome)
             self.results[node.name] = StageResult(node.name, outcome, time.monotonic() - started)
 
     def _reproduce(self, node: StageNode) -> Outcome:
@@ -99,9 +107,11 @@ class PipelineRun:
         run_id = self._tracked.start_stage(node.name, fingerprint(root, node.name), self._tags)
         environment = stage_environment(self._workspace, {} if run_id is None else {"MLFLOW_RUN_ID": run_id})
         log = self._logs / f"{node.name.replace('/', '_')}.log"
-        ended = self._processes.reproduce(node.name, root=root, environment=environment, log=log, hear=_Hearing().hear)
+        hearing = _Hearing()
+        ended = self._processes.reproduce(node.name, root=root, environment=environment, log=log, hear=hearing.hear)
         if ended.outcome is None:
             failure = failure_of(ended)
+            failure.is_told &= not hearing.is_cut
             if run_id is not None:
                 self._tracked.fail_stage(run_id, "KILLED" if self._processes.are_ending else "FAILED", str(failure))
             raise failure
@@ -129,11 +139,16 @@ class PipelineRun:
 
 
 class _Hearing:
-    """Passes the lines of one stage on to Prefect, up to a number of them."""
+    """Passes the lines of one stage on to Prefect, up to a limit."""
 
     def __init__(self) -> None:
         self._num_lines = 0
         self._logger = get_run_logger()
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether lines were dropped, because the stage wrote too many or Prefect logs only warnings."""
+        return self._num_lines >= _LINES_IN_PREFECT or not self._logger.isEnabledFor(logging.INFO)
 
     def hear(self, line: str) -> None:
         if not line:

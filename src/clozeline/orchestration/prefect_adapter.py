@@ -1,6 +1,6 @@
-"""What is used of Prefect beside its documented names; tests/orchestration/test_prefect_adapter.py holds each.
+"""Every undocumented part of Prefect that is used; tests/orchestration/test_prefect_adapter.py checks each.
 
-Flows and the rest of this room use `flow`, `task`, `runtime`, loggers, artifacts and the client as they are documented.
+Flows and the rest of this room use the documented `flow`, `task`, `runtime`, loggers, artifacts and client.
 """
 
 import logging
@@ -16,27 +16,36 @@ from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 from clozeline.errors import ClozelineError
 
 HEALTH: Final = "/api/health"
-"""Where a server tells that it is ready."""
+"""Path of the endpoint that answers when a server is ready."""
 LOGGERS: Final = ("prefect.flow_runs", "prefect.task_runs")
-# The cast: Prefect types a runner by its kind of future, and a flow asks for any.
+# The cast is needed because Prefect types a runner by its kind of future, while a flow accepts any.
 ONE_AT_A_TIME: Final = cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner[Any](max_workers=1))
 _APPLICATION: Final = "prefect.server.api.server:create_app"
-# Prefect repeats in these what the record before said, and says for each stage that did not start that it did not.
-_REPEATED: Final = ("Finished in state Failed(", "Finished in state NotReady(")
+# These records repeat the record before them, or report each stage that did not start. A run that a person stopped is
+# not a crash: `PipelineRun` logs that it was stopped.
+_REPEATED: Final = (
+    "Finished in state Failed(",
+    "Finished in state NotReady(",
+    "Crash detected! Execution was aborted by ",
+    "Finished in state Crashed('Execution was aborted by ",
+)
 
 
 class WithoutTraceback(logging.Filter):
-    """Takes the traceback of a `ClozelineError` out of what Prefect logs of it, and what Prefect repeats."""
+    """Logs each `ClozelineError` once, without its traceback, and drops records that only repeat an earlier one."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        if record.exc_info and isinstance(record.exc_info[1], ClozelineError):
-            record.msg, record.args = "%s", (str(record.exc_info[1]),)
-            record.exc_info = None
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, ClozelineError):
+            if error.is_told:
+                return False
+            error.is_told = True
+            record.msg, record.args, record.exc_info = "error: %s", (str(error),), None
         return not (isinstance(record.msg, str) and record.msg.startswith(_REPEATED))
 
 
 def tell_errors_plainly() -> None:
-    """Let flow and task runs tell a problem that a person can act on by its message, once; twice changes nothing."""
+    """Make flow and task runs log a `ClozelineError` by its message, once. A second call changes nothing."""
     for name in LOGGERS:
         logger = logging.getLogger(name)
         if not any(isinstance(known, WithoutTraceback) for known in logger.filters):
@@ -44,18 +53,18 @@ def tell_errors_plainly() -> None:
 
 
 def api_url() -> str | None:
-    """The server that Prefect's settings name."""
+    """Return the API address in Prefect's settings, if any."""
     return get_current_settings().api.url
 
 
 def use_server(url: str) -> None:
-    """Let this process, and those it starts, talk to the server at `url` from now on."""
+    """Make this process and its children use the Prefect server at `url` from now on."""
     os.environ["PREFECT_API_URL"] = url
     refresh_global_settings_context()
 
 
 def server_command(host: str, port: int) -> list[str]:
-    """A server and nothing around it: `prefect server start` would start it in a process of its own."""
+    """Return a command that is the server itself; `prefect server start` would start it in a child process."""
     return [sys.executable, "-m", "uvicorn", "--factory", _APPLICATION, "--host", host, "--port", str(port)]
 
 
@@ -63,3 +72,11 @@ SERVER_WITHOUT_SCHEDULES: Final = {
     "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
 }
+
+
+def page_settings(api_url: str) -> dict[str, str]:
+    """Return server settings: the web page calls the API at `api_url` and shows no advertisements.
+
+    By default the page calls port 4200, whatever port serves it.
+    """
+    return {"PREFECT_SERVER_UI_API_URL": api_url, "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}

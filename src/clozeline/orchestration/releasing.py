@@ -1,4 +1,4 @@
-"""The steps of a release: what each package must show, which version it is, and what is decided about it."""
+"""The steps of a release: check a package, register it as a version, pass it through the gates, decide."""
 
 import time
 from collections.abc import Sequence
@@ -8,19 +8,22 @@ from typing import Literal, Self
 
 from prefect import runtime
 
+from clozeline.artifacts.export.manifest import Manifest, Precision, read_manifest
 from clozeline.artifacts.lock import Lock
-from clozeline.artifacts.manifest import Manifest, Precision, read_manifest
 from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
 from clozeline.errors import ArtifactError, GateError
-from clozeline.inference.latency import Latency
+from clozeline.inference.latency import Latency, as_fast
+from clozeline.lineage.card import release_section
 from clozeline.machine.processor import processor
 from clozeline.orchestration.git_state import git_tags
+from clozeline.orchestration.workspace_identity import identity_of
 from clozeline.params import ReleaseParams
-from clozeline.registry import CANDIDATE, CHAMPION, model_name
+from clozeline.registry import CANDIDATE, model_name
 from clozeline.registry.gates import Gate, gates
 from clozeline.registry.measured_on import MeasuredOn
 from clozeline.registry.publishing import LOCK, METRICS, Evidence, Publisher, example_texts
 from clozeline.registry.versions import Registered
+from clozeline.tracking.flow_run import WORKSPACE
 from clozeline.versions.objects import Objects
 from clozeline.workspace import Workspace
 
@@ -29,7 +32,7 @@ Outcome = Literal["promoted", "unchanged", "refused", "held"]
 
 @dataclass(frozen=True)
 class Decision:
-    """What became of one version, and why."""
+    """Release decision about one version, with its reasons."""
 
     outcome: Outcome
     gates: tuple[Gate, ...] = ()
@@ -42,27 +45,27 @@ class Decision:
         return self.outcome != "unchanged"
 
     def lines_of(self, version: Registered) -> list[str]:
-        """For the page of the flow."""
+        """Return the lines of the flow's Markdown page."""
         return [f"# {version}: {self.outcome}", *filter(None, [self.reason]), *(f"- {gate}" for gate in self.gates)]
 
 
 @dataclass(frozen=True)
 class Release:
-    """What became of one package."""
+    """Result of the release of one package."""
 
     package: str
     name: str
-    """Of the registered model."""
+    """Name of the registered model."""
     version: str
     outcome: Outcome
-    """`unchanged`: it was the champion already. `held`: only a person may make it the champion, for `reason`."""
+    """`unchanged`: it was already the champion. `held`: only a person may promote it; see `reason`."""
     gates: tuple[Gate, ...]
     latency: Latency
-    """On this machine."""
+    """Latency on this machine."""
     reason: str = ""
     """Why it is held, and what to do about it."""
     precision: Precision = "int8"
-    """Of the graph that answers who asks for none."""
+    """Precision that is served by default."""
     why_fp32: str = ""
 
     @classmethod
@@ -77,21 +80,21 @@ class Release:
             latency=measured,
             reason=decision.reason,
             precision=precision,
-            why_fp32=f"{version}: {_why_fp32(manifest, measured)}" if precision == "fp32" else "",
+            why_fp32=f"{version}: {_why_fp32(manifest, version)}" if precision == "fp32" else "",
         )
 
     @property
     def lines(self) -> list[str]:
-        """For the log of the flow."""
+        """Lines for the log of the flow."""
         told = f"{self.name} version {self.version}: {self.outcome}"
         return [told, *map(str, self.gates), *filter(None, [self.reason, self.why_fp32])]
 
 
 class ReleaseRefusedError(GateError):
-    """A candidate is not good enough."""
+    """A candidate failed a gate."""
 
     releases: tuple[Release, ...] = ()
-    """What became of every package, the refused ones too."""
+    """Results of all packages, including the refused ones."""
 
     @classmethod
     def of(cls, releases: Sequence[Release]) -> Self:
@@ -101,7 +104,7 @@ class ReleaseRefusedError(GateError):
             f"not good enough to be released: {', '.join(made.name for made in refused)}",
             given="; ".join(f"{made.name} version {made.version}: {gate}" for made, gate in failed),
             expected="every gate of `release` in params.yaml passed",
-            do=f"train longer or better, or change the limit; meanwhile it is models:/{refused[0].name}@{CANDIDATE}",
+            do=f"train longer or better, or change the limit; until then it is models:/{refused[0].name}@{CANDIDATE}",
         )
         refusal.releases = tuple(releases)
         return refusal
@@ -109,20 +112,24 @@ class ReleaseRefusedError(GateError):
 
 @dataclass(frozen=True)
 class Evidenced:
-    """PackageMetrics, and what they were measured on."""
+    """Metrics of a package and what they were measured on."""
 
     figures: PackageMetrics
     measured_on: MeasuredOn
 
     @classmethod
     def read(cls, folder: Path, paths: MetricPaths) -> Self:
-        """Of a project, or of what was stored with a version."""
+        """Read them from a project's folder, or from the evidence of a version."""
         lock = Lock.read(folder / LOCK)
         return cls(PackageMetrics.read(folder / METRICS, paths), MeasuredOn.of(lock, paths))
 
 
 def require_locked(workspace: Workspace, package: str) -> None:
-    """A package that dvc.lock does not know would have another model's lineage."""
+    """Check that the package has the hash in dvc.lock; otherwise its recorded lineage would be another model's.
+
+    Raises:
+        ArtifactError: it differs, or dvc.lock does not list it.
+    """
     path = f"dist/{package}"
     maker = Lock.read(workspace.root / LOCK).maker_of(path)
     locked = next((out.md5 for out in maker[1].outs if out.path == path), None) if maker else None
@@ -130,10 +137,10 @@ def require_locked(workspace: Workspace, package: str) -> None:
         given = objects.md5_of(workspace.root / path)
     if given != locked:
         raise ArtifactError(
-            f"{path} is not what {LOCK} says",
+            f"{path} differs from its hash in {LOCK}",
             given=f"md5 {given}",
             expected=f"md5 {locked}" if locked else f"an output of a stage in {LOCK}",
-            do="run `clozeline run` (or `dvc repro`), which makes both anew",
+            do="run `clozeline run` (or `dvc repro`), which updates both",
         )
 
 
@@ -145,42 +152,50 @@ def register(
     measured: Latency,
     params: ReleaseParams,
 ) -> Registered:
-    """The version of the package in `folder`, which answers as anyone would ask it, and the graph that it serves."""
+    """Register the package in `folder`, choose the precision to serve by default, and check that the version predicts.
+
+    Raises:
+        ArtifactError: the version does not load, or does not answer every text.
+    """
     manifest = read_manifest(folder)
-    version = publisher.publish(folder, model_name(folder.name), _evidence(workspace.root, paths))
+    version = publisher.publish(folder, model_name(folder.name), _evidence(workspace, folder.name, paths))
     if version.served is None or version.served_on != processor():
         chosen = faster(manifest, measured, params.min_int8_speedup)
-        version = publisher.registry.serve(version, chosen, processor())
+        version = publisher.registry.serve(version, chosen, processor(), measured.int8_speedup)
     publisher.check(version, example_texts(manifest))
     times = {key: value for key, value in asdict(measured).items() if value is not None}
     publisher.measured(version, {f"latency/{key}": float(value) for key, value in times.items()})
     return version
 
 
-def _evidence(root: Path, paths: MetricPaths) -> Evidence:
+def _evidence(workspace: Workspace, package: str, paths: MetricPaths) -> Evidence:
+    root = workspace.root
+    quality = PackageMetrics.read(root / "metrics", paths).quality
     metrics = {f"{METRICS}/{path}": root / "metrics" / path for path in (paths.quality, paths.export)}
     return Evidence(
         files={LOCK: root / LOCK, "params.yaml": root / "params.yaml", **metrics},
-        tags={**git_tags(root), "prefect.flow_run_id": str(runtime.flow_run.id)},
+        tags={
+            **git_tags(root),
+            WORKSPACE: identity_of(workspace),
+            "prefect.flow_run_id": str(runtime.flow_run.id),
+        },
+        card=release_section(package, quality, Lock.read(root / LOCK)),
     )
 
 
 def faster(manifest: Manifest, measured: Latency, min_speedup: float) -> Precision:
-    """The graph that is to answer on a processor like this one.
+    """Return the precision to serve by default on a processor like this one.
 
-    A clock has a say only here: what `dvc repro` makes is the same on every machine.
+    Timings decide only here, because the outputs of `dvc repro` must be the same on every machine.
     """
     speedup = measured.int8_speedup
     return "fp32" if speedup is not None and speedup < min_speedup else manifest.served
 
 
-def _why_fp32(manifest: Manifest, measured: Latency) -> str:
+def _why_fp32(manifest: Manifest, version: Registered) -> str:
     if manifest.served == "fp32":
         return f"none of {len(manifest.ladder)} INT8 schemes passed `export.gates`; manifest.json has their figures"
-    return (
-        "INT8 was slower than fp32 when it was released first on this processor"
-        f" (here: {measured}; fp32's time is {measured.int8_speedup or 0:.2f} times INT8's where it is least)"
-    )
+    return f"{as_fast(version.int8_speedup)}, measured by its first release on this processor"
 
 
 def decide(
@@ -189,11 +204,11 @@ def decide(
     params: ReleaseParams,
     paths: MetricPaths,
     candidate: Evidenced,
-    new_text: bool,
+    accept_held: bool,
 ) -> Decision:
-    """Gate `version`, move the aliases as that says, and keep the decision beside the version."""
+    """Pass `version` through the gates, move the aliases accordingly, and store the decision beside the version."""
     registry = publisher.registry
-    champion = registry.at(version.name, CHAMPION)
+    champion = registry.settle(version.name)
     if champion == version:
         return Decision("unchanged")
     against, differences = None, []
@@ -202,31 +217,31 @@ def decide(
             against = Evidenced.read(evidence, paths)
         differences = candidate.measured_on.differences(against.measured_on)
     checked = gates(params, candidate.figures, against.figures if against and not differences else None)
-    reason = _reason_to_hold(version, [] if new_text else differences)
+    failed = [gate for gate in checked if not gate.is_passed]
+    doubts = [*map(str, failed), *differences]
+    reason = _reason_to_hold(version, [] if accept_held else doubts)
     outcome: Outcome = "promoted"
     if version.was_rolled_back:
         outcome = "held"
-    elif not all(gate.is_passed for gate in checked):
+    elif not all(gate.else_held for gate in failed):
         outcome, reason = "refused", ""
     elif reason:
         outcome = "held"
+    decision = Decision(outcome, tuple(checked), reason)
+    # First: a release that is killed later is decided again, and no champion lacks its record.
+    _record(publisher, version, champion, decision, differences)
     if not version.was_rolled_back:
         registry.nominate(version)
     if outcome == "promoted":
         registry.promote(version)
-    decision = Decision(outcome, tuple(checked), reason)
-    _record(publisher, version, champion, decision, differences)
     return decision
 
 
-def _reason_to_hold(version: Registered, differences: Sequence[str]) -> str:
+def _reason_to_hold(version: Registered, doubts: Sequence[str]) -> str:
     if version.was_rolled_back:
-        return f"a person rolled {version} back: `clozeline rollback {version.name} --undo` makes it the champion again"
-    if differences:
-        return (
-            f"{version} was measured on other text than the champion, so the two do not compare"
-            f" ({'; '.join(differences)}): `clozeline release --new-text` promotes it without the comparison"
-        )
+        return f"{version} was rolled back: `clozeline rollback {version.name} --undo` makes it the champion again"
+    if doubts:
+        return f"{version}: {'; '.join(doubts)}: `clozeline release --accept` makes it the champion anyway"
     return ""
 
 

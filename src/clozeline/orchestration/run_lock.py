@@ -1,4 +1,4 @@
-"""One run at a time in a project folder: a lock of the operating system, which ends with its holder.
+"""One run at a time in a project folder: a kernel file lock (flock), which ends with its holder.
 
 DVC's own locks cannot tell a holder in another container from a dead one; the kernel can.
 """
@@ -18,12 +18,12 @@ _LOG = logging.getLogger(__name__)
 
 @contextmanager
 def run_lock(path: Path, *, wait_seconds: float = 15.0) -> Iterator[int]:
-    """Hold the lock; yield its file descriptor, which a child process may hold on to as well.
+    """Hold the lock; yield its file descriptor, which child processes may inherit to hold it too.
 
-    The wait is for what a killed run may take to end; a run that is at work takes longer.
+    `wait_seconds` is as long as a killed run may take to end.
 
     Raises:
-        TransientError: another run holds it after `wait_seconds`.
+        TransientError: another run still holds the lock after `wait_seconds`.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
@@ -43,9 +43,9 @@ def _acquire(descriptor: int, path: Path, wait_seconds: float) -> None:
         except BlockingIOError as error:
             if time.monotonic() >= deadline:
                 raise TransientError(
-                    "another run is at work in this folder",
+                    "another run is active in this folder",
                     given=f"{path} is held by {path.read_text(encoding='utf-8').strip() or 'another process'}",
-                    expected="one run at a time: two would write the same files",
+                    expected="one run at a time, because two would write the same files",
                     do="wait until it ends, or stop it (Ctrl-C in its terminal)",
                 ) from error
             time.sleep(0.2)

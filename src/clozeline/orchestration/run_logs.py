@@ -1,4 +1,4 @@
-"""What the stages of past runs wrote, kept for a bounded number of runs."""
+"""Logs of past runs, kept for the newest `NUM_KEPT` runs."""
 
 import shutil
 from pathlib import Path
@@ -9,8 +9,9 @@ NUM_KEPT: Final = 50
 
 
 def forget_old_runs(logs: Path) -> None:
-    """Remove from `logs` the folders of all runs but the newest. What else lies there stays, and so does what cannot be
-    removed: a run does not fail for that. Hold the run lock meanwhile.
+    """Remove the folders of all runs but the newest from `logs`. Call it while holding the run lock.
+
+    Other files stay. A folder that cannot be removed stays too, because a run must not fail for that.
     """
     runs = [folder for folder in logs.glob("*") if folder.is_dir() and _is_of_a_run(folder)]
     newest_first = sorted(runs, key=lambda folder: folder.stat().st_mtime, reverse=True)
@@ -19,7 +20,7 @@ def forget_old_runs(logs: Path) -> None:
 
 
 def _is_of_a_run(folder: Path) -> bool:
-    """Prefect names runs by UUIDs."""
+    """Whether the name is a UUID, as Prefect's run ids are."""
     try:
         UUID(folder.name)
     except ValueError:

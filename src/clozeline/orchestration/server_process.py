@@ -1,4 +1,4 @@
-"""One server as a process that never outlives ours, however ours ends: it runs under the supervisor."""
+"""One server process that never outlives ours, however ours ends, because it runs under the supervisor."""
 
 import contextlib
 import subprocess
@@ -22,7 +22,7 @@ _READY_WITHIN_SECONDS: Final = 120.0
 
 @dataclass(frozen=True)
 class Server:
-    """One server, and where it tells that it is ready."""
+    """Command, port and health endpoint of one server."""
 
     name: str
     command: Sequence[str]
@@ -37,7 +37,7 @@ class Server:
 
 @contextlib.contextmanager
 def running(server: Server, workspace: Workspace) -> Iterator[subprocess.Popen[bytes]]:
-    """Start it; end it with the block. If this process is killed, the supervisor sees that and ends it."""
+    """Run the server during the block. If this process is killed, the supervisor notices and ends the server."""
     log = _log_of(server, workspace)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as file:
@@ -48,7 +48,7 @@ def running(server: Server, workspace: Workspace) -> Iterator[subprocess.Popen[b
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=file,
-            start_new_session=True,  # Ctrl-C is ours: we end it in order
+            start_new_session=True,  # so that Ctrl-C reaches only us, and we end the server in order
         )
     try:
         yield process
@@ -60,10 +60,10 @@ def running(server: Server, workspace: Workspace) -> Iterator[subprocess.Popen[b
 
 
 def wait_until_ready(server: Server, process: subprocess.Popen[bytes], workspace: Workspace) -> None:
-    """Return when it answers.
+    """Wait until the server answers.
 
     Raises:
-        TransientError: it did not start, or ended by itself; its log says why.
+        TransientError: it ended, or did not answer within `_READY_WITHIN_SECONDS`; its log says why.
     """
     deadline = time.monotonic() + _READY_WITHIN_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
@@ -73,7 +73,7 @@ def wait_until_ready(server: Server, process: subprocess.Popen[bytes], workspace
     exit_code = process.poll()
     raise TransientError(
         f"{server.name} did not start",
-        given="no answer yet, though it runs" if exit_code is None else f"it ended with exit code {exit_code}",
+        given="it runs, but does not answer" if exit_code is None else f"it ended with exit code {exit_code}",
         expected=f"an answer at {server.url}{server.health} within {_READY_WITHIN_SECONDS:.0f} s",
         do=f"read {_log_of(server, workspace)}",
     )

@@ -1,4 +1,4 @@
-"""The environment that stage processes get."""
+"""The environment of stage processes."""
 
 import os
 import sys
@@ -9,11 +9,11 @@ from clozeline.workspace import Workspace
 
 
 def stage_environment(workspace: Workspace, extra: Mapping[str, str]) -> dict[str, str]:
-    """Ours, with the tools' defaults where it says nothing, and with `python` meaning this interpreter."""
+    """Return our environment, with the tools' defaults for unset variables and with `python` as this interpreter."""
     return {
         **workspace.defaults(),
         **os.environ,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        "PYTHONUNBUFFERED": "1",  # lines arrive when they are written
+        "PYTHONUNBUFFERED": "1",  # so that lines arrive when they are written
         **extra,
     }

@@ -1,4 +1,4 @@
-"""Why a stage failed: the error that it told, of the class of its exit code."""
+"""The error of a failed stage, with the class of its exit code."""
 
 import re
 from typing import Final
@@ -9,7 +9,7 @@ from clozeline.orchestration.killed_stage import failure_of_killed, is_killed
 from clozeline.orchestration.stage_process import Ended
 
 _TOLD: Final = re.compile(
-    r"^error: (?P<problem>.+)\n  given:    (?P<given>.*(?:\n.*)*?)\n"  # what a library said has lines of its own
+    r"^error: (?P<problem>.+)\n  given:    (?P<given>.*(?:\n.*)*?)\n"  # a library's message may span lines
     r"  expected: (?P<expected>.*)\n  do:       (?P<do>.*)$",
     re.MULTILINE,
 )
@@ -21,15 +21,17 @@ _BY_EXIT_CODE: Final[dict[int, type[ClozelineError]]] = {
 
 
 def failure_of(ended: Ended) -> ClozelineError:
-    """The error that the stage told, of the class of its exit code; or one that says where to look."""
+    """Return the error that the stage printed, with the class of its exit code; otherwise one that names the log."""
     told = list(_TOLD.finditer(ended.text))
     if told and ended.exit_code in _BY_EXIT_CODE:
         last = told[-1]
-        return _BY_EXIT_CODE[ended.exit_code](
+        failure = _BY_EXIT_CODE[ended.exit_code](
             f"stage `{ended.name}`: {last['problem']}", given=last["given"], expected=last["expected"], do=last["do"]
         )
+        failure.is_told = True
+        return failure
     if is_killed(ended.exit_code):
-        return failure_of_killed(ended.name, ended.exit_code, ended.log)
+        return failure_of_killed(ended.name, ended.exit_code, ended.log, ended.out_of_memory_kills)
     return _BY_EXIT_CODE.get(ended.exit_code, ClozelineError)(
         f"stage `{ended.name}` failed",
         given=f"exit code {ended.exit_code}; its last line: {_last_line(ended.text)}",

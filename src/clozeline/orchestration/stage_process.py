@@ -1,4 +1,4 @@
-"""One stage brought up to date in a process tree of its own: streamed, logged, and ended with the flow."""
+"""Runs a stage in a process tree of its own, which is streamed, logged, and ended with the flow."""
 
 import contextlib
 import os
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from clozeline.machine.main_memory import out_of_memory_kills
 from clozeline.orchestration import supervisor
 from clozeline.orchestration.streams import Stream, Transcript, read_all
 from clozeline.orchestration.terminal import terminal_or
@@ -27,13 +28,15 @@ class Ended:
     name: str
     exit_code: int
     text: str
-    """The end of what it and the stage wrote."""
+    """The last characters of the output."""
     log: str
-    """Where all of it is."""
+    """Path of the whole output."""
+    out_of_memory_kills: int | None = None
+    """Out-of-memory kills on this machine while the stage ran; None if the kernel does not count them."""
 
     @property
     def outcome(self) -> Outcome | None:
-        """None: it failed."""
+        """Outcome of the stage; None if it failed."""
         return outcome_of(self.exit_code)
 
 
@@ -41,29 +44,32 @@ class StageProcesses:
     """The stage processes of one flow run; `end_all` leaves none of them."""
 
     def __init__(self, kept_open: Sequence[int] = ()) -> None:
-        self._kept_open = tuple(kept_open)  # descriptors that hold the run's lock until the last process is gone
+        self._kept_open = tuple(kept_open)  # inherited descriptors keep the run lock until the last process ends
         self._running: set[subprocess.Popen[bytes]] = set()
         self._is_ending = threading.Event()
 
     def reproduce(
         self, name: str, *, root: Path, environment: Mapping[str, str], log: Path, hear: Callable[[str], None]
     ) -> Ended:
-        """Bring stage `name` up to date; `hear` gets the lines that no terminal shows, `log` gets all of them."""
+        """Bring stage `name` up to date; `log` gets every line, `hear` only those that no terminal shows."""
         command = [sys.executable, "-m", reproduce.__name__, name]
         log.parent.mkdir(parents=True, exist_ok=True)
+        kills_before = out_of_memory_kills()
         with log.open("a", encoding="utf-8") as log_file:
             transcript = Transcript(log_file, hear)
             with self._started(command, root, environment) as (process, streams):
                 read_all(streams, transcript)
                 exit_code = process.wait()
-        return Ended(name=name, exit_code=exit_code, text=transcript.tail, log=str(log))
+        kills = out_of_memory_kills()
+        meanwhile = None if kills is None or kills_before is None else kills - kills_before
+        return Ended(name, exit_code, transcript.tail, str(log), meanwhile)
 
     @property
     def are_ending(self) -> bool:
         return self._is_ending.is_set()
 
     def end_all(self) -> None:
-        """End every process, and at once any that starts later."""
+        """End every process now, and immediately any that starts later."""
         self._is_ending.set()
         for process in list(self._running):
             _end(process)
@@ -105,7 +111,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_ENDS_WITHIN_SECONDS)
     if process.returncode is None or process.returncode < 0:
-        # The supervisor itself was stopped or killed: what it started is in its group.
+        # The supervisor itself was stopped or killed; its children are in its process group.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

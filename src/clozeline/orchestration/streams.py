@@ -1,4 +1,4 @@
-"""What a process writes, read as it comes: as lines for the log, and raw for our terminal."""
+"""Reads the output of a process as it arrives: as lines for the log, and raw for our terminal."""
 
 import codecs
 import os
@@ -20,11 +20,11 @@ class Stream:
 
     descriptor: int
     is_terminal: bool
-    """Whether it is shown on our terminal as it comes, progress bars and all."""
+    """Whether it is copied to our terminal as it arrives, including progress bars."""
 
 
 class Transcript:
-    """All lines of a process: `log` gets each, `hear` those that no terminal shows, `tail` keeps the last."""
+    """Lines of a process: `log` gets all, `hear` those that no terminal shows, `tail` holds the last ones."""
 
     def __init__(self, log: TextIO, hear: Callable[[str], None]) -> None:
         self._log = log
@@ -51,7 +51,7 @@ def read_all(streams: Sequence[Stream], transcript: Transcript) -> None:
 
 
 class _Reader:
-    """Cuts one stream into lines; of a line that was drawn over itself (a progress bar), the last drawing counts."""
+    """Cuts one stream into lines; of a redrawn line (a progress bar) it keeps the last drawing."""
 
     def __init__(self, stream: Stream, transcript: Transcript) -> None:
         self._stream = stream
@@ -60,7 +60,7 @@ class _Reader:
         self._rest = ""
 
     def read(self) -> bool:
-        """Take what is there; False at the end."""
+        """Read the available bytes; return False at the end of the stream."""
         content = _read(self._stream.descriptor)
         if self._stream.is_terminal and content:
             sys.stderr.buffer.write(content)

@@ -1,8 +1,8 @@
-"""Runs one command and sees to it that nothing of it outlives the flow: `python supervisor.py COMMAND …`.
+"""Runs one command and ensures that none of its processes outlives the flow: `python supervisor.py COMMAND …`.
 
 Killing `dvc repro` leaves its stage running, and the next run would start a second one beside it. So the command
-runs under this small process, which ends every descendant when it is told to (SIGTERM), when the command ends, and
-when the flow is gone: the flow holds the other end of our standard input, and the kernel closes it even on `kill -9`.
+runs under this small process, which ends every descendant on SIGTERM, when the command ends, and when the flow is
+gone. The flow holds the other end of our standard input, and the kernel closes it even on `kill -9`.
 Descendants that left the process group or lost their parent are found too: on Linux they become children of ours.
 """
 
@@ -18,14 +18,14 @@ from collections.abc import Iterable, Sequence
 
 import psutil
 
-# A stage has so long to leave by itself, then DVC so long to give its lock back; what is left after that is killed.
+# Time for the stage to end by itself, then for DVC to release its lock; the remaining processes are killed.
 _STAGE_SECONDS = 4.0
 _COMMAND_SECONDS = 2.0
 _SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 
 
 def supervise(command: Sequence[str]) -> int:
-    """Run `command` and return its exit code; 128 + n if signal n ended it."""
+    """Run `command`; return its exit code, or 128 + n if signal n ended it."""
     _adopt_orphans()
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
@@ -52,7 +52,7 @@ def _adopt_orphans() -> None:
 
 
 def end_descendants(command_pid: int) -> None:
-    """End all processes below this one: the stage first, so that DVC sees it end and gives its locks back."""
+    """End all descendants of this process: the stage first, so that DVC sees it end and releases its locks."""
     others = [process for process in _descendants() if process.pid != command_pid]
     if others:
         _signal(others, signal.SIGTERM)
@@ -65,7 +65,7 @@ def end_descendants(command_pid: int) -> None:
 
 
 def _descendants() -> list[psutil.Process]:
-    """Those that still run, adopted ones among them."""
+    """Return the running descendants, including adopted ones."""
     living = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):

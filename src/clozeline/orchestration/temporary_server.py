@@ -1,6 +1,6 @@
-"""Prefect's server for a command that was given none: started with the command, and gone with it.
+"""A temporary Prefect server for a command without a configured one; it ends with the command.
 
-Prefect would start one by itself, and a command that is killed would leave it running.
+Prefect would start one by itself, but a killed command would leave that one running.
 """
 
 import atexit
@@ -19,17 +19,17 @@ from clozeline.workspace import Workspace
 
 
 def ensure_prefect_server(workspace: Workspace) -> None:
-    """After this, flow runs have a server: the one that Prefect's settings name, or one that ends with this process.
+    """Make a server available to flow runs: the configured one, or a new one that ends with this process.
 
     Raises:
-        TransientError: the server did not start; its log says why.
+        TransientError: the new server did not start; its log says why.
     """
     if api_url():
         return
     server = _server_on(_free_port())
     lifetime = contextlib.ExitStack()
     process = lifetime.enter_context(running(server, workspace))
-    atexit.register(lifetime.close)  # not earlier: until then Prefect's threads send their last logs to it
+    atexit.register(lifetime.close)  # not earlier, because Prefect's threads send their last logs until then
     wait_until_ready(server, process, workspace)
     use_server(f"{server.url}/api")
 
@@ -40,7 +40,7 @@ def _server_on(port: int) -> Server:
         command=server_command(HOST, port),
         port=port,
         health=HEALTH,
-        environment=SERVER_WITHOUT_SCHEDULES,  # they are for a server that stays
+        environment=SERVER_WITHOUT_SCHEDULES,  # schedules need a permanent server
     )
 
 

@@ -1,4 +1,4 @@
-"""The standard error of a stage, when ours is a terminal: the stage sees a terminal too, so its progress bars show."""
+"""Standard error of a stage. If ours is a terminal, the stage gets a terminal too, so that its progress bars show."""
 
 import fcntl
 import os
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StandardError:
-    """What a stage process gets as standard error, and where the flow reads it."""
+    """Standard error of a stage process: its write end and its read end."""
 
     given: int
     """File descriptor for the stage."""
     read: int | None
-    """File descriptor for the flow; None if it comes with standard output."""
+    """File descriptor for the flow; None if standard error goes to standard output."""
 
     def close_given(self) -> None:
         if self.read is not None:
@@ -26,7 +26,7 @@ class StandardError:
 
 
 def terminal_or(output: int) -> StandardError:
-    """A pseudo-terminal as large as ours, if ours is one; `output` if not."""
+    """Return a pseudo-terminal of the size of ours if our standard error is a terminal; otherwise `output`."""
     if not sys.stderr.isatty():
         return StandardError(given=output, read=None)
     ours, theirs = os.openpty()

@@ -1,4 +1,4 @@
-"""The one reader of params.yaml: types and bounds of every knob; the values are in the file alone."""
+"""Reader of params.yaml: types and bounds of every knob. The values stand only in the file."""
 
 from clozeline.params.data import PreprocessParams, SourceParams, TokenizeParams
 from clozeline.params.delivery import ExportGates, ExportParams, ReleaseParams, RungParams

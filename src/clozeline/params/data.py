@@ -13,7 +13,7 @@ class SourceParams(Section):
     path: str
     pattern: str
     one_document_per: Literal["paragraph", "line", "file"]
-    """Plain text only: other formats say themselves where a document ends."""
+    """Plain text only: other formats mark the end of a document themselves."""
     text_field: str
     label_field: str | None
     dataset: str | None
@@ -31,9 +31,17 @@ class PreprocessParams(Section):
     validation_fraction: Fraction
     holdout_fraction: Annotated[float, Field(ge=0, lt=1)]
     rules = (
-        ("min_characters max_characters", le, "`min_characters` is not above `max_characters`: else no text passes"),
-        ("same_side_similarity near_duplicate_similarity", le, "`same_side_similarity` is not above the other"),
-        ("validation_fraction holdout_fraction", lambda a, b: a + b < 1, "a sum below 1: the rest is trained on"),
+        ("min_characters max_characters", le, "`min_characters` not above `max_characters`: otherwise no text passes"),
+        (
+            "same_side_similarity near_duplicate_similarity",
+            le,
+            "`same_side_similarity` not above `near_duplicate_similarity`",
+        ),
+        (
+            "validation_fraction holdout_fraction",
+            lambda a, b: a + b < 1,
+            "a sum below 1: the rest is the training split",
+        ),
     )
 
 
@@ -44,4 +52,6 @@ class TokenizeParams(Section):
     min_frequency: Count
     lowercase: bool
     shard_tokens: Count
-    rules = (("algorithm existing", set_for("existing"), "set `existing` for that algorithm, null for any other"),)
+    rules = (
+        ("algorithm existing", set_for("existing"), "set `existing` for algorithm `existing`, null for any other"),
+    )

@@ -1,4 +1,4 @@
-"""Sections `export` and `release`: what leaves the house, and what must hold for it."""
+"""Sections `export` and `release`: how models are packaged, and which gates they have to meet."""
 
 from typing import Annotated, Literal
 
@@ -8,31 +8,33 @@ from clozeline.params.section import Count, Positive, Section, Share
 
 
 class RungParams(Section):
-    """One INT8 scheme."""
+    """One INT8 scheme: a rung of the ladder."""
 
     weights: Literal["int7", "uint8", "int8"]
     """See `exporting/quantization.py`."""
     exact_share: Share
-    """Of the products by a weight: the worst of them, which stay in fp32."""
+    """Share of the products with a weight that stay in fp32: those that quantization harms most."""
     quantize_embeddings: bool
 
 
 class ExportGates(Section):
-    """What an INT8 graph has to show on `num_agreement_texts` texts before it may answer."""
+    """Gates of an INT8 graph, measured on `num_agreement_texts` texts."""
 
     min_agreement: Share
     min_agreement_texts: Count
-    """Texts that the agreement is of. Below -3 / ln(min_agreement), not even INT8 that always agrees has shown it: as
-    many texts would agree by chance once in 20 times though it is no better than the limit (0.97: 99)."""
+    """Least number of texts behind the agreement. Below -3 / ln(min_agreement), even INT8 that always agrees has shown
+    nothing: a graph at the limit would agree on that many texts by chance once in 20 times (0.97: 99).
+    """
     min_different_answers: Count
-    """Of fp32, to all that it is asked. Where it always says the same, a graph that no longer reads agrees with it."""
+    """Least number of distinct answers of fp32. If fp32 always answers the same, a broken graph agrees with it."""
     min_metric_ratio: Share
     min_metric_items: Count
-    """Answers that the metric is of. Below 1 / (1 - min_metric_ratio), one answer weighs more than all that may be lost
-    (0.995: 200)."""
+    """Least number of answers behind the metric. Below 1 / (1 - min_metric_ratio), one answer weighs more than the
+    whole permitted loss (0.995: 200).
+    """
     max_batch_flips: Share
     min_embedding_cosine: Share
-    """Mean over the texts, to fp32's."""
+    """Mean over the texts of the cosine with fp32's embedding."""
     min_batch_cosine: Share
 
 
@@ -44,13 +46,14 @@ class ExportParams(Section):
     per_token: bool
     per_channel: bool
     ladder: tuple[RungParams, ...]
-    """Tried in this order; the first that passes `gates` is served."""
+    """INT8 schemes in the order of trial; the first that passes `gates` is served."""
     static_ratios: tuple[Positive, ...]
-    """Tried in this order on the scheme that passed: activations whose ratio (`exporting/ranges.py`) is no larger, as
-    they are or smoothed, get a fixed scale, if that passes too and loses nothing. Empty: all scales are computed at run
-    time."""
+    """Limits of the ratio (`exporting/ranges.py`), tried in this order on the scheme that passed. Activations up to the
+    limit, as they are or smoothed, get a fixed scale if that passes too and loses nothing. Empty: all scales are
+    computed at run time.
+    """
     half: bool
-    """Whether there is a graph in float16 too."""
+    """Whether to export a graph in float16 too."""
     gates: ExportGates
     num_agreement_texts: Count
     num_calibration_texts: Count
@@ -60,12 +63,18 @@ class ExportParams(Section):
 class ReleaseParams(Section):
     min_int8_agreement: Share
     min_int8_speedup: Positive
-    """fp32's time over INT8's on the processor of the release, of one text or of a batch, where it is less; below it,
-    fp32 is served there."""
+    """Least speedup: fp32 time / INT8 time on the processor of the release, of one text or of a batch, whichever is
+    smaller. Below it fp32 is served there.
+    """
     min_unigram_ratio: Positive
-    """The unigram baseline's perplexity over the encoder's: what a first version, too, must reach."""
+    """Least ratio of the unigram baseline's perplexity to the encoder's, for a first version too."""
     max_perplexity_ratio: Positive
     max_contaminated_fraction: Share | None
-    """Of the texts that a model is judged on, those that the pre-training had, nearly, seen. Null: only told."""
+    """Largest share of a model's evaluation texts that also stand, at least nearly, in the pre-training text. Null: the
+    share is only reported.
+    """
     min_accuracy_delta: Annotated[float, Field(ge=-1, le=1)]
-    """Of the headline figure of a task: accuracy, or what its kind has in its place."""
+    """Least change of a task's headline metric (accuracy, or the metric of its kind) against the champion."""
+    beat_baseline: bool
+    """Hold a task without a champion to compare with, unless it beats its simple baseline. It must always beat the
+    trivial answer, by more than its 95 % interval."""

@@ -1,4 +1,4 @@
-"""Subsection `pretrain.model`: which encoder, how large, with which head."""
+"""Subsection `pretrain.model`: family, size and head of the encoder."""
 
 import re
 from typing import Annotated, Literal, get_args
@@ -7,7 +7,7 @@ from pydantic import Field
 
 from clozeline.params.section import BelowOne, Count, Positive, Section
 
-FAMILY_NAMES = (  # the rows of clozeline/model/families/, which takes seconds to import
+FAMILY_NAMES = (  # rows of clozeline/encoder/families/, which takes seconds to import
     "modernbert",
     "bert",
     "roberta",
@@ -21,10 +21,10 @@ FAMILY_NAMES = (  # the rows of clozeline/model/families/, which takes seconds t
     "big_bird",
 )
 Size = Literal["mini", "tiny", "small", "base", "large"]
-"""The rows of clozeline/model/sizes.py."""
+"""The rows of clozeline/encoder/sizes.py."""
 SIZE_NAMES: tuple[str, ...] = get_args(Size)
 OWN_ENCODER = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
-"""`package.module:build`: an encoder of your own (clozeline/model/encoders.py)."""
+"""`package.module:build`: an encoder of your own (clozeline/language_modelling/encoders.py)."""
 _FAMILY_EXPECTED = f"one of: {', '.join(FAMILY_NAMES)}; or `package.module:build` for an encoder of your own"
 _SHAPE = "hidden_size num_hidden_layers num_attention_heads intermediate_size"
 
@@ -39,31 +39,33 @@ def _is_family(name: str) -> bool:
 
 class ModelParams(Section):
     family: str
-    """A row of FAMILIES, or `package.module:build`, which makes an encoder of your own."""
+    """A row of FAMILIES, or `package.module:build`, a function that builds your own encoder."""
     size: Size | None
-    """A row of SIZES, or null and the four numbers below."""
+    """A row of SIZES; null: the four numbers below."""
     hidden_size: Count | None
     num_hidden_layers: Count | None
     num_attention_heads: Count | None
     intermediate_size: Count | None
     max_position_embeddings: Count
     dropout: BelowOne
-    """Of embeddings, of the outputs of attention and MLP."""
+    """Dropout of embeddings and of the outputs of attention and MLP."""
     attention_dropout: BelowOne
-    """Of attention weights."""
+    """Dropout of attention weights."""
     head_dropout: BelowOne
-    """Of the hidden states that the head is given."""
+    """Dropout of the hidden states that the head reads."""
     stochastic_depth: BelowOne
-    """Probability that a row skips the last layer, in training; of the others less, on a line (Huang et al. 2016).
-    Families with pre-norm layers alone."""
+    """Probability that a row skips the last layer in training; it rises linearly with depth (Huang et al. 2016). Only
+    for families with pre-norm layers.
+    """
     activation: Literal["gelu", "gelu_new", "relu", "silu"]
-    """Of the MLP and of the head."""
+    """Activation of the MLP and of the head."""
     norm_epsilon: Positive
     initializer_range: Positive
     tie_word_embeddings: bool
     generator_fraction: Annotated[float, Field(gt=0, le=1)]
-    """Objective `rtd` alone: widths of the generator over those of the encoder (Clark et al. 2020, section 3.2: 1/4 to
-    1/2); it has as many layers."""
+    """Objective `rtd` only: ratio of the generator's widths to the encoder's (Clark et al. 2020, section 3.2: 1/4 to
+    1/2). The number of layers is the same.
+    """
     rules = (
         (
             "family",

@@ -1,4 +1,4 @@
-"""How weights are changed: the optimizer and its learning rate; shared by `pretrain` and every task of `finetune`."""
+"""Optimizer and learning rate, shared by `pretrain` and every task of `finetune`."""
 
 from typing import Annotated, Literal
 
@@ -12,12 +12,12 @@ class OptimizerParams(Section):
     """The rows of clozeline/training/optimizers, which takes seconds to import."""
     learning_rate: Positive
     matrix_learning_rate: Positive | None
-    """`muon` alone: of the hidden matrices; `learning_rate` is then that of embeddings, norms and head."""
+    """`muon` only: learning rate of the hidden matrices; `learning_rate` is then that of embeddings, norms and head."""
     beta1: BelowOne
     beta2: BelowOne
     epsilon: Positive
     weight_decay: NotNegative
-    """Of matrices; norms and biases never decay."""
+    """Weight decay of matrices; norms and biases never decay."""
     clip_norm: Positive
     rules = (
         ("kind matrix_learning_rate", set_for("muon"), "set `matrix_learning_rate` for `muon`, null for any other"),
@@ -29,10 +29,10 @@ class ScheduleParams(Section):
     """The rows of clozeline/training/schedule.py; wsd: warm-up, stable, decay (Hägele et al. 2024)."""
     warmup_steps: Annotated[int, Field(ge=0)]
     initial_fraction: BelowOne
-    """Of the learning rate, where warm-up starts."""
+    """Fraction of the learning rate at the start of the warm-up."""
     final_fraction: Share
-    """Of the learning rate, at the last step."""
+    """Fraction of the learning rate at the last step."""
     power: Positive
-    """`polynomial` alone."""
+    """`polynomial` only: the exponent."""
     decay_fraction: Fraction
-    """`wsd` alone: share of the budget, at its end, over which the rate falls."""
+    """`wsd` only: share of the budget, at its end, over which the rate falls."""

@@ -1,4 +1,4 @@
-"""Sections `pretrain` and `evaluate`, and the recipes that can be laid over `pretrain`."""
+"""Sections `pretrain` and `evaluate`."""
 
 from operator import ge, le
 from typing import Annotated, Literal
@@ -12,20 +12,20 @@ from clozeline.params.section import BelowOne, Count, Fraction, Positive, Sectio
 
 class MaskingParams(Section):
     unit: Literal["token", "word", "span"]
-    """What is hidden as one: a token (Devlin et al. 2018), a whole word, or a span of tokens (Joshi et al. 2020)."""
+    """Masking unit: a token (Devlin et al. 2018), a whole word, or a span of tokens (Joshi et al. 2020)."""
     mask_rate: Fraction
     """Share of maskable tokens that become targets, 0-1 (Devlin et al. 2018, section 3.1: 0.15)."""
     final_mask_rate: Fraction | None
-    """Where the rate is at the end of the budget, on a line from `mask_rate` (Ankner et al. 2023); null: constant."""
+    """Mask rate at the end of the budget, linearly from `mask_rate` (Ankner et al. 2023); null: constant."""
     mask_share: Share
     random_share: Share
     keep_share: Share
     mean_span_tokens: Annotated[float, Field(ge=1, le=5)] | None
-    """`span` alone: mean length of a span; lengths are geometric, cut at 10 tokens (SpanBERT: 3.8)."""
+    """`span` only: mean length of a span; lengths are geometric, cut at 10 tokens (SpanBERT: 3.8)."""
     word_dropout: BelowOne
-    """Share of the tokens that are no targets and are hidden all the same, so that the model leans on no one word."""
+    """Share of the tokens that are hidden without being targets, so that the model relies on no single word."""
     protected_tokens: tuple[str, ...]
-    """Tokens, as the vocabulary spells them, that are never targets and never drawn, as special tokens never are."""
+    """Tokens, spelled as in the vocabulary, that are never targets and never drawn, like special tokens."""
     rules = (
         ("mask_share random_share keep_share", lambda *s: abs(sum(s) - 1) <= 1e-9, "their sum must be 1"),
         ("unit mean_span_tokens", set_for("span"), "set `mean_span_tokens` for unit `span`, null for any other"),
@@ -33,16 +33,16 @@ class MaskingParams(Section):
 
 
 class ValidationParams(Section):
-    """A look at held-out text while the training runs."""
+    """Validation looks during training."""
 
     every_steps: Count | None
-    """Null: never."""
+    """Steps between two looks; null: never."""
     max_tokens: Count
-    """Of the validation part: enough to see a trend; stage `evaluate` measures the whole."""
+    """Tokens of the validation split to measure: enough for a trend. Stage `evaluate` measures the whole split."""
     num_examples: Annotated[int, Field(ge=0)]
-    """Predictions shown in the log at each look."""
+    """Number of predictions that each look shows in the log."""
     patience: Count | None
-    """Stop after so many looks without a lower loss, and keep the weights of the lowest; null: train to the end."""
+    """Looks without a lower loss before training stops; the weights of the lowest are kept. Null: train to the end."""
     rules = (
         (
             "every_steps patience",
@@ -54,25 +54,25 @@ class ValidationParams(Section):
 
 class PretrainParams(Section):
     recipe: str
-    """A key of the section `recipes`, laid over this section."""
+    """Key of the section `recipes`, laid over this section."""
     objective: Literal["mlm", "clm", "rtd"]
-    """The rows of clozeline/model/objectives.py."""
+    """The rows of language_modelling/objectives.py."""
     discriminator_weight: Positive
-    """Objective `rtd` alone (Clark et al. 2020, section 2: λ = 50)."""
+    """Objective `rtd` only (Clark et al. 2020, section 2: λ = 50)."""
     start: str | None
-    """Null: random weights. Else a folder or hub name: its weights, its shape."""
+    """Null: random weights. Otherwise a folder or hub name that gives the weights and the shape."""
     start_revision: str | None
     model: ModelParams
     max_length: Annotated[int, Field(ge=8)]
     batch_tokens: Count
-    """Of an optimizer step, over all devices and accumulation: what a step learns from does not depend on either."""
+    """Tokens of an optimizer step over all devices and accumulation, neither of which changes what a step learns."""
     micro_batch_tokens: Count | None
-    """At most so many are in memory at once, on one device; gradients are summed exactly. Null: no bound."""
+    """Most tokens in memory at once on one device; gradients are summed exactly. Null: no bound."""
     masking: MaskingParams
     optimizer: OptimizerParams
     schedule: ScheduleParams
     steps: Annotated[int, Field(ge=0)] | None
-    """0: `start` is taken as it is."""
+    """0: `start` is used as it is."""
     tokens: Count | None
     precision: Literal["auto", "fp32", "bf16", "fp16"]
     compile: bool
@@ -83,7 +83,7 @@ class PretrainParams(Section):
     num_checkpoints: Count
     num_threads: Count | None
     num_workers: Annotated[int, Field(ge=0)]
-    """Processes that make batches beside the training; 0: none. The batches are the same."""
+    """Processes that build batches during training; 0: none. The batches are the same."""
     rules = (
         ("steps tokens", lambda a, b: (a is None) != (b is None), "a budget: set one and leave the other null"),
         (
@@ -94,14 +94,14 @@ class PretrainParams(Section):
         (
             "steps start",
             lambda steps, start: steps != 0 or start is not None,
-            "`start` beside `steps: 0`: a model that was trained already, to be taken as it is",
+            "`start` beside `steps: 0`: the trained model to use as it is",
         ),
         (
             "objective model.family start",
             lambda objective, family, start: objective != "rtd" or family == "electra" or start is not None,
             "family `electra` for objective `rtd`: no other has a stock class for the discriminator",
         ),
-        ("max_length model.max_position_embeddings", le, "`max_length` is not above what the model reads"),
+        ("max_length model.max_position_embeddings", le, "`max_length` is not above `model.max_position_embeddings`"),
         ("batch_tokens max_length", ge, "`batch_tokens` is not below `max_length`: a row must fit"),
         (
             "micro_batch_tokens max_length",
@@ -111,7 +111,7 @@ class PretrainParams(Section):
         (
             "start start_revision",
             lambda start, revision: revision is None or start is not None,
-            "`start_revision` says which state of `start`: set that too, or leave both null",
+            "`start_revision` names a state of `start`: set `start` too, or leave both null",
         ),
     )
 
@@ -122,7 +122,7 @@ class EvaluateParams(Section):
     batch_tokens: Count
     num_examples: Annotated[int, Field(ge=0)]
     num_bootstrap_samples: Annotated[int, Field(ge=100)]
-    """Of the documents, for the 95 % intervals."""
+    """Bootstrap samples of the documents, for the 95 % intervals."""
     num_pseudo_documents: Annotated[int, Field(ge=0)]
-    """So many are asked for each token alone, too: pseudo-log-likelihood, which costs a row for each token."""
+    """Documents that are also scored by pseudo-log-likelihood: each token hidden alone, one row for each token."""
     rules = (("batch_tokens max_length", ge, "`batch_tokens` is not below `max_length`: a row must fit"),)

@@ -17,25 +17,25 @@ from clozeline.params.section import Section
 _GENERATOR = "encoder/generator"
 _NO_MASKS = MappingProxyType(
     {
-        "clm": "objective `mlm`: a causal model fills no masks; leave it out of `export.models` (or `{}`)",
+        "clm": "objective `mlm`, because a causal model fills no masks; or leave it out of `export.models` (`{}`)",
         "rtd": f"objective `mlm`, or `{_GENERATOR}`: a discriminator fills no masks, the generator beside it does",
     }
 )
-"""Objective → why its encoder is not exported as it is, and what is instead."""
+"""Objective → why its encoder is not exported as it is, and the alternative."""
 
 
 class Params(Section):
-    """The whole of params.yaml: a section for each stage, what is laid over or under two of them, one for releases."""
+    """The whole of params.yaml: a section for each stage, recipes, defaults of tasks, and a section for releases."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     preprocess: PreprocessParams
     tokenize: TokenizeParams
     recipes: dict[str, dict[str, Any]]
-    """Name → what it sets in `pretrain`."""
+    """Name of a recipe → values that it sets in `pretrain`."""
     pretrain: PretrainParams
     evaluate: EvaluateParams
     finetune_defaults: dict[str, dict[str, Any]]
-    """`shared`, or a kind of task → what its tasks have that say nothing else."""
+    """`shared`, or a kind of task → default values of its tasks."""
     finetune: dict[str, AnyTask]
     export: ExportParams
     release: ReleaseParams
@@ -43,7 +43,7 @@ class Params(Section):
     @model_validator(mode="before")
     @classmethod
     def _recipe_is_laid_over(cls, tree: Any) -> Any:
-        """`pretrain` becomes what its recipe makes of it, so that nobody else needs to know of recipes."""
+        """Lay the recipe over `pretrain`, so that no reader needs to know of recipes."""
         match tree:
             case {"recipes": Mapping() as recipes, "pretrain": Mapping() as pretrain}:
                 check_recipes(recipes, pretrain.get("recipe"))
@@ -53,7 +53,7 @@ class Params(Section):
     @model_validator(mode="before")
     @classmethod
     def _tasks_are_whole(cls, tree: Any) -> Any:
-        """Each task becomes what its defaults and its preset make of it, so that nobody else needs to know of them."""
+        """Complete each task with its defaults and its preset, so that no reader needs to know of them."""
         match tree:
             case {"finetune_defaults": defaults, "finetune": Mapping() as tasks}:
                 check_defaults(defaults)

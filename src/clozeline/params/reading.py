@@ -1,4 +1,4 @@
-"""Reading params.yaml, and saying what is wrong with it."""
+"""Read params.yaml, and explain what is wrong with it."""
 
 import difflib
 from pathlib import Path
@@ -34,7 +34,7 @@ _EXPECTED: Final = {
     "tuple_type": "a list: [one, two]",
     "list_type": "a list: [one, two]",
 }
-"""Instead of pydantic's words, where they speak of its own workings."""
+"""Replacements for messages in which pydantic speaks of its own workings."""
 _AS_WRITTEN: Final = {"None": "null", "True": "true", "False": "false"}
 _NOTHING: Final = ("missing", "union_tag_not_found")
 
@@ -43,7 +43,7 @@ def read_params(path: Path) -> Params:
     """Read and check `path`.
 
     Raises:
-        ParamsError: naming the file, the key, what was given, what was expected, and what to do.
+        ParamsError: names the file, the key, what was given, what was expected, and what to do.
     """
     if not path.is_file():
         raise ParamsError(
@@ -59,18 +59,18 @@ def read_params(path: Path) -> Params:
             return Params.model_validate(tree)
     except ValidationError as error:
         raise _first_fault(path, tree, error) from error
-    except (YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date that there is not
+    except (YAMLError, ValueError) as error:  # ValueError: not UTF-8, or an impossible date
         raise ParamsError(
             f"{path} is not YAML",
             given=_place_and_reason(path, content, error),
             expected="UTF-8 text: `key: value` lines, indented with spaces, each key once",
-            do="mend the line named above",
+            do="correct the line named above",
         ) from error
     raise ParamsError(f"{path} is empty", given="nothing", expected="sections", do=f"run `git checkout -- {path}`")
 
 
 def where_set(path: Path, key: str) -> str:
-    """Where `path`, which can be read, says the value of `key`: there, in a recipe, or in what tasks have in common."""
+    """Return the key at which `path`, a readable file, sets `key`: itself, in a recipe, or in the defaults of tasks."""
     return _where_set(key, YAML(typ="safe").load(path.read_text(encoding="utf-8")))
 
 
@@ -118,9 +118,9 @@ def _first_fault(path: Path, tree: Any, error: ValidationError) -> ParamsError:
 
 def _what_to_do(path: Path, fault: Any, names: str) -> str:
     if isinstance(fault.get("ctx", {}).get("error"), IdleKeyError):
-        return f"take it out of {path}"
+        return f"remove it from {path}"
     given = fault["input"]
-    if fault["type"] == "string_type" and isinstance(given, int | float):  # a label that is a number, or true
+    if fault["type"] == "string_type" and isinstance(given, int | float):  # a label that is a number or a boolean
         return f"write it in quotes in {path}: '{_short(given)}'"
     return f"set {names} in {path}"
 
@@ -136,7 +136,7 @@ def _unknown_key(path: Path, unknown: UnknownKeyError, more: str) -> ParamsError
 
 
 def _location(fault: Any) -> tuple[int | str, ...]:
-    """Keys as they stand in the file: pydantic puts a task's kind behind its name, and names no key without one."""
+    """Return the keys as in the file: pydantic adds a task's kind after its name, and omits a missing key `kind`."""
     keys: tuple[int | str, ...] = fault["loc"]
     if fault["type"].startswith("union_tag"):
         return (*keys, "kind")
@@ -148,13 +148,13 @@ def _given(fault: Any) -> object:
 
 
 def _expected(fault: Any) -> str:
-    """What pydantic says, without its own manner of saying it."""
+    """Return pydantic's message without its phrasing."""
     expected: str = _EXPECTED.get(fault["type"], fault["msg"])
     return expected.removeprefix("Input should be ")
 
 
 def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
-    """Names of the keys that may stand where `location` stands."""
+    """Return the names of the keys that may stand beside the one at `location`."""
     kind: Any = Params
     for part in location[:-1]:
         if kind is FinetuneParams:
@@ -168,6 +168,6 @@ def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
 
 
 def _short(value: object, limit: int = 160) -> str:
-    """As it stands in YAML."""
+    """Return the value as it stands in YAML, shortened."""
     text = "{…}" if isinstance(value, dict) else _AS_WRITTEN.get(repr(value), repr(value))
     return text if len(text) <= limit else text[:limit] + "…"

@@ -10,7 +10,7 @@ from clozeline.params.section import UnknownKeyError, section_in
 
 
 def laid_over(base: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the values of `recipe` in their places; sections are gone into, all else is replaced."""
+    """Return `base` overlaid with `recipe`: sections are merged, other values are replaced."""
     result = dict(base)
     for key, value in recipe.items():
         inner = result.get(key)
@@ -19,8 +19,11 @@ def laid_over(base: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, A
 
 
 def check_recipes(recipes: Mapping[str, Any], chosen: Any) -> None:
-    """Raises:
-    ValueError: the chosen recipe is not there, or one of them sets what `pretrain` does not have.
+    """Check that the chosen recipe exists and that all recipes set known keys.
+
+    Raises:
+        ValueError: the chosen recipe is missing, or a recipe is not a section.
+        UnknownKeyError: a recipe sets a key that `pretrain` does not have.
     """
     if chosen not in recipes:
         raise ValueError(f"a key of `recipes`: {', '.join(recipes)}", {"pretrain.recipe": chosen})
@@ -29,9 +32,11 @@ def check_recipes(recipes: Mapping[str, Any], chosen: Any) -> None:
 
 
 def check_keys(place: str, values: Any, section: type[BaseModel], without: Collection[str] = ()) -> None:
-    """Raises:
-    ValueError: `values` is no section.
-    UnknownKeyError: `values`, which are to be laid over or under `section`, have a key that it has not.
+    """Check that `values`, to be laid over or under `section`, have only its keys.
+
+    Raises:
+        ValueError: `values` is not a section.
+        UnknownKeyError: a key is unknown to `section`.
     """
     if not isinstance(values, Mapping):
         raise ValueError("keys of the section, with their values", {place: values})
@@ -45,7 +50,7 @@ def check_keys(place: str, values: Any, section: type[BaseModel], without: Colle
 
 
 def where_written(key: str, tree: Any) -> str:
-    """`pretrain.a.b`, or `recipes.NAME.a.b` if the chosen recipe sets it."""
+    """Return `pretrain.a.b`, or `recipes.NAME.a.b` if the chosen recipe sets it."""
     section, _, rest = key.partition(".")
     try:
         name = tree["pretrain"]["recipe"]

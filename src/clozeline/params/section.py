@@ -1,4 +1,4 @@
-"""What every section of params.yaml is made of: frozen fields, no unknown keys, rules between keys."""
+"""Base class of every section of params.yaml: frozen fields, no unknown keys, rules between keys."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
@@ -15,14 +15,14 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 Rule = tuple[str, Callable[..., bool], str]
-"""Keys of a section (dotted, spaces between), what must hold for their values, and what a message then expects."""
+"""Keys of a section (dotted, separated by spaces), the condition on their values, and what a message then expects."""
 
 
 class UnknownKeyError(PortableError, ValueError):
-    """A key where none of this name may stand."""
+    """A key that its section does not have."""
 
     def __init__(self, place: str, name: str, value: object, known: Sequence[str]) -> None:
-        """`place`: dotted, and ends with `name`."""
+        """`place` is dotted and ends with `name`."""
         super().__init__(f"one of: {', '.join(known)}", {place: value})
         self.place = place
         self.name = name
@@ -31,7 +31,7 @@ class UnknownKeyError(PortableError, ValueError):
 
 
 class IdleKeyError(PortableError, ValueError):
-    """A key that may stand there, and does nothing."""
+    """A known key that has no effect there."""
 
     def __init__(self, place: str, value: object, expected: str) -> None:
         super().__init__(expected, {place: value})
@@ -44,7 +44,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _truth_is_no_number(cls, tree: Any) -> Any:
-        """`true` would pass for 1."""
+        """Refuse booleans for numbers: `true` would pass for 1."""
         given = tree if isinstance(tree, Mapping) else {}
         for key, field in cls.model_fields.items():
             if isinstance(given.get(key), bool) and {int, float} & _kinds(field.annotation):
@@ -61,7 +61,7 @@ class Section(BaseModel):
 
 
 def _kinds(annotation: Any) -> set[type]:
-    """The classes in `annotation`, however deep in unions and annotations."""
+    """Return the classes in `annotation`, at any depth of unions and annotations."""
     own = {annotation} if isinstance(annotation, type) else set()
     return own.union(*map(_kinds, get_args(annotation)))
 
@@ -71,7 +71,7 @@ def set_for(kind: str) -> Callable[..., bool]:
 
 
 def section_in(annotation: Any) -> type[BaseModel] | None:
-    """The section that a field of this type is, or may be."""
+    """Return the section class of a field's annotation, also of an optional one; None if it is not a section."""
     for kind in (annotation, *get_args(annotation)):
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             return kind

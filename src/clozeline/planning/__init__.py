@@ -1,1 +1,1 @@
-"""What a training will cost, told before it is begun, and which one to choose."""
+"""Estimates of the cost of a training before it starts, and a guide to choosing a model."""

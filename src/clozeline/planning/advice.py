@@ -1,4 +1,4 @@
-"""What a plan's figures say to do: a row for each piece of advice."""
+"""Advice that follows from the figures of a plan, as a table with a row for each piece."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ _EAGER = {"deberta-v2", "deberta-v3"}
 
 @dataclass(frozen=True)
 class Situation:
-    """What advice is given on."""
+    """The facts that advice is based on."""
 
     plan: Plan
     speed: Speed | None
     memory_bytes: int
-    """Of the device that will train."""
+    """Memory of the device that will train."""
 
     @property
     def family(self) -> str:
@@ -29,7 +29,7 @@ class Situation:
 
     @property
     def seconds(self) -> float:
-        """Of the whole budget; 0 if nothing was timed."""
+        """Estimated seconds for the whole budget; 0 if nothing was timed."""
         return self.plan.budget_tokens / self.speed.tokens_per_second if self.speed else 0.0
 
 
@@ -40,7 +40,7 @@ class _Advice:
 
 
 def advise(situation: Situation) -> Iterator[str]:
-    """Everything that holds, in the order of the table."""
+    """Yield every applicable piece of advice, in the order of the table."""
     return (advice.text for advice in _ADVICE if advice.holds(situation))
 
 
@@ -73,35 +73,34 @@ _ADVICE = (
     ),
     _Advice(
         lambda situation: situation.seconds > _DAY_SECONDS,
-        "More than a day here: choose a smaller size, fewer steps, a GPU, or several"
+        "The training takes more than a day here: choose a smaller size, fewer steps, a GPU, or several GPUs"
         ' (CLOZELINE_TORCHRUN="--nproc-per-node 8").',
     ),
     _Advice(
         _is_post_norm_on_short_budget,
-        "Families that normalize after each layer leave the unigram plateau late; on a budget this short modernbert,"
-        " which normalizes before, learns more.",
+        "Families that normalize after each layer leave the unigram plateau late. On such a short budget, modernbert,"
+        " which normalizes before each layer, learns more.",
     ),
     _Advice(
         _has_few_tokens,
-        "Fewer than 20 tokens for each parameter of the body (Hoffmann et al. 2022 found that ratio best for causal"
-        " models): a smaller size may learn as much, and answers faster. Repeating a small corpus helps only for a few"
-        " epochs.",
+        "The budget has fewer than 20 tokens per parameter of the body (the best ratio for causal models by Hoffmann et"
+        " al. 2022): a smaller size may learn as much, and answers faster. Repeating a small corpus helps only for a"
+        " few epochs.",
     ),
     _Advice(
         _is_largest_part_vocabulary,
-        "Most parameters are the vocabulary's: a smaller `tokenize.vocab_size` makes the model smaller, not slower to"
-        " learn.",
+        "Most parameters belong to the vocabulary: a smaller `vocab_size` shrinks the model without slower learning.",
     ),
     _Advice(
         lambda situation: situation.plan.compute.attention > situation.plan.compute.body,
-        "Attention costs more than all weights at this `max_length`: most texts may be shorter.",
+        "At this `max_length`, attention costs more than all weights: check whether most texts are shorter.",
     ),
     _Advice(
         lambda situation: situation.family in _EAGER,
-        "transformers has no fused attention for DeBERTa: it is slow for its size.",
+        "DeBERTa is slow for its size, because transformers has no fused attention for it.",
     ),
     _Advice(
         lambda situation: not _exports(situation),
-        "This one is not exported to ONNX as an encoder that fills masks: leave it out of `export.models`.",
+        "This encoder has no ONNX export that fills masks: leave it out of `models`.",
     ),
 )

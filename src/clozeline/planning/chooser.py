@@ -1,4 +1,4 @@
-"""Which encoder for which need: a row each, with the lines of params.yaml that make it."""
+"""Recommended encoder for each need, with the lines of params.yaml that configure it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Choice:
-    """What to choose for one need, and why."""
+    """Recommendation for one need, with its reason."""
 
     family: str
     size: str
@@ -16,27 +16,27 @@ class Choice:
     tokenizer: str
     why: str
     params: Mapping[str, Any]
-    """Key of params.yaml, dotted → value."""
+    """Dotted key of params.yaml → value."""
 
 
 @dataclass(frozen=True)
 class Combined:
-    """The choices for several needs laid over each other: the need that is named first wins."""
+    """Merged choices for several needs; the need that is named first wins."""
 
     params: Mapping[str, Any]
     conflicts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Need → keys that it would have set otherwise."""
+    """Need → keys that it would have set differently."""
 
 
 _TOKENIZER = {f"tokenize.{key}" for key in ("algorithm", "existing", "vocab_size", "lowercase")} | {
     "pretrain.start",
     "pretrain.recipe",
 }
-"""A tokenizer, and the trained model that it is of, are from one need or not at all."""
+"""Keys of the tokenizer and of the starting model that it belongs to; all of them come from the same need."""
 
 
 def combine(needs: Sequence[str]) -> Combined:
-    """`needs`: keys of CHOICES."""
+    """Merge the choices for `needs`, keys of `CHOICES`."""
     params: dict[str, Any] = {}
     conflicts = {}
     for need in dict.fromkeys(needs):
@@ -51,7 +51,7 @@ def combine(needs: Sequence[str]) -> Combined:
 
 
 def as_tree(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted keys as nested ones."""
+    """Return a nested mapping from dotted keys."""
     tree: dict[str, Any] = {}
     for key, value in params.items():
         *sections, name = key.split(".")
@@ -69,9 +69,9 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
             size="small",
             recipe="standard",
             tokenizer="unigram, 64,000 pieces, case kept",
-            why="The text and the vocabulary make a model multilingual, not the family (xlm-roberta is RoBERTa's layers"
-            " over 250,000 pieces). Balance the languages of your text. With less than some 100 MB a language, go on"
-            " from a trained one instead: `start: FacebookAI/xlm-roberta-base`, and `tokenize.existing` the same.",
+            why="Text and vocabulary make a model multilingual, not the family (xlm-roberta is RoBERTa with 250,000"
+            " pieces). Balance the languages of your text. With less than about 100 MB per language, continue from a"
+            " trained encoder instead: set `start` and `tokenize.existing` to FacebookAI/xlm-roberta-base.",
             params={
                 "tokenize.algorithm": "unigram",
                 "tokenize.vocab_size": 64_000,
@@ -84,9 +84,9 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
             family="modernbert",
             size="small",
             recipe="standard",
-            tokenizer="as it is",
-            why="Rotary positions, local attention in two layers of three, 8,192 tokens as published (Warner et al."
-            " 2024), and it exports to ONNX; longformer does not. A large vocabulary shortens rows too.",
+            tokenizer="unchanged",
+            why="ModernBERT has rotary positions, local attention in two layers of three, and 8,192 tokens as published"
+            " (Warner et al. 2024). It exports to ONNX; longformer does not. A larger vocabulary makes rows shorter.",
             params={
                 "pretrain.model.family": "modernbert",
                 "pretrain.model.size": "small",
@@ -101,8 +101,8 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
             size="mini",
             recipe="standard",
             tokenizer="wordpiece, 8,192 pieces",
-            why="Two layers of 96, the default: they fit the cache of one core. A vocabulary of 8,192 keeps the head"
-            " cheap, in training and when it fills masks.",
+            why="The default, two layers of 96, fits the cache of one core. A vocabulary of 8,192 keeps the head cheap,"
+            " both in training and in filling masks.",
             params={
                 "tokenize.algorithm": "wordpiece",
                 "tokenize.vocab_size": 8192,
@@ -116,9 +116,8 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
             size="base",
             recipe="standard",
             tokenizer="wordpiece, 32,000 pieces",
-            why="Twelve layers of 768 need a GPU and gigabytes of text to be worth it. A mask rate of 30 % to the"
-            " end (Wettig et al. 2022; ModernBERT) learns more from each token; the learning rate falls in the last"
-            " fifth alone.",
+            why="Twelve layers of 768 need a GPU and gigabytes of text to be worth it. A constant mask rate of 30 %"
+            " (Wettig et al. 2022; ModernBERT) learns more from each token. The learning rate falls only at the end.",
             params={
                 "tokenize.algorithm": "wordpiece",
                 "tokenize.vocab_size": 32_000,
@@ -141,8 +140,8 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
             size="that of the start",
             recipe="domain-adaptation",
             tokenizer="existing: that of the start",
-            why="With less than some 100 MB of your own text, a trained encoder that reads on in it is better than one"
-            " from nothing (Gururangan et al. 2020). Fewer masks and a lower rate keep what it knows.",
+            why="With less than about 100 MB of your own text, further training of an existing encoder beats training"
+            " from scratch (Gururangan et al. 2020). Fewer masks and a lower learning rate preserve its knowledge.",
             params={
                 "tokenize.algorithm": "existing",
                 "tokenize.existing": "answerdotai/ModernBERT-base",
@@ -152,4 +151,4 @@ CHOICES: Mapping[str, Choice] = MappingProxyType(
         ),
     }
 )
-"""Keyed by what `clozeline plan --for` is given."""
+"""Choices by need, the values of `clozeline plan --for`."""

@@ -1,4 +1,4 @@
-"""Floating-point operations for each token, by formula."""
+"""Floating-point operations per token, by formula."""
 
 import math
 from collections.abc import Iterator
@@ -7,26 +7,26 @@ from typing import Any, Self
 
 from torch import nn
 
-from clozeline.encoder.detection import ReplacedTokenPair
-from clozeline.encoder.language_model import LanguageModel, objective_of
-from clozeline.planning.counting import layer_matrices
+from clozeline.language_modelling.detection import ReplacedTokenPair
+from clozeline.language_modelling.language_model import LanguageModel, objective_of
+from clozeline.planning.counting import encoder_matrices
 
 _BACKWARD = 2
-"""Backward passes cost twice the forward pass: a product for the inputs, one for the weights."""
+"""A backward pass costs twice the forward pass: one product for the inputs and one for the weights."""
 
 
 @dataclass(frozen=True)
 class Compute:
-    """FLOPs for each token of a full row; a multiplication and an addition are two.
+    """FLOPs per token of a full row; a multiplication and an addition are two operations.
 
-    Kaplan et al. 2020, section 2.1 and table 1: forward 2·N for the N weights that a token is multiplied with, and
-    4·layers·length·hidden where each token attends to all (2· where half of them are hidden from it); forward and
-    backward 3 times that, hence "6·N". Where families differ: a layer that is used several times counts as often
-    (ALBERT), tokens are compared with relative positions too (DeBERTa), or with a window, to whole numbers of which
-    rows are padded (Longformer). The head, with its vocabulary, counts for the targets alone: nothing else is named.
+    Kaplan et al. 2020, section 2.1 and table 1: the forward pass costs 2·N for the N weights that multiply a token, and
+    4·layers·length·hidden if each token attends to all (2· if attention is causal). Forward and backward cost 3 times
+    that, hence "6·N". Differences between families: a layer that is used several times counts as often (ALBERT);
+    tokens are compared with relative positions too (DeBERTa); or with a window, and rows are padded to whole windows
+    (Longformer). The head, with its vocabulary, counts for the targets only, because only they are predicted.
 
-    A last layer that is computed for the targets alone costs less than is said here. Norms, activations, and what is
-    done once for a batch are left out, as the paper leaves them out.
+    A last layer that is computed only for the targets costs less than estimated here. Norms, activations, and work done
+    once per batch are left out, as in the paper.
     """
 
     body: float
@@ -35,7 +35,10 @@ class Compute:
 
     @classmethod
     def of(cls, model: LanguageModel, *, length: int, target_share: float) -> Self:
-        """`length`: tokens of a row. `target_share`: targets over tokens, 0-1; a discriminator is asked for all."""
+        """Return the compute of `model`.
+
+        `length`: tokens per row. `target_share`: targets / tokens, 0-1; a discriminator predicts at every token.
+        """
         if isinstance(model, ReplacedTokenPair):
             return cls._sum(
                 cls.of(model.discriminator, length=length, target_share=1.0),
@@ -43,7 +46,7 @@ class Compute:
             )
         tables = {id(module.weight) for module in model.base_model.modules() if isinstance(module, nn.Embedding)}
         own = {id(parameter): parameter for parameter in _multiplied(model)}
-        layers = {id(matrix) for matrix in layer_matrices(model)} & own.keys() - tables
+        layers = {id(matrix) for matrix in encoder_matrices(model)} & own.keys() - tables
         inside = sum(own[key].numel() for key in layers)
         outside = sum(matrix.numel() for key, matrix in own.items() if key not in layers | tables)
         seen = 0.5 if objective_of(model) == "clm" else 1.0
@@ -68,25 +71,27 @@ class Compute:
 
 
 def _multiplied(model: LanguageModel) -> Iterator[nn.Parameter]:
-    """Weights of the encoder that a token may be multiplied with, tables among them; not those that pre-training leaves
-    idle: of the first token alone (a pooler), of global attention."""
+    """Yield the weights of the encoder that may multiply a token, including tables.
+
+    Excluded are weights that pre-training leaves unused: those of the pooler and of global attention.
+    """
     for name, parameter in model.base_model.named_parameters():
         if parameter.ndim >= 2 and "pooler." not in name and "_global." not in name:
             yield parameter
 
 
 def padded_length(model: LanguageModel, length: int) -> int:
-    """Tokens of a row as the encoder computes it."""
+    """Return the length of a row in tokens after the encoder's padding."""
     window = window_of(model)
     return length if window is None else math.ceil(length / window) * window
 
 
 def _num_compared(model: LanguageModel, length: int) -> float:
-    """What each token is compared with and takes values from, the mean of the two.
+    """Return the mean of two counts: positions that each token is compared with, and positions it takes values from.
 
-    Longformer's rows are cut into chunks of a window, each half over the one before (Beltagy et al. 2020, section 3.2),
-    and values are taken from three halves. In DeBERTa, content is compared with positions and positions with content
-    (He et al. 2020, equation 4), of `position_buckets` to each side.
+    Longformer cuts rows into chunks of one window that overlap by half (Beltagy et al. 2020, section 3.2), and takes
+    values from three halves. DeBERTa compares content with positions and positions with content (He et al. 2020,
+    equation 4), over `position_buckets` on each side.
     """
     window = window_of(model)
     if window is not None:
@@ -102,13 +107,13 @@ def window_of(model: LanguageModel) -> int | None:
 
 
 def hidden_size(model: LanguageModel) -> int:
-    """Of stock models the configuration knows it, of an encoder of your own the encoder."""
+    """Return the hidden size, from the configuration of a stock model or from an encoder of your own."""
     owner: Any = model.config if hasattr(model.config, "hidden_size") else model.base_model
     return int(owner.hidden_size)
 
 
 def num_layers(model: LanguageModel) -> int:
-    """Layers that a token passes; of an encoder of your own, the longest list of layers in it."""
+    """Return the number of layers that a token passes; for an encoder of your own, its longest `ModuleList`."""
     stated = getattr(model.config, "num_hidden_layers", None)
     lists = (len(module) for module in model.base_model.modules() if isinstance(module, nn.ModuleList))
     return int(stated) if stated is not None else max(lists, default=1)
@@ -120,7 +125,7 @@ def _times_used(model: LanguageModel) -> float:
 
 
 def _head_weights(model: LanguageModel) -> int:
-    """Weights of all linear maps outside the encoder, the tied one to the vocabulary among them."""
+    """Return the number of weights in linear layers outside the encoder, including the tied vocabulary layer."""
     inner = set(model.base_model.modules())
     return sum(
         module.weight.numel() for module in model.modules() if isinstance(module, nn.Linear) and module not in inner

@@ -1,4 +1,4 @@
-"""Parameters of a model, counted on the model itself: built on torch's meta device, which has shapes and no numbers."""
+"""Parameter counts, taken from the model itself on torch's meta device, which has shapes but no numbers."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -7,20 +7,27 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from clozeline.encoder import language_model
-from clozeline.encoder.detection import parts_of
 from clozeline.encoder.families import Objective, TokenIds
-from clozeline.encoder.language_model import LanguageModel
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.detection import parts_of
+from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.params import ModelParams
+from clozeline.training.optimizers.groups import layer_matrices
 
 _FP32_BYTES = 4
 
 
+def encoder_matrices(model: LanguageModel) -> Iterator[nn.Parameter]:
+    """Yield the 2-D weights of the repeated layers; for replaced-token detection those of both encoders."""
+    for part in parts_of(model):
+        yield from layer_matrices(part.base_model)
+
+
 def outline(params: ModelParams, objective: Objective, vocab_size: int) -> LanguageModel:
-    """The model that `params` describe, without memory for its weights.
+    """Build the model that `params` describe, without allocating its weights.
 
     Raises:
-        ParamsError: the family is not known, or not made for `objective`.
+        ParamsError: the family is unknown, or does not support `objective`.
     """
     with torch.device("meta"):
         return language_model.build(params, objective, TokenIds(vocab_size, 0, 2, 3), seed=0)
@@ -28,20 +35,20 @@ def outline(params: ModelParams, objective: Objective, vocab_size: int) -> Langu
 
 @dataclass(frozen=True)
 class ParameterCount:
-    """How many parameters a model has, and where. A tied weight is counted once, as an embedding."""
+    """Number of parameters by part of the model. A tied weight counts once, as an embedding."""
 
     embedding: int
-    """Tables: of tokens, positions, token types."""
+    """Parameters in tables of tokens, positions and token types."""
     body: int
     head: int
     matrices: int
-    """Of all, those in matrices and tables: what the export quantizes."""
+    """Parameters in matrices and tables, which the export quantizes."""
     scales: int
-    """Rows of those: each gets an fp32 scale in INT8."""
+    """Rows of those matrices and tables; each row gets an fp32 scale in INT8."""
     layer_matrices: int
-    """Of all, those in matrices of repeated layers: what Muon steps over."""
+    """Parameters in matrices of repeated layers, which Muon updates."""
     generator: int
-    """Of all, those that only the generator of replaced-token detection has: no part of the encoder that it trains."""
+    """Parameters of the generator of replaced-token detection only; they are no part of the resulting encoder."""
 
     @classmethod
     def of(cls, model: LanguageModel) -> Self:
@@ -50,7 +57,7 @@ class ParameterCount:
         every = {id(parameter): parameter for parameter in model.parameters()}
         of_encoder = {id(parameter) for parameter in parts_of(model)[0].parameters()}
         matrices = [parameter for parameter in every.values() if parameter.ndim == 2]
-        in_layers = {id(matrix): matrix for matrix in layer_matrices(model) if id(matrix) not in tables}
+        in_layers = {id(matrix): matrix for matrix in encoder_matrices(model) if id(matrix) not in tables}
         return cls(
             embedding=_size(tables),
             body=_size({key: parameter for key, parameter in inner.items() if key not in tables}),
@@ -75,15 +82,8 @@ class ParameterCount:
 
     @property
     def int8_bytes(self) -> int:
-        """As stage `export` writes them: matrices and tables 8 bits with a scale for each row, all else fp32."""
+        """Size as written by stage `export`: matrices and tables in 8 bits with a scale per row, the rest in fp32."""
         return self.matrices + (self.total - self.matrices + self.scales) * _FP32_BYTES
-
-
-def layer_matrices(model: LanguageModel) -> Iterator[nn.Parameter]:
-    """2-D weights of the repeated layers, which every encoder keeps in a ModuleList."""
-    for layers in (module for part in parts_of(model) for module in part.base_model.modules()):
-        if isinstance(layers, nn.ModuleList):
-            yield from (parameter for parameter in layers.parameters() if parameter.ndim == 2)
 
 
 def _size(parameters: Mapping[int, Tensor]) -> int:

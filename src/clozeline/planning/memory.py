@@ -1,17 +1,18 @@
 """Memory of a training step: weights, gradients, the optimizer's state, and activations."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Self
 
 import torch
 
-from clozeline.encoder.language_model import LanguageModel
+from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.machine.main_memory import available_bytes
 from clozeline.params import PretrainParams
 from clozeline.planning.activations import kept_per_token
 from clozeline.planning.counting import ParameterCount
+from clozeline.training.optimizers.building import OPTIMIZERS
 from clozeline.training.precision import Name, Precision
 
 _FP32_BYTES = 4
@@ -21,28 +22,18 @@ TOO_LARGE = (
     "A step does not fit into this device's memory: set `micro_batch_tokens` (the step stays the same) or"
     " `gradient_checkpointing: true` (a third slower), or choose a smaller size."
 )
-"""What to do where a step needs more than there is."""
-OPTIMIZER_NUMBERS: Mapping[str, Callable[[ParameterCount], int]] = MappingProxyType(
-    {
-        "adamw": lambda count: 2 * count.total,
-        "muon": lambda count: 2 * count.total - count.layer_matrices,
-        "novograd": lambda count: count.total,
-        "lamb": lambda count: 2 * count.total,
-        "stableadamw": lambda count: 2 * count.total,
-    }
-)
-"""Keyed by `optimizer.kind`: fp32 numbers that it keeps, beside a few for each tensor."""
+"""Advice if a step needs more memory than the device has."""
 
 
 @dataclass(frozen=True)
 class StepMemory:
-    """Bytes on each device, all of them at the end of a forward pass."""
+    """Bytes on each device at the end of a forward pass, when all of them are held at once."""
 
     weights: int
     gradients: int
     optimizer: int
     activations: int
-    """An estimate: what the backward pass is left, for the tokens that are in memory at once."""
+    """Estimate of what is kept for the backward pass, for the tokens of one micro-batch."""
 
     @property
     def total(self) -> int:
@@ -57,13 +48,20 @@ class StepMemory:
         return cls(
             weights=count.fp32_bytes,
             gradients=count.fp32_bytes,
-            optimizer=OPTIMIZER_NUMBERS[params.optimizer.kind](count) * _FP32_BYTES,
+            optimizer=optimizer_numbers(params.optimizer.kind, count) * _FP32_BYTES,
             activations=round(elements * _PER_ELEMENT[precision.name] + logits * _FP32_BYTES),
         )
 
 
+def optimizer_numbers(name: str, count: ParameterCount) -> int:
+    """Return how many fp32 numbers an optimizer of kind `name` keeps, except a few per tensor."""
+    kind = OPTIMIZERS[name]
+    others = count.total - count.layer_matrices
+    return kind.num_states * others + kind.num_states_of_hidden * count.layer_matrices
+
+
 def device_bytes() -> int:
-    """The GPU's own memory where one would train, whatever the container allows; else what this process may use."""
+    """Return the memory of the GPU in bytes if there is one; otherwise the main memory that this process may use."""
     if torch.cuda.is_available():
         return int(torch.cuda.mem_get_info()[1])
     return available_bytes()

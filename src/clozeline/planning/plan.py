@@ -1,36 +1,36 @@
-"""The costs of one pre-training, together."""
+"""All costs of one pre-training."""
 
 from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 
-from clozeline.encoder import language_model
-from clozeline.encoder.detection import parts_of
-from clozeline.encoder.encoders import OwnEncoderWithHead
 from clozeline.encoder.families import FAMILIES, Objective, TokenIds
-from clozeline.encoder.language_model import LanguageModel
 from clozeline.encoder.sizes import SIZES, Shape
-from clozeline.encoder.starting import start_from, token_ids
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.detection import parts_of
+from clozeline.language_modelling.encoders import OwnEncoderWithHead
+from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.machine.cores import available_cores
 from clozeline.params import ModelParams, PretrainParams
 from clozeline.planning.compute import Compute
 from clozeline.planning.counting import ParameterCount, outline
 from clozeline.planning.memory import StepMemory
 from clozeline.planning.speed import Speed, measure
+from clozeline.pretraining.starting import start_from, token_ids
 from clozeline.training.precision import Precision
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What `params` will cost, with a vocabulary of this size."""
+    """Costs of a pre-training with `params` and a vocabulary of this size."""
 
     params: PretrainParams
     vocab_size: int
     family: str
-    """Of `params.start`, if there is one: a checkpoint has its own."""
+    """Family of the model `params.start` if set, otherwise of `params.model`."""
     shape: Shape | None
-    """None: of an encoder of your own."""
+    """Shape of the encoder; None for an encoder of your own."""
     precision: Precision
     count: ParameterCount
     compute: Compute
@@ -38,10 +38,11 @@ class Plan:
 
     @classmethod
     def of(cls, params: PretrainParams, vocab_size: int) -> Self:
-        """
+        """Compute the plan without training.
+
         Raises:
-            ArtifactError: `params.start` cannot be had.
-            ParamsError: the params cannot be met here.
+            ArtifactError: `params.start` cannot be loaded.
+            ParamsError: the params cannot be satisfied on this machine.
         """
         model = _started(params, vocab_size) or outline(params.model, params.objective, vocab_size)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -69,12 +70,12 @@ class Plan:
 
     @property
     def budget_tokens(self) -> int:
-        """At most: a batch is as full as its rows allow."""
+        """Upper limit of the tokens to train on; rows may leave a batch partly empty."""
         return self.params.tokens or (self.params.steps or 0) * self.params.batch_tokens
 
 
 def target_share(params: PretrainParams) -> float:
-    """Targets over tokens, the mean over the budget; under `clm` every token is one."""
+    """Return targets / tokens, 0-1, as the mean over the budget; under `clm` every token is a target."""
     if params.objective == "clm":
         return 1.0
     masking = params.masking
@@ -82,13 +83,13 @@ def target_share(params: PretrainParams) -> float:
 
 
 _IN_ZOO: tuple[Objective, ...] = ("mlm", "rtd")
-"""Not `clm`: it has the same parameters as `mlm`."""
+"""Objectives shown by `zoo`; `clm` is omitted because it has the same parameters as `mlm`."""
 
 
 def zoo(params: ModelParams, vocab_size: int) -> dict[tuple[str, str], tuple[Shape | None, ParameterCount]]:
-    """Every family in every size, by (family, size): its shape and parameters; `params` gives all else.
+    """Return shape and parameter count of every family in every size, by (family, size); `params` gives all else.
 
-    A family that can be trained to detect replaced tokens is there a second time, with its generator.
+    A family that supports replaced-token detection appears a second time, with its generator.
     """
     return {
         (name if objective == "mlm" else f"{name}, {objective}", size): (
@@ -104,7 +105,7 @@ def zoo(params: ModelParams, vocab_size: int) -> dict[tuple[str, str], tuple[Sha
 
 
 def _started(params: PretrainParams, vocab_size: int) -> LanguageModel | None:
-    """A checkpoint brings its own shape: it has to be looked at."""
+    """Load the model `params.start`, because only its files know its shape; None if it is not set."""
     if params.start is None:
         return None
     return start_from(

@@ -1,4 +1,4 @@
-"""What encoders take of this machine while they serve: graphs with random weights, opened and asked."""
+"""Serving costs of encoders on this machine, measured on graphs with random weights."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,57 +9,57 @@ from onnx import ModelProto
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
-from clozeline.encoder import language_model
 from clozeline.encoder.families import FAMILIES, TokenIds
 from clozeline.errors import ParamsError
 from clozeline.exporting.graph import absorb_graph, remove_graph, size_of, write_graph
-from clozeline.exporting.half import with_half_weights
 from clozeline.exporting.ladder import scheme_of
 from clozeline.exporting.quantization import quantize
 from clozeline.exporting.to_onnx import export_onnx, head_products
 from clozeline.exporting.trained import NOT_EXPORTED, open_trained
-from clozeline.inference.footprint import Feed, Footprint, footprint
+from clozeline.language_modelling import language_model
 from clozeline.params import ExportParams, ModelParams
+from clozeline.planning.footprint import Feed, Footprint, footprint
+from clozeline.planning.half_weights import with_half_weights
 from clozeline.tokenizer.folder import SPECIAL_TOKENS, frame_with_special_tokens, save
 
 
 @dataclass(frozen=True)
 class GraphCost:
-    """Of one graph: bytes on disk, and what it takes while it answers."""
+    """Size of a graph on disk, and its footprint while it answers."""
 
     file_bytes: int
     footprint: Footprint
 
 
 def served_families() -> list[str]:
-    """Those that leave by a graph."""
+    """Return the families that can be exported to a graph."""
     return [name for name, family in FAMILIES.items() if family.exports and "mlm" in family.forms]
 
 
 def check_served(family: str) -> None:
-    """
+    """Check that `family` can be served.
+
     Raises:
-        ParamsError: the family leaves by no graph, so that nothing of it can be served.
+        ParamsError: the family cannot be exported to a graph.
     """
     if family not in served_families():
         raise ParamsError(
             f"{family} cannot be served: it has no export to ONNX",
             given=f"{family}: {NOT_EXPORTED.get(family, NOT_EXPORTED['clozeline-encoder'])}",
             expected=f"one of: {', '.join(served_families())}",
-            do="name one of these; what the training costs is told by `clozeline plan` without --serving",
+            do="name one of these; for the cost of the training, run `clozeline plan` without --serving",
         )
 
 
 def serving_cost(params: ModelParams, vocab_size: int, export: ExportParams) -> dict[str, GraphCost]:
-    """By precision: the encoder that `params` describe, exported as the stage exports it, with weights as they begin.
+    """Return the cost by precision of the encoder that `params` describe, exported like the stage, untrained.
 
-    INT8 is of the ladder's first scheme, with no product left out and all scales of activations at run time; a ladder
-    without a scheme has none. Whether a trained model passes its gates with it, which products are its worst, and where
-    its tokens are alike enough for fixed scales, only that model's export can tell. Weights do not change what a graph
-    costs otherwise.
+    INT8 uses the ladder's first scheme, with all products outside the head quantized and dynamic activation scales; an
+    empty ladder gives no INT8. Only the export of a trained model can tell whether it passes its gates, which products
+    stay in fp32, and which scales can be fixed. Apart from that, weights do not change the cost of a graph.
 
     Raises:
-        ParamsError: the family is not known.
+        ParamsError: the family is unknown.
     """
     with TemporaryDirectory() as name:
         folder = Path(name)
@@ -83,7 +83,7 @@ def _cost(graph: ModelProto, path: Path, feed: Feed) -> GraphCost:
 
 
 def _exported(params: ModelParams, vocab_size: int, opset: int, folder: Path) -> tuple[ModelProto, Feed, Sequence[str]]:
-    """The graph, what it is asked, and the products of its head."""
+    """Return the graph, its inputs, and the products of its head."""
     for name in ("tokenizer", "model"):
         (folder / name).mkdir()
     _save_tokenizer(vocab_size, folder / "tokenizer")
@@ -98,7 +98,7 @@ def _exported(params: ModelParams, vocab_size: int, opset: int, folder: Path) ->
 
 
 def _save_tokenizer(vocab_size: int, folder: Path) -> None:
-    """Of words that nobody says: no graph reads a text here."""
+    """Save a tokenizer of placeholder words; no graph reads a text here."""
     words = [*SPECIAL_TOKENS.values(), *(f"w{number}" for number in range(len(SPECIAL_TOKENS), vocab_size))]
     tokenizer = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, SPECIAL_TOKENS["unk_token"]))
     tokenizer.add_special_tokens(list(SPECIAL_TOKENS.values()))

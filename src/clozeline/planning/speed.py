@@ -1,4 +1,4 @@
-"""How fast this machine trains: a few steps, timed, on synthetic tokens.
+"""Training speed of this machine: a few timed steps on synthetic tokens.
 
 Shapes: B rows, L tokens of a row, T targets.
 """
@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from clozeline.encoder.language_model import LanguageModel, objective_of
-from clozeline.encoder.objectives import DetectionBatch, TargetBatch
+from clozeline.language_modelling.language_model import LanguageModel, objective_of
+from clozeline.language_modelling.objectives import DetectionBatch, TargetBatch
 from clozeline.params import PretrainParams
 from clozeline.pretraining.compilation import compiled
 from clozeline.pretraining.losses import loss_of
@@ -20,7 +20,7 @@ from clozeline.training.optimizers import build_optimizer
 from clozeline.training.precision import Precision
 
 _MOST_FLOPS = 2e11
-"""Of a timed pass: a few seconds on a slow core."""
+"""Upper limit of a timed pass in FLOPs: a few seconds on a slow core."""
 _ENOUGH_SECONDS = 3.0
 _MOST_STEPS = 10
 
@@ -28,9 +28,9 @@ _MOST_STEPS = 10
 @dataclass(frozen=True)
 class Speed:
     seconds_per_token: float
-    """Forward and backward."""
+    """Seconds of the forward and backward pass per token."""
     seconds_per_update: float
-    """Of the optimizer, once a step."""
+    """Seconds of the optimizer per step."""
     batch_tokens: int
 
     @property
@@ -43,11 +43,12 @@ class Speed:
 
 
 def measure(model: LanguageModel, params: PretrainParams, *, target_share: float, flops_per_token: float) -> Speed:
-    """Train `model` a few steps, as the training will: on as many threads, compiled and recomputing if `params` say so.
-    It is of no use afterwards.
+    """Train `model` for a few steps, with the threads, compilation and gradient checkpointing of the real training.
+
+    The model is useless afterwards.
 
     Raises:
-        ParamsError: the precision is not for this processor, or there is no compiler.
+        ParamsError: this processor does not support the precision, or no compiler is installed.
     """
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     precision = Precision.choose(params.precision, device)
@@ -97,7 +98,7 @@ def _synthetic(num_rows: int, length: int, target_share: float, model: LanguageM
 
 
 def _timed(first: Callable[[], None], second: Callable[[], None], device: torch.device) -> tuple[float, float]:
-    """Median seconds of each, over some turns."""
+    """Return the median seconds of each action over several turns."""
     seconds: tuple[list[float], list[float]] = ([], [])
     while sum(map(sum, seconds)) < _ENOUGH_SECONDS and len(seconds[0]) < _MOST_STEPS:
         for action, taken in zip((first, second), seconds, strict=True):

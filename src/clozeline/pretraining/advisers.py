@@ -1,17 +1,17 @@
-"""What a training says of itself while it runs, wherever it was started from."""
+"""Progress, warnings and examples of a running training."""
 
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from clozeline.artifacts.curves import CurvePoint
-from clozeline.encoder.detection import ReplacedTokenPair
+from clozeline.language_modelling.detection import ReplacedTokenPair
 from clozeline.params import PretrainParams
 from clozeline.pretraining.shown_examples import ShownExamples
 from clozeline.pretraining.shown_parts import ShownParts
 from clozeline.progress import ProgressBar
 from clozeline.tokens.frequencies import unigram_entropy
 from clozeline.training.callbacks import Callback, PlateauWarning
+from clozeline.training.curves import CurvePoint
 from clozeline.training.state import State
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def advisers(params: PretrainParams, job: "Pretraining", tokenizer: Path) -> list[Callback]:
-    """For the first process: a warning of the unigram plateau, and examples of what the model says at each look."""
+    """Return the callbacks of the first process: a plateau warning, and examples at each validation look."""
     entropy = unigram_entropy(job.train.shards, job.train.vocabulary)
     first_step = 2 * params.schedule.warmup_steps
     asking: list[Callback] = []
-    if not job.loop.hardware.processes.divides_weights:  # else the first process alone cannot ask the model
+    if not job.loop.hardware.processes.divides_weights:  # otherwise the first process alone cannot run the model
         asking = [ShownExamples.of(job.model, job.validation, tokenizer, params.validation.num_examples)]
     if not isinstance(job.model, ReplacedTokenPair):
         return [PlateauWarning(entropy, first_step), *asking]
@@ -33,14 +33,14 @@ def advisers(params: PretrainParams, job: "Pretraining", tokenizer: Path) -> lis
 
 
 class Advancing(Callback):
-    """Moves a bar of steps, and measures how fast it moves."""
+    """Moves a progress bar, and measures the speed."""
 
     def __init__(self, bar: ProgressBar) -> None:
         self._bar = bar
         self._seconds = 0.0
         self._num_tokens = 0
         self.speeds: list[tuple[int, float]] = []
-        """(step, real tokens per second since the point before)"""
+        """Pairs of a step and the real tokens per second since the previous point."""
 
     def on_start(self, state: State) -> None:
         self._bar.start_at(state.step)

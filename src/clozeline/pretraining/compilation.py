@@ -1,4 +1,4 @@
-"""torch.compile, where there is a compiler for it."""
+"""torch.compile, if the machine has a compiler for it."""
 
 import shutil
 from collections.abc import Callable
@@ -13,10 +13,10 @@ _COMPILERS = ("c++", "g++", "clang++")
 
 
 def compiled(module: nn.Module, wanted: bool, backend: str | Callable[..., Any] = "inductor") -> nn.Module:
-    """`module` as one graph for all shapes of batches: lengths and numbers of targets are symbols in it.
+    """Compile `module` to one graph for all shapes of batches: lengths and numbers of targets are symbols in it.
 
     Raises:
-        ParamsError: it is wanted on a machine without a C++ compiler.
+        ParamsError: `wanted`, but the machine has neither a GPU nor a C++ compiler.
     """
     if not wanted:
         return module

@@ -1,6 +1,6 @@
-"""The endless sequence of batches of one pre-training, from anywhere in it, made here or by workers beside.
+"""Endless sequence of pre-training batches, readable from any place, made in this process or by workers.
 
-A batch is a pure function of its place in the sequence, so workers, processes and resuming change nothing in it.
+A batch is a pure function of its place in the sequence, so workers, processes and resuming do not change it.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from clozeline.encoder.batches import Split
-from clozeline.encoder.objectives import Batches, TargetBatch
+from clozeline.language_modelling.batches import Split
+from clozeline.language_modelling.objectives import Batches, TargetBatch
 from clozeline.tokens.masking import Masker
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, Turn, cursor, shuffled_plan
 from clozeline.training.state import Batch
@@ -21,7 +21,7 @@ from clozeline.training.state import Batch
 
 @dataclass(frozen=True)
 class Feed:
-    """What batches are made of, and which rows of each are for this process."""
+    """Material of the batches, and the share of their rows that this process gets."""
 
     objective: Batches
     split: Split
@@ -35,15 +35,15 @@ class Feed:
 
     @cached_property
     def batches_per_epoch(self) -> int:
-        """Of the first epoch; others differ by a few."""
+        """Number of batches in the first epoch; other epochs differ by a few."""
         return shuffled_plan(self.split.rows.length_R, self.batch_tokens, self.seed, epoch=0).num_batches
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetBatch]]:
-        """Batches without end; the time to the first does not grow with `epoch` or `index`."""
+        """Return batches without end. The time to the first does not grow with `epoch` or `index`."""
         turns = cursor(self.split.rows.length_R, self.batch_tokens, self.seed, epoch, index)
         if self.num_workers == 0:
             return map(self.batch, turns)
-        # A generator of its own: the loader draws a seed for its workers, from the global one if it is given none.
+        # An own generator, because the loader draws a seed for its workers, by default from the global one.
         loader = DataLoader(
             _Turns(self),
             sampler=turns,
@@ -55,7 +55,7 @@ class Feed:
         return iter(loader)
 
     def batch(self, turn: Turn) -> Batch[TargetBatch]:
-        """The whole batch is made, so that all its targets are counted; then this process's rows are taken."""
+        """Make the whole batch, so that all its targets are counted, then take this process's rows."""
         whole = self.objective.training(
             self.split, self.masker, self.split.read(turn.rows_B), turn.epoch, self.progress(turn)
         )
@@ -71,22 +71,23 @@ class Feed:
         )
 
     def _share_of(self, whole: TargetBatch) -> TargetBatch:
-        """This process's rows. Of fewer rows than processes, one that has none takes a silent one: gradients are summed
-        over processes that all take the same steps."""
+        """Return this process's rows. A process gets a silent row if there are fewer rows than processes, because all
+        processes have to take the same steps to sum their gradients.
+        """
         first, last = (whole.num_rows * (self.rank + place) // self.world_size for place in (0, 1))
         return whole.rows(first, last) if first < last else whole.rows(0, 1).silent()
 
     def one_row(self) -> TargetBatch:
-        """The smallest batch there is, of the kind that a model is given."""
+        """Return the smallest batch of the kind that the model reads."""
         return self.batch(Turn(0, 0, np.zeros(1, np.int64))).inputs
 
     def progress(self, turn: Turn) -> float:
-        """Share of the budget (0-1) before this batch, by its place alone."""
+        """Return the share of the budget (0-1) that is used before this batch, by its place alone."""
         return min((turn.epoch * self.batches_per_epoch + turn.batch) / max(self.total_steps, 1), 1.0)
 
 
 def steps_of(num_tokens: int, split: Split, batch_tokens: int, seed: int) -> int:
-    """Optimizer steps that read about `num_tokens` real tokens, by the mean fill of the first epoch's batches."""
+    """Return the number of steps that read about `num_tokens` real tokens, by the mean fill of the first epoch."""
     length_R = split.rows.length_R
     num_batches = shuffled_plan(length_R, batch_tokens, seed, epoch=0).num_batches
     tokens_per_epoch = int(length_R.sum()) + NUM_BOUNDARY_TOKENS * len(length_R)
@@ -94,7 +95,7 @@ def steps_of(num_tokens: int, split: Split, batch_tokens: int, seed: int) -> int
 
 
 class _Turns(Dataset[Batch[TargetBatch]]):
-    """A data set whose indices are turns."""
+    """Dataset whose indices are turns."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed

@@ -1,4 +1,4 @@
-"""Language modelling as a training: which batches, which loss, which budget.
+"""Pre-training: the batches, the loss and the budget of language modelling.
 
 In five lines, from Python:
 
@@ -16,14 +16,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
+from huggingface_hub import ModelCard
 from torch import Tensor
 
-from clozeline.encoder import language_model
-from clozeline.encoder.batches import Split
 from clozeline.encoder.families import TokenIds
-from clozeline.encoder.language_model import LanguageModel
-from clozeline.encoder.objectives import OBJECTIVES, TargetBatch
-from clozeline.encoder.starting import start_from
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.batches import Split
+from clozeline.language_modelling.language_model import LanguageModel
+from clozeline.language_modelling.objectives import OBJECTIVES, TargetBatch
 from clozeline.machine.cores import available_cores
 from clozeline.params import PretrainParams
 from clozeline.pretraining.advisers import Advancing, advisers
@@ -33,6 +33,7 @@ from clozeline.pretraining.judging import Judge
 from clozeline.pretraining.losses import loss_of
 from clozeline.pretraining.naming import name_of_training
 from clozeline.pretraining.requests import check_budget, tell_what_has_no_effect
+from clozeline.pretraining.starting import start_from
 from clozeline.progress import ProgressBar
 from clozeline.storage.atomic import replacing_folder
 from clozeline.tokens.draws import check_seed
@@ -57,7 +58,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Pretraining:
-    """A pre-training that is ready to run."""
+    """A pre-training, ready to run."""
 
     model: LanguageModel
     loop: Loop[TargetBatch]
@@ -72,11 +73,11 @@ class Pretraining:
 
     @property
     def is_first_process(self) -> bool:
-        """The one that writes files."""
+        """Whether this process writes files."""
         return self.loop.hardware.processes.is_first
 
     def run(self, callbacks: Iterable[Callback] = ()) -> State:
-        """Train from the newest checkpoint, or from nothing.
+        """Train from the newest checkpoint, or from the start.
 
         Raises:
             ArtifactError: a checkpoint belongs to another run.
@@ -88,34 +89,36 @@ class Pretraining:
         return self.loop.run(state, Callbacks.of(callbacks))
 
     def trained(self, tokenizer: Path, state: State) -> "Pretrained":
-        """What came of it. Every process must call it: weights that are divided among them are put together."""
+        """Return the result. Every process must call it, because weights that are divided among them are gathered."""
         weights = self.loop.hardware.processes.divided_weights(self.model)
         return Pretrained(self.model.eval(), weights, state, tokenizer, self.is_first_process)
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A language model that was trained, and how that went."""
+    """A trained language model, and the state of its training."""
 
     model: LanguageModel
     weights: dict[str, Tensor] | None
-    """All of them, where `model` has a part."""
+    """All weights, if `model` holds only a part."""
     state: State
     tokenizer: Path
     writes: bool = True
-    """Whether this is the process that writes files: of those that train together the first."""
+    """Whether this process writes files: the first of those that train together."""
     checkpoints: Checkpoints | None = None
-    """Of no use any more once this is saved."""
+    """Checkpoints to remove once the model is saved."""
 
-    def save(self, out: Path) -> None:
+    def save(self, out: Path, card: ModelCard | None = None) -> None:
         """Write what stock `AutoModelForMaskedLM` (`AutoModelForCausalLM`), `AutoModel` and `AutoTokenizer` load.
 
-        Every process may call it: the first one alone writes.
+        Every process may call it; only the first one writes. `card` goes beside the model.
         """
         if not self.writes:
             return
         with replacing_folder(out) as folder:
             language_model.save(self.model, self.tokenizer, folder, weights=self.weights)
+            if card is not None:
+                card.save(folder / "README.md")
         if self.checkpoints is not None:
             self.checkpoints.remove()
 
@@ -123,7 +126,7 @@ class Pretrained:
         """Write the encoder without its head: what stock `AutoModel` and `AutoTokenizer` load. Checkpoints stay.
 
         Raises:
-            ParamsError: it is an encoder of your own, which is saved whole.
+            ParamsError: it is your own encoder, which is saved whole.
         """
         if not self.writes:
             return
@@ -140,16 +143,16 @@ def pretrain(
     work: Path | None = None,
     callbacks: Iterable[Callback] = (),
 ) -> Pretrained:
-    """Train a language model on token shards. A bar of steps goes to standard error, a plateau and examples to the log.
+    """Train a language model on token shards. A progress bar goes to standard error, warnings and examples to the log.
 
     Args:
         params: section `pretrain` of params.yaml.
         seed: decides weights, order, masks and dropout.
         tokens: folder of token shards, as stage `tokenize` writes it: parts `train` and `validation`.
-        tokenizer: folder of the tokenizer they were made with.
-        work: where checkpoints live until the model is saved (`Pretrained.save`); a run that was killed goes on from
-            there. None: no run outlives its process.
-        callbacks: hear of each point of the curve (nats per target), each look at held-out text, start and end.
+        tokenizer: folder of the tokenizer that made the tokens.
+        work: folder of the checkpoints until the model is saved (`Pretrained.save`); a killed run resumes from there.
+            None: a temporary folder, so that no run outlives its process.
+        callbacks: called at each point of the curve (nats per target), each validation look, start and end.
 
     Raises:
         ArtifactError: shards, tokenizer or start point are damaged, or do not belong together.
@@ -192,8 +195,7 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
         total_steps = steps_of(params.tokens or 0, train, params.batch_tokens, seed)
     check_budget(params, total_steps)
     model = _model(params, train, tokenizer, seed).to(processes.device)
-    spelling = Spelling.open(tokenizer) if Masker.needs_spelling(params.masking) else None
-    masker = Masker.create(params.masking, train.vocabulary, seed, spelling)
+    masker = Masker.create(params.masking, train.vocabulary, seed, Spelling.open(tokenizer))
     feed = Feed(
         objective=OBJECTIVES[params.objective],
         split=train,

@@ -1,4 +1,4 @@
-"""The loss on a fixed piece of the validation part, for looks while a training runs; and examples to look at."""
+"""Loss on a fixed part of the validation split, for validation looks during training."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,22 +9,22 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from clozeline.encoder.batches import Split
-from clozeline.encoder.objectives import Batches, TargetBatch
 from clozeline.errors import DataError
+from clozeline.language_modelling.batches import Split
+from clozeline.language_modelling.objectives import Batches, TargetBatch
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, sorted_plan
 from clozeline.training.hardware import Hardware
 
 _NUM_FOLDS = 7
-"""One token in seven is a target, whatever the rate of the training: near the 15 % of Devlin et al. 2018."""
+"""One token in seven is a target, whatever the mask rate in training: close to the 15 % of Devlin et al. 2018."""
 
 
 @dataclass(frozen=True)
 class Judge:
-    """Asks the same of every model: the same rows, the same tokens of them."""
+    """Asks every model for the same targets in the same rows."""
 
     loss: nn.Module
-    """Batch → its summed loss."""
+    """Maps a batch to its summed loss."""
     objective: Batches
     split: Split
     seed: int
@@ -34,7 +34,7 @@ class Judge:
 
     @torch.no_grad()
     def measure(self) -> float:
-        """Nats per target."""
+        """Return the loss in nats per target."""
         loss_sum, num_targets = 0.0, 0
         for batch in self._batches:
             for part in self.hardware.micro_batches.parts(batch):
@@ -48,21 +48,21 @@ class Judge:
         chosen_R = self._rows()
         plan = sorted_plan(self.split.rows.length_R[chosen_R], self.batch_tokens)
         tokens = [self.split.read(chosen_R[plan.rows_of(index)]) for index in range(plan.num_batches)]
-        for fold in range(_NUM_FOLDS):  # the first; of a few tokens, none may be in it
+        for fold in range(_NUM_FOLDS):  # the first fold with a target: few tokens may leave a fold empty
             asked = [self.objective.judging(self.split, part, self.seed, fold, _NUM_FOLDS) for part in tokens]
             num_targets = sum(len(batch.labels_T) for batch in asked)
             if num_targets:
                 num_tokens = sum(int(part.length_B.sum()) for part in tokens)
                 return [batch.as_part_of(num_targets, num_tokens) for batch in asked]
         raise DataError(
-            "the validation part has no token that a model can be asked for",
-            given=f"{self.split.shards.num_tokens} tokens, every one of them special or unknown",
+            "the validation split has no token that can be a target",
+            given=f"{self.split.shards.num_tokens} tokens, all of them special or unknown",
             expected="ordinary tokens",
-            do="make the validation part larger, or set `validation.every_steps` to null",
+            do="make the validation split larger, or set `validation.every_steps` to null",
         )
 
     def _rows(self) -> NDArray[np.int64]:
-        """Rows spread evenly over the split, of `max_tokens` in all."""
+        """Return rows spread evenly over the split, of `max_tokens` in all."""
         num_rows = len(self.split.rows)
         tokens = self.split.shards.num_tokens + NUM_BOUNDARY_TOKENS * num_rows
         wanted = max(min(num_rows * self.max_tokens // tokens, num_rows), 1)

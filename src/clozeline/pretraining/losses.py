@@ -1,4 +1,4 @@
-"""What a training minimizes, summed over a batch: the mean is taken once, over all targets of a step.
+"""Losses, summed over a batch: the mean is taken once, over all targets of a step.
 
 Shapes: B rows, L longest row, T targets, V vocabulary.
 """
@@ -9,22 +9,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clozeline.encoder import language_model
-from clozeline.encoder.detection import ReplacedTokenPair, detection_logits, draw
-from clozeline.encoder.language_model import LanguageModel
-from clozeline.encoder.objectives import DetectionBatch, TargetBatch
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.detection import ReplacedTokenPair, detection_logits, draw
+from clozeline.language_modelling.language_model import LanguageModel
+from clozeline.language_modelling.objectives import DetectionBatch, TargetBatch
 from clozeline.tokens.draws import Flags
 
 
 def loss_of(model: LanguageModel, is_fixed_V: Flags, discriminator_weight: float) -> nn.Module:
-    """Batch → its summed loss, nats. The last two are for replaced-token detection: see `DetectionLoss`."""
+    """Return a module that maps a batch to its summed loss in nats.
+
+    Only replaced-token detection uses `is_fixed_V` and `discriminator_weight`: see `DetectionLoss`.
+    """
     if isinstance(model, ReplacedTokenPair):
         return DetectionLoss(model, is_fixed_V, discriminator_weight)
     return TargetLoss(model)
 
 
 class TargetLoss(nn.Module):
-    """Cross-entropy of a batch's targets, nats, summed. Of a pair it is the generator's."""
+    """Cross-entropy of a batch's targets, summed, in nats; for a pair that of the generator."""
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
@@ -36,24 +39,22 @@ class TargetLoss(nn.Module):
 
 
 class DetectionLoss(nn.Module):
-    """The generator's cross-entropy, a mean over targets, and the discriminator's, a mean over all real tokens, added
-    (Clark et al. 2020, section 2).
+    """Sum of the generator's cross-entropy, a mean over targets, and the weighted one of the discriminator, a mean over
+    all real tokens (Clark et al. 2020, section 2).
 
-    What it returns is to be divided by all targets of the step, as any loss here: the discriminator's sum is scaled for
-    that by the targets for each token of the whole step, which every part of a batch knows.
+    Like any loss here, the result has to be divided by all targets of the step. The discriminator's sum is therefore
+    scaled by the step's targets per real token, which every part of a batch knows.
     """
 
     is_fixed_V: Tensor
 
     def __init__(self, model: ReplacedTokenPair, is_fixed_V: Flags, discriminator_weight: float) -> None:
-        """`is_fixed_V`: tokens that the generator never puts into a text.
-        `discriminator_weight`: λ of the paper.
-        """
+        """`is_fixed_V`: tokens that the generator never inserts. `discriminator_weight`: λ of the paper."""
         super().__init__()
         self.model = model
         self.register_buffer("is_fixed_V", torch.from_numpy(is_fixed_V), persistent=False)
         self._weight = discriminator_weight
-        # No part of a compiled graph: how many turns it takes is a matter of how many targets there are.
+        # Kept out of the compiled graph: its number of iterations depends on the number of targets.
         self._draw: Callable[[Tensor, Tensor, Tensor], Tensor] = torch.compiler.disable(draw)
 
     def forward(self, batch: DetectionBatch) -> Tensor:

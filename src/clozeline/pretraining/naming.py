@@ -1,38 +1,42 @@
-"""Which training this is: all that its result depends on, as the name of its checkpoints' folder."""
+"""Fingerprint of a training, made of all that its result depends on; it names the folder of the checkpoints."""
 
 from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
-from clozeline.encoder.encoders import sources_of
-from clozeline.encoder.language_model import LanguageModel
-from clozeline.encoder.starting import commit_of, sources_of_start
+from clozeline.language_modelling.encoders import sources_of
+from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.params import PretrainParams
+from clozeline.pretraining.starting import commit_of, sources_of_start
 from clozeline.tokens.info import INFO_NAME
 from clozeline.training.checkpoint import code_of, fingerprint
 from clozeline.training.precision import Precision
 
 CODE = (
     "encoder",
+    "language_modelling",
     "pretraining",
-    "tokenizer/published",
-    "tokenizer/special_ids.py",
+    "tokenizer/vocabulary",
     "tokens",
     "training",
     "words/numbers",
 )
-"""Folders and files of the package that decide the result: the code that the stage depends on in dvc.yaml."""
-_NOT_OF_THE_RESULT = {"checkpoint_every_steps", "num_checkpoints", "num_workers"}
+"""Folders and files of the package that decide the result: the code dependencies of the stage in dvc.yaml."""
+NOT_OF_THE_RESULT = {"checkpoint_every_steps", "num_checkpoints", "num_workers"}
+"""Knobs that do not affect the result; the stage in dvc.yaml does not list them as params."""
 
 
 def name_of_training(
     params: PretrainParams, seed: int, tokens: Path, total_steps: int, model: LanguageModel, precision: Precision
 ) -> str:
-    """Of an encoder of one's own the files that define it are part of it; of stock classes transformers' version is; of
-    a model that training goes on from its files, or its commit."""
+    """Return the fingerprint.
+
+    It covers the version of transformers, the files that define your own encoder, and the files or the commit of the
+    model that training starts from.
+    """
     facts = {
-        "params": params.model_dump(exclude=_NOT_OF_THE_RESULT),
+        "params": params.model_dump(exclude=NOT_OF_THE_RESULT),
         "seed": seed,
         "total_steps": total_steps,
         "torch": torch.__version__,
@@ -40,6 +44,6 @@ def name_of_training(
         "device": precision.device.type,
         "precision": precision.name,
         "num_threads": torch.get_num_threads() if precision.device.type == "cpu" else None,
-        "start_commit": commit_of(model),
+        "start_commit": commit_of(params.start, params.start_revision),
     }
     return fingerprint(facts, [tokens / INFO_NAME, *code_of(CODE), *sources_of(model), *sources_of_start(params.start)])

@@ -1,4 +1,4 @@
-"""What is asked of a pre-training, and cannot be had or has no effect: told before the first step."""
+"""Checks before the first step of pre-training: impossible budgets, and settings without effect."""
 
 import logging
 
@@ -7,30 +7,32 @@ from clozeline.params import MaskingParams, PretrainParams
 
 _LOG = logging.getLogger(__name__)
 _OFF = {"unit": "token", "word_dropout": 0.0, "protected_tokens": ()}
-"""Of `masking`: what each is where nothing is asked for."""
+"""Fields of `masking`, with the values that turn them off."""
 
 
 def check_budget(params: PretrainParams, total_steps: int) -> None:
-    """Raises:
-    ParamsError: a budget in tokens is over before warm-up is; one in steps was compared when params were read.
+    """Check that a budget in tokens outlasts its warm-up. A budget in steps was checked when the params were read.
+
+    Raises:
+        ParamsError: the budget ends before its warm-up.
     """
     warmup_steps = params.schedule.warmup_steps
     if params.tokens is not None and total_steps < warmup_steps:
         raise ParamsError(
-            "`tokens` is a budget that ends before its warm-up does",
-            given=f"{params.tokens:,} tokens, which are {total_steps:,} steps, and {warmup_steps:,} of warm-up",
-            expected="a budget that outlasts its warm-up",
+            "the budget `tokens` ends before the warm-up",
+            given=f"{params.tokens:,} tokens ({total_steps:,} steps), and {warmup_steps:,} steps of warm-up",
+            expected="a budget that outlasts the warm-up",
             do="lower `schedule.warmup_steps`, or raise `tokens`",
         )
 
 
 def tell_what_has_no_effect(params: PretrainParams) -> None:
-    """Under `clm` nothing is hidden: what `masking` asks for beside its rates is told of by name."""
+    """Warn about fields of `masking`, other than its rates, that have no effect under `clm`, which hides nothing."""
     if params.objective != "clm":
         return
     asked = _asked(params.masking)
     if asked:
-        _LOG.warning("objective clm hides nothing: `masking` has no effect, though it asks for %s", ", ".join(asked))
+        _LOG.warning("objective clm masks nothing: these settings of `masking` have no effect: %s", ", ".join(asked))
 
 
 def _asked(masking: MaskingParams) -> list[str]:

@@ -1,14 +1,14 @@
-"""The two losses of replaced-token detection, apart, while a training runs."""
+"""The two losses of replaced-token detection, logged separately during training."""
 
 import logging
 from dataclasses import dataclass, replace
 from typing import Self
 
-from clozeline.artifacts.curves import Look
-from clozeline.encoder.detection import ReplacedTokenPair
+from clozeline.language_modelling.detection import ReplacedTokenPair
 from clozeline.pretraining.judging import Judge
 from clozeline.pretraining.losses import TargetLoss
 from clozeline.training.callbacks import Callback, PlateauWarning
+from clozeline.training.curves import Look
 
 _LOG = logging.getLogger(__name__)
 _PATIENCE_LOOKS = 3
@@ -16,9 +16,9 @@ _PATIENCE_LOOKS = 3
 
 @dataclass(frozen=True)
 class ShownParts(Callback):
-    """Says, at each look, what of the loss is whose, and warns where the generator stays on the unigram plateau.
+    """Logs both losses at each validation look, and warns if the generator stays on the unigram plateau.
 
-    Their sum tells neither: a generator that gets better makes the discriminator's task harder.
+    Their sum does not show either: a better generator makes the discriminator's task harder.
     """
 
     model: ReplacedTokenPair
@@ -30,7 +30,7 @@ class ShownParts(Callback):
     def of(
         cls, model: ReplacedTokenPair, judge: Judge, discriminator_weight: float, unigram_loss: float, first_step: int
     ) -> Self:
-        """`judge`: of both. `unigram_loss`, `first_step`: as `PlateauWarning` has them."""
+        """`judge`: measures the sum of both losses. `unigram_loss`, `first_step`: as in `PlateauWarning`."""
         plateau = PlateauWarning(unigram_loss, first_step, patience_points=_PATIENCE_LOOKS)
         return cls(model, replace(judge, loss=TargetLoss(model)), discriminator_weight, plateau)
 

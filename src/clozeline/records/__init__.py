@@ -1,1 +1,1 @@
-"""Records as others keep them, in files or on the hub: for raw text and for labelled tasks alike."""
+"""Readers of records in data files and on the hub, for raw text and for labelled tasks."""

@@ -1,4 +1,4 @@
-"""Fields that somebody named, looked for in what is there."""
+"""Check that the fields named in the configuration exist in the data."""
 
 import difflib
 from collections.abc import Collection, Mapping
@@ -6,31 +6,37 @@ from collections.abc import Collection, Mapping
 from clozeline.errors import DataError
 
 Fields = Mapping[str, str]
-"""Knob → the field that it names: messages speak of both."""
+"""Knob → field name. Messages mention both."""
 _LEAST_IN_COMMON = 3
-"""Characters of a name that stands inside another, for both to be taken for the same thing."""
+"""Shortest name that suggests a longer name which contains it."""
 
 
 def check_fields(present: Collection[str], fields: Fields, place: object, *, records_before: bool = False) -> None:
-    """`records_before`: there are records that have every field, so what is wrong is not the name.
+    """Check that every field is present.
+
+    Args:
+        present: names of the fields of this record.
+        fields: the fields that the knobs name.
+        place: location of the record, for messages.
+        records_before: earlier records have every field, so the name is right and this record is wrong.
 
     Raises:
-        DataError: a field that a knob names is not among those present.
+        DataError: a field is missing.
     """
     for knob, name in fields.items():
         if name not in present:
             raise DataError(
-                f"{place}: there is no field `{name}`",
+                f"{place}: no field `{name}`",
                 given=f"fields: {', '.join(present) or 'none'}",
                 expected=f"a field `{name}`, which `{knob}` names",
-                do="the records before it have one: write it there too, or take the record out of the file"
+                do="earlier records have this field: add it to this record, or remove the record"
                 if records_before
                 else _how_to_name(name, knob, [field for field in present if field not in fields.values()]),
             )
 
 
 def nearest(name: str, present: Collection[str]) -> str | None:
-    """The field that is likely meant by `name`; None if none is like it."""
+    """Return the field whose name is closest to `name`; None if none is close."""
     plain = {field.casefold(): field for field in present}
     wanted = name.casefold()
     near = difflib.get_close_matches(wanted, plain, n=1)

@@ -1,4 +1,4 @@
-"""Formats of one record after the other, as a table: the file's suffix → how it is read."""
+"""Table of file formats: suffix → reader."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -22,13 +22,13 @@ PARQUET_SUFFIXES = (".parquet", ".pq")
 
 
 def format_of(path: Path) -> str:
-    """The suffix that tells the format: of `posts.CSV.gz` it is `.csv`."""
+    """Return the suffix of the format: `.csv` for `posts.CSV.gz`."""
     name = PurePosixPath(path.name.lower())
     return PurePosixPath(name.stem).suffix if name.suffix in _COMPRESSION_SUFFIXES else name.suffix
 
 
 def read_parquet(path: Path, fields: Fields, meter: Meter) -> Iterator[PlacedRecord]:
-    """The columns that are wanted, a thousand rows in memory at a time.
+    """Read the named columns, with a thousand rows in memory at a time.
 
     Raises:
         DataError: the file is damaged, or has no such columns.
@@ -47,10 +47,10 @@ def read_parquet(path: Path, fields: Fields, meter: Meter) -> Iterator[PlacedRec
         if getattr(error, "errno", None) is not None:
             raise
         raise DataError(
-            f"{path}: not a Parquet file, or a damaged one",
+            f"{path}: not a valid Parquet file",
             given=str(error),
             expected="a complete Parquet file",
-            do="copy or write the file again, or correct its name",
+            do="write or copy the file again; if it is in another format, correct its suffix",
         ) from error
 
 

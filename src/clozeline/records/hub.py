@@ -14,24 +14,24 @@ from clozeline.records.placed import PlacedRecord
 
 _LOG = logging.getLogger(__name__)
 _COMMIT = re.compile("@([0-9a-f]{40})")
-"""In the place of a dataset on the hub: `hf://datasets/NAME@COMMIT`."""
+"""Finds the commit in the path of a hub dataset, `hf://datasets/NAME@COMMIT`."""
 _UNLABELLED = -1
-"""In datasets of the hub: the class of an item whose class is kept secret."""
+"""Class id that hub datasets use for items without a public label."""
 
 
 @dataclass(frozen=True)
 class HubKnobs:
-    """What messages call the knobs that name a split."""
+    """Names of the knobs that select a split, for messages."""
 
     dataset: str
     revision: str
     every: str
-    """All that could be wrong when it cannot be read."""
+    """The knobs to check when the dataset cannot be read."""
 
 
 @dataclass(frozen=True)
 class HubSplit:
-    """What is to be read, and who asked for it."""
+    """A split to read, and the knobs that selected it."""
 
     dataset: str
     subset: str | None
@@ -44,14 +44,14 @@ class HubSplit:
 
 
 def hub_records(of: HubSplit, fields: Fields) -> Generator[PlacedRecord, None, None]:
-    """Rows in the hub's order; numbers that stand for a class are its name, and None where it is kept secret.
+    """Yield rows in the hub's order. Class ids become class names, or None for items without a public label.
 
     Raises:
-        DataError: there is no such dataset, configuration or split; while reading, too: a row has other fields.
-        TransientError: the hub did not answer; raised while reading, too.
+        DataError: the dataset, configuration or split does not exist; while reading: a row lacks a field.
+        TransientError: the hub did not answer, at the start or while reading.
     """
     if of.revision is None and not Path(of.dataset).exists():
-        _LOG.warning("%s: without %s, the same name may be other text tomorrow", of.dataset, of.knobs.revision)
+        _LOG.warning("%s: the dataset may change: set %s to pin a commit", of.dataset, of.knobs.revision)
     with _trouble_named(of):
         import datasets
 
@@ -60,10 +60,10 @@ def hub_records(of: HubSplit, fields: Fields) -> Generator[PlacedRecord, None, N
 
 
 def commit_of(of: HubSplit) -> str | None:
-    """The commit that `of.revision` stands for on the hub now; None of a folder, and of what a cache alone has.
+    """Return the commit that `of.revision` points to now; None for a local folder or a dataset in the cache only.
 
     Raises:
-        DataError: there is no such dataset, configuration or revision.
+        DataError: the dataset, configuration or revision does not exist.
         TransientError: the hub did not answer.
     """
     if Path(of.dataset).exists():
@@ -86,7 +86,7 @@ def _rows(rows: Any, of: HubSplit, fields: Fields) -> Generator[PlacedRecord, No
 
 
 def _class_names(rows: Any, field: str) -> list[str]:
-    """Names of the classes where a number, or each of a list of them, stands for one."""
+    """Class names of a field that holds a class id or a list of class ids."""
     feature = (rows.features or {}).get(field)
     names: list[str] = getattr(getattr(feature, "feature", feature), "names", [])
     return names
@@ -106,15 +106,15 @@ def _trouble_named(of: HubSplit) -> Iterator[None]:
         yield
     except (FileNotFoundError, ValueError) as error:
         raise DataError(
-            f"{of.dataset}: this dataset cannot be read",
+            f"{of.dataset}: cannot read this dataset",
             given=f"subset {of.subset}, split {of.split}, revision {of.revision}: {error}",
-            expected="the name of a hub dataset, or a local folder of data files, and a split that it has",
+            expected="a hub dataset or a local folder of data files, and one of its splits",
             do=f"correct {of.knobs.every}",
         ) from error
     except OSError as error:
         raise TransientError(
             f"{of.dataset}: the hub did not answer",
             given=str(error),
-            expected="an answer",
-            do=f"run again later, or give {of.knobs.dataset} as a local folder",
+            expected="an answer from the hub",
+            do=f"run again later, or set {of.knobs.dataset} to a local folder",
         ) from error

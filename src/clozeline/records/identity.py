@@ -1,4 +1,4 @@
-"""Who a text is, wherever it is met: in the corpus, or as an item of a task."""
+"""Identity of a text by content, the same in the corpus and in a task."""
 
 from hashlib import blake2b
 
@@ -6,11 +6,11 @@ KEY_BYTES = 16
 
 
 def content_key(*texts: str) -> bytes:
-    """128 bits of BLAKE2b over the texts in their order: the same where these differ in case or white space only."""
+    """Return 128 bits of BLAKE2b over the texts in order, ignoring case and white space."""
     told = "\x1f".join(" ".join(text.casefold().split()) for text in texts)
     return blake2b(told.encode(), digest_size=KEY_BYTES).digest()
 
 
 def identity_of(*texts: str) -> str:
-    """`content_key` as the clean text's column `doc_id` has it."""
+    """Return `content_key` in hex, as in the column `doc_id` of the clean text."""
     return content_key(*texts).hex()

@@ -1,4 +1,4 @@
-"""JSON as real files have it: a text may hold half of a surrogate pair, which is no character and has no UTF-8."""
+"""JSON from real files, in which strings may hold lone surrogates (which have no UTF-8)."""
 
 import json
 import re
@@ -11,15 +11,15 @@ _IN_ITS_PLACE = "?"
 
 
 def parsed(text: str) -> Any:
-    """A value; half of a pair, as texts cut in the middle of an emoji have it, is a question mark in it.
+    """Parse a JSON value. A lone surrogate, left by cutting a text inside an emoji, becomes a question mark.
 
     Raises:
-        ValueError: it is no JSON, or nested too deeply to be read.
+        ValueError: not JSON, or nested too deeply.
     """
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
-        # The standard library's reader takes what orjson refuses but real files hold: NaN, half a surrogate pair.
+        # The standard library accepts what orjson refuses but real files hold: NaN and lone surrogates.
         return _whole(_leniently(text))
 
 

@@ -1,4 +1,4 @@
-"""How far reading is along."""
+"""Progress of reading."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 
 class Meter:
-    """How many bytes of a source have been read so far, as they lie on disk: what the progress bar shows."""
+    """Counts the bytes read from a source so far, as stored on disk, for the progress bar."""
 
     def __init__(self) -> None:
         self._finished_bytes = 0
@@ -21,7 +21,7 @@ class Meter:
 
     @contextmanager
     def reading(self, file: BinaryIO) -> Iterator[None]:
-        """Count the position in `file` while the block runs, and all that was read of it afterwards."""
+        """Count the position in `file` during the block, and add the bytes read afterwards."""
         self._file = file
         try:
             yield

@@ -1,4 +1,4 @@
-"""JSON Lines and CSV: lines in, records out that have the fields that are wanted, each with its place."""
+"""JSON Lines and CSV: turn lines into records with their location, and check their fields."""
 
 import csv
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,14 +17,14 @@ _SEPARATORS: Mapping[str, str] = MappingProxyType(
 )
 
 PlacedRecord = tuple[str, dict[str, Any]]
-"""Where it stands, for messages; and its values by field. There are millions of them: no class."""
+"""Location for messages, and values by field. A plain tuple, because there are millions."""
 
 
 def json_records(lines: Iterable[str], file: str, fields: Fields, first_line: int = 1) -> Iterator[PlacedRecord]:
-    """One JSON object on each line; blank lines are passed over.
+    """Yield one JSON object per line; skip blank lines.
 
     Raises:
-        DataError: a line is no JSON object, or has other fields.
+        DataError: a line is not a JSON object, or lacks a field.
     """
     names = (*fields.values(),)
     records_before = False
@@ -52,11 +52,11 @@ def _parsed(line: str, place: str, fields: Fields) -> Any:
 
 
 def separated_records(lines: Iterable[str], file: str, fields: Fields, *, delimiter: str) -> Iterator[PlacedRecord]:
-    """CSV with a header; quoted fields may hold line ends and separators (RFC 4180). Blank lines, which may hold
-    separators, are passed over.
+    """Yield rows of CSV with a header; quoted fields may hold line ends and separators (RFC 4180). Rows without any
+    content are skipped.
 
     Raises:
-        DataError: the quotes do not fit, a row is not as wide as the header, or the header has other fields.
+        DataError: unbalanced quotes, a row with another number of columns than the header, or a missing field.
     """
     csv.field_size_limit(_MOST_FIELD_CHARACTERS)
     rows = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -74,8 +74,8 @@ def separated_records(lines: Iterable[str], file: str, fields: Fields, *, delimi
         raise DataError(
             f"{file}, line {rows.line_num}: not CSV",
             given=str(error),
-            expected='fields with a separator between, in double quotes where they hold one ("" for a quote itself)',
-            do="mend the quotes near that line (an unclosed one reaches to the end of the file)",
+            expected='fields in double quotes where they hold a separator ("" for a quote itself)',
+            do="fix the quotes near that line (an unclosed quote reaches to the end of the file)",
         ) from error
 
 
@@ -87,17 +87,17 @@ def _check_separator(header: Sequence[str], delimiter: str, fields: Fields, plac
         raise DataError(
             f"{place}: the fields are separated by {_SEPARATORS[found]}",
             given=header[0][:160],
-            expected=f"fields with {_SEPARATORS[delimiter]} between",
-            do=f"write the file again with {_SEPARATORS[delimiter]}, or name it .csv for commas, .tsv for tabs",
+            expected=f"fields separated by {_SEPARATORS[delimiter]}",
+            do=f"save the file with {_SEPARATORS[delimiter]}, or rename it: .csv for commas, .tsv for tabs",
         )
 
 
 def _not_as_wide(place: str, row: Sequence[str], header: Sequence[str]) -> DataError:
     return DataError(
-        f"{place}: {len(row)} columns under a header of {len(header)}",
+        f"{place}: {len(row)} columns, but the header has {len(header)}",
         given=f"{row}"[:160],
         expected=f"columns: {', '.join(header)}",
-        do="put double quotes round fields that hold a separator, or mend the row",
+        do="put double quotes around fields that hold a separator, or fix the row",
     )
 
 
@@ -106,6 +106,6 @@ def _not_an_object(place: str, given: str, fields: Fields) -> DataError:
     return DataError(
         f"{place}: not a JSON object",
         given=given,
-        expected=f"one JSON object on each line, like {{{example}}}",
+        expected=f"one JSON object per line, like {{{example}}}",
         do="write one object per line (an array becomes lines with `jq -c '.[]' OLD > NEW`)",
     )

@@ -1,4 +1,4 @@
-"""Files as lines of text: decompressed by content, UTF-8 or a clear refusal, and nothing held but a line."""
+"""Read files as lines of UTF-8 text, decompressed if needed, with one line in memory."""
 
 import bz2
 import codecs
@@ -41,15 +41,15 @@ _DECOMPRESSORS: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
     b"BZh": _bz2,
     b"\x28\xb5\x2f\xfd": _zstd,
 }
-"""By the first bytes: a name may lie."""
+"""Decompressors by magic bytes, because a suffix can be wrong."""
 
 
 @contextmanager
 def decompressed(path: Path, meter: Meter) -> Iterator[BinaryIO]:
-    """Open a file for reading what is in it, whether it is compressed (gzip, bz2, zstd) or not.
+    """Open a plain or compressed (gzip, bz2, zstd) file for reading.
 
     Raises:
-        DataError: the compressed data end too early or are damaged; raised while reading inside the block.
+        DataError: the compressed data are truncated or damaged; raised while reading inside the block.
     """
     with path.open("rb") as file:
         head = file.peek(4)[:4]
@@ -74,10 +74,10 @@ def _damage_named(path: Path, file: BinaryIO) -> Iterator[None]:
 
 
 def is_empty(path: Path) -> bool:
-    """Nothing is in it but white space, whether it is compressed or not.
+    """Return whether a plain or compressed file holds nothing but white space.
 
     Raises:
-        DataError: its compressed data are damaged.
+        DataError: the compressed data are damaged.
     """
     with decompressed(path, Meter()) as stream:
         while content := stream.read(_BLOCK_BYTES):
@@ -90,20 +90,20 @@ def read_lines(path: Path, meter: Meter, left_out_by: str | None = None) -> Gene
     """Yield the lines of a UTF-8 text file, with their line ends.
 
     Args:
-        left_out_by: the knob that can leave out a file that is no text, for the message.
+        left_out_by: the knob that can exclude a file that is not text, for the message.
 
     Raises:
-        DataError: the file is not UTF-8 (the place is named), or its compressed data are damaged.
+        DataError: the file is not UTF-8 (with the location), or its compressed data are damaged.
     """
     with decompressed(path, meter) as stream:
         yield from _decoded_lines(stream, _Start(path, left_out_by))
 
 
 def lines_of(path: Path, meter: Meter | None = None) -> Generator[str, None, None]:
-    """Lines as `read_lines` has them, but a carriage return by itself ends one, too: old tables have such lines.
+    """Yield lines like `read_lines`, but a lone carriage return also ends a line, as in old tables.
 
     Raises:
-        DataError: as of `read_lines`.
+        DataError: as in `read_lines`.
     """
     for line in read_lines(path, meter or Meter()):
         if line.count("\r") > line.endswith("\r\n"):
@@ -114,7 +114,7 @@ def lines_of(path: Path, meter: Meter | None = None) -> Generator[str, None, Non
 
 @dataclass(frozen=True, slots=True)
 class _Start:
-    """Where lines begin, for messages about them."""
+    """Location of the first line, for messages."""
 
     path: Path
     left_out_by: str | None
@@ -124,7 +124,7 @@ class _Start:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Some lines of a file as they are in it, to be decoded elsewhere."""
+    """Raw bytes of some whole lines of a file, to be decoded by a worker."""
 
     content: bytes
     start: _Start
@@ -134,7 +134,7 @@ class Block:
         return self.start.line
 
     def lines(self) -> Iterator[str]:
-        """The lines, as `read_lines` gives them, but some without their ends.
+        """Yield the lines like `read_lines`; some lack their line end.
 
         Raises:
             DataError: a line is not UTF-8.
@@ -145,7 +145,7 @@ class Block:
         return _decoded_lines(io.BytesIO(self.content), self.start)
 
     def _plain_text(self) -> str | None:
-        """All of it at once, in a fifth of the time, where nothing is to be said about any line."""
+        """Decode the block at once, five times as fast; None if a line needs checking on its own."""
         if self.first_line == 1 or 0 in self.content:
             return None
         try:
@@ -155,7 +155,7 @@ class Block:
 
 
 def read_blocks(path: Path, meter: Meter, left_out_by: str | None = None) -> Generator[Block, None, None]:
-    """Yield a file as blocks of whole lines; `left_out_by` as of `read_lines`.
+    """Yield a file as blocks of whole lines; `left_out_by` as in `read_lines`.
 
     Raises:
         DataError: its compressed data are damaged.
@@ -195,5 +195,5 @@ def _wrong_encoding(start: _Start, place: str, given: str, guess: str) -> DataEr
         f"{start.path}{place}: not UTF-8 text",
         given=given,
         expected="text in UTF-8",
-        do=f"if it is text, {convert}; if not, leave it out with {start.left_out_by}" if start.left_out_by else convert,
+        do=f"if it is text, {convert}; otherwise exclude it with {start.left_out_by}" if start.left_out_by else convert,
     )

@@ -1,4 +1,4 @@
-"""The registered models: which version is live, and where its package is. Importing this loads no MLflow."""
+"""Registered models: which version is the champion, and where its package is. Importing this loads no MLflow."""
 
 import os
 from dataclasses import dataclass
@@ -10,12 +10,14 @@ from clozeline.tracking.addresses import database_of
 from clozeline.workspace import Workspace, tracking_uri
 
 if TYPE_CHECKING:
-    from clozeline.artifacts.manifest import Precision
+    from clozeline.artifacts.export.manifest import Precision
 
 MODEL_PREFIX: Final = "clozeline-"
 CANDIDATE: Final = "candidate"
 CHAMPION: Final = "champion"
 PREVIOUS: Final = "previous"
+PACKAGE_SHA256: Final = "clozeline.package_sha256"
+"""Tag of a version: sha256 of the package's manifest, which holds the hash of each file."""
 PACKAGE: Final = "package"  # the package folder among the artifacts of an MLflow model
 
 
@@ -24,46 +26,69 @@ class FetchedPackage:
     """The package of a registered version, on this machine."""
 
     folder: Path
-    """As `dist/<model>/`: the ONNX graphs, the tokenizer, the manifest."""
+    """Folder like `dist/<model>/`: the ONNX graphs, the tokenizer, the manifest."""
     name: str
     version: str
     served: "Precision | None" = None
-    """The graph that was found to answer sooner where it was released; None: what its manifest says."""
+    """Precision to serve by default, chosen by the timings of the release; None: the one that the manifest names."""
     served_on: str | None = None
-    """The processor that this was found on, as `clozeline.machine.processor` calls it."""
+    """Processor of those timings, as named by `clozeline.machine.processor`."""
+    registered_sha256: str = ""
+    """Value of the version's tag `clozeline.package_sha256`."""
+    int8_speedup: float | None = None
+    """Time of fp32 / time of INT8, measured by the release on that processor."""
 
 
 def model_name(package: str) -> str:
-    """What `dist/<package>` is registered as."""
+    """Return the registered name of `dist/<package>`."""
     return f"{MODEL_PREFIX}{package}"
 
 
 def resolve(uri: str) -> Path:
-    """The package folder behind `models:/NAME@ALIAS` or `models:/NAME/VERSION`.
+    """Return the package folder of `models:/NAME@ALIAS` or `models:/NAME/VERSION`.
 
     Raises:
-        ArtifactError: there is no such model, version, or alias, or its files are gone.
+        ArtifactError: the model, version or alias is missing, or its files are gone or differ from the registered ones.
         TransientError: the registry does not answer.
     """
     return fetch(uri).folder
 
 
 def fetch(uri: str, workspace: Workspace | None = None) -> FetchedPackage:
-    """As `resolve`, with the version that the alias stands for; raises the same."""
+    """Return the package of `uri` and its version; raises the same errors as `resolve`."""
     from clozeline.registry import own_database
 
     workspace = workspace or Workspace(Path.cwd())
     _check_there_is_one(uri, tracking_uri(workspace))
     found = own_database.package(tracking_uri(workspace), uri)
-    if found is not None:
-        return found
-    from clozeline.registry.packages import fetch_package
+    if found is None:
+        from clozeline.registry.packages import fetch_package
 
-    return fetch_package(uri, workspace)
+        found = fetch_package(uri, workspace)
+    check_registered(found.folder, f"{found.name} version {found.version}", found.registered_sha256)
+    return found
+
+
+def check_registered(folder: Path, version: str, registered_sha256: str) -> None:
+    """Compare the package in `folder` with the tag of `version`.
+
+    Raises:
+        ArtifactError: they differ, or the tag is missing.
+    """
+    from clozeline.artifacts.export.manifest import package_sha256
+
+    given = package_sha256(folder)
+    if given != registered_sha256:
+        raise ArtifactError(
+            f"the files of {version} are not those that were registered",
+            given=f"{folder}: package sha256 {given}",
+            expected=f"{registered_sha256 or 'a sha256, which the version lacks'} (tag {PACKAGE_SHA256})",
+            do="restore the files, or register them as a new version: `clozeline release`",
+        )
 
 
 def live_version(uri: str, workspace: Workspace | None = None) -> str:
-    """The version that `models:/NAME@ALIAS` stands for now, nothing fetched; raises as `resolve`."""
+    """Return the current version behind `uri` without fetching files; raises the same errors as `resolve`."""
     from clozeline.registry import own_database
 
     address = tracking_uri(workspace or Workspace(Path.cwd()))
@@ -78,7 +103,7 @@ def live_version(uri: str, workspace: Workspace | None = None) -> str:
 
 
 def champions(workspace: Workspace | None = None) -> list[str]:
-    """`models:/NAME@champion` of every model that has one, the encoder first; none if there is no registry yet.
+    """Return `models:/NAME@champion` for every model with a champion, the encoder first; [] without a registry.
 
     Raises:
         TransientError: the registry does not answer.
@@ -98,12 +123,12 @@ def champions(workspace: Workspace | None = None) -> list[str]:
 
 
 def _check_there_is_one(uri: str, address: str) -> None:
-    """MLflow would make a new database of what is not there, wherever somebody asks by mistake."""
+    """Refuse an address whose database file is missing: MLflow would silently create an empty database there."""
     database = database_of(address)
     if database is not None and not database.exists():
         raise ArtifactError(
             f"there is no registry to find {uri} in",
             given=f"no {database}",
-            expected="the database of a project in which something was released, or the address of a server",
-            do="go to the folder of the project, or `export MLFLOW_TRACKING_URI=http://…`",
+            expected="the database of a project with a release, or the address of an MLflow server",
+            do="change to the folder of the project, or `export MLFLOW_TRACKING_URI=http://…`",
         )

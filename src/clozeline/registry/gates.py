@@ -1,13 +1,21 @@
-"""What a package has to show before it may be the champion."""
+"""Gates that a package has to pass before it becomes the champion."""
 
 import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from clozeline.artifacts.encoder_metrics import EncoderMetrics
+from clozeline.artifacts.evaluate.encoder_metrics import EncoderMetrics
+from clozeline.artifacts.finetune.task_metrics import Headline, TaskMetrics
 from clozeline.artifacts.package_metrics import PackageMetrics
-from clozeline.artifacts.task_metrics import TaskMetrics
 from clozeline.params import ReleaseParams
+
+_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    "at least": operator.ge,
+    "at most": operator.le,
+    "above": operator.gt,
+}
 
 
 @dataclass(frozen=True)
@@ -16,14 +24,14 @@ class Gate:
 
     name: str
     given: float
-    must_be: Literal["at least", "at most"]
+    must_be: Literal["at least", "at most", "above"]
     limit: float
+    else_held: bool = False
+    """Whether a version that fails is held for a person instead of refused."""
 
     @property
     def is_passed(self) -> bool:
-        if self.must_be == "at least":
-            return self.given >= self.limit
-        return self.given <= self.limit
+        return _COMPARISONS[self.must_be](self.given, self.limit)
 
     def __str__(self) -> str:
         return f"{self.name} is {self.given:.4f}, {self.must_be} {self.limit:.4f}: {'yes' if self.is_passed else 'NO'}"
@@ -33,10 +41,10 @@ class Gate:
 
 
 def gates(params: ReleaseParams, candidate: PackageMetrics, champion: PackageMetrics | None) -> list[Gate]:
-    """The gates of a candidate.
+    """Return the gates of a candidate.
 
-    `champion` is None where there is nothing to compare with: a first version, or figures of other text. A package
-    that serves fp32, because no INT8 scheme passed when it was exported, has no agreement to show.
+    `champion` is None if there is nothing to compare with: the first version, or figures measured on other text.
+    A package without INT8 (no scheme passed at export) has no agreement gate.
     """
     agreement = candidate.export.int8_agreement
     checked = [] if agreement is None else [Gate("int8_agreement", agreement, "at least", params.min_int8_agreement)]
@@ -48,22 +56,34 @@ def gates(params: ReleaseParams, candidate: PackageMetrics, champion: PackageMet
         checked.append(_not_seen_before(params.max_contaminated_fraction, quality))
     if champion is not None:
         checked.append(_not_worse(params, quality, champion.quality))
+    elif isinstance(quality, TaskMetrics):
+        checked += _better_than_baselines(params, quality.headline)
     return checked
 
 
-def perplexity_ratio(candidate: EncoderMetrics, champion: EncoderMetrics) -> float:
-    """The candidate's perplexity over the champion's, both in the champion's tokens.
+def _better_than_baselines(params: ReleaseParams, top: Headline) -> Iterator[Gate]:
+    """Yield the gates of a task without a champion to compare with. NaN, a baseline without a figure, is no limit."""
+    limits = [("trivial answer", top.low, top.trivial_value)]
+    if params.beat_baseline:
+        limits.append(("baseline", top.value, top.baseline_value))
+    for name, given, limit in limits:
+        if not math.isnan(limit):
+            yield Gate(f"{top.metric} against the {name}", given, "above", limit, else_held=True)
 
-    A perplexity belongs to its tokenizer: the same model quality in longer tokens is a higher perplexity. The loss
-    per byte of text does not, so it is what is compared, times the champion's bytes per token; text that a tokenizer
-    leaves unknown has its price in it. With the same tokens this is the plain ratio.
+
+def perplexity_ratio(candidate: EncoderMetrics, champion: EncoderMetrics) -> float:
+    """Return the candidate's perplexity / the champion's, both per token of the champion.
+
+    Perplexity depends on the tokenizer: at equal model quality, longer tokens give a higher perplexity. The loss per
+    byte of text does not, so this compares losses per byte and scales by the champion's bytes per token. The loss
+    includes the charge for unknown tokens. With equal tokenizers this is the plain ratio.
     """
     champion_bytes_per_token = champion.text_bytes / champion.target_tokens
     return math.exp((candidate.nats_per_byte - champion.nats_per_byte) * champion_bytes_per_token)
 
 
 def _not_seen_before(limit: float, quality: EncoderMetrics | TaskMetrics) -> Gate:
-    """What was not counted does not pass: nobody knows that it is little."""
+    """Return the contamination gate; an uncounted fraction is taken as 1, so it fails any limit below 1."""
     found = quality.contaminated_fraction
     return Gate("contaminated_fraction", 1.0 if found is None else found, "at most", limit)
 

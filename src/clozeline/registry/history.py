@@ -1,4 +1,4 @@
-"""What the registry knows of a package: which version it is, how it was decided about, and how fast it answered."""
+"""History of a package in the registry: its version, the newest decision about it, and its latency."""
 
 import json
 import tempfile
@@ -9,11 +9,10 @@ from pathlib import Path
 from mlflow.artifacts import download_artifacts, list_artifacts
 from pydantic import BaseModel, ConfigDict
 
-from clozeline.artifacts.manifest import read_manifest
+from clozeline.artifacts.export.manifest import package_sha256, read_manifest
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS, model_name
 from clozeline.registry.client import told
 from clozeline.registry.gates import Gate
-from clozeline.registry.publishing import package_sha256
 from clozeline.registry.versions import Registered, Registry
 from clozeline.tracking.addresses import present
 from clozeline.tracking.database import prepare
@@ -22,7 +21,7 @@ _LATENCY = "latency/"
 
 
 class Decision(BaseModel):
-    """A decision as it was stored beside the version."""
+    """A release decision, as stored beside the version."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -34,23 +33,23 @@ class Decision(BaseModel):
 
 @dataclass(frozen=True)
 class Released:
-    """A package that was registered."""
+    """A registered package."""
 
     version: Registered
     aliases: tuple[str, ...]
-    """Those that it holds now."""
+    """Aliases that the version holds now."""
     decision: Decision | None
-    """The newest one; None: it was registered, and the release then cut off."""
+    """The newest decision; None: the release was cut off after registering the version."""
     latency: Mapping[str, float]
-    """The figures of `inference.latency`, on the machine that released it last."""
+    """Figures of `inference.latency` on the machine that released it last."""
 
 
 def released(tracking_uri: str, package: Path) -> Released | None:
-    """What became of the package in this folder; None if it was never registered.
+    """Return the history of the package in this folder; None if it was never registered.
 
     Raises:
         TransientError: the registry does not answer.
-        ArtifactError: there is no such package, or the run that holds the version's evidence is gone.
+        ArtifactError: the package, or the run that holds the version's evidence, is missing.
     """
     read_manifest(package)
     registry = Registry.open(tracking_uri)

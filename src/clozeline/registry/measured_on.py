@@ -1,7 +1,7 @@
-"""What a quality figure was measured on: figures of two versions say which is better only where it is the same.
+"""What a quality figure was measured on. Figures of two versions are comparable only if it is the same for both.
 
-It is read from the dvc.lock that each version was registered with, which has the command of each stage, and the hash
-of every file that it read.
+It is read from the dvc.lock stored with each version, which holds the command of each stage and the hash of every file
+that the stage read.
 """
 
 import shlex
@@ -15,24 +15,24 @@ from clozeline.params.finetuning import SECTIONS, FinetuneParams
 
 _ENCODER_STAGE: Final = "evaluate"
 _ENCODER_TEXT: Final = "validation_text"
-"""What the command of that stage calls the text that it measures on."""
+"""Argument of that stage's command that names the measured text."""
 _ENCODER_RULES: Final = ("pretrain.objective", "evaluate.num_folds", "evaluate.max_length")
 
 
 @dataclass(frozen=True)
 class MeasuredOn:
-    """The text of a measurement, and the rules that it was done by."""
+    """Text of a measurement and the rules of the measurement."""
 
     text: str
-    """Path below the project."""
+    """Path of the text, relative to the project."""
     md5: str | None
-    """Of the text; None if the lock does not know it."""
+    """MD5 of the text; None if the lock does not list it."""
     rules: Mapping[str, str]
-    """Knobs by their dotted names."""
+    """Values of the params that decide the figure, by dotted name."""
 
     @classmethod
     def of(cls, lock: Lock, paths: MetricPaths) -> Self:
-        """Of the figures in `paths.quality` when the stages were as `lock` says."""
+        """Return what the figures in `paths.quality` were measured on, according to `lock`."""
         knobs = {key: value for stage in lock.stages.values() for key, value in stage.flat_params().items()}
         if paths.quality.parent.name == "finetune":
             knobs = _of_task(f"finetune.{paths.quality.stem}", knobs)
@@ -45,7 +45,7 @@ class MeasuredOn:
         return cls(text=text, md5=md5, rules={name: knobs[name] for name in names if name in knobs})
 
     def differences(self, champion: Self) -> list[str]:
-        """What forbids to compare a figure of this with one of `champion`, in words; nothing if they compare."""
+        """Return the reasons, in words, why the two figures are not comparable; [] if they are."""
         found = []
         if self.md5 is None or self.md5 != champion.md5:
             found.append(f"{self.text or 'the text'} has md5 {self.md5}, the champion's {champion.md5}")
@@ -57,7 +57,7 @@ class MeasuredOn:
 
 
 def _argument(stage: LockedStage | None, name: str) -> str:
-    """What a stage's command was given as `name`; nothing if there is no such stage or argument."""
+    """Return the value of `name=…` in the command of a stage; "" if the stage or the argument is missing."""
     if stage is None:
         return ""
     words = shlex.split(stage.cmd if isinstance(stage.cmd, str) else " ".join(stage.cmd))
@@ -65,9 +65,9 @@ def _argument(stage: LockedStage | None, name: str) -> str:
 
 
 def _of_task(section: str, knobs: Mapping[str, str]) -> dict[str, str]:
-    """What decides a task's figures, wherever it is written: in the task, or in the defaults under it; and its `data`.
+    """Return the params that decide a task's figures, from the task or its defaults, and its `data`.
 
-    A knob that is null says as little as one that is not there.
+    A null param counts as a missing one.
     """
     kind = knobs.get(f"{section}.kind", "")
     measured_by = SECTIONS.get(kind, FinetuneParams).measured_by

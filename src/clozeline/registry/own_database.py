@@ -1,7 +1,7 @@
-"""The registry of a project's own SQLite database, read as its tables: MLflow takes two seconds to be imported.
+"""Read-only access to the registry tables of a project's own SQLite database: importing MLflow takes two seconds.
 
-A server asks which version is live, and where it lies; it changes nothing. It learns that here wherever the answer is
-plain: in a database of the schema known here, of files that are on this machine. All else is left to MLflow.
+A server only asks which version is live and where its files are. This module answers if the database has the known
+schema and the files are on this machine. Everything else is left to MLflow.
 """
 
 import contextlib
@@ -15,17 +15,18 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote
 
-from clozeline.artifacts.manifest import FILES, Precision
-from clozeline.registry import MODEL_PREFIX, FetchedPackage
+from clozeline.artifacts.export.manifest import FILES, Precision
+from clozeline.registry import MODEL_PREFIX, PACKAGE_SHA256, FetchedPackage
 from clozeline.tracking.addresses import database_of, local_path, present
 
 Answer = TypeVar("Answer")
 
 SCHEMA: Final = "dc11669786a5"
-"""MLflow's name of the schema that is read here."""
+"""MLflow's name (Alembic revision) of the schema that is read here."""
 MODEL_URI: Final = re.compile(r"models:/(?P<name>[^/@]+)(?:@(?P<alias>[^/]+)|/(?P<version>\d+))")
 SERVED: Final = "clozeline.served"
 SERVED_ON: Final = "clozeline.served_on"
+INT8_SPEEDUP: Final = "clozeline.int8_speedup"
 SERVED_AS: Final[Mapping[str, Precision]] = {"int8": "int8", "fp32": "fp32"}
 _SECONDS_LOCKED = 10
 
@@ -45,18 +46,20 @@ _TAG = """
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The version that a URI stands for."""
+    """The version behind a URI."""
 
     name: str
     version: str
     address: str
-    """Of its files."""
+    """Address of its files, as MLflow recorded it."""
     served: Precision | None
     served_on: str | None
+    package_sha256: str
+    int8_speedup: float | None
 
 
 def names_with(tracking_uri: str, alias: str) -> list[str] | None:
-    """Our models that have a version called `alias`; None: MLflow must be asked."""
+    """Return the names of our models that have `alias`; None: ask MLflow."""
 
     def names(connection: sqlite3.Connection) -> list[str]:
         found = [str(name) for (name,) in connection.execute(_NAMES, {"alias": alias})]
@@ -66,7 +69,7 @@ def names_with(tracking_uri: str, alias: str) -> list[str] | None:
 
 
 def live(tracking_uri: str, uri: str) -> Live | None:
-    """The version that `uri` stands for; None: MLflow must be asked, which also says what is wrong."""
+    """Return the version behind `uri`; None: ask MLflow, which also reports what is wrong."""
     named = MODEL_URI.fullmatch(uri)
     return _asked(tracking_uri, partial(_live, named.groupdict())) if named else None
 
@@ -79,30 +82,48 @@ def _live(named: Mapping[str, str | None], connection: sqlite3.Connection) -> Li
     address = _value(connection, _PLACE, given)
     if address is None:
         return None
-    served, served_on = (_value(connection, _TAG, given | {"key": key}) for key in (SERVED, SERVED_ON))
-    return Live(str(named["name"]), version, address, SERVED_AS.get(served or ""), served_on)
+    keys = (SERVED, SERVED_ON, PACKAGE_SHA256, INT8_SPEEDUP)
+    served, served_on, sha256, speedup = (_value(connection, _TAG, given | {"key": key}) for key in keys)
+    return Live(
+        str(named["name"]),
+        version,
+        address,
+        SERVED_AS.get(served or ""),
+        served_on,
+        sha256 or "",
+        float(speedup) if speedup else None,
+    )
 
 
 def package(tracking_uri: str, uri: str) -> FetchedPackage | None:
-    """The package behind `uri`, where it lies; None: it is not on this machine, or MLflow must be asked."""
+    """Return the package behind `uri`, without copying it; None: it is not on this machine, or MLflow must be asked."""
     found = live(tracking_uri, uri)
     model = local_path(present(found.address, tracking_uri)) if found else None
     folder = package_in(model) if model else None
     if found is None or folder is None:
         return None
     return FetchedPackage(
-        folder=folder, name=found.name, version=found.version, served=found.served, served_on=found.served_on
+        folder=folder,
+        name=found.name,
+        version=found.version,
+        served=found.served,
+        served_on=found.served_on,
+        registered_sha256=found.package_sha256,
+        int8_speedup=found.int8_speedup,
     )
 
 
 def package_in(model: Path) -> Path | None:
-    """The package among the files of an MLflow model."""
+    """Return the package folder inside an MLflow model; None if it has no manifest."""
     manifest = next(model.glob(f"**/{FILES.manifest}"), None)
     return manifest.parent if manifest else None
 
 
 def _asked(tracking_uri: str, question: Callable[[sqlite3.Connection], Answer | None]) -> Answer | None:
-    """None too where the database cannot be read, or is not as it is known here: MLflow tells, or mends, that."""
+    """Return the answer to `question`; None also if the database is unreadable or has another schema.
+
+    MLflow then reports the fault, or upgrades the schema.
+    """
     file = database_of(tracking_uri)
     if file is None or not file.is_file() or _has_workspaces():
         return None

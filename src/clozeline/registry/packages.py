@@ -1,35 +1,37 @@
-"""From a registry URI to the package folder behind it, on this machine."""
+"""Local package folder of a registry URI."""
 
 import re
 from collections.abc import Collection
 from pathlib import Path
 
+import mlflow
 from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 
-from clozeline.artifacts.manifest import FILES
+from clozeline.artifacts.export.manifest import FILES
 from clozeline.errors import ArtifactError, ParamsError
-from clozeline.registry import FetchedPackage
+from clozeline.registry import FetchedPackage, check_registered
 from clozeline.registry.client import told
 from clozeline.registry.own_database import MODEL_URI, package_in
 from clozeline.registry.versions import Registered, Registry
 from clozeline.storage.atomic import remove_folder, replacing_folder
 from clozeline.tracking.addresses import local_path, present
+from clozeline.tracking.mlflow_adapter import loaded_as
 from clozeline.workspace import Workspace, tracking_uri
 
 
 def find_version(registry: Registry, uri: str) -> Registered:
-    """The version that `uri` stands for.
+    """Return the version behind `uri`.
 
     Raises:
-        ParamsError: `uri` is not of the form of the registry.
-        ArtifactError: there is no such model, version, or alias.
+        ParamsError: `uri` is not a registry URI.
+        ArtifactError: the model, version or alias is missing.
         TransientError: the registry does not answer.
     """
     named = MODEL_URI.fullmatch(uri)
     if named is None:
         raise ParamsError(
-            "this is no registered model",
+            "this is not the URI of a registered model",
             given=uri,
             expected="models:/NAME@ALIAS or models:/NAME/VERSION",
             do="for example: models:/clozeline-encoder@champion",
@@ -40,7 +42,7 @@ def find_version(registry: Registry, uri: str) -> Registered:
     if found is None:
         raise ArtifactError(
             f"the registry has no {uri}",
-            given=f"no version of {named['name']} is called {named['alias']}",
+            given=f"no version of {named['name']} has the alias {named['alias']}",
             expected="a released model",
             do="run `clozeline release` (or `make run`) first",
         )
@@ -48,12 +50,12 @@ def find_version(registry: Registry, uri: str) -> Registered:
 
 
 def fetch_package(uri: str, workspace: Workspace) -> FetchedPackage:
-    """The package behind `uri`: where it lies, if that is on this machine, else a copy under `work/registry`.
+    """Return the package behind `uri`: in place if it is on this machine, else as a copy under `work/registry`.
 
-    A new copy for an alias takes the place of those that no alias stands for any more.
+    Fetching a new copy for an alias removes the copies of this model's versions that no alias names any more.
 
     Raises:
-        ParamsError, ArtifactError, TransientError: see `find_version`; or its files are gone.
+        ParamsError, ArtifactError, TransientError: see `find_version`; or the files are gone.
     """
     address = tracking_uri(workspace)
     registry = Registry.open(address)
@@ -71,8 +73,31 @@ def fetch_package(uri: str, workspace: Workspace) -> FetchedPackage:
             _forget(copy.parent, version, registry.named_versions(version.name))
     folder = _package_in(model or copy, version)
     return FetchedPackage(
-        folder=folder, name=version.name, version=version.version, served=version.served, served_on=version.served_on
+        folder=folder,
+        name=version.name,
+        version=version.version,
+        served=version.served,
+        served_on=version.served_on,
+        registered_sha256=version.package_sha256,
+        int8_speedup=version.int8_speedup,
     )
+
+
+def check_loaded_by_mlflow(package: Path) -> None:
+    """Compare the package inside an MLflow model with the version that MLflow loaded it as.
+
+    A model that MLflow loaded from a folder has no version and is not compared.
+
+    Raises:
+        ArtifactError: it differs from the registered package.
+        TransientError: the registry does not answer.
+    """
+    loaded = loaded_as(package.parents[1])
+    if loaded is None:
+        return
+    address = mlflow.get_registry_uri()
+    version = Registry(MlflowClient(address, registry_uri=address), address).version(*loaded)
+    check_registered(package, str(version), version.package_sha256)
 
 
 def _forget(copies: Path, fetched: Registered, named: Collection[str]) -> None:
@@ -91,6 +116,6 @@ def _package_in(model: Path, version: Registered) -> Path:
             f"the files of {version} are gone",
             given=f"no {FILES.manifest} under {model}",
             expected="the package that was registered",
-            do="restore that folder, or release the model again under a new version",
+            do="restore that folder, or release the model again as a new version",
         )
     return folder

@@ -1,6 +1,5 @@
-"""A package becomes a registered version: its files as an MLflow model, and beside them the evidence it stands on."""
+"""Registers a package as a model version: its files as an MLflow model, with the evidence beside them."""
 
-import hashlib
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ import mlflow
 from mlflow.artifacts import download_artifacts
 from mlflow.tracking import MlflowClient
 
-from clozeline.artifacts.manifest import FILES, Manifest, read_manifest
+from clozeline.artifacts.export.manifest import CARD, Manifest, package_sha256, read_manifest
 from clozeline.errors import ArtifactError
 from clozeline.inference.model_kinds import kind_of
 from clozeline.registry import PACKAGE
@@ -22,6 +21,7 @@ from clozeline.registry.client import told
 from clozeline.registry.versions import Registered, Registry
 from clozeline.tracking.addresses import present
 from clozeline.tracking.database import experiment_id, prepare
+from clozeline.tracking.flow_run import close_killed
 
 _MODEL: Final = "model"
 _EVIDENCE: Final = "evidence"
@@ -31,15 +31,12 @@ METRICS: Final = "metrics"
 
 @dataclass(frozen=True)
 class Evidence:
-    """Files that say where a package is from and how good it is, by the names they are stored under."""
+    """Files that record the lineage and the quality of a package, keyed by the name that they are stored under."""
 
     files: Mapping[str, Path]
     tags: Mapping[str, str]
-
-
-def package_sha256(package: Path) -> str:
-    """The package's identity: a hash of its manifest, which has the hash of each of its files."""
-    return hashlib.sha256((package / FILES.manifest).read_bytes()).hexdigest()
+    card: str = ""
+    """Section of the model card in Markdown, for what only the release knows; also in the version's description."""
 
 
 class Publisher:
@@ -50,10 +47,15 @@ class Publisher:
         self._client: MlflowClient = prepare(tracking_uri)
         self.registry = Registry(self._client, tracking_uri)
 
-    def publish(self, package: Path, name: str, evidence: Evidence) -> Registered:
-        """The version of `name` with just this package: the one that is there, or a new one.
+    def close_killed(self, workspace: str) -> None:
+        """Close the runs that killed releases of `workspace` left open; the caller holds its run lock."""
+        with told("runs of killed releases", self._tracking_uri):
+            close_killed(self._client, experiment_id(self._client, self._tracking_uri), workspace)
 
-        A new one too where the project was moved: the one that is there says where its files were, for good.
+    def publish(self, package: Path, name: str, evidence: Evidence) -> Registered:
+        """Return the version of `name` with exactly this package; register a new one if it is missing.
+
+        A moved project gets a new version too, because the address of a version's files cannot be changed.
         """
         sha256 = package_sha256(package)
         known = self.registry.with_package(name, sha256)
@@ -66,6 +68,7 @@ class Publisher:
                 for stored, file in evidence.files.items():
                     (folder / _EVIDENCE / stored).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(file, folder / _EVIDENCE / stored)
+                _write_card(package, evidence.card, folder / _EVIDENCE)
                 self._client.log_artifacts(run_id, str(folder))
             source = f"{self._client.get_run(run_id).info.artifact_uri}/{_MODEL}"
             manifest = read_manifest(package)
@@ -74,16 +77,16 @@ class Publisher:
                 source=source,
                 run_id=run_id,
                 package_sha256=sha256,
-                description=_description(manifest),
+                description=f"{_description(manifest)}\n\n{evidence.card}".strip(),
                 was_rolled_back=known is not None and known.was_rolled_back,
             )
 
     @contextmanager
     def evidence(self, version: Registered) -> Iterator[Path]:
-        """A folder with copies of the files that `version` was registered with.
+        """Yield a temporary folder with copies of the evidence of `version`.
 
         Raises:
-            ArtifactError: they are gone.
+            ArtifactError: the evidence is gone.
         """
         with tempfile.TemporaryDirectory() as folder:
             with told(f"evidence of {version}", self._tracking_uri):
@@ -96,16 +99,16 @@ class Publisher:
             yield Path(folder) / _EVIDENCE
 
     def commit_of(self, version: Registered) -> str | None:
-        """The git commit that `version` was released from, if it was in a checkout."""
+        """Return the git commit that `version` was released from; None outside a checkout."""
         with told(f"run of {version}", self._tracking_uri):
             tags: Mapping[str, str] = self._client.get_run(version.run_id).data.tags
         return tags.get("mlflow.source.git.commit")
 
     def check(self, version: Registered, texts: Sequence[str]) -> None:
-        """Load `version` as anyone would and let it answer: MLflow registers a model that cannot, with a mere warning.
+        """Load `version` through MLflow and let it predict: MLflow registers a broken model with only a warning.
 
         Raises:
-            ArtifactError: it does not load, or does not answer each text.
+            ArtifactError: it does not load, or does not answer every text.
         """
         with told(str(version), self._tracking_uri):
             mlflow.set_tracking_uri(self._tracking_uri)
@@ -113,20 +116,20 @@ class Publisher:
             answers = model.predict(list(texts))
         if len(answers) != len(texts):
             raise ArtifactError(
-                f"{version} does not answer",
+                f"{version} does not answer every text",
                 given=f"{len(answers)} answers to {len(texts)} texts",
                 expected="one answer for each text",
                 do="export the model again (`dvc repro`)",
             )
 
     def record(self, version: Registered, decision: Mapping[str, object], file_name: str) -> None:
-        """Store a decision about `version` beside its evidence, and how it ended as a tag."""
+        """Store a decision about `version` beside its evidence, and its outcome as a tag."""
         with told(str(version), self._tracking_uri):
             self._client.log_dict(version.run_id, dict(decision), f"decisions/{file_name}")
         self.registry.tag(version, "clozeline.decision", str(decision["outcome"]))
 
     def measured(self, version: Registered, values: Mapping[str, float]) -> None:
-        """Note what was measured on this machine, such as a latency: it decides nothing."""
+        """Log figures measured on this machine, such as latency, to the version's run. No gate reads them."""
         with told(str(version), self._tracking_uri):
             for key, value in values.items():
                 self._client.log_metric(version.run_id, key, value)
@@ -143,7 +146,7 @@ class Publisher:
 
 
 def example_texts(manifest: Manifest) -> list[str]:
-    """Texts that a model of this kind answers, as `served_model` takes them."""
+    """Return example texts for this kind of model, in the form that `served_model` takes."""
     return kind_of(manifest.task).examples(manifest)
 
 
@@ -165,6 +168,14 @@ def _save(package: Path, folder: Path) -> None:
         input_example=example,
         pip_requirements=[f"clozeline=={version('clozeline')}"],
     )
+
+
+def _write_card(package: Path, section: str, folder: Path) -> None:
+    """Write the package's model card with the section of the release into `folder`."""
+    card = package / CARD
+    of_package = card.read_text(encoding="utf-8") if card.is_file() else ""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / CARD).write_text(f"{of_package}\n## Release\n\n{section}\n", encoding="utf-8")
 
 
 def _description(manifest: Manifest) -> str:

@@ -1,8 +1,8 @@
-"""A package of `dist/` as an MLflow model: this file itself is what MLflow stores and runs, so nothing is pickled.
+"""A package of `dist/` as an MLflow model. MLflow stores and runs this file itself, so nothing is pickled.
 
-`mlflow.pyfunc.load_model("models:/clozeline-encoder@champion").predict(["Returns a [MASK]."])` gives one record for
-each text: of an encoder its `embedding`, and for each mask the likeliest words (if it names words); of a classifier its
-`labels`; of a tagger its `entities`. A question answerer takes JSON, `{"question": …, "context": …}` in each text, and
+`mlflow.pyfunc.load_model("models:/clozeline-encoder@champion").predict(["Returns a [MASK]."])` returns one record for
+each text. An encoder gives its `embedding` and, with a vocabulary head, the likeliest words for each mask; a classifier
+its `labels`; a tagger its `entities`. A question answerer takes JSON, `{"question": …, "context": …}`, in each text and
 gives its `answers`; a classifier of pairs takes `{"text": …, "text_pair": …}`.
 """
 
@@ -15,24 +15,31 @@ from mlflow.pyfunc.model import PythonModel, PythonModelContext
 from clozeline.inference.model_kinds import kind_of
 from clozeline.inference.package import load
 from clozeline.registry import PACKAGE
+from clozeline.registry.packages import check_loaded_by_mlflow
 
 
 class ServedModel(PythonModel):
-    """Answers with the graph that the manifest says is served.
+    """Answers with the graph that the manifest names as served.
 
     `params` may set `top_k` (answers for each mask or text) and `truncate`.
     """
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Open the package; an `ArtifactError` names the file that is missing or damaged."""
-        self._model = load(Path(context.artifacts[PACKAGE]))
+        """Open the package.
+
+        Raises:
+            ArtifactError: a file is missing or damaged, or the package differs from the registered one.
+        """
+        package = Path(context.artifacts[PACKAGE])
+        check_loaded_by_mlflow(package)
+        self._model = load(package)
 
     def predict(
         self, context: PythonModelContext, model_input: list[str], params: dict[str, Any] | None = None
     ) -> list[object]:
-        """One record for each text of `model_input`.
+        """Return one record for each text of `model_input`.
 
-        Not typed further: MLflow reads the annotation, and warns of every `Any` in it.
+        The return type is not narrower because MLflow reads the annotation and warns about every `Any` in it.
         """
         options = {"top_k": 5, "truncate": False} | (params or {})
         answers = kind_of(self._model.manifest.task).plain_answers

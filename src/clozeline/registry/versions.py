@@ -1,4 +1,4 @@
-"""Versions of the registered models and the aliases that say which one is live."""
+"""Versions of the registered models, and the aliases that say which version is live."""
 
 from dataclasses import dataclass, replace
 from typing import Final, Self
@@ -7,15 +7,16 @@ from mlflow.entities.model_registry import ModelVersion
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from clozeline.artifacts.manifest import Precision
+from clozeline.artifacts.export.manifest import Precision
 from clozeline.errors import ArtifactError
-from clozeline.registry import CANDIDATE, CHAMPION, MODEL_PREFIX, PREVIOUS
+from clozeline.registry import CANDIDATE, CHAMPION, MODEL_PREFIX, PACKAGE_SHA256, PREVIOUS
 from clozeline.registry.client import is_absent, told
-from clozeline.registry.own_database import SERVED, SERVED_AS, SERVED_ON
+from clozeline.registry.own_database import INT8_SPEEDUP, SERVED, SERVED_AS, SERVED_ON
 from clozeline.tracking.database import prepare
 
-PACKAGE_SHA256: Final = "clozeline.package_sha256"
 ROLLED_BACK: Final = "clozeline.rolled_back"
+REPLACED: Final = "clozeline.replaced"
+"""Tag of a champion: the version that was live before it. Written first, so that a killed change can be finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +26,18 @@ class Registered:
     name: str
     version: str
     run_id: str
-    """The MLflow run that holds its evidence."""
+    """MLflow run that holds its evidence."""
     package_sha256: str
     was_rolled_back: bool
-    """A person took it down: no release puts it back by itself."""
+    """Whether a person rolled it back; a release then holds it instead of promoting it."""
     served: Precision | None = None
-    """Which of its graphs answers who asks for none; None: what its manifest says."""
+    """Precision to serve by default; None: the one that the manifest names."""
     served_on: str | None = None
-    """The processor that it was chosen on."""
+    """Processor that `served` was chosen on."""
+    int8_speedup: float | None = None
+    """Time of fp32 / time of INT8 on that processor, the figure behind the choice."""
     address: str = ""
-    """Of its files, as MLflow wrote it down when it was registered."""
+    """Address of its files, as MLflow recorded it at registration."""
 
     def __str__(self) -> str:
         return f"{self.name} version {self.version}"
@@ -44,9 +47,9 @@ class Registered:
 class Rollback:
     name: str
     champion: str
-    """The version that is live now,"""
+    """Version that is live now."""
     previous: str
-    """and the one that was before."""
+    """Version that was live before."""
 
 
 class Registry:
@@ -58,22 +61,22 @@ class Registry:
 
     @classmethod
     def open(cls, tracking_uri: str) -> Self:
-        """The registry at `tracking_uri`; a local database is made if there is none.
+        """Open the registry at `tracking_uri`; create a local database if it is missing.
 
         Raises:
-            TransientError: it does not answer.
+            TransientError: the registry does not answer.
         """
         with told("registry", tracking_uri):
             return cls(prepare(tracking_uri), tracking_uri)
 
     def names_with(self, alias: str) -> list[str]:
-        """Our models that have a version called `alias`."""
+        """Return the names of our models that have `alias`."""
         with told("models", self._tracking_uri):
             models = self._client.search_registered_models(filter_string=f"name LIKE '{MODEL_PREFIX}%'")
         return [model.name for model in models if alias in model.aliases]
 
     def at(self, name: str, alias: str) -> Registered | None:
-        """The version called `alias`, if there is one."""
+        """Return the version behind `alias`; None if the model or the alias is missing."""
         with told(f"model {name}", self._tracking_uri):
             try:
                 return _registered(self._client.get_model_version_by_alias(name, alias))
@@ -83,21 +86,21 @@ class Registry:
                 raise
 
     def named_versions(self, name: str) -> frozenset[str]:
-        """Those of model `name` that an alias stands for."""
+        """Return the versions of model `name` that have an alias."""
         with told(f"model {name}", self._tracking_uri):
             return frozenset(map(str, self._client.get_registered_model(name).aliases.values()))
 
     def version(self, name: str, version: str) -> Registered:
-        """Version `version` of model `name`.
+        """Return version `version` of model `name`.
 
         Raises:
-            ArtifactError: there is none.
+            ArtifactError: it is missing.
         """
         with told(f"version {version} of model {name}", self._tracking_uri):
             return _registered(self._client.get_model_version(name, version))
 
     def with_package(self, name: str, package_sha256: str) -> Registered | None:
-        """The newest version that was registered with just this package, if there is one."""
+        """Return the newest version registered with exactly this package, if any."""
         with told(f"model {name}", self._tracking_uri):
             found = self._client.search_model_versions(
                 f"name = '{name}' AND tags.`{PACKAGE_SHA256}` = '{package_sha256}'"
@@ -114,7 +117,7 @@ class Registry:
         description: str,
         was_rolled_back: bool = False,
     ) -> Registered:
-        """A new version of `name` whose model lies at `source`."""
+        """Create a version of `name` whose MLflow model is at `source`."""
         tags = {PACKAGE_SHA256: package_sha256} | ({ROLLED_BACK: "true"} if was_rolled_back else {})
         with told(f"model {name}", self._tracking_uri):
             try:
@@ -130,11 +133,19 @@ class Registry:
         with told(str(version), self._tracking_uri):
             self._client.set_model_version_tag(version.name, version.version, key, value)
 
-    def serve(self, version: Registered, precision: Precision, processor: str) -> Registered:
-        """Let this graph of `version` answer who asks for none, on this processor; elsewhere a server measures."""
+    def serve(
+        self, version: Registered, precision: Precision, processor: str, int8_speedup: float | None
+    ) -> Registered:
+        """Serve this precision of `version` by default on this processor; on another one a server measures both.
+
+        `int8_speedup`: measured time of fp32 / time of INT8; None for a package without INT8.
+        """
         self.tag(version, SERVED, precision)
         self.tag(version, SERVED_ON, processor)
-        return replace(version, served=precision, served_on=processor)
+        speedup = None if int8_speedup is None else round(int8_speedup, 4)  # as it will be read back
+        if speedup is not None:
+            self.tag(version, INT8_SPEEDUP, str(speedup))
+        return replace(version, served=precision, served_on=processor, int8_speedup=speedup)
 
     def nominate(self, version: Registered) -> None:
         """Make `version` the candidate."""
@@ -142,51 +153,73 @@ class Registry:
             self._client.set_registered_model_alias(version.name, CANDIDATE, version.version)
 
     def promote(self, version: Registered) -> None:
-        """Make `version` the champion, and the champion the previous one."""
-        champion = self.at(version.name, CHAMPION)
-        with told(str(version), self._tracking_uri):
-            # In this order: killed between two calls, there still is a champion.
-            if champion and champion.version != version.version:
-                self._client.set_registered_model_alias(version.name, PREVIOUS, champion.version)
-            self._client.set_registered_model_alias(version.name, CHAMPION, version.version)
-            self._client.delete_registered_model_alias(version.name, CANDIDATE)
+        """Make `version` the champion, and the champion the previous one. A killed promotion can be repeated."""
+        champion = self.settle(version.name)
+        if champion is None or champion.version != version.version:
+            self._put_up(version, champion)
 
-    def roll_back(self, name: str, *, undo: bool = False) -> Rollback:
-        """Let the champion and the previous version change places: down with the champion, or with `undo` up again.
+    def settle(self, name: str) -> Registered | None:
+        """Finish a change of the champion of model `name` that was killed halfway; return the champion, if any."""
+        champion = self.at(name, CHAMPION)
+        if champion is None:
+            return None
+        previous, candidate = self.at(name, PREVIOUS), self.at(name, CANDIDATE)
+        with told(name, self._tracking_uri):
+            replaced = self._client.get_model_version(name, champion.version).tags.get(REPLACED)
+            if replaced and (previous is None or previous.version != replaced):
+                self._client.set_registered_model_alias(name, PREVIOUS, replaced)
+            if champion.was_rolled_back:
+                self._client.delete_model_version_tag(name, champion.version, ROLLED_BACK)
+            if candidate and candidate.version == champion.version:
+                self._client.delete_registered_model_alias(name, CANDIDATE)
+        return champion
+
+    def _put_up(self, version: Registered, champion: Registered | None) -> None:
+        if champion is not None:
+            self.tag(version, REPLACED, champion.version)
+        with told(str(version), self._tracking_uri):
+            self._client.set_registered_model_alias(version.name, CHAMPION, version.version)
+        self.settle(version.name)
+
+    def roll_back(self, name: str, *, to: str | None = None, undo: bool = False) -> Rollback:
+        """Make version `to` the champion, by default the previous one; the champion becomes the previous one.
+
+        Without `undo`, mark the old champion as rolled back, so that no release promotes it again; with it, take the
+        mark of the previous version away. A version named by `to` loses its mark, too.
 
         Raises:
-            ArtifactError: there is no previous version; it was taken down itself, or with `undo` it was not.
+            ArtifactError: version `to`, the champion or the previous version is missing; `to` is the champion; or the
+                previous version was rolled back itself (with `undo`: was not).
         """
-        champion, previous = self.at(name, CHAMPION), self.at(name, PREVIOUS)
-        if not champion or not previous:
+        champion = self.settle(name)
+        goal = self.version(name, to) if to else self.at(name, PREVIOUS)
+        if not champion or not goal or champion.version == goal.version:
+            asked = f"asked for: version {to}" if to else f"previous: {goal or 'none'}"
             raise ArtifactError(
                 f"{name} has no version to go back to",
-                given=f"champion: {champion or 'none'}; previous: {previous or 'none'}",
-                expected="a champion that took the place of another one",
+                given=f"champion: {champion or 'none'}; {asked}",
+                expected="a champion that replaced another version",
                 do="release a second version first (`clozeline run` after a change)",
             )
-        if previous.was_rolled_back is not undo:
-            raise _no_second_time(champion, previous)
-        with told(name, self._tracking_uri):
-            if not undo:
-                self._client.set_model_version_tag(name, champion.version, ROLLED_BACK, "true")
-            self._client.delete_model_version_tag(name, previous.version, ROLLED_BACK)
-            self._client.set_registered_model_alias(name, CHAMPION, previous.version)
-            self._client.set_registered_model_alias(name, PREVIOUS, champion.version)
-        return Rollback(name=name, champion=previous.version, previous=champion.version)
+        if to is None and goal.was_rolled_back is not undo:
+            raise _no_second_time(champion, goal)
+        if not undo:
+            self.tag(champion, ROLLED_BACK, "true")
+        self._put_up(goal, champion)
+        return Rollback(name=name, champion=goal.version, previous=champion.version)
 
 
 def _no_second_time(champion: Registered, previous: Registered) -> ArtifactError:
     if previous.was_rolled_back:
         return ArtifactError(
             f"{champion.name} is rolled back already",
-            given=f"champion: {champion}; previous: {previous}, which was taken down",
-            expected="a previous version that was good",
+            given=f"champion: {champion}; previous: {previous}, which was rolled back",
+            expected="a previous version that was not rolled back",
             do=f"leave it, or put version {previous.version} back with `clozeline rollback {champion.name} --undo`",
         )
     return ArtifactError(
         f"{champion.name} has no rollback to undo",
-        given=f"champion: {champion}; previous: {previous}, which nobody took down",
+        given=f"champion: {champion}; previous: {previous}, which was not rolled back",
         expected="a previous version that was rolled back",
         do=f"`clozeline rollback {champion.name}` makes version {previous.version} the champion",
     )
@@ -202,4 +235,5 @@ def _registered(version: ModelVersion) -> Registered:
         was_rolled_back=version.tags.get(ROLLED_BACK) == "true",
         served=SERVED_AS.get(version.tags.get(SERVED, "")),
         served_on=version.tags.get(SERVED_ON),
+        int8_speedup=float(version.tags[INT8_SPEEDUP]) if INT8_SPEEDUP in version.tags else None,
     )

@@ -1,1 +1,1 @@
-"""The report of a run: one HTML file that is read without a network, without a server, and without a script."""
+"""The report of a run: one HTML file that needs no network, no server and no script."""

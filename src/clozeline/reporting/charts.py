@@ -1,6 +1,6 @@
-"""Charts as SVG in the page: they take its colours, light and dark, and its type.
+"""Charts as inline SVG. They use the page's light and dark colours and its font.
 
-Each has a title and a description for those who cannot see it. A chart is drawn for the width of a phone, and grows.
+Each has a title and a description for screen readers. A chart is drawn for the width of a phone and scales up.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class Series:
     name: str
     points: Points
     has_dots: bool = False
-    """Each point was measured for itself, and there are few."""
+    """Whether to mark each point, for few points that were measured one by one."""
 
 
 def lines(
@@ -38,7 +38,7 @@ def lines(
     limits: tuple[float, float] | None = None,
     has_diagonal: bool = False,
 ) -> Markup:
-    """Lines over a common x; `limits` are those of y, otherwise those of the points."""
+    """Draw lines over a common x axis; `limits` is the range of y (default: that of the points)."""
     every_x, every_y = ([point[axis] for one in series for point in one.points] for axis in (0, 1))
     low, high = limits or _with_margin(min(every_y), max(every_y))
     x_low, x_high = limits if has_diagonal and limits else (min(every_x), max(every_x))
@@ -68,16 +68,16 @@ class Bar:
     label: str
     value: float
     told: str
-    """The value in words, behind the bar."""
+    """The value in words, shown after the bar."""
     low: float | None = None
     high: float | None = None
-    """Ends of an interval for the value."""
+    """`low` and `high` are the ends of an interval for the value."""
     marks: tuple[tuple[str, float], ...] = ()
-    """Others to compare with, by name."""
+    """Values to compare with, with their names."""
 
 
 def bars(title: str, rows: Sequence[Bar], *, note: str = "", most: float | None = None) -> Markup:
-    """A horizontal bar for each row, from zero; `most` is where the scale ends, otherwise at the largest value."""
+    """Draw a horizontal bar from zero for each row; `most` is the end of the scale (default: the largest value)."""
     reach = [value for row in rows for value in (row.value, row.high or 0, *(mark for _, mark in row.marks))]
     across = Scale(0, most or max(reach) or 1, 4, _WIDTH - 8)
     return html(

@@ -1,4 +1,4 @@
-"""Which class was taken for which: a matrix that can be read with twenty classes, and its largest errors as a list.
+"""Confusion between classes: a matrix that stays readable with twenty classes, and a list of the largest errors.
 
 Shapes: C classes.
 """
@@ -17,10 +17,8 @@ _MOST_ERRORS = 12
 
 
 def matrix(task: str, pairs: Sequence[tuple[str, str]]) -> Markup:
-    """Of (actual, predicted): both views."""
-    return joined(
-        _errors(task, pairs), html("folded", summary=_summary(pairs), body=_matrix(task, pairs), is_open=True)
-    )
+    """Return the error list and the matrix of (actual, predicted) pairs, folded."""
+    return html("folded", summary=_summary(pairs), body=joined(_errors(task, pairs), _matrix(task, pairs)))
 
 
 def _errors(task: str, pairs: Sequence[tuple[str, str]]) -> Markup | None:
@@ -28,14 +26,14 @@ def _errors(task: str, pairs: Sequence[tuple[str, str]]) -> Markup | None:
     errors = Counter(pair for pair in pairs if pair[0] != pair[1])
     worst = sorted(errors.items(), key=lambda item: (-item[1], item[0]))[:_MOST_ERRORS]
     rows = [(actual, predicted, count(times), share(times / sizes[actual])) for (actual, predicted), times in worst]
-    columns = ("actual", "taken for", ">times", ">of that class")
+    columns = ("actual", "predicted", ">times", ">share of the class")
     caption = f"{task}: the most frequent mistakes"
     return html("table", caption=caption, columns=columns, rows=rows) if rows else None
 
 
 def _summary(pairs: Sequence[tuple[str, str]]) -> str:
     right = sum(actual == predicted for actual, predicted in pairs)
-    return f"Confusion matrix: {count(right)} of {count(len(pairs))} on the diagonal"
+    return f"Mistakes and confusion matrix: {count(right)} of {count(len(pairs))} right"
 
 
 def _matrix(task: str, pairs: Sequence[tuple[str, str]]) -> Markup:
@@ -47,7 +45,7 @@ def _matrix(task: str, pairs: Sequence[tuple[str, str]]) -> Markup:
 
 
 def _lumped(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], Counter[tuple[str, str]]]:
-    """Labels by name, the rarest under one if there are too many; and how often each pair is."""
+    """Return the sorted labels and the count of each pair; beyond `MOST_CLASSES` the rarest labels are merged."""
     sizes = Counter(label for pair in pairs for label in pair)
     if len(sizes) <= MOST_CLASSES:
         return sorted(sizes), Counter(pairs)

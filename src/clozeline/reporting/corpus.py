@@ -1,4 +1,4 @@
-"""The text: what was kept of it, what was dropped and why, and what became of it as tokens."""
+"""The chapter on the text: what was kept, what was dropped and why, and its statistics as tokens."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -8,23 +8,23 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from clozeline.reporting.charts import Bar, bars
-from clozeline.reporting.compared import in_words, numbers
+from clozeline.reporting.metric_tables import in_words, numbers
 from clozeline.reporting.numbers import amount, count, format_of, share
 from clozeline.reporting.run import Part, Run
 from clozeline.reporting.templates import html, joined
 
 _REASONS: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "empty": "nothing is left of it after cleaning",
-        "unreadable": "it is not text in the encoding that it says",
-        "redirect": "a wiki page that only names another",
-        "not_an_article": "a wiki page of another kind",
+        "empty": "cleaning leaves nothing of the text",
+        "unreadable": "the bytes are not text in their declared encoding",
+        "redirect": "a wiki page that only redirects to another",
+        "not_an_article": "a wiki page that is not an article",
         "too_short": "fewer characters than preprocess.min_characters",
-        "exact_duplicate": "the same text, up to case and white space, came before",
-        "near_duplicate": "as similar to a text before as preprocess.near_duplicate_similarity",
+        "exact_duplicate": "equal to an earlier text, up to case and white space",
+        "near_duplicate": "similarity to an earlier text of at least preprocess.near_duplicate_similarity",
     }
 )
-"""Why preprocess drops a text, in words."""
+"""Reasons of stage `preprocess` for dropping a text, in words."""
 
 
 def parts(run: Run) -> Iterable[Part]:
@@ -44,9 +44,9 @@ def _kept(run: Run) -> Markup:
     ]
     told = [(in_words(name), _REASONS.get(name, "")) for name, times in rows if name in _REASONS]
     split = figures.get("documents_split", 0)
-    note = f"{count(split)} were longer than preprocess.max_characters and cut into parts." if split else ""
+    note = f"{count(split)} texts were longer than preprocess.max_characters and were cut." if split else ""
     meaning = html("folded", summary="What the reasons mean", body=html("facts", pairs=told)) if told else None
-    return joined(bars(f"What became of {count(total)} texts", drawn, note=note), meaning)
+    return joined(bars(f"{count(total)} raw texts: kept, and dropped by reason", drawn, note=note), meaning)
 
 
 def _splits(run: Run) -> Markup | None:
@@ -55,15 +55,15 @@ def _splits(run: Run) -> Markup | None:
         return None
     columns = list(next(iter(splits.values())))
     rows = [(name, *(count(split.get(column, 0)) for column in columns)) for name, split in splits.items()]
-    names = ("part", *(f">{in_words(column)}" for column in columns))
-    return html("table", caption="Parts of the text", columns=names, rows=rows)
+    names = ("split", *(f">{in_words(column)}" for column in columns))
+    return html("table", caption="Splits of the text", columns=names, rows=rows)
 
 
 def _similarity(run: Run) -> Markup | None:
     similarity = numbers(_metrics(run).get("similarity") or {})
     if not similarity:
         return None
-    about = "Similar texts stay on one side of every split, so that no test text is a copy of a training text."
+    about = "Similar texts go into the same split, so that no test text is a copy of a training text."
     facts = html("facts", pairs=[(in_words(key), count(value)) for key, value in similarity.items()])
     return html("folded", summary="Similar texts", body=joined(html("paragraph", text=about), facts))
 
@@ -75,7 +75,7 @@ def _tokens(run: Run) -> Markup | None:
         return None
     keys = list(dict.fromkeys(key for figures in parts.values() for key in figures))
     rows = [(in_words(key), *(_token_cell(key, figures.get(key)) for figures in parts.values())) for key in keys]
-    caption = f"As tokens, of a vocabulary of {amount(metrics.get('vocab_size', 0))}"
+    caption = f"Tokens, with a vocabulary of {amount(metrics.get('vocab_size', 0))}"
     return html("table", caption=caption, columns=("figure", *(f">{name}" for name in parts)), rows=rows)
 
 

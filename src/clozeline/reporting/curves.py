@@ -1,22 +1,20 @@
-"""How the training went: loss, held-out loss, learning rate, gradient norm, speed."""
+"""Training curves: loss, held-out loss, learning rate, gradient norm, speed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 
-from clozeline.artifacts.curves import CurvePoint, Look, SpeedPoint
 from clozeline.errors import ArtifactError
 from clozeline.reporting.charts import Series, lines
-from clozeline.reporting.compared import in_words, numbers
+from clozeline.reporting.metric_tables import in_words, numbers
 from clozeline.reporting.numbers import format_of
-from clozeline.reporting.run import Part, Run
+from clozeline.reporting.run import Fold, Part, Run
 from clozeline.reporting.templates import html
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from clozeline.storage.csv_files import Dataclass
+from clozeline.training.curves import CurvePoint, Look, SpeedPoint
 
 _STAGE = "pretrain"
 _LOSS = "plots/pretrain.csv"
@@ -24,11 +22,11 @@ _LOSS = "plots/pretrain.csv"
 
 @dataclass(frozen=True)
 class _Curve:
-    """A column of a CSV file over the steps."""
+    """A column of a CSV file, plotted over the steps."""
 
     name: str
     path: str
-    record: "type[DataclassInstance]"
+    record: type[Dataclass]
     column: str
     has_dots: bool = False
 
@@ -46,10 +44,10 @@ _CHARTS = (
         "Loss",
         "nats per target",
         (
-            _Curve("in training", _LOSS, CurvePoint, "loss"),
-            _Curve("on held-out text", "plots/pretrain_validation.csv", Look, "loss", has_dots=True),
+            _Curve("training", _LOSS, CurvePoint, "loss"),
+            _Curve("validation", "plots/pretrain_validation.csv", Look, "loss", has_dots=True),
         ),
-        "In training at the mask rate of each step; on held-out text always at the same one.",
+        "The training loss is at the mask rate of its step; the validation loss is always at the same rate.",
     ),
     _Chart("Learning rate", "", (_Curve("learning rate", _LOSS, CurvePoint, "learning_rate"),)),
     _Chart("Gradient norm", "before clipping", (_Curve("gradient norm", _LOSS, CurvePoint, "gradient_norm"),)),
@@ -57,14 +55,15 @@ _CHARTS = (
         "Speed",
         "tokens per second",
         (_Curve("tokens/s", "plots/timing/pretrain.csv", SpeedPoint, "tokens_per_second"),),
-        "On the machine where it was trained last; padding is not counted.",
+        "On the machine of the last training; padding is not counted.",
     ),
 )
-"""A row for each; a new CSV of the stage is a new row."""
+"""Charts of the chapter; a new CSV file of the stage needs only a new row."""
 
 
-def parts(run: Run) -> Iterable[Part]:
-    return [partial(_figures, run), *(partial(_chart, run, chart) for chart in _CHARTS)]
+def parts(run: Run) -> Iterable[Part | Fold]:
+    loss, *others = (partial(_chart, run, chart) for chart in _CHARTS)
+    return [loss, Fold("Learning rate, gradient norm, speed, and counts", [*others, partial(_figures, run)])]
 
 
 def _figures(run: Run) -> Markup:
@@ -95,7 +94,7 @@ def _points(run: Run, curve: _Curve) -> list[tuple[float, float]]:
 
 
 def _of_another_run(run: Run, series: Sequence[Series]) -> str:
-    """What a clock makes is no output of DVC: a curve of it may be left from a run before."""
+    """Return a note if a curve is from another run: timing files are no outputs of DVC and may be stale."""
     steps = [point.step for point in run.files.rows(_LOSS, CurvePoint, stage=_STAGE)]
     ended = series[0].points[-1][0]
-    return f"It is of another run, which ended at step {ended:,.0f}." if steps and ended != steps[-1] else ""
+    return f"The curve is from another run, which ended at step {ended:,.0f}." if steps and ended != steps[-1] else ""

@@ -1,18 +1,16 @@
-"""What the encoder says of hidden words."""
+"""The encoder's predictions for hidden words."""
 
 from collections.abc import Iterable
 from functools import partial
 
 from markupsafe import Markup
 
-from clozeline.artifacts.cloze_example import Example, Guess
+from clozeline.artifacts.evaluate.cloze_example import Example, Guess
 from clozeline.reporting.numbers import share
 from clozeline.reporting.run import Part, Run
 from clozeline.reporting.templates import html, joined
 
 _FILE = "reports/examples/examples.json"
-_OPEN = 2
-"""So many are shown with all their guesses; the others unfold."""
 
 
 def parts(run: Run) -> Iterable[Part]:
@@ -27,21 +25,21 @@ def _examples(run: Run) -> Markup:
 def _example(number: int, example: Example) -> Markup:
     ranks = [guess.rank for guess in example.guesses]
     first, five = ranks.count(1), sum(rank is not None for rank in ranks)
-    told = f"{len(ranks)} words asked: {first} named first, {five} among the first five"
+    told = f"{len(ranks)} words: {first} right at the first guess, {five} among the first five"
     rows = [_row(place, guess) for place, guess in enumerate(example.guesses, start=1)]
     columns = (">#", "hidden", ">its probability", "five likeliest")
-    caption = f"Example {number}: what was hidden, and what was guessed"
+    caption = f"Example {number}: words and guesses"
     answers = html("table", caption=caption, columns=columns, rows=rows, kind="guesses")
     return html(
         "example",
         around=_around(example),
         guesses=example.guesses,
-        answers=html("folded", summary=told, body=answers, is_open=number <= _OPEN),
+        answers=html("folded", summary=told, body=answers),
     )
 
 
 def _around(example: Example) -> list[str]:
-    """The text between the hidden words; of a causal model, which hides none, all of it."""
+    """Return the text between the hidden words; for a causal model, which hides none, the whole text."""
     around = example.masked.split(example.mask_token) if example.mask_token else []
     return around if len(around) == len(example.guesses) + 1 else [example.original]
 

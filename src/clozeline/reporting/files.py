@@ -1,29 +1,26 @@
-"""What a run left in its folder, read for the report."""
+"""Readers of the files of a run, for the report."""
 
 import csv
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
 from clozeline.artifacts.lock import Lock
 from clozeline.errors import ArtifactError
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from clozeline.storage.csv_files import RowRecord
 
 Result = TypeVar("Result")
-RowRecord = TypeVar("RowRecord", bound="DataclassInstance")
 Row = Mapping[str, str]
-"""Of a CSV file, by column."""
+"""Row of a CSV file: column → text."""
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """The files of a project, by their path from its root; what cannot be read is an `ArtifactError` that says so."""
+    """The files of a project, by path relative to its root. An unreadable file raises `ArtifactError`."""
 
     root: Path
 
@@ -31,18 +28,21 @@ class RunFiles:
         return Lock.read(self.root / "dvc.lock")
 
     def json(self, path: str, kind: type[Result], *, stage: str) -> Result:
-        """A JSON file of records; raises ArtifactError: stage `stage` has not made it, or it is damaged."""
+        """Read a JSON file as `kind`; raises ArtifactError if stage `stage` has not written it, or it is damaged."""
         adapter = TypeAdapter(kind)
         return self._read(
-            path, stage, "a JSON file as that stage writes it", lambda file: adapter.validate_json(file.read_bytes())
+            path,
+            stage,
+            "a JSON file in the format of that stage",
+            lambda file: adapter.validate_json(file.read_bytes()),
         )
 
     def figures(self, path: str, *, stage: str) -> Mapping[str, Any]:
-        """A metric file; raises ArtifactError as `json`."""
+        """Read a metric file; raises ArtifactError like `json`."""
         return self.json(path, dict[str, Any], stage=stage)
 
     def csv(self, path: str, *columns: str, stage: str) -> list[Row]:
-        """Its rows, none perhaps; raises ArtifactError as `json`, and if a row lacks one of `columns`."""
+        """Read the rows of a CSV file; raises ArtifactError like `json`, or if a row lacks one of `columns`."""
 
         def read(file: Path) -> list[Row]:
             with file.open(encoding="utf-8", newline="") as stream:
@@ -50,15 +50,13 @@ class RunFiles:
                 rows: list[Row] = list(reader)
                 lacking = [name for name in columns if name not in (reader.fieldnames or ())]
             if lacking or any(row[name] is None for row in rows for name in columns):
-                raise ValueError(f"no column {lacking[0]}" if lacking else "a row that is too short")
+                raise ValueError(f"no column {lacking[0]}" if lacking else "a row with missing values")
             return rows
 
-        return self._read(path, stage, f"a CSV file with {', '.join(columns) or 'a head'}", read)
+        return self._read(path, stage, f"a CSV file with {', '.join(columns) or 'a header'}", read)
 
     def rows(self, path: str, kind: type[RowRecord], *, stage: str) -> list[RowRecord]:
-        """Its rows as records, which have the columns as fields; raises ArtifactError as `csv`, and for another type of
-        value.
-        """
+        """Read the rows as records of `kind`; raises ArtifactError like `csv`, or if a value has another type."""
         rows = self.csv(path, *(field.name for field in fields(kind)), stage=stage)
         try:
             return TypeAdapter(list[kind]).validate_python(rows)  # type: ignore[valid-type]
@@ -66,11 +64,11 @@ class RunFiles:
             raise _unreadable(path, stage, f"a CSV file of {kind.__name__}", error) from error
 
     def names(self, pattern: str) -> list[str]:
-        """Paths of the files that match, sorted."""
+        """Return the sorted paths of the matching files."""
         return sorted(file.relative_to(self.root).as_posix() for file in self.root.glob(pattern) if file.is_file())
 
     def md5(self, path: str) -> str:
-        """As DVC's of a file; raises ArtifactError if it is not there."""
+        """Return the MD5 of a file, as DVC computes it; raises ArtifactError if the file is missing."""
         return self._read(
             path, "", "a file", lambda file: hashlib.md5(file.read_bytes(), usedforsecurity=False).hexdigest()
         )
@@ -86,7 +84,7 @@ class RunFiles:
 
 def _missing(path: str, stage: str) -> ArtifactError:
     return ArtifactError(
-        f"{path} is not there",
+        f"{path} is missing",
         given="no such file",
         expected=f"a file that stage {stage} writes",
         do=f"run the stages: `clozeline run`, or `dvc repro {stage}`",

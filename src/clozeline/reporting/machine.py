@@ -25,7 +25,7 @@ def _facts(run: Run) -> Markup:
 
 
 def describe(cpu_facts: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
-    """Processor, memory, system, and the versions that answer for the figures."""
+    """Return the processor, cores, memory, system, and versions of the packages that produce the figures."""
     pages, page_bytes = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     installed = {package: _version(package) for package in _PACKAGES}
     return {

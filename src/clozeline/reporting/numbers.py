@@ -1,4 +1,4 @@
-"""Figures as people read them."""
+"""Formats of figures for people."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -9,7 +9,7 @@ _NARROW: Final = "\N{NARROW NO-BREAK SPACE}"
 
 
 def share(value: float) -> str:
-    """0.392 → 39.2 %."""
+    """Format a share as a percentage: 0.392 → 39.2 %."""
     return f"{100 * value:.1f}{_NARROW}%"
 
 
@@ -30,7 +30,7 @@ def seconds(value: float) -> str:
 
 
 def amount(value: float) -> str:
-    """Four digits that tell something; whole numbers whole."""
+    """Format with about four significant digits; whole numbers in full."""
     if value == int(value) and abs(value) < 1e15:
         return f"{value:,.0f}"
     decimals = next((places for least, places in ((100, 1), (10, 2), (1, 3)) if abs(value) >= least), None)
@@ -38,11 +38,16 @@ def amount(value: float) -> str:
 
 
 def short(value: float) -> str:
-    """For the ticks of an axis: 4,500 → 4.5k."""
+    """Format for the ticks of an axis: 4,500 → 4.5k."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:g}{letter}"
     return f"{value:g}"
+
+
+def difference(value: float, form: Format) -> str:
+    """Return a signed difference of two figures of this format; shares differ by percentage points."""
+    return f"{100 * value:+.1f} points" if form is share else f"{value:+.3g}"
 
 
 _BY_ENDING: Final[Mapping[str, Format]] = MappingProxyType(
@@ -65,6 +70,6 @@ _BY_ENDING: Final[Mapping[str, Format]] = MappingProxyType(
 
 
 def format_of(key: str) -> Format:
-    """How the figure `key` of a metric file is told, by how its name ends."""
+    """Return the format of figure `key` of a metric file, chosen by the ending of its name."""
     name = key.removesuffix("_low").removesuffix("_high")
     return next((form for ending, form in _BY_ENDING.items() if name.endswith(ending)), amount)

@@ -1,4 +1,4 @@
-"""What is served: the exported graphs, how small INT8 makes them, how far it agrees, and how fast both are."""
+"""The chapter on packages: sizes of the fp32 and INT8 graphs, their agreement, and their latency."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -6,10 +6,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from clozeline.artifacts.evidence import QuantizationScheme, Rung
-from clozeline.artifacts.manifest import read_manifest
+from clozeline.artifacts.export.evidence import Rung
+from clozeline.artifacts.export.manifest import read_manifest
 from clozeline.reporting.charts import Bar, bars
-from clozeline.reporting.compared import in_words, numbers
+from clozeline.reporting.metric_tables import in_words, numbers
 from clozeline.reporting.numbers import amount, count, format_of, megabytes, milliseconds, share
 from clozeline.reporting.run import Part, Run
 from clozeline.reporting.templates import code, html, joined, verdict
@@ -19,7 +19,7 @@ _LATENCIES = (
     ("text_milliseconds", "one text"),
     ("batch_milliseconds", "a batch"),
 )
-"""End of a key of `inference.latency.Latency` → what was timed."""
+"""(ending of a key of `inference.latency.Latency`, what was timed)."""
 _SERVED, _EXACT = "int8_", "fp32_"
 
 
@@ -56,8 +56,8 @@ def _latencies(run: Run, package: str) -> Markup:
     ]
     threads, texts = (amount(latency.get(key, 0)) for key in ("num_threads", "batch_texts"))
     note = (
-        f"Median of whole calls where it was released: a text of 16 words, a batch of {texts} of 4 to 64."
-        f" Threads: {threads}."
+        f"Median time of a call, on the machine of the release: one text of 16 words, or a batch of {texts} texts of"
+        f" 4 to 64 words. Threads: {threads}."
     )
     return bars(f"{package}: time to answer", rows, note=note)
 
@@ -83,12 +83,12 @@ def _figures(run: Run, package: str) -> Markup:
 
 
 def _ladder(run: Run, package: str) -> Markup | None:
-    """Every INT8 scheme that was tried; of a package that was exported before there was a ladder, nothing."""
+    """Return a table of every INT8 scheme that was tried; None if the manifest has no ladder."""
     manifest = read_manifest(run.files.root / "dist" / package)
     rows = [
         (
             place,
-            _scheme(rung.scheme),
+            str(rung.scheme),
             megabytes(rung.size_bytes),
             f"{share(rung.agreement.value)} ({share(rung.agreement.low)} – {share(rung.agreement.high)})",
             _metric(rung),
@@ -98,26 +98,14 @@ def _ladder(run: Run, package: str) -> Markup | None:
     ]
     columns = (">#", "scheme", ">size", ">agrees with fp32", "fp32 → INT8", "gates of the export")
     kind = manifest.quantization.kind if manifest.quantization else manifest.served
-    caption = f"{package}: INT8 schemes in the order they were tried; served is {kind}"
+    caption = f"{package}: INT8 schemes in the order of trial; served: {kind}"
     return html("table", caption=caption, columns=columns, rows=rows) if rows else None
 
 
 def _metric(rung: Rung) -> str:
-    """A correlation is no share of anything."""
+    """Return both values of the metric in words; a correlation is not a share, so it gets no percentage."""
     told = amount if rung.metric == "Spearman correlation" else share
     return f"{rung.metric}: {told(rung.fp32_metric)} → {told(rung.int8_metric)}"
-
-
-def _scheme(scheme: QuantizationScheme) -> str:
-    words = [f"{name} {getattr(scheme, name)}" for name in ("weights", "activations", "embeddings")]
-    num_static, num_smoothed = len(scheme.static_activations), len(scheme.smoothed_activations)
-    smoothed = f", {num_smoothed} smoothed" if num_smoothed else ""
-    more = {
-        f"{num_static} of {scheme.quantized_activations} activations with a fixed scale (ratios up to"
-        f" {scheme.static_ratio:g}{smoothed})": num_static,
-        "7 of 8 bits": scheme.reduce_range,
-    }
-    return "; ".join([*words, *(told for told, is_so in more.items() if is_so)])
 
 
 def _verdict(rung: Rung, *, is_served: bool) -> Markup:

@@ -1,4 +1,4 @@
-"""The whole page: one file, with its style inside, and a policy that lets a browser fetch nothing and run nothing."""
+"""The whole page: one file with inline style, and a policy that forbids the browser to fetch or run anything."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,32 +7,38 @@ from markupsafe import Markup
 
 from clozeline.errors import ClozelineError
 from clozeline.reporting import (
+    all_figures,
     corpus,
     curves,
-    everything,
     examples,
-    in_short,
     machine,
+    overview,
     packages,
     provenance,
     quality,
     tasks,
     verdict,
 )
-from clozeline.reporting.run import Part, Run, Section
+from clozeline.reporting.run import Fold, Part, Run, Section
 from clozeline.reporting.templates import html, joined
 
 SECTIONS = (
     Section(
-        "gates", "Gates", "What each package had to show before it may be served, and whether it did.", verdict.parts
-    ),
-    Section(
         "encoder",
         "Encoder",
-        "How well the encoder names hidden tokens of text that it was not trained on. The unigram baseline knows only"
-        " how frequent each token is: a model that has learned nothing of context stops there.",
+        "How well the encoder predicts hidden tokens of validation text. The unigram baseline knows only the frequency"
+        " of each token: a model that ignores the context gets no further.",
         quality.parts,
+        is_open=True,
     ),
+    Section(
+        "tasks",
+        "Tasks",
+        "Results of the encoder, fine-tuned or by a prompt alone, on test sets that were used for no choice.",
+        tasks.parts,
+        is_open=True,
+    ),
+    Section("training", "Pre-training", "The curves of the pre-training.", curves.parts, is_open=True),
     Section(
         "examples",
         "Example predictions",
@@ -40,20 +46,17 @@ SECTIONS = (
         " five; red, with ✗: it is not.",
         examples.parts,
     ),
+    Section("packages", "INT8 packages", "The graphs to serve: plain ONNX, in fp32 and in INT8.", packages.parts),
+    Section("gates", "Gates", "The limits that each package has to meet before its release.", verdict.parts),
+    Section("text", "Text", "How much of the raw text was kept, and why the rest was dropped.", corpus.parts),
+    Section("lineage", "Lineage", "The chain from these figures back to the raw text, by hash.", provenance.parts),
     Section(
-        "tasks",
-        "Tasks",
-        "What the encoder does, fine-tuned or by a prompt alone, on test sets that nothing was chosen by.",
-        tasks.parts,
+        "machine",
+        "Machine",
+        "The machine that made this report. Latencies are from that of the release.",
+        machine.parts,
     ),
-    Section("packages", "INT8 packages", "What is served: plain ONNX, fp32 and quantized to INT8.", packages.parts),
-    Section("training", "Training", "How the pre-training went.", curves.parts),
-    Section("text", "Text", "What was kept of the raw text, what was dropped and why.", corpus.parts),
-    Section("lineage", "Lineage", "From these figures back to the raw text, by hash.", provenance.parts),
-    Section(
-        "machine", "Machine", "Where this report was made; the latencies are of the release before it.", machine.parts
-    ),
-    Section("figures", "All figures", "Every figure of every metric file.", everything.parts),
+    Section("figures", "All figures", "Every figure of every metric file.", all_figures.parts),
 )
 
 
@@ -61,26 +64,35 @@ SECTIONS = (
 class Page:
     html: str
     faults: tuple[ClozelineError, ...]
-    """What is missing, each told in its place on the page too."""
+    """Missing or damaged inputs; the page names each in its place too."""
 
 
 def build(run: Run) -> Page:
-    """The report of `run`; what cannot be read is told where it would be."""
+    """Build the report of `run`, with a notice in place of each part whose files cannot be read."""
     faults: list[ClozelineError] = []
-    chapters = [(section, joined(*_pieces(section.parts(run), faults))) for section in SECTIONS]
+    on_top = joined(*(part() for part in overview.parts(run)))
+    chapters = []
+    for section in SECTIONS:
+        told: list[ClozelineError] = []
+        pieces = joined(*_pieces(section.parts(run), told))
+        chapters.append((section, pieces, section.is_open or bool(told)))
+        faults += told
     title = f"Report of {run.files.root.resolve().name}"
-    made = html("page", title=title, built_at=run.built_at, tiles=in_short.tiles(run), chapters=chapters)
+    made = html("page", title=title, built_at=run.built_at, on_top=on_top, chapters=chapters)
     return Page(f"{made}\n", tuple(faults))
 
 
-def _pieces(parts: Iterable[Part], faults: list[ClozelineError]) -> Iterable[Markup | None]:
-    """What each part makes; what it lacks is told once in a section."""
-    told: set[str] = set()
+def _pieces(parts: Iterable[Part | Fold], told: list[ClozelineError]) -> Iterable[Markup | None]:
+    """Yield the HTML of each part. A missing file gets one notice per section, and is added to `told`."""
     for part in parts:
+        if isinstance(part, Fold):
+            num_told = len(told)
+            body = joined(*_pieces(part.parts, told))
+            yield html("folded", summary=part.summary, body=body, is_open=len(told) > num_told) if body else None
+            continue
         try:
             yield part()
         except ClozelineError as error:
-            if str(error) not in told:
-                told.add(str(error))
-                faults.append(error)
+            if str(error) not in map(str, told):
+                told.append(error)
                 yield html("notice", error=error)

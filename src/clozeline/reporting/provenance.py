@@ -1,4 +1,4 @@
-"""Where everything is from: the stages and their hashes, the way back to the raw text, the knobs."""
+"""The chapter on lineage: the stages with their hashes, the chain back to the raw text, and the params."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -24,23 +24,23 @@ def parts(run: Run) -> Iterable[Part]:
 def _identity(run: Run) -> Markup:
     facts: list[tuple[object, object]] = [("dvc.lock, md5", code(run.files.md5("dvc.lock")))]
     past = run.past()
-    commit = code(past.commit) if past.commit else "not made in a git checkout, or by another run"
+    commit = code(past.commit) if past.commit else "unknown: outside a git checkout, or of another run"
     if past.commit and past.is_dirty:
-        commit = joined(commit, ", with changes that were not committed")
-    tracked = code(past.run_id) if past.run_id else "none of this dvc.lock"
+        commit = joined(commit, ", with uncommitted changes")
+    tracked = code(past.run_id) if past.run_id else "none with this dvc.lock"
     return html("facts", pairs=[*facts, ("git commit", commit), ("MLflow run", tracked)])
 
 
 def _agreement(run: Run) -> Markup:
-    """Whether the figures on this page are those that dvc.lock names, and the knobs those of params.yaml."""
+    """Tell whether the figures on the page match dvc.lock, and the params of dvc.lock match params.yaml."""
     lock = run.files.lock()
     locked = [out for stage in lock.stages.values() for out in stage.outs if out.path.startswith(_SHOWN)]
     there = [out for out in locked if (run.files.root / out.path).is_file()]
     differing = [out.path for out in there if run.files.md5(out.path) != out.md5]
-    faults = [f"{path} is not the file that dvc.lock names" for path in differing]
-    faults += [f"{knob} in params.yaml is no longer what the stages ran with" for knob in _changed_knobs(run)]
+    faults = [f"{path} differs from its hash in dvc.lock" for path in differing]
+    faults += [f"{knob} in params.yaml has changed since the stages ran" for knob in _changed_knobs(run)]
     if not faults:
-        told = f"✓ All {len(there)} files of figures are those that dvc.lock names, and so are the knobs."
+        told = f"✓ All {len(there)} metric and plot files match dvc.lock, and so does params.yaml."
         return html("told", tag="p", kind="good", text=told)
     return html("faults", faults=faults)
 
@@ -61,10 +61,10 @@ def _stages(run: Run) -> Markup:
     rows = []
     for name, stage in run.files.lock().stages.items():
         made = past.get(name)
-        when = f"{made.ended:%Y-%m-%d %H:%M} UTC" if made else "elsewhere, or before MLflow's memory"
+        when = f"{made.ended:%Y-%m-%d %H:%M} UTC" if made else "elsewhere, or before MLflow's records"
         rows.append((code(name), when, seconds(made.seconds) if made else "–", code(stage.sha256[:16])))
-    columns = ("stage", "executed", ">took", "sha256 of all it read and made")
-    caption = "Stages: what is unchanged was made then, and restored since"
+    columns = ("stage", "executed", ">took", "sha256 of its inputs and outputs")
+    caption = "Stages, and when each last ran; since then its outputs were restored from the cache"
     return html("table", caption=caption, columns=columns, rows=rows)
 
 
@@ -89,4 +89,4 @@ def _knobs(run: Run) -> Markup:
 
 def _knobs_of(name: str, stage: LockedStage) -> Markup:
     rows = [(code(key), value) for key, value in stage.flat_params().items()]
-    return html("table", caption=f"Params that {name} ran with", columns=("knob", "value"), rows=rows)
+    return html("table", caption=f"Params of {name}", columns=("knob", "value"), rows=rows)

@@ -1,21 +1,19 @@
-"""How good the encoder is: its figures beside the unigram baseline's, and where its loss is."""
+"""Quality of the encoder: its figures beside the unigram baseline, and the distribution of its loss."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from markupsafe import Markup
 
-from clozeline.artifacts.loss_tables import CalibrationRow, FrequencyRow, PlaceRow, WordClassRow
+from clozeline.artifacts.evaluate.loss_tables import CalibrationRow, FrequencyRow, PlaceRow, WordClassRow
 from clozeline.reporting.charts import Bar, Series, bars, lines
-from clozeline.reporting.compared import comparison, in_words
+from clozeline.reporting.metric_tables import comparison, in_words
 from clozeline.reporting.numbers import amount, count, format_of, share
-from clozeline.reporting.run import Part, Run
-from clozeline.reporting.templates import html, joined
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
+from clozeline.reporting.run import Fold, Part, Run
+from clozeline.reporting.templates import html
+from clozeline.storage.csv_files import Dataclass
 
 _METRICS = "metrics/evaluate.json"
 _STAGE = "evaluate"
@@ -32,8 +30,12 @@ _COUNTED = (
 )
 
 
-def parts(run: Run) -> Iterable[Part]:
-    return [partial(piece, run) for piece in (_figures, _counts, _shares, _charts)]
+def parts(run: Run) -> Iterable[Part | Fold]:
+    charts = [partial(chart.drawn, run) for chart in _CHARTS]
+    return [
+        partial(_figures, run),
+        Fold("Distribution of the loss, and the text behind it", [partial(_counts, run), *charts]),
+    ]
 
 
 def metrics(run: Run) -> Mapping[str, Any]:
@@ -45,34 +47,16 @@ def _figures(run: Run) -> Markup | None:
     caption = f"On the whole validation set: {count(figures.get('target_tokens', 0))} tokens, each hidden once"
     if "pseudo_documents" in figures:
         tokens, documents = (count(figures[f"pseudo_{what}"]) for what in ("target_tokens", "documents"))
-        caption += f"; {tokens} of them, in {documents} documents, each alone too (pseudo-log-likelihood)"
+        caption += f"; {tokens} of them, in {documents} documents, also hidden alone (pseudo-log-likelihood)"
     others = {"pseudo_": "each hidden alone", "unigram_": "unigram baseline"}
     return comparison(caption, "encoder", figures, others, only=_ALONE)
 
 
 def _counts(run: Run) -> Markup | None:
-    """What was asked, and how much of it the encoder may have seen."""
+    """Return the size of the validation set and its contamination."""
     figures = metrics(run)
     told = [(in_words(key), format_of(key)(figures[key])) for key in _COUNTED if key in figures]
     return html("facts", pairs=told) if told else None
-
-
-def _shares(run: Run) -> Markup | None:
-    figures = metrics(run)
-    keys = [key for key in ("top1", "top5") if {key, f"unigram_{key}"} <= figures.keys()]
-    rows = [
-        Bar(
-            in_words(key),
-            figures[key],
-            share(figures[key]),
-            figures.get(f"{key}_low"),
-            figures.get(f"{key}_high"),
-            (("unigram baseline", figures[f"unigram_{key}"]),),
-        )
-        for key in keys
-    ]
-    note = "Share of the hidden tokens that are the first guess, or among the first five."
-    return bars("Hidden tokens named", rows, note=note, most=1.0) if rows else None
 
 
 @dataclass(frozen=True)
@@ -80,13 +64,12 @@ class _Chart:
     """One CSV file of the stage as a chart."""
 
     path: str
-    record: "type[DataclassInstance]"
+    record: type[Dataclass]
     draw: Callable[[Sequence[Any]], Markup]
 
-
-def _charts(run: Run) -> Markup:
-    drawn = [chart.draw(rows) for chart in _CHARTS if (rows := run.files.rows(chart.path, chart.record, stage=_STAGE))]
-    return joined(*drawn)
+    def drawn(self, run: Run) -> Markup | None:
+        rows = run.files.rows(self.path, self.record, stage=_STAGE)
+        return self.draw(rows) if rows else None
 
 
 def _reliability(rows: Sequence[CalibrationRow]) -> Markup:
@@ -94,22 +77,22 @@ def _reliability(rows: Sequence[CalibrationRow]) -> Markup:
     return lines(
         "Calibration",
         [Series("encoder", points, has_dots=True)],
-        x="how sure it was of its first guess",
-        y="how often that was right",
+        x="confidence of the first guess",
+        y="share of right first guesses",
         limits=(0.0, 1.0),
         has_diagonal=True,
-        note="On the diagonal, confidence is honest; below it, the encoder is too sure of itself.",
+        note="On the diagonal, confidence equals accuracy; below it, the encoder is overconfident.",
     )
 
 
 def _by_place(rows: Sequence[PlaceRow]) -> Markup:
     points = [((row.place_from + row.place_to) / 2, row.loss_nats_per_token) for row in rows]
     return lines(
-        "Loss by place in the row",
+        "Loss by position in the row",
         [Series("encoder", points, has_dots=True)],
-        x="place, counted from [CLS]",
+        x="position, counted from [CLS]",
         y="nats per token",
-        note="At both ends of a row there is less text around to go by.",
+        note="Tokens at both ends of a row have less context.",
     )
 
 
@@ -133,9 +116,9 @@ _CHARTS = (
         FrequencyRow,
         partial(
             _by_group,
-            "Loss by how often a token is in the training text",
+            "Loss by frequency of the token in the training text",
             "times_in_training",
-            "Loss per token, share named by the first guess, and how many tokens that is of.",
+            "Each bar: loss per token, share of right first guesses, and number of tokens.",
         ),
     ),
     _Chart(
@@ -145,8 +128,9 @@ _CHARTS = (
             _by_group,
             "Loss by kind of token",
             "word_class",
-            "A whole word, the first piece of a longer one, or a later piece, which those before it give away in part.",
+            "A token is a whole word, the first piece of a longer one, or a later piece, which earlier pieces partly"
+            " reveal.",
         ),
     ),
 )
-"""A row for each; a new CSV of the stage is a new row."""
+"""Charts of the chapter; a new CSV file of the stage needs only a new row."""

@@ -1,6 +1,6 @@
-"""Makes `reports/report.html` of a project, and stores it with the MLflow run of the same dvc.lock.
+"""Writes `reports/report.html` of a project, and stores it with the MLflow run of the same dvc.lock.
 
-It is no output of a stage: latencies, dates and the release are in it, and those differ from run to run.
+It is not an output of a stage, because it holds latencies, dates and the release, which differ from run to run.
 """
 
 from dataclasses import dataclass
@@ -22,17 +22,17 @@ REPORT: Final = Path("reports/report.html")
 
 @dataclass(frozen=True)
 class Written:
-    """A report that was made."""
+    """A written report."""
 
     path: Path
     faults: tuple[ClozelineError, ...]
-    """What it could not show."""
+    """Inputs that it could not show."""
     run_id: str | None
-    """The MLflow run that it is stored with."""
+    """Id of the MLflow run that it is stored with; None if it was not stored."""
 
 
 def write(workspace: Workspace, built_at: datetime) -> Written:
-    """Write the report of what lies in the project's folder, whole or in part.
+    """Write the report of the project's current files, complete or partial.
 
     Raises:
         ParamsError: params.yaml cannot be read.
@@ -54,7 +54,7 @@ def write(workspace: Workspace, built_at: datetime) -> Written:
 
 
 def run_of(workspace: Workspace, built_at: datetime) -> Run:
-    """What a report is made of; servers are asked later, and once."""
+    """Return the inputs of a report. MLflow is queried later, and once for each answer."""
     from clozeline.registry.history import released
     from clozeline.tracking.past_runs import past_runs
 

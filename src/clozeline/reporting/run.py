@@ -1,4 +1,4 @@
-"""What a report is made of: the files of a project, and what the tools know of them."""
+"""Inputs of a report: the files of a project and what MLflow knows about them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,24 +16,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Run:
-    """One state of a project. What is asked of a server is asked when it is needed, and may raise `ClozelineError`."""
+    """One state of a project. `released` and `past` query a server on demand and may raise `ClozelineError`."""
 
     files: RunFiles
     tasks: Sequence[str]
-    """Of params.yaml."""
+    """Names of the tasks in params.yaml."""
     packages: Mapping[str, str]
     """Name under `dist/` → folder under `models/`."""
     released: Callable[[str], "Released | None"]
-    """What became of a package."""
+    """Function that returns the release of a package; None if it was never registered."""
     past: Callable[[], "PastRuns"]
-    """The runs behind dvc.lock."""
+    """Function that returns the runs behind dvc.lock."""
     machine: Mapping[str, str]
-    """The one that the report is made on."""
+    """Facts about the machine that the report is made on."""
     built_at: datetime
 
 
 Part = Callable[[], Markup | None]
-"""A piece of a section. It raises `ClozelineError` where its files are missing, and is None where there is nothing."""
+"""Function that returns a piece of a section, or None if it is empty; raises `ClozelineError` if files are missing."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Pieces behind a summary line, unfolded if one of their files is missing."""
+
+    summary: str
+    parts: Sequence[Part]
 
 
 @dataclass(frozen=True)
@@ -43,5 +51,7 @@ class Section:
     id: str
     title: str
     lead: str
-    """What it is about, and how to read it."""
-    parts: Callable[[Run], Iterable[Part]]
+    """Introduction: its subject and how to read it."""
+    parts: Callable[[Run], Iterable[Part | Fold]]
+    is_open: bool = False
+    """Whether the chapter starts unfolded."""

@@ -1,4 +1,4 @@
-"""From values to places on a chart."""
+"""Mapping from values to coordinates of a chart."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
 @dataclass(frozen=True)
 class Scale:
-    """Values from `low` to `high` lie from `start` to `end`, which may be the smaller one."""
+    """Maps values in `low` … `high` linearly to coordinates `start` … `end`; `end` may be less than `start`."""
 
     low: float
     high: float
@@ -21,7 +21,7 @@ class Scale:
         return round(self.start + (value - self.low) / width * (self.end - self.start), 1)
 
     def ticks(self, most: int = 5) -> list[float]:
-        """Round values in the range, evenly apart: at most `most` of them and one more."""
+        """Return evenly spaced round values in the range, at most `most` + 1."""
         step = _round_step((self.high - self.low or 1.0) / most)
         first = math.ceil(self.low / step - 1e-9)
         numbers = (round(place * step, 12) for place in range(first, first + 2 * most))
@@ -34,7 +34,7 @@ def _round_step(least: float) -> float:
 
 
 def thinned(points: list[tuple[float, float]], most: int = 400) -> list[tuple[float, float]]:
-    """At most so many points: of neighbours the lowest and the highest, so that no spike is lost."""
+    """Return at most `most` points: the lowest and highest of each group of neighbours, so that no spike is lost."""
     if len(points) <= most:
         return points
     size = math.ceil(2 * len(points) / most)

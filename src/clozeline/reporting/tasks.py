@@ -1,20 +1,23 @@
-"""What the encoder does, fine-tuned or not: each task's figures beside its baselines, its classes, and its mistakes."""
+"""The chapter on tasks: the figures of each task beside its baselines, its classes, and its mistakes."""
 
 from collections.abc import Iterable, Mapping
 from functools import partial
+from math import isfinite
 from typing import Any
 
 from markupsafe import Markup
 
-from clozeline.artifacts.answer_tables import CLASS, AnswerRow
-from clozeline.artifacts.shown_item import ShownItem
-from clozeline.artifacts.task_metrics import Headline, TaskMetrics
+from clozeline.artifacts.finetune.answer_tables import CLASS, AnswerRow
+from clozeline.artifacts.finetune.scored_look import ScoredLook
+from clozeline.artifacts.finetune.shown_item import ShownItem
+from clozeline.artifacts.finetune.task_metrics import Headline, TaskMetrics
 from clozeline.reporting import confusion
-from clozeline.reporting.charts import Bar, bars
-from clozeline.reporting.compared import comparison, in_words, numbers
+from clozeline.reporting.charts import Bar, Series, bars, lines
+from clozeline.reporting.metric_tables import comparison, in_words, numbers
 from clozeline.reporting.numbers import Format, amount, count, format_of, share
 from clozeline.reporting.run import Part, Run
 from clozeline.reporting.templates import html, joined, verdict
+from clozeline.training.curves import CurvePoint
 
 _OTHERS = {
     "hybrid_": "together with BM25",
@@ -27,14 +30,13 @@ _OTHERS = {
     "majority_": "largest class",
     "no_answer_": "no answer to anything",
 }
-"""Prefix of a key in a task's metric file → the method that the figure is of; a new method is a new row."""
-_OPEN_CLASSES = 30
+"""Prefix of a key in a task's metric file → name of the method; a new method needs only a new row."""
 _TOLD_APART = ("headline", "over_seeds", "first_places")
-"""Groups of figures that are no counts."""
+"""Groups of figures that are not counts."""
 
 
 def parts(run: Run) -> Iterable[Part]:
-    pieces = (_heading, _headline, _figures, _classes, _confusion, _examples)
+    pieces = (_heading, _headline, _loss, _scores, _figures, _classes, _confusion, _examples)
     return [partial(piece, run, task) for task in run.tasks for piece in pieces]
 
 
@@ -43,12 +45,12 @@ def metrics(run: Run, task: str) -> Mapping[str, Any]:
 
 
 def headline(run: Run, task: str) -> Headline:
-    """The figure that it is compared by."""
+    """Return the figure that the task is compared by."""
     return _judged(run, task).headline
 
 
 def faults(run: Run, task: str) -> tuple[str, ...]:
-    """What speaks against the model, marked."""
+    """Return the faults of the model, each marked with ✗."""
     return tuple(f"✗ {fault}" for fault in _judged(run, task).faults)
 
 
@@ -57,7 +59,7 @@ def _judged(run: Run, task: str) -> TaskMetrics:
 
 
 def form(given: Headline) -> Format:
-    """How its values are told."""
+    """Return the format of the values of a headline figure."""
     return share if given.is_share else amount
 
 
@@ -76,8 +78,22 @@ def _headline(run: Run, task: str) -> Markup:
     ]
     title = f"{task}: {in_words(given.metric)} on the test set"
     told_faults = [html("told", tag="p", kind="bad", text=fault) for fault in faults(run, task)]
-    drawn = bars(title, rows, most=1.0, note="The line is a 95 % interval, on other items like these.")
+    drawn = bars(title, rows, most=1.0, note="The line is the 95 % interval over other items of the same kind.")
     return joined(*told_faults, drawn)
+
+
+def _loss(run: Run, task: str) -> Markup | None:
+    rows = run.files.rows(f"plots/finetune/{task}_training.csv", CurvePoint, stage=f"finetune@{task}")
+    points = [(row.step, row.loss) for row in rows]
+    return lines(f"{task}: loss in training", [Series("loss", points)], x="step", y="per target") if points else None
+
+
+def _scores(run: Run, task: str) -> Markup | None:
+    rows = run.files.rows(f"plots/finetune/{task}_validation.csv", ScoredLook, stage=f"finetune@{task}")
+    points = [(row.step, row.validation_score) for row in rows if isfinite(row.validation_score)]
+    series = [Series("validation score", points, has_dots=True)]
+    note = f"The weights of epoch {metrics(run, task).get('best_epoch', '–')} were kept."
+    return lines(f"{task}: validation score", series, x="step", y="", note=note) if len(points) > 1 else None
 
 
 def _figures(run: Run, task: str) -> Markup:
@@ -92,12 +108,13 @@ def _figures(run: Run, task: str) -> Markup:
         if key not in told
     ]
     groups = {name: value for name, value in figures.items() if isinstance(value, dict) and name not in _TOLD_APART}
-    return joined(
+    told_all = joined(
         comparison(f"{task}: figures on the test set", headline(run, task).method, figures, _OTHERS),
         _over_seeds(headline(run, task), figures.get("over_seeds")),
         html("facts", pairs=others),
         *(_counts(name, numbers(counts), figures.get("first_places", {})) for name, counts in groups.items()),
     )
+    return html("folded", summary="Every figure, and the data behind it", body=told_all)
 
 
 def _over_seeds(kept: Headline, over: Mapping[str, float] | None) -> Markup | None:
@@ -107,8 +124,8 @@ def _over_seeds(kept: Headline, over: Mapping[str, float] | None) -> Markup | No
     return html(
         "paragraph",
         text=f"Trained from {count(over['num_seeds'])} seeds: {in_words(kept.metric)} {mean} ± {deviation} "
-        f"(mean and standard deviation; {lowest} to {highest}). Kept is seed {over['best_seed']}, the best on the "
-        "validation part.",
+        f"(mean and standard deviation; {lowest} to {highest}). The model of seed {over['best_seed']} was kept, the "
+        "best on the validation split.",
     )
 
 
@@ -128,7 +145,7 @@ def _classes(run: Run, task: str) -> Markup | None:
     told = [(label, *(_class_cell(name, of_class.get(name)) for name in columns)) for label, of_class in figures]
     heads = ("class", *(f">{in_words(name)}" for name in columns))
     made = html("table", caption=f"{task}: each class, the best first", columns=heads, rows=told)
-    return html("folded", summary=f"Each of {len(rows)} classes", body=made, is_open=len(rows) <= _OPEN_CLASSES)
+    return html("folded", summary=f"Each of {len(rows)} classes", body=made)
 
 
 def _class_cell(name: str, value: float | None) -> object:
@@ -163,6 +180,6 @@ def _examples(run: Run, task: str) -> Markup | None:
         for item in items
     ]
     columns = ("", *(in_words(name) for name in names), "actual", "predicted")
-    caption = f"{task}: items of the test set, as many wrong ones as right ones where there are"
+    caption = f"{task}: items of the test set, if possible as many wrong ones as right ones"
     made = html("table", caption=caption, columns=columns, rows=rows, kind="texts")
     return html("folded", summary=f"{len(items)} examples", body=made)

@@ -1,4 +1,4 @@
-"""The templates that the page is made of, in Jinja2. They escape what is no `Markup`: texts of users hold HTML."""
+"""The Jinja2 templates of the page. They escape everything but `Markup`, because texts of users may hold HTML."""
 
 from functools import cache
 
@@ -23,7 +23,7 @@ def _templates() -> Environment:
 
 
 def html(template: str, **values: object) -> Markup:
-    """What `templates/<template>.html` makes of `values`."""
+    """Render `templates/<template>.html` with `values`."""
     return Markup(_templates().get_template(f"{template}.html").render(values))
 
 
@@ -36,5 +36,5 @@ def verdict(is_good: bool, text: str) -> Markup:
 
 
 def joined(*pieces: object) -> Markup:
-    """One after the other; None is nothing."""
+    """Return the concatenation of the pieces, without those that are None."""
     return Markup("").join(escape(piece) for piece in pieces if piece is not None)

@@ -1,4 +1,4 @@
-"""What the gates said of each package."""
+"""The verdict of the gates on each package."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -8,7 +8,7 @@ from markupsafe import Markup
 from clozeline.errors import ArtifactError
 from clozeline.registry.gates import Gate
 from clozeline.registry.history import Released
-from clozeline.reporting.compared import in_words
+from clozeline.reporting.metric_tables import in_words
 from clozeline.reporting.numbers import amount
 from clozeline.reporting.run import Part, Run
 from clozeline.reporting.templates import html, joined, verdict
@@ -19,28 +19,36 @@ def parts(run: Run) -> Iterable[Part]:
 
 
 def require_released(run: Run, package: str) -> Released:
-    """What became of it; raises ArtifactError if nothing did."""
+    """Return the release of a package; raises ArtifactError if it was never released."""
     released = run.released(package)
     if released is None:
         raise ArtifactError(
             f"dist/{package} is not released",
-            given="no registered version of these bytes",
+            given="no registered version with these files",
             expected="a version in the registry",
             do="run `clozeline release`",
         )
     return released
 
 
+def badge(released: Released) -> Markup:
+    """Return the outcome of the release as a badge."""
+    outcome = released.decision.outcome if released.decision else "registered, without a decision"
+    return html("told", kind=f"badge {'good' if outcome == 'promoted' else 'bad'}", text=outcome)
+
+
+def state(released: Released) -> str:
+    """Return the version, its aliases and its served precision in words."""
+    aliases = f", now {', '.join(released.aliases)}" if released.aliases else ", now without an alias"
+    served = f", serves {released.version.served}" if released.version.served else ""
+    return f"{released.version}{aliases}{served}."
+
+
 def _package(run: Run, package: str) -> Markup:
     released = require_released(run, package)
     decision = released.decision
-    outcome = decision.outcome if decision else "registered, and not decided about"
-    kind = "good" if outcome == "promoted" else "bad"
-    heading = html("heading", words="", name=f"dist/{package}", badge=outcome, kind=kind)
-    aliases = f", now {', '.join(released.aliases)}" if released.aliases else ", under no alias now"
-    served = f", answers in {released.version.served}" if released.version.served else ""
-    reason = decision.reason if decision else ""
-    about = html("paragraph", text=f"{released.version}{aliases}{served}. {reason}")
+    heading = html("heading", words="", name=f"dist/{package}", badge=badge(released))
+    about = html("paragraph", text=f"{state(released)} {decision.reason if decision else ''}")
     if not decision or not decision.gates:
         return heading + about
     before = decision.champion_before

@@ -1,1 +1,1 @@
-"""Functions of the installed libraries, found by what their docstrings mean."""
+"""Search for functions of the installed libraries by the meaning of their docstrings."""

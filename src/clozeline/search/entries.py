@@ -1,4 +1,4 @@
-"""What can be found: the documented functions, classes and modules of the clean text."""
+"""Searchable entries: the documented functions, classes and modules of the clean text."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,16 +17,16 @@ _COLUMNS = ["source", "title", "text"]
 class Entry:
     library: str
     name: str
-    """Qualified, such as torch.nn.Linear.forward."""
+    """Qualified name, such as torch.nn.Linear.forward."""
     summary: str
-    """The first sentence of its docstring."""
+    """First sentence of its docstring."""
 
 
 def parts_of(clean: Path) -> list[Path]:
-    """The files of the clean text.
+    """Return the files of the clean text.
 
     Raises:
-        ArtifactError: one is missing.
+        ArtifactError: a file is missing.
     """
     files = [clean / name for name in _PARTS]
     missing = [str(file) for file in files if not file.is_file()]
@@ -34,18 +34,19 @@ def parts_of(clean: Path) -> list[Path]:
         raise ArtifactError(
             f"{clean} has no clean text to search in",
             given=f"no {', '.join(missing)}",
-            expected="what stage preprocess writes",
+            expected="the output of stage preprocess",
             do="run `dvc repro preprocess` (or `make run`)",
         )
     return files
 
 
 def entries_of(clean: Path) -> Iterator[tuple[Entry, str]]:
-    """Each with the text that it is found by: all of its docstring, in which it is not called by its name. In the order
-    of libraries and names, so that equal scores are shown in that order.
+    """Yield each entry with its searchable text: its docstring, with its own name replaced.
+
+    Entries are sorted by library and name, so that equal scores are shown in that order.
 
     Raises:
-        ArtifactError: a file is missing, or the text has no titles: it is not of docstrings.
+        ArtifactError: a file is missing, or the text has no titles, so it does not consist of docstrings.
     """
     found = []
     for file in parts_of(clean):
@@ -57,7 +58,7 @@ def entries_of(clean: Path) -> Iterator[tuple[Entry, str]]:
             f"{clean} has no functions to search for",
             given="texts without titles",
             expected="docstrings, each with its qualified name",
-            do="set `preprocess.source.kind: python-docs` in params.yaml, and run `dvc repro`",
+            do="set the source's `kind: python-docs` in params.yaml, and run `dvc repro`",
         )
     for library, title, text in found:
         docstring = parted(text)

@@ -1,4 +1,4 @@
-"""Vectors and words of all entries, made once for each model and text, and searched exactly.
+"""Index of vectors and words of all entries, built once for each model and text, and searched exactly.
 
 Shapes: E entries, H hidden.
 """
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from clozeline.artifacts.manifest import FILES
+from clozeline.artifacts.export.manifest import FILES
 from clozeline.inference.embedder import Embedder
 from clozeline.progress import ProgressBar
 from clozeline.search.entries import Entry, entries_of, parts_of
@@ -34,7 +34,7 @@ By = Literal["both", "meaning", "words"]
 
 @dataclass(frozen=True)
 class Query:
-    """What is looked for, as it was written and as the model of the index reads it."""
+    """A query as text and as its embedding by the model of the index."""
 
     text: str
     vector_H: npt.NDArray[np.float32]
@@ -42,18 +42,18 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The fields of an entry, and how near it is."""
+    """The fields of an entry, and its score."""
 
     library: str
     name: str
     summary: str
     score: float
-    """What it was found by: a cosine, BM25, or both fused."""
+    """Cosine, BM25, or both fused, depending on the kind of search."""
 
 
 @dataclass(frozen=True)
 class SearchIndex:
-    """Entries, their vectors of length 1, and their words."""
+    """Entries, their unit vectors, and their words."""
 
     entries: Sequence[Entry]
     vector_EH: npt.NDArray[np.float16]
@@ -61,15 +61,16 @@ class SearchIndex:
 
     @classmethod
     def open(cls, model: Embedder, package: Path, clean: Path, kept: Path) -> Self:
-        """The index of `clean` by the model in `package`; it is made if `kept` does not hold just that of these bytes,
-        and then takes the place of any other there.
+        """Open the index of `clean` by the model in `package`.
+
+        If `kept` does not hold the index of exactly these bytes, build it there and remove all others.
 
         Raises:
-            ArtifactError: there is nothing to search in.
+            ArtifactError: the clean text is missing or has no entries.
         """
         folder = kept / _key(package, clean)
         if not folder.is_dir():
-            _LOG.info("reading every docstring of %s once; later searches are answered from %s", clean, folder)
+            _LOG.info("embedding every docstring of %s once; later searches read %s", clean, folder)
             with replacing_folder(folder) as beside:
                 _build(model, clean, beside)
             for other in kept.glob("[!.]*"):
@@ -81,10 +82,10 @@ class SearchIndex:
         return cls(entries, np.load(folder / _VECTORS), WordIndex.open(folder))
 
     def nearest(self, query: Query, top_k: int, library: str | None = None, by: By = "both") -> list[Found]:
-        """The `top_k` best entries (of one library alone), best first; of equal ones in the order of their names.
+        """Return the `top_k` best entries, optionally of one library, best first; ties are in the order of names.
 
-        `by`: meaning is the cosine of vectors, words is BM25, and both is `fused`. Entries that have no word in common
-        with the query are not found by words.
+        `by`: `meaning` is the cosine of vectors, `words` is BM25, and `both` is `fused`. `words` does not find entries
+        without a word of the query.
         """
         is_meant_E = np.array([library in (None, entry.library) for entry in self.entries])
         score_E = np.where(is_meant_E, self._scores(query, is_meant_E, by), _NOT_FOUND)
@@ -96,7 +97,7 @@ class SearchIndex:
         ]
 
     def _scores(self, query: Query, is_meant_E: npt.NDArray[np.bool_], by: By) -> npt.NDArray[np.float32]:
-        """Of those that are not meant there are some too, which do not count."""
+        """Return a score for every entry; the caller discards those of other libraries."""
         if by == "meaning":
             return self._cosines(query)
         words_E = np.where(is_meant_E, self.words.scores(query.text), np.float32(0))
@@ -115,7 +116,7 @@ class SearchIndex:
 
 
 def _key(package: Path, clean: Path) -> str:
-    """Of all that the index is made of: the manifest has the hash of each file of the model."""
+    """Return a hash of everything that the index is built from; the manifest holds the hash of each model file."""
     digest = hashlib.sha256(_FORMAT + (package / FILES.manifest).read_bytes())
     for file in parts_of(clean):
         with file.open("rb") as content:

@@ -1,4 +1,4 @@
-"""The ASGI application: pages, document and protocols, behind the edge, around one `Service`."""
+"""The ASGI application: pages, OpenAPI document and protocols around one `Service`, behind the middleware of edge/."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -17,6 +17,8 @@ from clozeline.serving import playground
 from clozeline.serving.edge.access import OPEN_PATHS, Access, ApiKeys
 from clozeline.serving.edge.body_limit import BodyBounds, BodyLimit
 from clozeline.serving.edge.faults import HANDLERS, Faults
+from clozeline.serving.edge.hosts import AllowedHosts
+from clozeline.serving.edge.open_requests import OpenRequests, OpenRequestsBound
 from clozeline.serving.edge.request_log import RequestLog
 from clozeline.serving.models.service import Service
 from clozeline.serving.protocols.dialects import Dialects
@@ -34,11 +36,16 @@ _DOCS_HEADERS = {
 
 
 def create_app(
-    service: Service, keys: ApiKeys | None = None, bounds: BodyBounds | None = None, dialects: Dialects = DIALECTS
+    service: Service,
+    keys: ApiKeys | None = None,
+    bounds: BodyBounds | None = None,
+    dialects: Dialects = DIALECTS,
+    hosts: AllowedHosts | None = None,
 ) -> Starlette:
-    """The application over `service`, for everybody or for those who have one of `keys`, with bodies in `bounds`.
+    """Return the application over `service`. The worker threads of `service` end with it.
 
-    The worker threads of `service` end with the application.
+    It accepts requests with one of `keys` (None: all), bodies within `bounds`, and the host names of `hosts` (None:
+    the loopback only).
     """
     keys = keys or ApiKeys()
 
@@ -55,9 +62,10 @@ def create_app(
         ],
         middleware=[
             Middleware(ModelPrefix),
+            Middleware(OpenRequestsBound, service=service),
             Middleware(service.tracing.around),
             Middleware(RequestLog, service=service),
-            Middleware(Access, service=service, keys=keys),
+            Middleware(Access, service=service, keys=keys, hosts=hosts or AllowedHosts()),
             Middleware(BodyLimit, service=service, bounds=bounds),
             Middleware(Faults),
         ],
@@ -66,6 +74,7 @@ def create_app(
     )
     app.router.redirect_slashes = False
     app.state.dialects = dialects
+    app.state.open_requests = OpenRequests()
     return app
 
 
@@ -93,7 +102,7 @@ class _DocumentPage:
         self._document = Document(dialects, OPEN_PATHS if keys.digests else None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Who may not know which models there are, and who comes before they are, hears of all routes.
+        # Without a key, or before the models are loaded, the document lists all routes and so reveals no models.
         if self._service.phase == "loading" or not self._keys.let_in(Request(scope).headers):
             told = self._document.whole
         else:

@@ -1,8 +1,8 @@
-"""One record for every error, whichever room raised it; protocols/dialects.py says it in the words of each protocol.
+"""The record of every HTTP error; protocols/dialects.py puts it into the words of each protocol.
 
-code      what a program tells errors apart by
+code      identifier for programs
 message   what happened, in one sentence
-param     which part of the body, as `inputs[3]` or `parameters.top_k`; null when it is none
+param     part of the body, such as `inputs[3]` or `parameters.top_k`; null for other errors
 given, expected, do   as in every `ClozelineError`
 """
 
@@ -12,6 +12,8 @@ from typing import Self
 
 import orjson
 from pydantic import BaseModel, ConfigDict
+
+from clozeline.inference.errors import is_panic
 
 
 class ErrorDetail(BaseModel):
@@ -26,7 +28,7 @@ class ErrorDetail(BaseModel):
 
 
 class ApiError(Exception):
-    """Ends a request with an HTTP status and the record."""
+    """Ends a request with an HTTP status and an error record."""
 
     def __init__(self, status: int, detail: ErrorDetail, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(status, detail)
@@ -46,7 +48,7 @@ def problem(
     param: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> ApiError:
-    """The `ApiError` that says so; `given` is cut to a readable length."""
+    """Return an `ApiError`; `given` is cut to a readable length."""
     detail = ErrorDetail(code=code, message=message, param=param, given=shortened(given), expected=expected, do=do)
     return ApiError(status, detail, headers)
 
@@ -57,11 +59,11 @@ def shortened(value: object, limit: int = 160) -> str:
 
 
 def written(value: object) -> str:
-    """`value` as its client wrote it, in JSON; which may be nested deeper than it is written here."""
+    """Return `value` as JSON; a remark if it is nested too deep."""
     try:
         return orjson.dumps(value).decode()
     except orjson.JSONEncodeError:
-        return "a value that is nested too deep to be shown"
+        return "a value that is nested too deeply to show"
 
 
 def not_ready(phase: str, *, hang_up: bool = False) -> ApiError:
@@ -72,15 +74,19 @@ def not_ready(phase: str, *, hang_up: bool = False) -> ApiError:
         f"the server is {phase}",
         given=f"phase {phase}",
         expected="phase ready",
-        do="ask /health/ready until it answers 200",
+        do="poll /health/ready until it answers 200",
         headers=headers | {"connection": "close"} if hang_up else headers,
     )
 
 
-class Caught:
-    """`with Caught() as caught:` swallows an exception into `caught.error`.
+class PanicError(Exception):
+    """A Rust library panicked. Its own exception, the cause, does not derive from `Exception`."""
 
-    What is to end the thread or the process goes on.
+
+class Caught:
+    """`with Caught() as caught:` keeps an exception in `caught.error`; a panic of a Rust library becomes `PanicError`.
+
+    Exceptions that end the thread or the process, such as KeyboardInterrupt, pass through.
     """
 
     error: Exception | None = None
@@ -91,4 +97,7 @@ class Caught:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> bool:
         if isinstance(error, Exception):
             self.error = error
+        elif error is not None and is_panic(error):
+            self.error = PanicError(str(error))
+            self.error.__cause__ = error
         return self.error is not None

@@ -1,4 +1,4 @@
-"""The process: takes the port, loads the models behind it, serves, and stops without losing what it accepted."""
+"""The server process: opens the port, loads the models, serves, and stops without losing accepted requests."""
 
 import errno
 import os
@@ -6,17 +6,18 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from clozeline.artifacts.manifest import Precision
+from clozeline.artifacts.export.manifest import Precision
 from clozeline.errors import ParamsError
 from clozeline.serving.app import create_app
 from clozeline.serving.edge.access import ApiKeys
+from clozeline.serving.edge.hosts import AllowedHosts
 from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.service import Capacity, Service
 from clozeline.serving.models.sources import ModelSource
 from clozeline.serving.models.watching import AliasWatcher
 from clozeline.serving.observe.tracing import tracing
-from clozeline.serving.wire import ModelServer, configured
+from clozeline.serving.uvicorn_adapter import ModelServer, configured
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +26,16 @@ class Settings:
 
     host: str
     port: int
-    """0: any free one."""
+    """0: any free port."""
     capacity: Capacity
     precision: Precision | None
-    """None: of each model the one that was found fit."""
+    """None: chosen for each model, see models/precision.py."""
     keys: ApiKeys
+    hosts: AllowedHosts
     watch_seconds: float
-    """Between two looks at the registry: has an alias moved? 0: never."""
+    """Interval between two looks at the aliases of the registry; 0: never look."""
     traces: bool = False
-    """Whether OpenTelemetry is told of each request."""
+    """Whether OpenTelemetry gets spans of each request."""
 
 
 Announce = Callable[[str, Catalogue], None]
@@ -41,21 +43,22 @@ Announce = Callable[[str, Catalogue], None]
 
 
 def run(sources: Sequence[ModelSource], settings: Settings, announce: Announce) -> None:
-    """Serve `sources` until SIGTERM or Ctrl+C; then answer what has been accepted, and exit with 0.
+    """Serve `sources` until SIGTERM or Ctrl+C, then answer the accepted requests and exit with 0.
 
-    That takes until the last deadline of what was accepted, at most. A further Ctrl+C sends it all away, and the exit
-    code is 130. The port is open while the models load: `/health/live` answers, everything else says 503.
+    That lasts until the last deadline of an accepted request; slow clients get a little longer. A further Ctrl+C ends
+    all requests with 503, and the exit code is 130. The port is open while the models load: `/health/live` answers,
+    routes that need a model answer 503.
 
     Raises:
-        ParamsError: the host or port cannot be had, or spans cannot be sent where they should be.
-        ArtifactError: a model is not there, or its bytes are not those that were exported.
-        TransientError: the registry does not answer; or a thread that runs models ended.
+        ParamsError: the port cannot be opened, or the address of the span collector is invalid.
+        ArtifactError: a model is missing, or its files differ from the manifest.
+        TransientError: the registry does not answer, memory does not suffice, or a worker thread failed.
     """
     listener = _listen(settings.host, settings.port)
-    # Tokens of a request are counted in one thread; by itself the tokenizer would take every core of the host.
+    # One thread tokenizes; by default the tokenizer would use every core of the host.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     service = Service(settings.capacity, tracing(settings.traces))
-    app = create_app(service, settings.keys)
+    app = create_app(service, settings.keys, hosts=settings.hosts)
 
     def load() -> None:
         catalogue = Catalogue([open_source(source, settings.precision) for source in sources])
@@ -72,9 +75,9 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=2048)
     except socket.gaierror as error:
         raise ParamsError(
-            "the host is not known",
+            "the host name cannot be resolved",
             given=host,
-            expected="an address of this machine, as 127.0.0.1 or 0.0.0.0",
+            expected="an address of this machine, such as 127.0.0.1 or 0.0.0.0",
             do="correct --host",
         ) from error
     except (OSError, OverflowError) as error:
@@ -85,22 +88,22 @@ def _cannot_listen(host: str, port: int, error: Exception) -> ParamsError:
     number = getattr(error, "errno", None)
     reason, remedy = {
         errno.EADDRINUSE: (
-            "another process listens there",
-            "choose another port: `--port 0` takes a free one",
+            "another process uses the port",
+            "choose another port; `--port 0` takes a free one",
         ),
-        errno.EACCES: ("ports below 1024 are not for everyone", "choose a --port from 1024 on"),
-        errno.EADDRNOTAVAIL: ("the address is not of this machine", "correct --host"),
+        errno.EACCES: ("ports below 1024 need privileges", "choose a --port of 1024 or more"),
+        errno.EADDRNOTAVAIL: ("this machine does not have the address", "correct --host"),
     }.get(number or 0, (str(error), "correct --host or --port"))
     return ParamsError(
         f"cannot listen on {host} port {port}: {reason}",
         given=f"--host {host} --port {port}",
-        expected="a free port of this machine",
+        expected="a free port on this machine",
         do=remedy,
     )
 
 
 def _url(listener: socket.socket) -> str:
-    """Where it is found from this machine: an address that stands for all of its own is none to ask."""
+    """Return the URL for clients on this machine. A wildcard address such as 0.0.0.0 becomes the loopback."""
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}" if listener.family == socket.AF_INET6 else f"http://{host}:{port}"

@@ -1,4 +1,4 @@
-"""Measures the encoder on the whole validation set, every token a target once."""
+"""Stage `evaluate`: measure the encoder on the whole validation set, with every token a target once."""
 
 import logging
 from collections.abc import Iterator
@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
-from clozeline.artifacts.cloze_example import write_examples
-from clozeline.artifacts.encoder_metrics import EncoderMetrics
-from clozeline.encoder import language_model
-from clozeline.encoder.batches import Split
-from clozeline.encoder.detection import ReplacedTokenPair
-from clozeline.encoder.language_model import LanguageModel
+from clozeline.artifacts.evaluate.cloze_example import write_examples
+from clozeline.artifacts.evaluate.encoder_metrics import EncoderMetrics
 from clozeline.evaluation import asking, detection, pseudo, tables, unigram
 from clozeline.evaluation import examples as example_page
-from clozeline.evaluation.answers import Sums
 from clozeline.evaluation.asking import Asked
 from clozeline.evaluation.figures import MOST_BLOCKS, DocumentSums, Figures, expected_calibration_error, measure
 from clozeline.evaluation.groupings import ByConfidence, ByDocument, ByFrequency, ByPlace, ByWordClass, Grouping
+from clozeline.evaluation.judged import Sums
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.batches import Split
+from clozeline.language_modelling.detection import ReplacedTokenPair
+from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.params import EvaluateParams
 from clozeline.progress import ProgressBar
 from clozeline.storage.atomic import replacing_folder
@@ -32,13 +32,14 @@ from clozeline.words.contamination import contamination, text_batches
 
 _LOG = logging.getLogger(__name__)
 _MOST_BYTES_COMPARED = 1 << 24
-"""Of validation text, with all training text: some 200 MB of shingles."""
+"""Most bytes of validation text compared with all training text: some 200 MB of shingles."""
 
 
 def run(
     params: EvaluateParams,
     *,
     seed: int,
+    family: str,
     encoder: Path,
     tokens: Path,
     tokenizer: Path,
@@ -48,17 +49,17 @@ def run(
     plots: Path,
     examples: Path,
 ) -> None:
-    """Write the encoder's figures beside the unigram baseline's to `metrics`, and a page of predictions to `examples`.
+    """Write the encoder's figures and the unigram baseline's to `metrics`, and a page of predictions to `examples`.
 
-    Of replaced-token detection these are the generator's; how well the encoder finds what it replaced stands beside.
-    Calibration, and loss by token frequency, place and word class, go to `plots`, a folder, as CSV. Of the two texts is
-    only read how much of the second is, nearly, in the first.
+    With replaced-token detection these are the generator's figures; the encoder's detection figures stand beside them.
+    Calibration, and loss by token frequency, place and word class, go to the folder `plots` as CSV. The two texts are
+    read only to measure the contamination of the second by the first. `family`: see `language_model.load`.
 
     Raises:
         ArtifactError: the encoder or the shards are damaged, or their vocabularies differ.
-        DataError: the validation part has no token that the tokenizer knows.
+        DataError: the validation split has no token that the tokenizer knows.
     """
-    model = language_model.load(encoder)
+    model = language_model.load(encoder, family)
     shards = TokenShards.open(tokens, "validation")
     language_model.check_vocabulary(model, shards.vocab_size, tokens)
     split = Split.open(shards, params.max_length)
@@ -96,7 +97,7 @@ def run(
 
 
 def _contamination(validation_text: Path, training_text: Path, text_bytes: int) -> dict[str, int | float]:
-    """Of every text, or where these are many of every n-th: each has to be held in memory with its shingles."""
+    """Return the contamination of the texts, or of every n-th if they are many: their shingles are held in memory."""
     every = -(-text_bytes // _MOST_BYTES_COMPARED) or 1
     texts = (text for batch in text_batches(validation_text) for text in batch)
     found = contamination(list(islice(texts, 0, None, every)), text_batches(training_text))
@@ -118,7 +119,7 @@ def _measured(
 
 
 def _pseudo_likelihood(model: LanguageModel, split: Split, params: EvaluateParams, seed: int) -> dict[str, float]:
-    """A causal model sees nothing of what it is asked as it is: its figures are log-likelihoods already."""
+    """Return pseudo-log-likelihood figures; none for a causal model, whose figures are log-likelihoods already."""
     if not params.num_pseudo_documents or language_model.objective_of(model) == "clm":
         return {}
     some, document_D = pseudo.spread(split, params.num_pseudo_documents)

@@ -1,7 +1,6 @@
-"""Export: a trained model becomes a package: ONNX in fp32 and INT8, tokenizer, manifest; both graphs are proven."""
+"""Stage `export`: turn a trained model into a package of graphs, tokenizer and manifest, and check the graphs."""
 
 import logging
-import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
@@ -9,10 +8,9 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from clozeline.artifacts.evidence import HalfPrecision
-from clozeline.artifacts.export_metrics import ExportMetrics
-from clozeline.artifacts.held_out import read_held_out
-from clozeline.artifacts.manifest import (
+from clozeline.artifacts.export.evidence import HalfPrecision
+from clozeline.artifacts.export.export_metrics import ExportMetrics
+from clozeline.artifacts.export.manifest import (
     FILES,
     HALF_GRAPH,
     Manifest,
@@ -21,13 +19,16 @@ from clozeline.artifacts.manifest import (
     record_of,
     write_manifest,
 )
+from clozeline.artifacts.finetune.held_out import read_held_out
 from clozeline.errors import ArtifactError, GateError
+from clozeline.exporting.card import write_card
 from clozeline.exporting.client_config import write_client_config
 from clozeline.exporting.forms import last_layer_of
 from clozeline.exporting.graph import absorb_graph, declare, op_counts, remove_graph, size_of, write_graph
 from clozeline.exporting.in_half import in_half, watched
 from clozeline.exporting.ladder import Climbed, Ladder, Passed
 from clozeline.exporting.outputs import outputs_of
+from clozeline.exporting.package_tokenizer import write_tokenizer
 from clozeline.exporting.parity import largest_difference
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.sample import read_sample
@@ -57,7 +58,7 @@ _INPUTS = {
             name=MASKS_ONLY,
             dtype="bool",
             shape=(1,),
-            meaning="true: faster, and there are no embeddings; false if it is left out",
+            meaning="true: no embeddings, which is faster; false: every output",
         ),
     )
 }
@@ -66,22 +67,22 @@ _INPUTS = {
 def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path, metrics: Path) -> None:
     """Export the trained model in the folder `model` to the package folder `out`.
 
-    The first INT8 scheme of the ladder that passes its gates is served, with fixed scales where nothing is lost by
-    them; if none does, fp32 is, and there is no INT8 graph in the package.
+    The first INT8 scheme of the ladder that passes its gates is served, with fixed scales if nothing is lost by them.
+    If none passes, fp32 is served, and the package holds no INT8 graph.
 
     Args:
         params: the section `export` of params.yaml.
         model: a masked language model, a classifier, a tagger, a question answerer or an encoder without a head, as
-            transformers saves it, with tokenizer.json; and, if its training left some, items to prove INT8 on.
-        texts: Parquet file whose column `text` INT8 is compared with fp32 on, where there are no such items.
+            transformers saves it, with tokenizer.json and, if its training left some, held-out items for the exam.
+        texts: Parquet file whose column `text` holds the texts of the exam if there are no held-out items.
         lock: the requirements lock; its hash goes into the manifest.
-        out: package folder; keeps what it held if anything fails.
+        out: package folder, unchanged if anything fails.
         metrics: JSON file.
 
     Raises:
-        ArtifactError: `model` is incomplete, damaged, or of a kind that cannot be exported, or an item of it is.
-        DataError: `texts` is no Parquet file, has no column `text` or `export.label_field`, or no text that the model
-            can be asked.
+        ArtifactError: `model` or a held-out item is incomplete or damaged, or the model's kind cannot be exported.
+        DataError: `texts` is not a Parquet file, lacks the column `text` or `export.label_field`, or holds no text that
+            the model can answer.
         GateError: the fp32 graph does not compute what the trained model computes.
     """
     num_texts = params.num_agreement_texts
@@ -95,14 +96,15 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
         inputs = export_onnx(trained, params.opset, folder / FILES.fp32)
         graph = _declared(trained, folder / FILES.fp32)
         difference = _proven_parity(trained, folder / FILES.fp32, tuple(inputs), params.max_parity_difference)
-        shutil.copyfile(model / FILES.tokenizer, folder / FILES.tokenizer)
-        write_client_config(trained, folder)
         draft = _draft(trained, inputs, params, lock)
+        write_tokenizer(model, folder, max_length=draft.max_length, special_tokens=draft.special_tokens)
+        write_client_config(trained, folder)
         _LOG.info("%s: the last layer is computed at %s", out, draft.last_layer)
         ladder = Ladder(graph, folder, draft, head_products(trained, graph), params)
         proof = Proof(folder / FILES.fp32, draft, sample, params.gates)
         climbed = ladder.climb(proof, calibration.texts)
         half = _half(graph, folder, proof) if params.half else None
+        write_card(model, folder, draft, climbed)
         manifest = _manifest(folder, draft, climbed, half)
         write_manifest(folder, manifest)
         record = _record(folder, proof.num_texts, difference, climbed, manifest)
@@ -110,7 +112,7 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
             _LOG.warning("%s: no INT8 scheme of `export.ladder` passed `export.gates`: fp32 is served", out)
             say_what_is_lacking(climbed.rungs)
         elif not climbed.served.quantized.num_matmuls:
-            _LOG.warning("%s: what is served has no product in INT8: %s", out, climbed.served.rung.scheme.kind)
+            _LOG.warning("%s: the served graph has no product in INT8: %s", out, climbed.served.rung.scheme.kind)
         _LOG.info("%s answers %s", out, _latency(folder, model))
     record.write(metrics)
 
@@ -120,10 +122,10 @@ def _latency(folder: Path, model: Path) -> Latency:
         return measure(folder, repeats=5)
     except NotANumberError as error:
         raise ArtifactError(
-            f"{model}: the package that was made of it gives no numbers for some text",
+            f"{model}: the exported package returns values that are not finite",
             given=str(error.given),
             expected=error.expected,
-            do="train again, with a lower learning rate if the loss was no number either: no export can mend this",
+            do="train again, with a lower learning rate if the loss was not finite either: no export can repair this",
         ) from error
 
 
@@ -134,13 +136,13 @@ def _proven_parity(trained: TrainedModel, graph: Path, inputs: tuple[str, ...], 
             f"the ONNX graph of {trained.folder} does not compute what the model computes",
             given=f"outputs that differ by up to {difference:.3g}",
             expected=f"at most {limit:g} (`export.max_parity_difference`)",
-            do="try another `export.opset`; if it stays, the family's export is at fault: do not use this package",
+            do="try another `export.opset`; if that fails too, the export of this family is faulty: do not use it",
         )
     return difference
 
 
 def _declared(trained: TrainedModel, path: Path) -> ModelProto:
-    """The graph, with its outputs as the manifest has them; it is in the file."""
+    """Return the graph with the outputs declared as in the manifest; the file at `path` holds it too."""
     graph = absorb_graph(path)
     declare(graph, outputs_of(trained))
     write_graph(graph, path)
@@ -148,7 +150,7 @@ def _declared(trained: TrainedModel, path: Path) -> ModelProto:
 
 
 def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, lock: Path) -> Manifest:
-    """The manifest before any INT8 graph is there."""
+    """Return the manifest as it is before any INT8 graph exists."""
     tokenizer, config = trained.tokenizer, trained.model.config
     return Manifest(
         format_version=2,
@@ -183,7 +185,7 @@ def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, l
 
 
 def _half(graph: ModelProto, folder: Path, proof: Proof) -> HalfPrecision:
-    """Write the graph in float16 too; it stays if it shows what is asked of it."""
+    """Write the graph in float16 and measure it; remove it if it fails a check."""
     path = folder / HALF_GRAPH
     write_graph(watched(graph), path)
     largest_value = proof.largest(path)
@@ -192,7 +194,7 @@ def _half(graph: ModelProto, folder: Path, proof: Proof) -> HalfPrecision:
     if not half.is_passed:
         remove_graph(path)
         failed = "; ".join(str(check) for check in half.checks if not check.is_passed)
-        _LOG.warning("the graph in float16 fails, and is left out: %s", failed)
+        _LOG.warning("the float16 graph fails a check and is left out: %s", failed)
     return half
 
 

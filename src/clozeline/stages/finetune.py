@@ -1,4 +1,4 @@
-"""Fine-tunes the encoder for one labelled task, with an honest test set and a baseline beside it."""
+"""Stage `finetune`: train the encoder for one labelled task, and compare it with a baseline on the test split."""
 
 import logging
 import math
@@ -7,26 +7,28 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from clozeline.artifacts.answer_tables import CLASS, AnswerRow
-from clozeline.artifacts.curves import CurvePoint
-from clozeline.artifacts.shown_item import write_shown_items
-from clozeline.artifacts.task_metrics import Headline, TaskMetrics
+from clozeline.artifacts.finetune.answer_tables import CLASS, AnswerRow
+from clozeline.artifacts.finetune.scored_look import ScoredLook
+from clozeline.artifacts.finetune.shown_item import write_shown_items
+from clozeline.artifacts.finetune.task_metrics import Headline, TaskMetrics
 from clozeline.params import FinetuneParams
 from clozeline.progress import ProgressBar
 from clozeline.storage.atomic import replacing_folder
 from clozeline.storage.csv_files import write_csv, write_records
-from clozeline.tasks.best_look import BestLook, Look, are_alike, best_of
+from clozeline.tasks.best_look import BestLook, Trained, are_alike, best_of
+from clozeline.tasks.card import CARD, card_of
 from clozeline.tasks.seeds import Finished, is_better, over_seeds, train_each
 from clozeline.tasks.sources import hub_commit
 from clozeline.tasks.task import TaskInputs, TaskReport
 from clozeline.tasks.training import use_threads
 from clozeline.tracking import RunLogger, run_logger
 from clozeline.training.callbacks import Callback
+from clozeline.training.curves import CurvePoint
 from clozeline.words.contamination import contamination, in_batches, text_batches
 
 _LOG = logging.getLogger(__name__)
 _NO_COLUMNS = ("f1",)
-"""Of a table without a row: what dvc.yaml draws a bar of."""
+"""Columns of a table without rows: those that dvc.yaml plots."""
 
 
 def run(
@@ -39,24 +41,27 @@ def run(
     pretraining_text: Path,
     out: Path,
     metrics: Path,
+    curve: Path,
+    looks: Path,
     confusion: Path,
     classes: Path,
     examples: Path,
     work: Path,
 ) -> None:
-    """Train `task` on `data`, from as many seeds as it wants; write the best model to `out`, its figures to `metrics`.
+    """Train `task` on `data` from each of its seeds; write the best model to `out`, its figures to `metrics`.
 
-    Every test answer goes to `confusion`, and the figures of each class to `classes`, both as CSV (of a kind that has
-    none, without a row); some test items, as a person reads them, to `examples`.
+    The training loss of the kept model goes to `curve` and its validation looks to `looks`, both as CSV. Every test
+    answer goes to `confusion` and the figures of each class to `classes`, both as CSV (without rows for kinds that have
+    none). Some test items go to `examples`, in a form for people.
 
-    `pretraining_text` is only read to count test texts that the encoder has seen; `work` holds the checkpoints
-    while the training is not finished.
+    `pretraining_text` is read only to count test texts that the encoder has seen; `work` holds the checkpoints while
+    the training is not finished.
 
     Raises:
         ArtifactError: the encoder is damaged, or a checkpoint belongs to another run.
-        DataError: the data cannot be read, or there is too little of it.
-        TransientError: the hub, where the data are, did not answer.
-        ParamsError: `max_length` is longer than the encoder can read, or a knob is not for it.
+        DataError: the data cannot be read, or are too few.
+        TransientError: the hub, which holds the data, did not answer.
+        ParamsError: `max_length` is longer than the encoder can read, or a knob does not apply to the encoder.
         TrainingError: the loss or the gradient is not finite.
     """
     use_threads(params.num_threads)
@@ -69,11 +74,15 @@ def run(
         checkpoints.append(finished.checkpoints)
         kept = finished if is_better(finished, kept) else kept
     assert kept is not None
+    seen = _contamination(kept.report, pretraining_text, task)
+    found = _metrics(kept, values, {**seen, "hub_commit": commit})
     with replacing_folder(out) as folder:
         kept.task.save(folder)
+        card_of(task, inputs, found).save(folder / CARD)
+    write_records(curve, CurvePoint, kept.trained.curve)
+    write_records(looks, ScoredLook, kept.trained.looks)
     _write_tables(kept.report, confusion, classes)
-    seen = _contamination(kept.report, pretraining_text, task)
-    _metrics(kept, values, {**seen, "hub_commit": commit}).write(metrics)
+    found.write(metrics)
     with replacing_folder(examples) as folder:
         write_shown_items(folder, kept.report.examples)
     for of_seed in checkpoints:
@@ -82,14 +91,14 @@ def run(
 
 
 def _tell_how_good(task: str, report: TaskReport) -> None:
-    """The stage's last words: the headline beside its baselines, and what is wrong with it."""
+    """Log the headline beside its baselines, and warn of its faults."""
     top = report.headline
-    _LOG.info("%s: on the test part %s", task, _in_words(top))
+    _LOG.info("%s: on the test split %s", task, _in_words(top))
     if behind := top.unbeaten:
         named = ", ".join(f"{name} ({value:.3f})" for name, value in behind)
         _LOG.warning("%s: %s %.3f is no better than %s", task, top.metric, top.value, named)
     if report.only_answer is not None:
-        _LOG.warning("%s: the model says `%s` to every item of the test part", task, report.only_answer)
+        _LOG.warning("%s: the model answers `%s` to every item of the test split", task, report.only_answer)
 
 
 def _in_words(top: Headline) -> str:
@@ -102,8 +111,11 @@ def _contamination(report: TaskReport, pretraining_text: Path, task: str) -> dic
         return {}
     found = contamination(report.test_texts, text_batches(pretraining_text))
     own = contamination(report.test_texts, in_batches(report.train_texts))
-    _LOG.info("%s: of %s test texts, compared with the pre-training's: %s", task, f"{found.num_texts:,}", found)
-    _LOG.info("%s: of the same, compared with the task's own: %s", task, own)
+    _LOG.info(
+        "%s: compared with the pre-training text, of the %s texts of %s test items %s",
+        *(task, f"{found.num_texts:,}", f"{report.figures['num_test']:,}", found),
+    )
+    _LOG.info("%s: compared with the task's training text, of the same texts %s", task, own)
     return {
         "contaminated_fraction": found.fraction,
         "num_test_near_duplicates_in_pretraining": found.num_near_duplicates,
@@ -113,24 +125,24 @@ def _contamination(report: TaskReport, pretraining_text: Path, task: str) -> dic
     }
 
 
-def _watched(task: str, num_seeds: int, training: BestLook, seed: int) -> list[Look]:
+def _watched(task: str, num_seeds: int, training: BestLook, seed: int) -> Trained:
     name = f"finetune {task}" if num_seeds == 1 else f"finetune {task}, seed {seed}"
     with closing(run_logger()) as log, ProgressBar(name, training.loop.total_steps) as bar:
         watch = _Watch(bar, log, prefix="" if num_seeds == 1 else f"seed_{seed}.")
-        looks = training.run(watch, watch.look)
-    _tell_what_is_kept(name, looks)
-    return looks
+        trained = training.run(watch, watch.look)
+    _tell_what_is_kept(name, trained.looks)
+    return trained
 
 
-def _tell_what_is_kept(name: str, looks: Sequence[Look]) -> None:
+def _tell_what_is_kept(name: str, looks: Sequence[ScoredLook]) -> None:
     kept = best_of(looks)
     if are_alike(looks):
         _LOG.warning(
-            "%s: the validation score is %.4f at each of %d looks, and tells none from another: kept is the last",
+            "%s: the validation score is %.4f at each of %d looks, so it prefers none: the last is kept",
             *(name, kept.validation_score, len(looks)),
         )
     elif len(looks) > 1:
-        _LOG.info("%s: kept is epoch %g, validation score %.4f", name, kept.epoch, kept.validation_score)
+        _LOG.info("%s: epoch %g is kept, validation score %.4f", name, kept.epoch, kept.validation_score)
 
 
 def _metrics(kept: Finished, values: Sequence[float], beside: Mapping[str, object]) -> TaskMetrics:
@@ -157,7 +169,7 @@ class _Watch(Callback):
     """Shows the training while it runs: the bar, the tracker, a line for each look."""
 
     def __init__(self, bar: ProgressBar, log: RunLogger, prefix: str) -> None:
-        """`prefix`: of the names of the tracker's figures, where several trainings are told apart."""
+        """`prefix` goes before the names of the tracker's figures, to tell several trainings apart."""
         self._bar = bar
         self._log = log
         self._prefix = prefix
@@ -166,7 +178,7 @@ class _Watch(Callback):
         self._bar.advance(point.step - self._bar.done, note=f"loss {point.loss:.3f}")
         self._tell({"loss": point.loss, "learning_rate": point.learning_rate}, point.step)
 
-    def look(self, look: Look) -> None:
+    def look(self, look: ScoredLook) -> None:
         self._bar.advance(look.step - self._bar.done)
         after = f"epoch {look.epoch:g}" if look.step else "untrained"
         _LOG.info("%s: validation score %.4f", after, look.validation_score)

@@ -1,4 +1,4 @@
-"""preprocess: raw text in, clean text without duplicates out, split by document."""
+"""Stage `preprocess`: from raw text to clean text without duplicates, split by document."""
 
 import logging
 from pathlib import Path
@@ -14,7 +14,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def run(params: PreprocessParams, *, seed: int, source: Path, out: Path, metrics: Path) -> None:
-    """Write one Parquet file for each split into `out`, and what became of every text into `metrics`.
+    """Write one Parquet file for each split into `out`, and the counts of kept and dropped texts to `metrics`.
 
     Raises:
         DataError: the source is missing, empty, damaged, not of its kind, or too small to split.

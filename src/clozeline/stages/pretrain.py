@@ -1,20 +1,21 @@
-"""Pre-trains the encoder: masked or causal language modelling, or replaced-token detection."""
+"""Stage `pretrain`: masked or causal language modelling, or replaced-token detection."""
 
 import json
 import logging
 from contextlib import closing
 from pathlib import Path
 
-from clozeline.artifacts.curves import CurvePoint, Look, SpeedPoint
 from clozeline.params import PretrainParams
 from clozeline.planning.warning import warn_of_memory
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.advisers import Advancing, advisers
+from clozeline.pretraining.card import card_of
 from clozeline.pretraining.job import Pretraining
 from clozeline.progress import ProgressBar
 from clozeline.storage.atomic import replacing_file
 from clozeline.storage.csv_files import write_records
 from clozeline.tracking import RunLogger, run_logger
+from clozeline.training.curves import CurvePoint, Look, SpeedPoint
 from clozeline.training.state import State
 
 _LOG = logging.getLogger(__name__)
@@ -33,11 +34,10 @@ def run(
     timing: Path,
     work: Path,
 ) -> None:
-    """Train on the shards in `tokens`; write the model to `out`, its figures to `metrics`, its loss to `curve`, and
-    its loss on held-out text to `looks`.
+    """Train on the shards in `tokens`; write the model to `out` and its figures to `metrics`.
 
-    `timing` gets tokens/s, which differs from run to run and is therefore no output of the stage;
-    `work` holds the checkpoints while the training is not finished.
+    `curve` gets the training loss, `looks` the loss on held-out text, and `timing` tokens/s, which differs from run to
+    run and is therefore no output of the stage. `work` holds the checkpoints while the training is not finished.
 
     Raises:
         ArtifactError: the shards are damaged, or a checkpoint belongs to another run.
@@ -52,11 +52,11 @@ def run(
     total = job.loop.total_steps
     _LOG.info("%s parameters, %s rows, %s steps", f"{job.num_parameters:,}", f"{job.num_rows:,}", f"{total:,}")
     if total == 0:
-        _LOG.info("no step is trained: the encoder is %s as it is", params.start)
+        _LOG.info("0 steps: the encoder is %s without further training", params.start)
     with closing(run_logger()) as log, ProgressBar("pretrain", total) as bar:
         watch = _Watch(bar, log)
         state = job.run([watch, *advisers(params, job, tokenizer)])
-    job.trained(tokenizer, state).save(out)
+    job.trained(tokenizer, state).save(out, card_of(params, seed, tokens, state, job.num_parameters))
     write_records(curve, CurvePoint, state.curve)
     write_records(looks, Look, state.looks)
     write_records(timing, SpeedPoint, (SpeedPoint(*speed) for speed in watch.speeds))

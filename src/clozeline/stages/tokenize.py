@@ -1,4 +1,4 @@
-"""Trains the tokenizer on the training part alone, and packs every part to token shards."""
+"""Stage `tokenize`: train the tokenizer on the training split; write the training and validation splits as shards."""
 
 import json
 import logging
@@ -21,10 +21,10 @@ _SPLITS = ("train", "validation")
 
 
 def run(params: TokenizeParams, *, clean: Path, tokenizer: Path, out: Path, metrics: Path) -> None:
-    """Write the tokenizer to `tokenizer`, the shards of `clean`'s training and validation parts to `out`.
+    """Write the tokenizer to `tokenizer`, and the shards of `clean`'s training and validation splits to `out`.
 
     Raises:
-        ArtifactError: a part of `clean` is missing or damaged.
+        ArtifactError: a file of `clean` is missing or damaged.
         DataError: the text does not support the vocabulary, or the given tokenizer cannot be used.
     """
     parts = {split: clean / f"{split}.parquet" for split in _SPLITS}
@@ -33,7 +33,7 @@ def run(params: TokenizeParams, *, clean: Path, tokenizer: Path, out: Path, metr
     share_one_heap()
     with replacing_folder(tokenizer) as tokenizer_beside, replacing_folder(out) as out_beside, system_allocator():
         _make_tokenizer(params, parts["train"], tokenizer_beside)
-        give_back_freed()  # what the learning took is not needed for the packing
+        give_back_freed()  # packing does not need the memory of the training
         opened = OpenTokenizer.open(tokenizer_beside)
         counts = _pack(parts, opened, params.shard_tokens, out_beside)
     report = {split: _figures(count, opened) for split, count in counts.items()}
@@ -67,11 +67,11 @@ def _pack(parts: dict[str, Path], opened: OpenTokenizer, shard_tokens: int, fold
 
 
 def _say_what_looked_special(path: Path, count: PackingCount) -> None:
-    """Only the masking makes masks; a text that writes one out is no training example of it."""
+    """Warn of special tokens in texts. Only masking makes masks; one written out in a text must not count as a mask."""
     if count.special_strings_in_text:
         _LOG.warning(
-            "%s: texts write out [MASK] or another special token in %d places: packed as the ordinary text they are, "
-            "or dropped where the vocabulary knows no other way to write them (%d tokens)",
+            "%s: texts contain [MASK] or another special token in %d places: they are packed as ordinary text, or "
+            "dropped where the vocabulary cannot spell them (%d tokens)",
             *(path, count.special_strings_in_text, count.tokens_dropped),
         )
 

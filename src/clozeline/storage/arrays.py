@@ -1,6 +1,6 @@
-"""Arrays that lie in files: as long as the corpus is large, while memory holds the part that is looked at.
+"""Memory-mapped arrays, so that memory use does not grow with the corpus.
 
-What a process allocates must stay in memory; pages of a file the kernel writes back and drops when it needs the room.
+Allocated memory has to stay resident; the kernel can write back and drop the pages of a file.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,28 +13,28 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 Empty = Callable[[int, DTypeLike], NDArray[Any]]
-"""Makes an array of a length and a type, as `np.empty` does."""
+"""Function that allocates an array of a length and a dtype, like `np.empty`."""
 
 CHUNK = 1 << 16
-"""Numbers to look at in one go."""
+"""Elements processed at a time."""
 
 
 @dataclass(frozen=True)
 class DiskArrays:
-    """Makes arrays in files that have no name: each is gone when nobody uses it any more."""
+    """Allocates arrays in unnamed temporary files, which the system deletes after their last use."""
 
     folder: Path | None = None
-    """None: where the machine keeps temporary files."""
+    """Folder of the files; None: the system's temporary folder."""
 
     def empty(self, length: int, dtype: DTypeLike) -> NDArray[Any]:
-        """Zeros, in fact."""
+        """Return a new array (filled with zeros)."""
         if not length:
             return np.empty(0, dtype)
         with TemporaryFile(dir=self.folder) as file:
             return np.asarray(np.memmap(file, dtype, mode="w+", shape=(length,)))
 
     def joined(self, parts: Iterable[NDArray[Any]], dtype: DTypeLike) -> NDArray[Any]:
-        """Arrays back to back."""
+        """Return the concatenation of `parts`."""
         with TemporaryFile(dir=self.folder) as file:
             for part in parts:
                 np.ascontiguousarray(part, dtype).tofile(file)
@@ -43,19 +43,19 @@ class DiskArrays:
 
 
 def mapped(path: Path, dtype: DTypeLike, mode: Literal["r", "r+"] = "r") -> NDArray[Any]:
-    """A file of numbers back to back."""
+    """Map a file of raw numbers as a one-dimensional array."""
     if not path.stat().st_size:
         return np.empty(0, dtype)
     return np.asarray(np.memmap(path, dtype, mode=mode))
 
 
 def chunks(length: int, size: int = CHUNK) -> Iterator[slice]:
-    """Cut 0 … `length` into parts of `size`."""
+    """Cut `range(length)` into slices of `size`."""
     return (slice(start, min(start + size, length)) for start in range(0, length, size))
 
 
 def gathered(values: NDArray[Any], places: NDArray[Any], empty: Empty) -> NDArray[Any]:
-    """`values[places]`, made bit by bit."""
+    """Return `values[places]`, computed chunk by chunk."""
     found = empty(len(places), values.dtype)
     for chunk in chunks(len(places)):
         found[chunk] = values[places[chunk]]

@@ -1,4 +1,4 @@
-"""Write beside, then rename: a reader sees the old file or the new one, never half of either."""
+"""Atomic writes: write beside the target, then rename. A reader sees the old content or the new, never a part."""
 
 import ctypes
 import errno
@@ -20,10 +20,10 @@ _NO_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP}
 
 @contextmanager
 def replacing_file(path: Path) -> Iterator[Path]:
-    """Yield a path to write; move it onto `path` if the block succeeds, remove it if not.
+    """Yield a path to write to. Move it to `path` if the block succeeds; remove it otherwise.
 
     Raises:
-        StorageError: the disk is full, or may only be read; `path` still holds what it held before.
+        StorageError: the disk is full or read-only; `path` is unchanged.
     """
     with _storage_faults_named(path), held_beside(path) as folder:
         beside = folder / path.name
@@ -35,10 +35,10 @@ def replacing_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(path: Path) -> Iterator[Path]:
-    """Yield an empty folder to fill; move it onto `path` if the block succeeds, remove it if not.
+    """Yield an empty folder to fill. Move it to `path` if the block succeeds; remove it otherwise.
 
     Raises:
-        StorageError: the disk is full, or may only be read; `path` still holds what it held before.
+        StorageError: the disk is full or read-only; `path` is unchanged.
     """
     with _storage_faults_named(path), held_beside(path) as folder:
         beside = folder / path.name
@@ -54,15 +54,15 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove it whole: who looks for it meanwhile finds all of it or none. It may be gone already."""
+    """Remove a folder atomically: readers see all of it or nothing. A missing folder is no error."""
     with suppress(FileNotFoundError), held_beside(path) as folder:
         path.replace(folder / path.name)
 
 
 def _swap(new: Path, path: Path) -> None:
-    """What was at `new` is then at `path`, and what was at `path` at `new`."""
+    """Exchange the two folders."""
     if not _exchange(new, path):
-        old = new.parent.with_suffix(".old")  # beside ours: nobody takes it for abandoned, should we be killed here
+        old = new.parent.with_suffix(".old")  # not named like an abandoned folder, so it survives if we are killed here
         path.replace(old)
         try:
             new.replace(path)
@@ -73,7 +73,7 @@ def _swap(new: Path, path: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swap two names at once, as only the kernel can; False where it, or the file system, cannot."""
+    """Swap two names atomically (renameat2); False if the kernel or the file system cannot."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
     if rename is None:
         return False
@@ -102,16 +102,16 @@ def _storage_faults_named(path: Path) -> Iterator[None]:
             raise StorageError(
                 f"{path} cannot be written",
                 given="a file system that is mounted read-only",
-                expected="a folder that may be written to",
-                do="mount it to be written to, or name another place",
+                expected="a writable folder",
+                do="remount the file system read-write, or choose another folder",
             ) from error
         if error.errno not in _NO_SPACE:
             raise
         raise StorageError(
             f"no space left while writing {path}",
             given=f"{shutil.disk_usage(_existing_parent(path)).free:,} bytes free",
-            expected="room for the whole file; what was there before is untouched",
-            do="free some space (`dvc gc --workspace` drops unused cache files), then run again",
+            expected="room for the whole file; the previous content is untouched",
+            do="free space on that disk, then run again (`du -sh work/*` shows what this project keeps)",
         ) from error
 
 

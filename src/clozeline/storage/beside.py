@@ -1,7 +1,7 @@
-"""A folder beside what is being written, held by who writes: one that nobody holds is what a killed writer left.
+"""Locked temporary folders beside the file being written. An unlocked one is debris of a killed writer.
 
-What holds it is the kernel's lock on a file in it. It ends with its process, however that ends, and is seen from every
-container that sees the file; a process's number means another process there.
+The lock is a kernel file lock (flock): it ends with its process, and every container that shares the file system sees
+it. A process id would mean another process in another container.
 """
 
 import contextlib
@@ -19,13 +19,13 @@ _LOCK: Final = ".held"
 
 @contextlib.contextmanager
 def held_beside(path: Path) -> Iterator[Path]:
-    """Yield a folder of our own beside `path`, gone with the block; before, those that killed writers left there go.
+    """Yield a temporary folder beside `path`; remove it after the block. Remove the debris of killed writers first.
 
-    Where the file system has no locks, nothing that was left is taken for abandoned.
+    On a file system without locks no debris is removed.
     """
-    with contextlib.suppress(OSError):  # there is no such folder yet, or it is not to be looked into
+    with contextlib.suppress(OSError):  # the parent folder is missing or unreadable
         for left in [entry for entry in path.parent.iterdir() if _NAME.fullmatch(entry.name)]:
-            with contextlib.suppress(OSError):  # somebody holds it, or was quicker
+            with contextlib.suppress(OSError):  # locked by another writer, or already removed
                 _remove_abandoned(left)
     folder, lock = _made(path)
     try:
@@ -37,11 +37,11 @@ def held_beside(path: Path) -> Iterator[Path]:
 
 
 def _made(path: Path) -> tuple[Path, int]:
-    """A new folder, and the open file that holds it."""
+    """Return a new folder and the descriptor of its lock."""
     while True:
         folder = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.partial")
         folder.mkdir(parents=True)
-        with contextlib.suppress(FileNotFoundError):  # taken for abandoned, before there was anything to hold
+        with contextlib.suppress(FileNotFoundError):  # another writer removed it before it was locked
             lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
             with contextlib.suppress(OSError):
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -51,11 +51,13 @@ def _made(path: Path) -> tuple[Path, int]:
 
 
 def _remove_abandoned(folder: Path) -> None:
-    """Raises:
-    OSError: somebody holds it, or it is not of our making.
+    """Remove the folder of a killed writer.
+
+    Raises:
+        OSError: it is locked, or was not made by this module.
     """
     if not (folder / _LOCK).exists():
-        folder.rmdir()  # if it is empty: of one who was killed before it was held, or who will make another
+        folder.rmdir()  # succeeds if empty: its writer was killed before locking it, or will make another
         return
     lock = os.open(folder / _LOCK, os.O_RDWR)
     try:
@@ -66,7 +68,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """The lock last: if we are killed here, what is left can still be told for abandoned."""
+    """Remove the lock last, so that the folder is still recognized as abandoned if we are killed here."""
     for entry in folder.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)

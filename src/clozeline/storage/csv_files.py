@@ -1,21 +1,25 @@
-"""Tables for plots and reports, as CSV."""
+"""CSV tables for plots and reports."""
 
 import csv
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, fields
+from dataclasses import Field, astuple, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from clozeline.storage.atomic import replacing_file
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
-RowRecord = TypeVar("RowRecord", bound="DataclassInstance")
+class Dataclass(Protocol):
+    """An instance of any dataclass."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+
+RowRecord = TypeVar("RowRecord", bound=Dataclass)
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """UTF-8, and a line feed after each row wherever it is written: the same rows are the same bytes."""
+    """Write UTF-8 with a line feed after each row on every system: equal rows give equal bytes."""
     with replacing_file(path) as beside, beside.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(header)
@@ -23,5 +27,5 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]
 
 
 def write_records(path: Path, kind: type[RowRecord], rows: Iterable[RowRecord]) -> None:
-    """As `write_csv`: a column for each field of `kind`."""
+    """Write one column for each field of the dataclass `kind`."""
     write_csv(path, [field.name for field in fields(kind)], (astuple(row) for row in rows))

@@ -1,4 +1,4 @@
-"""Training with looks at the validation part, of which the best is kept: judged at each one, resumed between them."""
+"""Training that measures the model at validation looks, can resume between them, and keeps the best one."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -7,38 +7,40 @@ from typing import Any
 
 from torch import Tensor
 
+from clozeline.artifacts.finetune.scored_look import ScoredLook
 from clozeline.training.callbacks import Callback
+from clozeline.training.curves import CurvePoint
 from clozeline.training.loop import Loop
 from clozeline.training.state import State
 
 
 @dataclass(frozen=True)
-class Look:
-    """What is known after so many epochs."""
+class Trained:
+    """Validation looks and training curve of one training."""
 
-    epoch: float
-    step: int
-    validation_score: float
+    looks: list[ScoredLook]
+    curve: list[CurvePoint]
+    """Training curve, including the steps before the training was resumed."""
 
 
 @dataclass
 class Best:
-    """The weights of the look that is `best_of` all so far."""
+    """The best look so far, by `best_of`, and its weights."""
 
-    look: Look
+    look: ScoredLook
     weights: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """When to look and when to save, in optimizer steps from the start."""
+    """Steps of validation looks and checkpoints, counted in optimizer steps from the start."""
 
     steps_per_epoch: int
     num_epochs: int
     looks_per_epoch: int
     checkpoint_every_steps: int | None
     patience: int | None
-    """Stop after so many looks without a better score; None: never."""
+    """Number of looks without a better score after which training stops; None: never."""
 
     @property
     def total_steps(self) -> int:
@@ -46,37 +48,37 @@ class Plan:
 
     @property
     def look_steps(self) -> list[int]:
-        """The ends of epochs, and evenly between them."""
+        """Steps with a validation look: evenly spaced, with one at the end of each epoch."""
         num_looks = self.num_epochs * self.looks_per_epoch
         steps = {-(-place * self.total_steps // num_looks) for place in range(1, num_looks + 1)}
         return sorted(steps)
 
     @property
     def stops(self) -> list[int]:
-        """Where a look is taken or a checkpoint is written."""
+        """Steps with a look or a checkpoint."""
         every = self.checkpoint_every_steps or self.total_steps
         return sorted({*self.look_steps, *range(every, self.total_steps, every)})
 
 
 @dataclass(frozen=True)
 class BestLook:
-    """Runs of a loop from stop to stop, that end with the weights of the best look."""
+    """A training loop that runs from stop to stop and ends with the weights of the best look."""
 
     loop: Loop[Any]
     plan: Plan
     validation_score: Callable[[], float]
 
-    def run(self, callback: Callback, on_look: Callable[[Look], None]) -> list[Look]:
-        """Train from the newest checkpoint, or from nothing; a run killed and resumed ends with the same bytes.
+    def run(self, callback: Callback, on_look: Callable[[ScoredLook], None]) -> Trained:
+        """Train from the newest checkpoint, or from the start. A resumed run ends with the same bytes.
 
         Raises:
             ArtifactError: a checkpoint belongs to another run.
             TrainingError: the loss or the gradient is not finite.
         """
-        if self.plan.total_steps == 0:  # of a kind that trains nothing
-            only = Look(0.0, 0, self.validation_score())
+        if self.plan.total_steps == 0:  # zero-shot tasks train nothing
+            only = ScoredLook(0, 0.0, self.validation_score())
             on_look(only)
-            return [only]
+            return Trained([only], [])
         state, looks, best = self._resume()
         for look in looks:
             on_look(look)
@@ -86,66 +88,66 @@ class BestLook:
                 break
             state = replace(self.loop, total_steps=stop).run(state, callback)
             if stop in look_steps:
-                looks.append(Look(stop / self.plan.steps_per_epoch, stop, self.validation_score()))
+                looks.append(ScoredLook(stop, stop / self.plan.steps_per_epoch, self.validation_score()))
                 on_look(looks[-1])
                 best = self._better_of(best, looks)
             self._save(state, looks, best)
         assert best is not None
         self.loop.model.load_state_dict(best.weights)
-        return looks
+        return Trained(looks, state.curve)
 
-    def _better_of(self, best: Best | None, looks: Sequence[Look]) -> Best:
+    def _better_of(self, best: Best | None, looks: Sequence[ScoredLook]) -> Best:
         if best is not None and best_of(looks) is not looks[-1]:
             return best
         weights = self.loop.model.state_dict()
         return Best(looks[-1], {name: weight.clone() for name, weight in weights.items()})
 
-    def _has_lost_patience(self, looks: Sequence[Look]) -> bool:
+    def _has_lost_patience(self, looks: Sequence[ScoredLook]) -> bool:
         if self.plan.patience is None or not looks:
             return False
         return len(looks) - 1 - looks.index(_first_highest(looks)) >= self.plan.patience
 
-    def _save(self, state: State, looks: list[Look], best: Best | None) -> None:
+    def _save(self, state: State, looks: list[ScoredLook], best: Best | None) -> None:
         told = [asdict(look) for look in looks]
         weights = None if best is None else best.weights
         self.loop.save(state, validation_looks=told, validation_best=weights)
 
-    def _resume(self) -> tuple[State, list[Look], Best | None]:
+    def _resume(self) -> tuple[State, list[ScoredLook], Best | None]:
         saved = self.loop.checkpoints.load_newest()
         if saved is None:
             return State(), [], None
-        looks = [Look(**look) for look in saved["validation_looks"]]
+        looks = [ScoredLook(**look) for look in saved["validation_looks"]]
         weights = saved["validation_best"]
         best = None if weights is None else Best(best_of(looks), weights)
         return self.loop.restore(saved), looks, best
 
 
-def best_of(looks: Sequence[Look]) -> Look:
-    """The first of those with the highest score; one without a score (not a number) loses to any with one.
+def best_of(looks: Sequence[ScoredLook]) -> ScoredLook:
+    """Return the first look with the highest score; NaN loses to any number.
 
-    As long as all score the same, nothing is known of them but how long they were trained: of those the last.
+    The first looks that all score the same count as one, the last of them: nothing but training time tells them apart.
     """
     num_alike = next((place for place, look in enumerate(looks) if not _is_alike(look, looks[0])), len(looks))
     return _first_highest(looks[num_alike - 1 :])
 
 
-def are_alike(looks: Sequence[Look]) -> bool:
-    """Whether there are several, and their scores tell none from another."""
+def are_alike(looks: Sequence[ScoredLook]) -> bool:
+    """Return whether there are several looks and all have the same score."""
     return len(looks) > 1 and all(_is_alike(look, looks[0]) for look in looks)
 
 
-def _is_alike(one: Look, other: Look) -> bool:
+def _is_alike(one: ScoredLook, other: ScoredLook) -> bool:
     return not _is_better(one, other) and not _is_better(other, one)
 
 
-def _first_highest(looks: Sequence[Look]) -> Look:
+def _first_highest(looks: Sequence[ScoredLook]) -> ScoredLook:
     best = looks[0]
     for look in looks[1:]:
         best = look if _is_better(look, best) else best
     return best
 
 
-def _is_better(look: Look, best: Look) -> bool:
+def _is_better(look: ScoredLook, best: ScoredLook) -> bool:
     return look.validation_score > best.validation_score or (
         math.isnan(best.validation_score) and not math.isnan(look.validation_score)
     )

@@ -1,4 +1,4 @@
-"""How deep in an encoder each weight is: what lies low knows language, what lies high knows the last task."""
+"""Depth of each weight in an encoder. Low layers hold knowledge of language, high layers that of the last task."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,17 +12,19 @@ _EMBEDDINGS = 0
 
 
 def layers_of(model: TaskModel) -> nn.ModuleList:
-    """The repeated layers, lowest first; ALBERT's, which are all the same one, are one."""
+    """Return the repeated layers, lowest first. ALBERT shares one layer, so it has one."""
     if isinstance(model, Model):
         return model.encoder.layers
     wanted = int(model.config.num_hidden_layers)
     found = [inner for inner in model.base_model.modules() if isinstance(inner, nn.ModuleList) and len(inner) == wanted]
-    assert found, f"{type(model).__name__} keeps its layers in no ModuleList"
+    assert found, f"{type(model).__name__} has no ModuleList of {wanted} layers"
     return found[0]
 
 
 def depth_of_each(model: TaskModel) -> dict[int, int]:
-    """`id` of a parameter → 0 for embeddings, 1 for the lowest layer, …, one more than the layers for the head."""
+    """Map `id` of a parameter to its depth: 0 for embeddings, 1 for the lowest layer, …, number of layers + 1 for the
+    head.
+    """
     layers = layers_of(model)
     in_layer = {id(parameter): place for place, layer in enumerate(layers, start=1) for parameter in layer.parameters()}
     in_embeddings = {id(parameter) for parameter in _embedding_parameters(model)}
@@ -34,7 +36,7 @@ def depth_of_each(model: TaskModel) -> dict[int, int]:
 
 
 def freeze(model: TaskModel, num_layers: int) -> None:
-    """Embeddings and the lowest `num_layers` stay as they are; nothing is computed for them in a backward pass.
+    """Freeze the embeddings and the lowest `num_layers` layers; the backward pass skips them.
 
     Raises:
         ParamsError: the encoder has fewer layers.
@@ -42,10 +44,10 @@ def freeze(model: TaskModel, num_layers: int) -> None:
     most = len(layers_of(model))
     if num_layers > most:
         raise ParamsError(
-            "params.yaml: `frozen_layers` of the task is more than the encoder has",
+            "`frozen_layers` of the task exceeds the layers of the encoder",
             given=num_layers,
-            expected=f"at most {most}, or null: every weight is trained",
-            do="lower it",
+            expected=f"at most {most}, or null to train every weight",
+            do="lower `frozen_layers`",
         )
     depths = depth_of_each(model)
     for parameter in model.parameters():
@@ -54,8 +56,8 @@ def freeze(model: TaskModel, num_layers: int) -> None:
 
 
 def rate_by_depth(model: TaskModel, layer_decay: float) -> Callable[[nn.Parameter], float]:
-    """Of a parameter's learning rate, by its depth: 1 for the head, and `layer_decay` times as much in each layer as in
-    the one above it (Howard & Ruder 2018, section 3.2, discriminative fine-tuning).
+    """Return the factor of a parameter's learning rate: 1 for the head, and `layer_decay` times that of the layer above
+    for each layer (discriminative fine-tuning, Howard & Ruder 2018, section 3.2).
     """
     depths = depth_of_each(model)
     top = len(layers_of(model)) + 1
@@ -63,7 +65,7 @@ def rate_by_depth(model: TaskModel, layer_decay: float) -> Callable[[nn.Paramete
 
 
 def _embedding_parameters(model: TaskModel) -> Iterator[nn.Parameter]:
-    """Those of the encoder that its families name so: tables, their norm, and what brings them to the layers' width."""
+    """Yield parameters with "embedding" in their name: tables, their norm, and the projection to the layers' width."""
     for name, parameter in model.base_model.named_parameters():
         if "embedding" in name:
             yield parameter

@@ -1,6 +1,6 @@
-"""Rows of tokens on their way into an encoder, and what is asked of each.
+"""Batches of token rows for an encoder, with or without targets.
 
-Shapes: B rows, L longest row; `targets_B…` has B rows and whatever behind it the task needs.
+Shapes: B rows, L longest row; `targets_B` has B rows and further axes that depend on the task.
 """
 
 from collections.abc import Callable
@@ -13,13 +13,13 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class EncodedBatch:
-    """Texts, or pairs of them, as rows of one length."""
+    """Texts or pairs of texts, as rows padded to one length."""
 
     input_ids_BL: Tensor
     attention_mask_BL: Tensor | None
-    """None where no row is padded: attention then takes a faster path."""
+    """None if no row is padded, so that attention takes a faster path."""
     token_type_ids_BL: Tensor | None = None
-    """0 for the first text of a pair and 1 for the second; None for a family that does not tell them apart so."""
+    """0 for the first text of a pair, 1 for the second; None for families without token types."""
 
     @property
     def num_rows(self) -> int:
@@ -27,12 +27,12 @@ class EncodedBatch:
 
     @property
     def num_slots(self) -> int:
-        """Tokens, padding among them."""
+        """Number of tokens, including padding."""
         return self.input_ids_BL.numel()
 
     @property
     def inputs(self) -> dict[str, Tensor]:
-        """As transformers' models are called."""
+        """Keyword arguments of a transformers model."""
         named = {
             "input_ids": self.input_ids_BL,
             "attention_mask": self.attention_mask_BL,
@@ -41,7 +41,7 @@ class EncodedBatch:
         return {name: tensor for name, tensor in named.items() if tensor is not None}
 
     def rows(self, first: int, last: int) -> Self:
-        """Rows `first` … `last - 1` alone."""
+        """Return rows `first` … `last - 1`."""
         return self._each(lambda tensor: tensor[first:last])
 
     def to(self, device: torch.device) -> Self:
@@ -58,7 +58,7 @@ class EncodedBatch:
 
 @dataclass(frozen=True)
 class TargetedBatch:
-    """Rows, and the target of each: a class, a class of each token, a pair of positions, …"""
+    """Rows with their targets: a class, a class for each token, a pair of positions, …"""
 
     encoded: EncodedBatch
     targets_B: Tensor

@@ -1,42 +1,41 @@
-"""A pre-trained encoder under a head of its own for a task: built, checked, saved."""
+"""Build, check and save a pre-trained encoder with the head of a task."""
 
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from clozeline.encoder.checkpoints import Checkpoint, opened
+from clozeline.encoder.checkpoints import Checkpoint, check_whole, opened
 from clozeline.encoder.families import HeadKind
 from clozeline.encoder.model import Model
 from clozeline.encoder.stock import StockModel
 from clozeline.encoder.stock_classes import longest_row_of
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.tokenizer.folder import write
-from clozeline.tokenizer.published.opening import open_published
+from clozeline.tokenizer.vocabulary.opening import open_published
 
 _LOG = logging.getLogger(__name__)
 TaskModel: TypeAlias = Model | StockModel
-"""What a kind of task trains, for rooms that know nothing of transformers."""
+"""The model that a kind of task trains, for rooms that do not import transformers."""
 _LEAST_OF_VOCABULARY = 0.95
-"""Tables of embeddings are rounded up; by more than this, the tokenizer is hardly the model's."""
+"""Smallest plausible ratio of tokens to rows of the embedding, which is rounded up."""
 
 
 def build(encoder: Path, kind: HeadKind, seed: int, changes: Mapping[str, object]) -> TaskModel:
-    """The encoder's weights under a fresh head, which is a function of `seed`; the global random state stays.
+    """Return the encoder with a fresh head drawn from `seed`, without touching the global random state.
 
     Args:
         encoder: folder of a trained encoder.
-        changes: what the configuration says of the head (`id2label`, …); names that a family has not are left out,
-            apart from labels, which every configuration has.
+        changes: configuration of the head (`id2label`, …); names that the family's configuration lacks are ignored.
 
     Raises:
-        ArtifactError: the folder holds no model, its family has no such head, or it asks for code of its own.
+        ArtifactError: the folder holds no model, its family has no such head, or it needs code of its own.
     """
     if not (encoder / "config.json").is_file():
         raise ArtifactError(
             f"{encoder} holds no model",
             given=f"no {encoder / 'config.json'}",
-            expected="a folder that `pretrain` wrote",
+            expected="a folder that stage `pretrain` wrote",
             do="run `dvc repro pretrain`",
         )
     checkpoint = Checkpoint(str(encoder))
@@ -45,61 +44,56 @@ def build(encoder: Path, kind: HeadKind, seed: int, changes: Mapping[str, object
         if hasattr(config, name):
             setattr(config, name, value)
     model, missing = opened(checkpoint, config, kind, seed)
-    drawn = model.of_encoder(missing)
-    if drawn:
-        raise ArtifactError(
-            f"{encoder} does not hold all weights of its encoder",
-            given=f"{len(drawn)} missing, such as {drawn[0]}",
-            expected="every weight (a random one would pass for a trained one)",
-            do="train or save it again",
-        )
+    check_whole(encoder, model.of_encoder(missing), do="train or save it again")
     return model.eval()
 
 
 def tells_pairs_apart(model: TaskModel) -> bool:
-    """Whether it has an embedding for the second text of a pair, beside the separator between them."""
+    """Return whether the model has token types for the two texts of a pair, in addition to the separator."""
     return int(getattr(model.config, "type_vocab_size", 0) or 0) > 1
 
 
 def check_fit(model: TaskModel, encoder: Path, *, vocab_size: int, max_length: int, pad_id: int) -> None:
-    """Raises:
-    ArtifactError: the folder's tokenizer was made for another model.
-    ParamsError: rows of `max_length` tokens are longer than the model can read.
+    """Check that tokenizer, model and `max_length` fit together.
+
+    Raises:
+        ArtifactError: the folder's tokenizer was made for another model.
+        ParamsError: rows of `max_length` tokens are longer than the model can read.
     """
     if vocab_size > model.config.vocab_size:
         raise ArtifactError(
             f"{encoder} holds the tokenizer of another model",
             given=f"a tokenizer of {vocab_size:,} tokens",
-            expected=f"at most {model.config.vocab_size:,}: the rows of the model's embedding",
-            do="save model and tokenizer of the same training: `dvc repro pretrain`",
+            expected=f"at most {model.config.vocab_size:,} tokens, the rows of the model's embedding",
+            do="save the tokenizer that the model was trained with, or run `dvc repro pretrain`",
         )
     if model.config.pad_token_id not in (None, pad_id):
         raise ArtifactError(
             f"{encoder} holds the tokenizer of another model",
             given=f"a tokenizer that pads with token {pad_id}",
-            expected=f"token {model.config.pad_token_id}, as config.json says",
-            do="save model and tokenizer of the same training: `dvc repro pretrain`",
+            expected=f"token {model.config.pad_token_id}, the `pad_token_id` of config.json",
+            do="save the tokenizer that the model was trained with, or run `dvc repro pretrain`",
         )
     if vocab_size < _LEAST_OF_VOCABULARY * model.config.vocab_size:
         _LOG.warning(
-            "%s: the tokenizer has %d tokens and the model rows for %d: are they of the same training?",
+            "%s: the tokenizer has %d tokens, the model's embedding %d rows; check that they belong together",
             *(encoder, vocab_size, model.config.vocab_size),
         )
     longest = longest_row_of(model.config)
     if max_length > longest:
         raise ParamsError(
-            "params.yaml: `max_length` of the task is longer than the encoder can read",
+            "`max_length` is longer than the encoder can read",
             given=max_length,
             expected=f"at most {longest}",
-            do="lower it, or raise `pretrain.model.max_position_embeddings`",
+            do="lower `max_length`, or pre-train with larger `max_position_embeddings`",
         )
 
 
 def save(model: TaskModel, encoder: Path, max_length: int, out: Path, *, with_types: bool = False) -> None:
-    """Fill `out` with what stock Auto classes load: the model, and the encoder's tokenizer.
+    """Write the model and the encoder's tokenizer into `out`, as stock Auto classes load them.
 
-    The tokenizer remembers `max_length`: texts are cut in use where they were cut in training and in the test. And
-    `with_types` that it is to tell the texts of a pair apart, if the model has learned from that.
+    The tokenizer keeps `max_length`, so that texts are cut in use as in training and test. `with_types` makes it return
+    token types, for a model that was trained with them.
     """
     model.save(out)
     tokenizer = open_published(str(encoder))

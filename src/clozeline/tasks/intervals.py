@@ -1,4 +1,4 @@
-"""How far a figure would be off on other items like these.
+"""Confidence intervals of figures over other items of the same kind.
 
 Shapes: N items, S samples.
 """
@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 _NORMAL_QUANTILE_95 = 1.959963984540054
-"""Of 0.975: a two-sided interval of 95 %."""
+"""0.975 quantile of the normal distribution, for a two-sided interval of 95 %."""
 _NUM_SAMPLES = 1000
 _SEED = 0
 
 
 def wilson_interval(num_hits: int, num_trials: int) -> tuple[float, float]:
-    """95 % interval of a share (Wilson 1927); unlike ±1.96 standard errors it holds near 0 and 1."""
+    """Return the 95 % interval of a share (Wilson 1927); unlike ±1.96 standard errors it holds near 0 and 1."""
     z2 = _NORMAL_QUANTILE_95**2
     share = num_hits / num_trials
     middle = (share + z2 / (2 * num_trials)) / (1 + z2 / num_trials)
@@ -26,11 +26,11 @@ def wilson_interval(num_hits: int, num_trials: int) -> tuple[float, float]:
 
 
 def bootstrap_interval(figure: Callable[[npt.NDArray[np.int64]], float], num_items: int) -> tuple[float, float]:
-    """95 % interval by the percentile bootstrap (Efron 1979) for a figure that is no plain share, such as an F1.
+    """Return the 95 % interval by the percentile bootstrap (Efron 1979), for a figure that is not a share, such as F1.
 
     Args:
-        figure: places of items, drawn with replacement → the figure on them. A figure that is not a number there
-            (the correlation of items that are all alike) is left out.
+        figure: indices of items, drawn with replacement → the figure on them. Samples on which it is NaN (the
+            correlation of constant values) are left out.
     """
     random = np.random.default_rng(_SEED)
     values_S = np.array([figure(random.integers(num_items, size=num_items)) for _ in range(_NUM_SAMPLES)])

@@ -1,4 +1,4 @@
-"""What an encoder can be fine-tuned for: a row for each kind. A new kind is a new row and a folder beside this file."""
+"""Table of the kinds of task. A new kind is a new row, and a folder beside this file."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,18 +17,25 @@ from clozeline.tasks.zero_shot.entailment import Entailment
 
 @dataclass(frozen=True)
 class TaskKind:
-    """How a kind of task is set up, and what people are told of it (the README's table of tasks is made of this)."""
+    """Constructor of a kind of task, and its description, from which the table in docs/tasks.md is made."""
 
     prepare: Callable[[TaskInputs], Task]
+    """Read the data and build the model.
+
+    Raises:
+        DataError: the data cannot be read, or is too little.
+        ArtifactError: the encoder is missing, or its tokenizer was made for another model.
+        ParamsError: `max_length` is longer than the encoder can read.
+    """
     answers: str
     data: str
-    """What a record is."""
+    """Content and file formats of a record."""
     metric: str
-    """The headline first."""
+    """Metrics, the headline first."""
     reference: str
-    """The implementation that the metrics agree with, in tests."""
+    """Reference implementation that the tests compare the metrics with."""
     baseline: str
-    """The simple method, then the trivial answer."""
+    """Baseline method, then the trivial answer."""
 
 
 def _classification(inputs: TaskInputs) -> Task:
@@ -50,42 +57,42 @@ KINDS: Mapping[str, TaskKind] = {
     "classification": TaskKind(
         prepare=_classification,
         answers="one label, or any number of them, for each text or pair of texts",
-        data="a text (or two), its label (or several): Parquet, JSON Lines, CSV, TSV; a file or folder a label",
-        metric="accuracy, macro-F1, Matthews, F1 of one; of several labels micro-F1, macro-F1, exact match",
+        data="a text or pair and its labels: Parquet, JSON Lines, CSV, TSV; or a file or folder for each label",
+        metric="accuracy, macro-F1, Matthews, F1 of one class; multi-label: micro-F1, macro-F1, exact match",
         reference="scikit-learn",
         baseline="TF-IDF + logistic regression; largest class",
     ),
     "tagging": TaskKind(
         prepare=Tagging,
-        answers="a tag for each word: entities",
+        answers="the entities of a text, by a tag for each word",
         data="words and their tags (IOB1, IOB2, IOBES): CoNLL columns, JSON Lines, Parquet",
         metric="entity F1, precision, recall",
         reference="seqeval",
-        baseline="each word's usual tag, no entities",
+        baseline="each word's usual tag; no entities",
     ),
     "question_answering": TaskKind(
         prepare=QuestionAnswering,
-        answers="the stretch of a context that answers a question, or none",
-        data="SQuAD 1.1 or 2.0 JSON; or question, context, answers: JSON Lines, Parquet",
+        answers="the span of a context that answers a question, or no answer",
+        data="SQuAD 1.1 or 2.0 JSON; or question, context and answers: JSON Lines, Parquet",
         metric="F1, exact match",
-        reference="SQuAD's official script",
-        baseline="nearest sentence by TF-IDF, no answer to anything",
+        reference="the official SQuAD script",
+        baseline="nearest sentence by TF-IDF; no answer to anything",
     ),
     "similarity": TaskKind(
         prepare=_similarity,
-        answers="a vector for each text; the cosine of two says how alike they are",
-        data="two texts, scored or belonging together; or docstrings: Parquet, JSON Lines, CSV, TSV",
-        metric="of scored pairs Spearman, Pearson; of others recall@k, MRR over all second texts",
-        reference="SciPy; every pair compared, one by one",
-        baseline="cosine of TF-IDF, the same for all; BM25, a random order",
+        answers="an embedding for each text; the cosine of two is their similarity",
+        data="pairs with scores, or pairs that belong together; or docstrings: Parquet, JSON Lines, CSV, TSV",
+        metric="scored pairs: Spearman, Pearson; other pairs: recall@k, MRR over all second texts",
+        reference="SciPy; a comparison of every pair",
+        baseline="scored pairs: cosine of TF-IDF; the same for all. Other pairs: BM25; a random order",
     ),
     "zero_shot": TaskKind(
         prepare=_zero_shot,
-        answers="one label for each text, by the word filled into a prompt, or by entailment; nothing is trained",
-        data="a text and its label, to judge by; files as of classification",
-        metric="accuracy, macro-F1, Matthews, F1 of one",
+        answers="one label for each text, by a word filled into a prompt or by entailment, without training",
+        data="a text and its label, for evaluation and the baseline; formats as for classification",
+        metric="accuracy, macro-F1, Matthews, F1 of one class",
         reference="scikit-learn",
-        baseline="TF-IDF + logistic regression, which is trained; largest class",
+        baseline="TF-IDF + logistic regression (trained); largest class",
     ),
 }
-"""Keyed by `kind` in params.yaml; the knobs of each are a row of clozeline.params.finetuning.SECTIONS."""
+"""Kinds of task by `kind` in params.yaml; the knobs of each are a row of clozeline.params.finetuning.SECTIONS."""

@@ -1,6 +1,6 @@
-"""Low-rank adapters (Hu et al. 2022): the matrices stay, and a product of two thin ones is learned beside each.
+"""Low-rank adapters (LoRA, Hu et al. 2022): matrices are frozen, and a product of two thin ones is trained beside each.
 
-They are peft's, put into the model as it is; merged, they leave no trace: the weights are plain ones again.
+peft injects them into the model in place; merging leaves a model with plain weights.
 """
 
 import torch
@@ -12,9 +12,9 @@ from clozeline.tasks.heads import TaskModel
 
 
 def add(model: TaskModel, params: LoraParams, seed: int) -> None:
-    """Put adapters beside every matrix of the layers; they, and the head, are all that is trained.
+    """Add an adapter to every matrix of the layers; only the adapters and the head are trained.
 
-    They are a function of `seed`, and the global random state stays. At the start they change no answer.
+    Adapters are drawn from `seed`, without touching the global random state. At the start they change no answer.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
@@ -31,9 +31,9 @@ def add(model: TaskModel, params: LoraParams, seed: int) -> None:
 
 
 def merge(model: TaskModel) -> None:
-    """Add each adapter to the matrix it stands beside, and take it away; a model without adapters stays as it is."""
+    """Add each adapter to its matrix and remove it; a model without adapters is left unchanged."""
     if not any(".lora_" in name for name, _ in model.named_parameters()):
-        return  # without peft, which takes seconds to load
+        return  # skips the import of peft, which takes seconds
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     for name, inner in list(model.named_modules()):

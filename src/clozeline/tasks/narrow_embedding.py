@@ -1,8 +1,8 @@
-"""A table of embeddings narrowed to the tokens that a training can meet.
+"""Embedding table narrowed to the tokens that occur in the training rows.
 
-A thousand sentences hold a tenth of a vocabulary. An optimizer goes through every row nevertheless, through its
-gradient and both its moments: of a small encoder, through most of all parameters. Rows without a gradient would only
-decay; here they stay as they are.
+A thousand sentences contain a tenth of a vocabulary. The optimizer would still update every row with its gradient and
+two moments, and in a small encoder the table holds most of the parameters. Rows without a gradient would only decay;
+here they stay unchanged.
 
 Shapes: V vocabulary, H hidden, U tokens that are trained; B rows of a batch, L longest row.
 """
@@ -18,12 +18,12 @@ from torch.nn import functional
 from clozeline.tasks.heads import TaskModel
 
 _LARGEST_SHARE = 0.5
-"""Of the vocabulary that is trained, above which narrowing gains too little."""
+"""Share of trained tokens in the vocabulary above which narrowing gains too little."""
 _NOT_TRAINED = -1
 
 
 class NarrowEmbedding(nn.Embedding):
-    """Answers for every token as the table it stands for; its `weight` are the rows of the tokens that are trained."""
+    """Drop-in for the whole table; `weight` holds only the rows of trained tokens."""
 
     whole_VH: Tensor
     trained_U: Tensor
@@ -38,29 +38,32 @@ class NarrowEmbedding(nn.Embedding):
             len(trained_U),
             whole.embedding_dim,
             padding_idx=None if pad_place == _NOT_TRAINED else pad_place,
-            _weight=whole_VH[trained_U],
+            device="meta",  # no random initialization
         )
+        self.weight = nn.Parameter(whole_VH[trained_U])
         self._whole_padding_idx = whole.padding_idx
         for name, tensor in (("whole_VH", whole_VH), ("trained_U", trained_U), ("place_V", place_V)):
             self.register_buffer(name, tensor, persistent=False)
 
     def forward(self, input: Tensor) -> Tensor:
-        """`input_ids_BL` → `hidden_BLH`."""
+        """Return `hidden_BLH` for `input_ids_BL`."""
         place_BL = self.place_V[input]
         trained_BLH = super().forward(place_BL.clamp(min=0))
         is_trained_BL = place_BL != _NOT_TRAINED
         return torch.where(is_trained_BL[..., None], trained_BLH, functional.embedding(input, self.whole_VH))
 
     def widened(self) -> nn.Embedding:
-        """The whole table, with what was trained in its place."""
+        """Return the whole table with the trained rows written back."""
         whole_VH = self.whole_VH.index_copy(0, self.trained_U, self.weight.detach())
-        vocab_size, hidden_size = whole_VH.shape
-        return nn.Embedding(vocab_size, hidden_size, padding_idx=self._whole_padding_idx, _weight=whole_VH)
+        table: nn.Embedding = nn.Embedding.from_pretrained(whole_VH, freeze=False, padding_idx=self._whole_padding_idx)
+        return table
 
 
 def narrow(model: TaskModel, token_ids: Iterable[npt.NDArray[np.int64]]) -> None:
-    """Train of the embedding only the rows of tokens that the arrays hold. A model stays as it is if its embedding is
-    not trained at all, is tied to another matrix, is no plain table, or if the tokens are most of its vocabulary.
+    """Train only the embedding rows of the tokens in `token_ids`.
+
+    The model is left unchanged if its embedding is frozen, tied to another matrix or not a plain table, or if the
+    tokens are more than half of its vocabulary.
     """
     whole = model.get_input_embeddings()
     if type(whole) is not nn.Embedding or not whole.weight.requires_grad or _is_tied(model, whole.weight):
@@ -71,7 +74,7 @@ def narrow(model: TaskModel, token_ids: Iterable[npt.NDArray[np.int64]]) -> None
 
 
 def widen(model: TaskModel) -> None:
-    """Put the whole table back; a model that was not narrowed stays as it is."""
+    """Restore the whole table; a model that was not narrowed is left unchanged."""
     table = model.get_input_embeddings()
     if isinstance(table, NarrowEmbedding):
         model.set_input_embeddings(table.widened())

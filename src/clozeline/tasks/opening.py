@@ -1,4 +1,4 @@
-"""How a task begins and how it is asked: a model, the tokenizer that was trained with it, and answers to all rows.
+"""Steps that all kinds of task share: open the tokenizer, check that it fits, and run the model over all rows.
 
 Shapes: T rows, B rows of a batch.
 """
@@ -21,21 +21,21 @@ from clozeline.training.out_of_memory import noting_shortage
 
 _LOG = logging.getLogger(__name__)
 _MOST_UNKNOWN = 0.2
-"""Share of unknown tokens above which a tokenizer is hardly for this text."""
+"""Share of unknown tokens above which the tokenizer probably does not fit the text."""
 _MEASURED_TOGETHER = 4
-"""A batch that is only measured may be so many times larger: it needs no gradients."""
+"""Rows of an evaluation batch per row of a training batch; evaluation needs no gradients."""
 _CACHED_SLOTS = 1 << 12
-"""On a CPU: what is computed of so many tokens stays in its caches. The default encoder reads 1.7 times as many tokens
+"""Tokens of a batch whose activations fit into the caches of a CPU. The default encoder reads 1.7 times as many tokens
 per second in batches of 64 rows of 66 tokens as in batches of 512.
 """
 Answer = TypeVar("Answer")
 
 
 def opened_for(model: heads.TaskModel, inputs: TaskInputs) -> OpenTokenizer:
-    """The encoder's tokenizer.
+    """Return the encoder's tokenizer.
 
     Raises:
-        ArtifactError: there is none, or it was made for another model.
+        ArtifactError: the tokenizer is missing, or was made for another model.
         ParamsError: `max_length` is longer than the encoder can read.
     """
     opened = OpenTokenizer.open(inputs.encoder)
@@ -44,9 +44,11 @@ def opened_for(model: heads.TaskModel, inputs: TaskInputs) -> OpenTokenizer:
 
 
 def check_fit(model: heads.TaskModel, opened: OpenTokenizer, inputs: TaskInputs) -> None:
-    """Raises:
-    ArtifactError: the tokenizer was made for another model.
-    ParamsError: `max_length` is longer than the encoder can read.
+    """Check that tokenizer, model and `max_length` of the task fit together.
+
+    Raises:
+        ArtifactError: the tokenizer was made for another model.
+        ParamsError: `max_length` is longer than the encoder can read.
     """
     heads.check_fit(
         model,
@@ -58,24 +60,24 @@ def check_fit(model: heads.TaskModel, opened: OpenTokenizer, inputs: TaskInputs)
 
 
 def warn_of_unknown_tokens(opened: OpenTokenizer, *trained_on: TextRows) -> None:
-    """Say so, if the tokenizer knows so little of the text that it must be that of another model or language."""
+    """Log a warning if many tokens are unknown: the tokenizer is probably for another language or model."""
     ids = np.concatenate([ids for rows in trained_on for ids in rows.ids_T])
     share = 0.0 if opened.special_ids.unk is None else float((ids == opened.special_ids.unk).mean())
     if share > _MOST_UNKNOWN:
         _LOG.warning(
-            "%.0f %% of the tokens of the training texts are unknown to the tokenizer: is it that of another language, "
-            "or of another checkpoint?",
+            "%.0f %% of the tokens of the training texts are unknown to the tokenizer: it may belong to another "
+            "language or encoder",
             100 * share,
         )
 
 
 def num_batches(num_rows: int, inputs: TaskInputs) -> int:
-    """Of an epoch."""
+    """Return the number of training batches in an epoch."""
     return -(-num_rows // inputs.params.batch_size)
 
 
 def measuring_batches(length_T: Ids, inputs: TaskInputs) -> list[Ids]:
-    """All rows once, those of like length together."""
+    """Return evaluation batches that hold every row once, bucketed by length."""
     most_slots = None if torch.cuda.is_available() else _CACHED_SLOTS
     return sorted_batches(length_T, _MEASURED_TOGETHER * inputs.params.batch_size, most_slots)
 
@@ -86,11 +88,12 @@ def answers(
     encoded: Callable[[Ids], EncodedBatch],
     answer: Callable[[heads.TaskModel, EncodedBatch], Answer],
 ) -> Iterator[tuple[Ids, Answer]]:
-    """`rows_B` of each batch, and what the model answers to them, without gradients. Where memory runs out, this batch
-    and all that wait are taken apart.
+    """Yield `rows_B` of each batch with the model's answer, computed without gradients.
+
+    If memory runs out, this batch and all that wait are halved.
 
     Raises:
-        TrainingError: one row alone does not fit into memory.
+        TrainingError: a single row does not fit into memory.
     """
     model.eval()
     waiting = deque(batches)
@@ -105,14 +108,14 @@ def answers(
 
 
 def _halves(rows_B: Ids, waiting: Iterable[Ids], told: str) -> Iterator[Ids]:
-    """Of these rows, and of each batch behind them. `told`: of how much memory was asked for."""
+    """Yield the halves of `rows_B` and of each batch after it. `told` is the message of the failed allocation."""
     if len(rows_B) == 1:
         raise TrainingError(
-            "out of memory on one row of the parts that judge",
-            given=f"1 row at once; {told}",
-            expected="a row, and the model, that fit into memory",
-            do="in params.yaml, lower `max_length` of this task, or take a smaller encoder",
+            "out of memory on one row of the validation or test split",
+            given=f"a batch of 1 row; {told}",
+            expected="a model and a row that fit into memory together",
+            do="in params.yaml, lower `max_length` of this task, or choose a smaller encoder",
         )
-    _LOG.warning("out of memory with %d rows at once: judging goes on with half as many", len(rows_B))
+    _LOG.warning("out of memory with a batch of %d rows: evaluation continues with half as many", len(rows_B))
     for whole_B in (rows_B, *waiting):
         yield from (half_B for half_B in np.array_split(whole_B, 2) if len(half_B))

@@ -1,4 +1,4 @@
-"""From a vector for each token to one for the text.
+"""Pooling of token vectors into one vector for a text.
 
 Shapes: B texts, L tokens, H hidden.
 """
@@ -6,9 +6,11 @@ Shapes: B texts, L tokens, H hidden.
 from torch import Tensor
 from torch.nn import functional
 
+from clozeline.encoder.heads import mean_over_tokens
+
 
 def mean_of_tokens(hidden_BLH: Tensor, attention_mask_BL: Tensor) -> Tensor:
-    """Mean over real tokens, divided by its length (Reimers & Gurevych 2019, section 3: MEAN pooling): [B, H]."""
-    weight_BL1 = attention_mask_BL.unsqueeze(-1).to(hidden_BLH.dtype)
-    mean_BH = (hidden_BLH * weight_BL1).sum(dim=1) / weight_BL1.sum(dim=1)
-    return functional.normalize(mean_BH, dim=-1)
+    """Return the mean over unpadded tokens, normalized to length 1 (MEAN pooling, Reimers & Gurevych 2019, section 3):
+    [B, H].
+    """
+    return functional.normalize(mean_over_tokens(hidden_BLH, attention_mask_BL), dim=-1)

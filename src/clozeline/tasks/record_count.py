@@ -1,4 +1,4 @@
-"""What became of a task's records: how many were left out, for which reasons, and where the first of each stands."""
+"""Counts of a task's records: how many were dropped, for which reason, and the location of the first of each."""
 
 import logging
 from dataclasses import asdict, dataclass
@@ -9,22 +9,24 @@ _NO_REASONS = ("num_read", "num_used")
 
 @dataclass
 class Counted:
-    """A kind of task adds a field for each reason. `first_places` is no field: a metric file has the counts alone."""
+    """Counts by reason. A kind of task adds a field for each reason. `first_places` is not a field, because only counts
+    belong in a metric file.
+    """
 
     def __post_init__(self) -> None:
         self.first_places: dict[str, str] = {}
-        """Reason → where the first that it was counted for stands; of limits (`max_…`), which no record is at
-        fault for, none."""
+        """Reason → location of the first record counted for it. Limits (`max_…`) have none, because no record is at
+        fault."""
 
     def add(self, reason: str, *places: str) -> None:
-        """Count what stands at each of `places` for the field `reason`."""
+        """Count the records at `places` for the field `reason`."""
         setattr(self, reason, getattr(self, reason) + len(places))
         if places:
             self.first_places.setdefault(reason, places[0])
 
     @property
     def told_reasons(self) -> str:
-        """Those that there are, with their numbers and first places; empty if there are none."""
+        """Reasons that occurred, with counts and first locations, for a log line; empty if none did."""
         counts = {name: num for name, num in asdict(self).items() if num and name not in _NO_REASONS}
         return ", ".join(f"{_in_words(name)} {num:,}{self._place_of(name)}" for name, num in counts.items())
 
@@ -34,13 +36,13 @@ class Counted:
 
 @dataclass
 class RecordCount(Counted):
-    """Read = used + every reason."""
+    """Counts of records. `num_read` is the sum of `num_used` and every reason."""
 
     num_read: int = 0
     num_used: int = 0
 
     def tell(self) -> None:
-        """One line of the log, if any were left out."""
+        """Log one line if records were dropped."""
         if told := self.told_reasons:
             _LOG.info("records: %s read, %s used; left out: %s", f"{self.num_read:,}", f"{self.num_used:,}", told)
 

@@ -1,4 +1,4 @@
-"""Records of a task as they are on disk: Parquet, JSON Lines, CSV, TSV, by the file's name; or a format of a kind."""
+"""Read a task's records by file suffix: Parquet, JSON Lines, CSV, TSV, or a format of the kind of task."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,27 +18,27 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One item, as its file has it, and where that is."""
+    """Fields of one record as its file has them, and its location."""
 
     values: Mapping[str, Any]
     place: str
 
     def text(self, field: str) -> str:
-        """Empty if the record has none."""
+        """Return a string; empty if the record has none."""
         value = self.values[field]
         if not isinstance(value, str | None):
             raise self.refuse(field, "a string")
         return value or ""
 
     def category(self, field: str) -> str:
-        """A string, a whole number or true/false, as a string; empty if the record has none."""
+        """Return a string, an integer or a boolean as a string; empty if the record has none."""
         value = self.values[field]
         if not isinstance(value, str | int | None):
             raise self.refuse(field, "one label: a string, a whole number or true/false")
         return "" if value is None else str(value)
 
     def number(self, field: str) -> float | None:
-        """A number, or a string that is one; None if the record has none."""
+        """Return a number, also from a string that spells one; None if the record has none."""
         value = self.values[field]
         if value is None or value == "":
             return None
@@ -48,7 +48,7 @@ class Record:
             raise self.refuse(field, "a number") from error
 
     def strings(self, field: str) -> list[str]:
-        """A list of strings; empty if the record has none."""
+        """Return a list of strings; empty if the record has none."""
         value = self.values[field]
         if value is None:
             return []
@@ -57,7 +57,7 @@ class Record:
         return value
 
     def refuse(self, field: str, expected: str) -> DataError:
-        """To be raised: the field's value is not what it should be."""
+        """Return the error that the caller raises if the field's value is not as `expected`."""
         given = self.values[field]
         return DataError(
             f"{self.place}: field `{field}` cannot be used",
@@ -69,25 +69,25 @@ class Record:
 
 Reader = Callable[[Path, Fields], Iterator[Record]]
 FOLDER = "a folder"
-"""In place of a suffix, among the readers of a kind that reads folders."""
+"""Key of the reader of folders, in place of a suffix."""
 
 
 def read_records(path: Path, fields: Fields, readers: Mapping[str, Reader] | None = None) -> Iterator[Record]:
-    """Read the records of `path` in order; each has all of `fields`.
+    """Yield the records of `path` in order; each has all of `fields`.
 
     Args:
-        readers: formats of a kind of task, by the file's suffix, or `FOLDER`; beside or in place of `TABLES`.
+        readers: readers of the kind of task by file suffix or `FOLDER`; they extend or override `TABLES`.
 
     Raises:
-        DataError: the file is missing, empty, damaged or of an unknown kind, or a record (its line is told) has other
-            fields.
+        DataError: the file is missing, empty, damaged or of an unknown format, or a record lacks a field; names the
+            line.
     """
     known = {**TABLES, **(readers or {})}
     if not path.exists():
         raise DataError(
             f"there is no file {path}",
             given=str(path),
-            expected="a file with this task's records",
+            expected="a file or folder with the records of this task",
             do="correct `data` of this task in params.yaml",
         )
     reader = known.get(FOLDER if path.is_dir() else format_of(path))
@@ -95,10 +95,10 @@ def read_records(path: Path, fields: Fields, readers: Mapping[str, Reader] | Non
         raise _unknown_folder(path)
     if reader is None:
         raise DataError(
-            f"{path} is of a kind that cannot be read",
+            f"{path} has a format that cannot be read",
             given=path.suffix or "no suffix",
             expected=f"one of: {', '.join(known)}",
-            do="name the file for what it holds, or convert it",
+            do="give the file the suffix of its format, or convert it",
         )
     if path.is_file() and is_empty(path):
         raise _no_records(path, fields)
@@ -112,15 +112,15 @@ def _read_table(path: Path, fields: Fields, *, rows: FormatReader) -> Iterator[R
 TABLES: Mapping[str, Reader] = MappingProxyType(
     {suffix: partial(_read_table, rows=rows) for suffix, rows in FORMATS.items()}
 )
-"""Formats of one record after the other, by the file's suffix."""
+"""Readers of table formats, keyed by file suffix."""
 
 
 def _no_records(path: Path, fields: Fields) -> DataError:
-    """The readers of formats would each say it in words of their own: no header, no JSON, too few records."""
+    """Return one error for all formats, because each reader would report an empty file differently."""
     size_bytes = path.stat().st_size
     return DataError(
         f"{path} is empty",
-        given=f"{size_bytes:,} bytes, and no text in them" if size_bytes else "0 bytes",
+        given=f"{size_bytes:,} bytes without text" if size_bytes else "0 bytes",
         expected=f"records with {', '.join(f'`{name}`' for name in fields.values())}",
         do="copy or write the file again, or correct `data` or `splits` of this task in params.yaml",
     )
@@ -128,8 +128,8 @@ def _no_records(path: Path, fields: Fields) -> DataError:
 
 def _unknown_folder(path: Path) -> DataError:
     return DataError(
-        f"{path} is a folder, and no file of it is named",
-        given=", ".join(sorted(file.name for file in path.iterdir())[:_MOST_NAMED]) or "nothing in it",
-        expected="a file, or a folder and in `splits` the files in it",
-        do="set `splits: {train: FILE, test: FILE}` of this task in params.yaml, or name a file as `data`",
+        f"{path} is a folder, and `splits` names no file in it",
+        given=", ".join(sorted(file.name for file in path.iterdir())[:_MOST_NAMED]) or "an empty folder",
+        expected="a file, or a folder and `splits` with the names of its files",
+        do="set `splits: {train: FILE, test: FILE}` of this task in params.yaml, or set `data` to a file",
     )

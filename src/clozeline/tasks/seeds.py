@@ -1,4 +1,4 @@
-"""A task trained from one seed or from several: which of them is kept, and how much chance there is in its figure."""
+"""Train a task from one or several seeds, select the best, and measure how much the figure varies by chance."""
 
 import math
 import statistics
@@ -6,32 +6,38 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from clozeline.artifacts.task_metrics import OverSeeds
+from clozeline.artifacts.finetune.scored_look import ScoredLook
+from clozeline.artifacts.finetune.task_metrics import OverSeeds
 from clozeline.tasks import lora
-from clozeline.tasks.best_look import BestLook, Look, best_of
+from clozeline.tasks.best_look import BestLook, Trained, best_of
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.narrow_embedding import widen
 from clozeline.tasks.task import Task, TaskInputs, TaskReport
 from clozeline.tasks.training import prepare_training
 from clozeline.training.checkpoint import Checkpoints
 
-Watched = Callable[[BestLook, int], list[Look]]
-"""Runs a training, with its seed, and shows it."""
+Watched = Callable[[BestLook, int], Trained]
+"""Function that runs the training of a seed and shows its progress."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """One training, judged; `task` has the weights of its best look, as plain ones."""
+    """One finished training with its test report. `task` holds the weights of the best look, with adapters merged."""
 
     seed: int
     task: Task
-    best: Look
+    trained: Trained
     report: TaskReport
     checkpoints: Checkpoints
 
+    @property
+    def best(self) -> ScoredLook:
+        """Validation look whose weights `task` holds."""
+        return best_of(self.trained.looks)
+
 
 def over_seeds(best_seed: int, values: Sequence[float]) -> OverSeeds:
-    """The headline figure on the test part, over all seeds: its spread is chance, and no property of the model."""
+    """Return the headline figure on the test split over all seeds. Its spread measures chance, not the model."""
     return OverSeeds(
         num_seeds=len(values),
         best_seed=best_seed,
@@ -43,24 +49,25 @@ def over_seeds(best_seed: int, values: Sequence[float]) -> OverSeeds:
 
 
 def train_each(inputs: TaskInputs, work: Path, run: Watched) -> Iterator[Finished]:
-    """Train from each seed: `inputs.seed` and those after it. What is finished is kept until its checkpoints are
-    removed, so that a run that was killed begins again at the seed that it was at.
+    """Train from each seed, starting with `inputs.seed`, and yield each finished training.
+
+    The caller removes the checkpoints of a finished training. Until then, a restarted run resumes from them.
 
     Raises:
-        ArtifactError, DataError, ParamsError, TrainingError: as the task's kind and its training do.
+        ArtifactError, DataError, ParamsError, TrainingError: as in `TaskKind.prepare` and `BestLook.run`.
     """
     for seed in range(inputs.seed, inputs.seed + inputs.params.num_seeds):
         seeded = replace(inputs, seed=seed)
         task = KINDS[inputs.params.kind].prepare(seeded)
         training = prepare_training(task, seeded, work)
-        looks = run(training, seed)
+        trained = run(training, seed)
         lora.merge(task.model)
         widen(task.model)
-        yield Finished(seed, task, best_of(looks), task.test(), training.loop.checkpoints)
+        yield Finished(seed, task, trained, task.test(), training.loop.checkpoints)
 
 
 def is_better(one: Finished, other: Finished | None) -> bool:
-    """By the validation part alone; of equal ones the first stays."""
+    """Return whether `one` replaces `other`: a higher validation score does, and any training replaces NaN."""
     if other is None or math.isnan(other.best.validation_score):
         return True
     return one.best.validation_score > other.best.validation_score

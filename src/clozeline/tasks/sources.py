@@ -1,6 +1,7 @@
-"""Where a task's records are: one file, a file for each part, or a dataset of the hub."""
+"""Sources of a task's records: one file, a file for each split, or a hub dataset."""
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
@@ -22,29 +23,36 @@ _KNOBS = HubKnobs(
 def records_of(
     params: FinetuneParams, data: Path, fields: Fields, readers: Mapping[str, Reader] | None = None
 ) -> Iterator[tuple[Part, Record]]:
-    """Each record with the part that it was given for; `train` where parts are still to be taken out of it.
+    """Yield each record with the split of its file; `train` if the task names no splits.
 
     Args:
-        fields: knob of the task → the field that it names; every record has them.
-        readers: formats of this kind of task beside the tables, by the file's suffix.
+        fields: knob of the task → field name; every record must have these fields.
+        readers: readers of this kind of task in addition to the tables, keyed by file suffix.
 
     Raises:
-        DataError: the data cannot be read; with file and line.
+        DataError: the data cannot be read; names file and line.
         TransientError: the hub did not answer.
     """
     for part, name in given_parts(params).items():
         if params.hub is not None:
             yield from ((part, record) for record in _hub_records(params.hub, name or "train", fields))
         else:
-            path = data if name is None else _file_in(data, name)
-            yield from ((part, record) for record in read_records(path, fields, readers))
+            yield from ((part, record) for record in read_records(_path(data, name), fields, readers))
+
+
+def first_records(
+    params: FinetuneParams, data: Path, fields: Fields, readers: Mapping[str, Reader] | None = None
+) -> list[Record]:
+    """Return the first record of each file that the task names; arguments and errors as in `records_of`."""
+    files = [read_records(_path(data, name), fields, readers) for name in given_parts(params).values()]
+    return [record for file in files for record in islice(file, 1)]
 
 
 def hub_commit(params: FinetuneParams) -> str | None:
-    """Of a task on the hub: the commit that its records are read from; None of any other, and where nothing tells it.
+    """Return the commit of the hub dataset that records are read from; None if it is unknown or the task reads files.
 
     Raises:
-        DataError, TransientError: as `records_of`.
+        DataError, TransientError: as in `records_of`.
     """
     if params.hub is None:
         return None
@@ -53,7 +61,7 @@ def hub_commit(params: FinetuneParams) -> str | None:
 
 
 def given_parts(params: FinetuneParams) -> dict[Part, str | None]:
-    """Part → its file or split; None is all of `data`."""
+    """Return the given splits, each with its file or hub split; None stands for all of `data`."""
     splits = params.splits
     if splits is None:
         return {"train": None}
@@ -61,12 +69,15 @@ def given_parts(params: FinetuneParams) -> dict[Part, str | None]:
     return {part: name for part, name in named.items() if name is not None}
 
 
-def _file_in(folder: Path, name: str) -> Path:
+def _path(folder: Path, name: str | None) -> Path:
+    """Return the file `name` in `folder`; without a name `folder` itself, which may be a file."""
+    if name is None:
+        return folder
     if not folder.is_dir():
         raise DataError(
-            f"{folder} is not a folder, and `splits` names files in it",
-            given=f"{folder}, splits {name}",
-            expected="a folder with a file for each part",
+            f"{folder} is not a folder, but `splits` names files in it",
+            given=f"data: {folder}; a split: {name}",
+            expected="a folder with a file for each split",
             do="correct `data` of this task in params.yaml, or set `splits: null` for one file",
         )
     return folder / name

@@ -1,6 +1,6 @@
-"""Which part of a task an item belongs to: by its own hash, and never to two.
+"""Assign the items of a task to disjoint splits.
 
-An item goes where its own hash sends it: it stays there when others come or go, and all copies of it go together.
+The hash of an item decides. So an item stays in its split when others are added or removed, and copies share a split.
 """
 
 import hashlib
@@ -13,11 +13,11 @@ from clozeline.params import FinetuneParams
 from clozeline.tasks.sources import Part, given_parts
 
 STRICTEST_FIRST: tuple[Part, ...] = ("test", "validation", "train")
-"""An item that was given for several parts stays in the first of these: what is judged by is not trained on."""
+"""Order of precedence for an item given in several splits; no item for evaluation is trained on."""
 
 
 def part_of(identity: str, given: Part, params: FinetuneParams) -> Part:
-    """Where an item belongs that was given for `given`: parts that were not given are taken out of `train`."""
+    """Return the split of an item given in `given`. Splits that were not given are taken out of `train`."""
     parts = given_parts(params)
     if given != "train":
         return given
@@ -31,7 +31,7 @@ def part_of(identity: str, given: Part, params: FinetuneParams) -> Part:
 
 
 def count_seen(identities: Iterable[str], pretraining_text: Path) -> int:
-    """How many are of documents in a clean text, whose column `doc_id` holds their identities."""
+    """Return how many distinct identities are in the column `doc_id` of a clean text."""
     wanted = set(identities)
     seen: set[str] = set()
     with pq.ParquetFile(pretraining_text) as file:
@@ -41,26 +41,26 @@ def count_seen(identities: Iterable[str], pretraining_text: Path) -> int:
 
 
 def strictest(parts: Iterable[Part]) -> Part:
-    """Of the parts that copies of one item were given for, the one that it stays in."""
+    """Return the split that an item stays in, if its copies were given in `parts`."""
     return min(parts, key=STRICTEST_FIRST.index)
 
 
 def num_of_each(parts: Mapping[Part, Iterable[object]]) -> str:
-    """For messages: `3 for train, 0 for validation, 1 for test`."""
+    """Return the sizes for a message: `3 for train, 0 for validation, 1 for test`."""
     return ", ".join(f"{len(list(items))} for {part}" for part, items in parts.items())
 
 
 def remedy(usual: str, parts: Mapping[Part, Collection[object]], num_in_several: int) -> str:
-    """What to do where a part is too small: `usual`, but where items for it were given for a stricter part too."""
+    """Return the advice for a split that is too small: `usual`, with a hint if stricter splits took its items."""
     if not num_in_several or all(parts[part] for part in ("train", "validation")):
         return usual
     return (
-        f"{num_in_several:,} of the records stand in the test or validation part too, and are used there alone: check"
-        f" whether `splits` names one file twice; or {usual}"
+        f"{num_in_several:,} of the records also occur in the test or validation split, which keeps them: check whether"
+        f" `splits` names one file twice; or {usual}"
     )
 
 
 def _draw(identity: str) -> float:
-    """Uniform in [0, 1), independent of the order of identities. No seed: two seeds are judged on the same items."""
+    """Return a uniform number in [0, 1) from the identity, without a seed: all seeds use the same test items."""
     digest = hashlib.blake2b(identity.encode(), digest_size=8, person=b"part").digest()
     return (int.from_bytes(digest, "little") >> 11) * 2.0**-53

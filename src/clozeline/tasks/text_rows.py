@@ -1,4 +1,4 @@
-"""From texts to batches: tokenized once, padded to the longest of a batch, texts of like length together.
+"""Batches from texts: tokenized once, bucketed by length, and padded to the longest row of the batch.
 
 Shapes: T texts; B rows of a batch, L its longest row.
 """
@@ -19,30 +19,30 @@ Ids = npt.NDArray[np.int64]
 Inputs = TypeVar("Inputs")
 
 _POOL_BATCHES = 32
-"""Texts are sorted by length inside pools of so many batches: enough for hardly any padding, few enough for chance."""
+"""Batches in a pool of texts sorted by length: enough to need little padding, few enough to keep the order random."""
 
 
 @dataclass(frozen=True)
 class TextRows:
-    """Tokenized texts, or pairs of them, framed by their special tokens and cut to one length."""
+    """Tokenized texts or pairs of texts, with special tokens, cut to a maximum length."""
 
     ids_T: tuple[Ids, ...]
     pad_id: int
     num_truncated: int
-    """Texts that were longer; their end is not read."""
+    """Number of texts whose end was cut off."""
     types_T: tuple[Ids, ...] | None = None
-    """Of pairs: 0 for a token of the first text, 1 for one of the second."""
+    """Token types of pairs: 0 for tokens of the first text, 1 for those of the second."""
 
     @classmethod
     def encode(
         cls, texts: Sequence[str], opened: OpenTokenizer, max_length: int, *, seconds: Sequence[str] | None = None
     ) -> Self:
-        """Tokenize; a special token that a text spells out is read as text.
+        """Tokenize texts. A special token spelled out in a text is read as text.
 
         Args:
-            seconds: the second text of each pair; of a pair that is too long, the longer text is cut first.
+            seconds: the second text of each pair. If a pair is too long, its longer text is cut first.
         """
-        if seconds is not None:  # what is cut off a pair is given in every combination: it is not asked for
+        if seconds is not None:  # avoids `overflowing`, which for pairs holds every combination of pieces
             num_truncated = int((lengths_of(texts, opened, seconds) > max_length).sum())
             opened.tokenizer.enable_truncation(max_length)
             encodings = opened.tokenizer.encode_batch_fast(_items(texts, seconds))
@@ -61,7 +61,7 @@ class TextRows:
         return np.array([len(ids) for ids in self.ids_T], dtype=np.int64)
 
     def encoded(self, rows_B: Ids, *, with_types: bool = False) -> EncodedBatch:
-        """These rows, as long as the longest; `with_types` for a family that tells the texts of a pair apart."""
+        """Return these rows, padded to the longest; `with_types` adds token types, for families that have them."""
         ids_B = [self.ids_T[row] for row in rows_B.tolist()]
         input_ids_BL = padded(ids_B, self.pad_id)
         is_token_BL = np.arange(input_ids_BL.shape[1]) < np.array([len(ids) for ids in ids_B])[:, None]
@@ -76,13 +76,14 @@ class TextRows:
 
 
 def _beginnings(texts: Sequence[str], opened: OpenTokenizer, max_length: int) -> list[Any]:
-    """Encodings cut to one length. Of a long text only so many words are read as there is room for tokens: each is one
-    at least, and tokenizers cut at white space before all else, so that what is behind a word does not change it.
+    """Return encodings cut to `max_length`, reading only the first `max_length` words of a long text.
+
+    A word has at least one token, and tokenizers split at white space first, so later words do not change earlier ones.
     """
     opened.tokenizer.enable_truncation(max_length)
     begun = [_first_words(text, max_length) for text in texts]
     encodings: list[Any] = opened.tokenizer.encode_batch_fast(begun)
-    # Of control characters alone there is no token: such a text was begun, and not filled.
+    # Words of control characters have no token, so that the words read may not fill the row: read the whole text.
     is_cut = [len(read) < len(text) for read, text in zip(begun, texts, strict=True)]
     places = [place for place, encoding in enumerate(encodings) if is_cut[place] and not encoding.overflowing]
     wholes = opened.tokenizer.encode_batch_fast([texts[place] for place in places])
@@ -92,7 +93,7 @@ def _beginnings(texts: Sequence[str], opened: OpenTokenizer, max_length: int) ->
 
 
 def lengths_of(texts: Sequence[str], opened: OpenTokenizer, seconds: Sequence[str] | None = None) -> Ids:
-    """`length_T`: tokens of each whole text or pair, special ones among them."""
+    """Return `length_T`: tokens of each whole text or pair, including special tokens."""
     opened.tokenizer.no_truncation()
     encodings = opened.tokenizer.encode_batch_fast(_items(texts, seconds))
     return np.array([len(encoding) for encoding in encodings], dtype=np.int64)
@@ -103,7 +104,7 @@ def _items(texts: Sequence[str], seconds: Sequence[str] | None) -> list[str] | l
 
 
 def padded(values: Sequence[Ids], filler: int) -> Ids:
-    """`values_BL`: a row for each, as long as the longest, filled up at its end."""
+    """Return `values_BL`: one row for each array, filled with `filler` at its end."""
     values_BL = np.full((len(values), max(map(len, values))), filler, dtype=np.int64)
     for row, given in zip(values_BL, values, strict=True):
         row[: len(given)] = given
@@ -111,7 +112,7 @@ def padded(values: Sequence[Ids], filler: int) -> Ids:
 
 
 def shuffled_batches(length_T: Ids, batch_size: int, seed: int, epoch: int) -> list[Ids]:
-    """Rows of each batch of an epoch: a new order for each epoch, a function of `seed` and `epoch` alone."""
+    """Return the rows of each batch of an epoch, in a random order that depends on `seed` and `epoch` only."""
     random = np.random.Generator(np.random.Philox(key=[seed, epoch]))
     order_T = random.permutation(len(length_T))
     pool_T = np.arange(len(length_T)) // (_POOL_BATCHES * batch_size)
@@ -121,10 +122,10 @@ def shuffled_batches(length_T: Ids, batch_size: int, seed: int, epoch: int) -> l
 
 
 def sorted_batches(length_T: Ids, batch_size: int, most_slots: int | None = None) -> list[Ids]:
-    """All rows once, shortest first: for measuring, where order does not matter.
+    """Return batches of all rows, shortest first, for evaluation, where the order does not matter.
 
     Args:
-        most_slots: a batch of several rows has at most so many tokens, padding among them.
+        most_slots: largest number of tokens, including padding, in a batch of several rows.
     """
     order_T = np.argsort(length_T, kind="stable")
     if most_slots is None:
@@ -141,7 +142,7 @@ def sorted_batches(length_T: Ids, batch_size: int, most_slots: int | None = None
 
 @dataclass(frozen=True)
 class Turn:
-    """One batch of the endless sequence: which epoch, which batch of it, which rows."""
+    """One batch of the endless sequence: its epoch, its index in the epoch, and its rows."""
 
     epoch: int
     batch: int
@@ -149,7 +150,7 @@ class Turn:
 
 
 def batches_from(length_T: Ids, batch_size: int, seed: int, epoch: int, index: int) -> Iterator[Turn]:
-    """Batches without end, from batch `index` of epoch `epoch` on."""
+    """Yield batches without end, from batch `index` of epoch `epoch` on."""
     while True:
         batches = shuffled_batches(length_T, batch_size, seed, epoch)
         for place in range(index, len(batches)):
@@ -160,7 +161,7 @@ def batches_from(length_T: Ids, batch_size: int, seed: int, epoch: int, index: i
 def training_batches(
     length_T: Ids, batch_size: int, seed: int, epoch: int, index: int, make: Callable[[Ids], Inputs]
 ) -> Iterator[Batch[Inputs]]:
-    """What a task's `batches_from` gives, with one target for each row: `make` turns rows into inputs."""
+    """Yield training batches with one target for each row; `make` turns rows into inputs."""
     for turn in batches_from(length_T, batch_size, seed, epoch, index):
         yield Batch(turn.epoch, turn.batch, make(turn.rows_B), int(length_T[turn.rows_B].sum()), len(turn.rows_B))
 

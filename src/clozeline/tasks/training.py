@@ -1,4 +1,4 @@
-"""A task made ready to train: optimizer, schedule, checkpoints of exactly this run."""
+"""Prepare the training of a task: optimizer, schedule, and checkpoints that match exactly this run."""
 
 from importlib.metadata import version
 from pathlib import Path
@@ -21,21 +21,22 @@ from clozeline.training.optimizers import build_optimizer
 from clozeline.training.precision import Precision
 from clozeline.training.schedule import Schedule
 
-CODE = ("artifacts/held_out.py", "encoder", "records", "tasks", "tokenizer", "training", "words")
-"""Folders and files of the package that decide the result: the code that the stage depends on in dvc.yaml."""
+CODE = ("artifacts/finetune", "encoder", "records", "tasks", "tokenizer", "training", "words")
+"""Folders and files of the package that decide the result; dvc.yaml names the same as dependencies of the stage."""
 _LOG_EVERY_STEPS = 10
 
 
 def use_threads(num_threads: int | None) -> None:
-    """None: every core this process may use."""
+    """Set the number of torch threads; None means every core this process may use."""
     torch.set_num_threads(num_threads or available_cores())
 
 
 def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
-    """Warm-up and linear decay to zero (Devlin et al. 2018, appendix A.2), a checkpoint at each look.
+    """Return the training of a task: warm-up and linear decay to zero (Devlin et al. 2018, appendix A.2), with a
+    checkpoint at each look.
 
     Raises:
-        ParamsError: the encoder has fewer layers than are to stay as they are, or the processor has no such precision.
+        ParamsError: `frozen_layers` exceeds the encoder's layers, or the processor does not support the precision.
     """
     params = inputs.params
     plan = Plan(
@@ -59,7 +60,7 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
         total_steps=plan.total_steps,
         clip_norm=params.optimizer.clip_norm,
         log_every_steps=_LOG_EVERY_STEPS,
-        # Best weights belong to a checkpoint too, so `BestLook` saves it, and the loop none.
+        # `BestLook` saves checkpoints, because they include the best weights; the loop itself saves none.
         checkpoint_every_steps=plan.total_steps + 1,
         checkpoints=Checkpoints.of(work, _fingerprint(inputs, hardware.precision), keep=1),
         hardware=hardware,
@@ -69,14 +70,14 @@ def prepare_training(task: Task, inputs: TaskInputs, work: Path) -> BestLook:
 
 
 def _hardware(params: FinetuneParams) -> Hardware[Any]:
-    """One process, on a GPU if there is one."""
+    """Return the hardware of a single process, on a GPU if there is one."""
     processes = Processes.join({})
     precision = Precision.choose(params.precision, processes.device)
     return Hardware(processes, precision, MicroBatches.of(params, processes.device))
 
 
 def _choose_what_is_trained(task: Task, inputs: TaskInputs) -> None:
-    """What is left out of the embedding comes back by `narrow_embedding.widen`."""
+    """Freeze layers or add adapters, and narrow the embedding, which `narrow_embedding.widen` restores."""
     model: Any = task.model
     if inputs.params.lora is not None:
         lora.add(model, inputs.params.lora, inputs.seed)
@@ -96,8 +97,9 @@ def _fingerprint(inputs: TaskInputs, precision: Precision) -> str:
         "precision": precision.name,
         "num_threads": torch.get_num_threads() if precision.device.type == "cpu" else None,
     }
-    return fingerprint(facts, [*_files_of(inputs.data), *encoder, *code_of(CODE)])
+    return fingerprint(facts, [*files_of(inputs.data), *encoder, *code_of(CODE)])
 
 
-def _files_of(data: Path) -> list[Path]:
+def files_of(data: Path) -> list[Path]:
+    """Return the files of a task's `data`, which is a file or a folder."""
     return sorted(file for file in data.rglob("*") if file.is_file()) if data.is_dir() else [data]

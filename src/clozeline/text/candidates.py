@@ -1,6 +1,6 @@
-"""Which texts may be similar: pairs that share a band, found band by band, in files.
+"""Candidate pairs of similar texts: pairs that share a band, found band by band, in files.
 
-Names end in their shape: N texts, T texts of a part, P pairs. Texts are numbered by their place in the source.
+Suffixes of names give the shape: N texts, T texts of a part, P pairs. Texts are numbered by their place in the source.
 """
 
 from collections.abc import Iterator
@@ -16,9 +16,9 @@ from clozeline.text.sketches import Sketches
 from clozeline.text.workers import Workers
 
 _NUM_NEIGHBOURS = 4
-"""In a band, a text is compared with so many before it and with the first, not with all: boilerplate stays cheap."""
+"""Preceding texts of a band that a text is compared with, besides the first one: boilerplate stays cheap."""
 _PART_TEXTS = 1 << 15
-"""Of a band, about so many are looked at in one go."""
+"""Approximate number of texts of a band processed at a time."""
 _EARLIER_BITS = np.uint64(32)
 
 
@@ -30,7 +30,7 @@ class _Band:
 
 
 def candidates(sketches: Sketches, workers: Workers) -> NDArray[np.uint64]:
-    """Pairs that share a band, as sorted unique numbers `earlier << 32 | later`; the array lies in a file."""
+    """Return the pairs that share a band as sorted unique numbers `earlier << 32 | later`, in a memory-mapped array."""
     places = sketches.folder / "places.bin"
     sketches.place_N.tofile(places)
     bands = [_Band(path, places, path.with_suffix(".pairs")) for path in sketches.bands]
@@ -48,12 +48,12 @@ def candidates(sketches: Sketches, workers: Workers) -> NDArray[np.uint64]:
 
 
 def unpacked(pairs_P: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Two rows: earlier, later."""
+    """Return an array of two rows: earlier texts, later texts."""
     return np.stack([pairs_P >> _EARLIER_BITS, pairs_P & np.uint64(0xFFFFFFFF)]).astype(np.int64)
 
 
 def _unique_first(sorted_P: NDArray[np.uint64]) -> int:
-    """Move one of each run of equal numbers to the front; returns how many there are."""
+    """Move one of each run of equal numbers to the front; return the number of runs."""
     kept = 0
     last: Any = None
     for chunk in chunks(len(sorted_P)):
@@ -67,7 +67,7 @@ def _unique_first(sorted_P: NDArray[np.uint64]) -> int:
 
 
 def _write_pairs(band: _Band) -> int:
-    """Write the pairs of one band, each once; returns how many there are."""
+    """Write each pair of one band once; return the number of pairs."""
     count = 0
     with band.pairs.open("wb") as file:
         for hash_T, text_T in _parts(mapped(band.hashes, np.uint64), mapped(band.places, np.int64), band.pairs.parent):
@@ -80,7 +80,7 @@ def _write_pairs(band: _Band) -> int:
 def _parts(
     hashes: NDArray[np.uint64], place_N: NDArray[np.int64], folder: Path
 ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
-    """Texts whose hashes begin with the same bits, in rising order of their numbers: equal hashes meet."""
+    """Yield texts whose hashes share their first bits, so that equal hashes meet. Text numbers rise within a part."""
     bits = max((len(place_N) // _PART_TEXTS).bit_length(), 0)
     if not bits:
         yield hashes[place_N], np.arange(len(place_N))
@@ -96,7 +96,7 @@ def _parts(
     for chunk in chunks(len(place_N), _PART_TEXTS):
         hash_T = hashes[place_N[chunk]]
         part_T = (hash_T >> shift).astype(np.int64)
-        # Of numbers that are small, and of a type that is, a stable sort is by radix.
+        # NumPy sorts small integer types by radix if the sort is stable.
         order_T = np.argsort(part_T.astype(np.min_scalar_type(len(sizes) - 1)), kind="stable")
         counts = np.bincount(part_T, minlength=len(sizes))
         to_T = np.repeat(free - (np.cumsum(counts) - counts), counts) + np.arange(len(order_T))
@@ -127,7 +127,7 @@ def _pairs_of(hash_T: NDArray[np.uint64], text_T: NDArray[np.int64]) -> NDArray[
 
 
 def _shared(hash_T: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Where hashes are that occur more than once: few do, and an order for these alone takes half the time."""
+    """Return the indices of the hashes that occur more than once. They are few; sorting these alone halves the time."""
     order_T = np.argsort(hash_T)
     sorted_T = hash_T[order_T]
     same = sorted_T[1:] == sorted_T[:-1]

@@ -1,4 +1,4 @@
-"""The clean corpus on disk: one Parquet file for each split, the same bytes for the same texts."""
+"""Writer of the clean corpus: one Parquet file for each split, with equal bytes for equal texts."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from clozeline.text.tally import SplitReport
 CLEAN = pa.schema([("doc_id", pa.string()), ("text", pa.string()), ("source", pa.string()), ("title", pa.string())])
 _ROW_GROUP_BYTES = 2_000_000
 _KEYS_A_STEP_BITS = 7
-"""A row group ends between two ranges of keys, of which there are so many (2 to the power of this), or two buckets."""
+"""Row groups end between ranges of keys or between buckets. There are 2 to the power of this many ranges."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class _Part:
 
 
 class CleanWriter:
-    """Writes `<split>.parquet` into a folder; rows come in the order of their keys, which is a shuffle."""
+    """Writes `<split>.parquet` into a folder, with rows in the order of their keys, which is a shuffle."""
 
     def __init__(self, folder: Path) -> None:
         self._open = ExitStack()
@@ -59,7 +59,7 @@ class CleanWriter:
         self._open.close()
 
     def append(self, texts: pa.Table, sides: NDArray[np.uint8]) -> None:
-        """Write each text (columns of `PREPARED`, keys rising) to the split that `sides` names by number."""
+        """Write each text (columns of `PREPARED`, keys rising) to the split whose number `sides` holds."""
         keys = texts["key"].to_pylist()
         step_N = np.array([key[0] >> 8 - _KEYS_A_STEP_BITS for key in keys], dtype=np.int64)
         bounds = [0, *(np.flatnonzero(np.diff(step_N)) + 1).tolist(), len(keys)]

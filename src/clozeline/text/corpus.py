@@ -1,4 +1,4 @@
-"""From an opened source to the clean, split corpus on disk, in memory that hardly grows with the text."""
+"""Build the clean, split corpus from an opened source, in memory that hardly grows with the text."""
 
 import logging
 import shutil
@@ -14,7 +14,6 @@ from clozeline.errors import DataError
 from clozeline.params import PreprocessParams
 from clozeline.progress import ProgressBar, track
 from clozeline.storage.arrays import DiskArrays, chunks
-from clozeline.text.buckets import num_buckets_for
 from clozeline.text.clean_writer import CleanWriter
 from clozeline.text.documents import DropReason, Source
 from clozeline.text.exact_duplicates import BucketTask, sketch_bucket
@@ -49,7 +48,7 @@ class _Counts:
 
 @dataclass(frozen=True)
 class _Decision:
-    """What becomes of each text, in the order of the buckets (N texts)."""
+    """Fate of each text, in the order of the buckets (N texts)."""
 
     kept_N: NDArray[np.bool_]
     sides_N: NDArray[np.uint8]
@@ -60,8 +59,8 @@ class _Decision:
 def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Path, workers: Workers) -> CorpusReport:
     """Clean, deduplicate and split all texts of `source` into the empty folder `out`.
 
-    The texts wait in a spool inside `out`, which is gone at the end. The result does not depend on `workers`, which are
-    told to end before the writing.
+    The texts wait in a spool inside `out`, which is removed at the end. The result does not depend on `workers`, which
+    are released before the writing.
 
     Raises:
         DataError: the source holds no text, or too little to split.
@@ -72,15 +71,15 @@ def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Pa
     _read(source, params, spool, counts, workers)
     if not counts.read:
         raise DataError(
-            f"{params.source.path}: there is no text in it",
-            given="an empty file (0 bytes)" if source.total_bytes == 0 else "0 texts",
-            expected="text to learn from",
-            do="fill the file, or correct `source`",
+            f"{_origin(params)}: the source holds no text",
+            given="0 texts" if params.source.dataset else f"0 texts in {source.total_bytes:,} bytes",
+            expected="at least one text",
+            do="add text, or correct `source`",
         )
     if not bucket_files(spool):
         raise DataError(
-            f"{params.source.path}: no text is left to learn from",
-            given=f"{counts.read} texts read, of which {dropped_in_words(counts.dropped)}",
+            f"{_origin(params)}: no text is left after cleaning",
+            given=f"{counts.read} texts read: {dropped_in_words(counts.dropped)}",
             expected=f"texts of at least {params.min_characters} characters",
             do="check `source`, or lower `min_characters`",
         )
@@ -105,9 +104,13 @@ def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Pa
     return report
 
 
+def _origin(params: PreprocessParams) -> str:
+    """Return the name of the source for messages."""
+    return params.source.dataset or params.source.path
+
+
 def _read(source: Source, params: PreprocessParams, spool: Path, counts: _Counts, workers: Workers) -> None:
-    num_buckets = num_buckets_for(source.total_bytes)
-    settings = PreparationSettings(params.min_characters, params.max_characters, source.decode_entities, num_buckets)
+    settings = PreparationSettings.of(params, source)
     bar = ProgressBar("Reading (kB)", source.total_bytes // 1000)
     with closing(source.units), BucketWriter(spool) as writer, bar:
         shown = 0
@@ -144,7 +147,7 @@ def _decide(sketches: Sketches, params: PreprocessParams, counts: _Counts, worke
         places = sketches.place_N[chunk]
         kept_N[places], sides_by_place_N[places] = ~dropped_N[chunk], sides_N[chunk]
     num_kept_by_side = kept_by_side(sides_N, dropped_N)
-    check_sides(num_kept_by_side, together, shares, params.source.path)
+    check_sides(num_kept_by_side, together, shares, _origin(params))
     return _Decision(kept_N, sides_by_place_N, sum(num_kept_by_side), _similarity_report(edges, together))
 
 

@@ -1,4 +1,4 @@
-"""What a source gives, and what can become of it."""
+"""Documents, the sources that yield them, and the reasons for dropping one."""
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from clozeline.records.meter import Meter
 
 
 class DropReason(StrEnum):
-    """Why a text is not in the corpus; every text that is read is kept or has one of these."""
+    """Reason why a text is not in the corpus. Every text that is read is kept or has one reason."""
 
     EMPTY = "empty"
     UNREADABLE = "unreadable"
@@ -22,13 +22,13 @@ class DropReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One text with its label (`source`) and its name within it (`title`, may be empty)."""
+    """One text with its label (`source`) and its name within that label (`title`, may be empty)."""
 
     text: str
     source: str
     title: str = ""
     dropped: DropReason | None = None
-    """Set by a source that knows why this text must not be used; `text` is then empty."""
+    """Set by a source that knows that this text must not be used; `text` is then empty."""
 
     @property
     def size_bytes(self) -> int:
@@ -39,23 +39,23 @@ class Document:
 
 
 class RawUnit(Protocol):
-    """What the reading process hands to a worker: cheap to read, picklable, and dear to turn into documents."""
+    """Unit of work for a worker: cheap to read, picklable, expensive to turn into documents."""
 
     @property
     def size_bytes(self) -> int:
-        """About how much work it is; batches are made equal by it."""
+        """Approximate amount of work, by which batches are balanced."""
 
     def documents(self) -> Iterable[Document]:
-        """Called in a worker."""
+        """Return the documents of the unit; called in a worker."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """An opened source: its units in a stable order, and how far along they are."""
+    """An opened source: its units in a stable order, and the progress of reading."""
 
     units: Generator[RawUnit, None, None]
     total_bytes: int
-    """Of what `meter` counts; 0 when nobody can say."""
+    """Total of what `meter` counts; 0 if unknown."""
     meter: Meter = field(default_factory=Meter)
     decode_entities: bool = True
-    """HTML entities in the text are dirt (false where the text may speak about them)."""
+    """Whether HTML entities in the text are dirt; false where the text may be about entities."""

@@ -1,4 +1,4 @@
-"""One bucket of texts: exact duplicates out, sketches for finding near-duplicates made."""
+"""Work on one bucket of texts: remove exact duplicates and sketch the rest for the search for near-duplicates."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class BucketTask:
 
 @dataclass(frozen=True)
 class SketchedBucket:
-    """What the later steps need of a bucket's texts, in the order of their keys (N texts, B bands)."""
+    """Data of a bucket's texts for the later steps, in the order of their keys (N texts, B bands)."""
 
     num_exact_duplicates: int
     ordinals_N: NDArray[np.int64]
@@ -36,7 +36,7 @@ class SketchedBucket:
 
 
 def sketch_bucket(task: BucketTask) -> SketchedBucket:
-    """Sort a bucket by key, keep the earliest of equal texts, write it back, and sketch what is left."""
+    """Sort a bucket by key, keep the earliest of equal texts, write the bucket back, and sketch the kept texts."""
     texts = read_bucket(task.path)
     texts = texts.sort_by([("key", "ascending"), ("ordinal", "ascending")]).combine_chunks()
     kept = texts.filter(pa.array(_first_of_equal(texts["key"])))
@@ -52,7 +52,7 @@ def sketch_bucket(task: BucketTask) -> SketchedBucket:
 
 
 def _parts(texts: pa.ChunkedArray) -> Iterator[pa.Array]:
-    """Cut a column where about `_SKETCH_BYTES` have come together."""
+    """Cut a column into parts of about `_SKETCH_BYTES`."""
     column = pa.concat_arrays([*texts.chunks, pa.array([], pa.string())])
     number_N = np.cumsum(pc.binary_length(column).to_numpy()) // _SKETCH_BYTES
     bounds = [0, *(np.flatnonzero(np.diff(number_N)) + 1).tolist(), len(column)]
@@ -60,13 +60,13 @@ def _parts(texts: pa.ChunkedArray) -> Iterator[pa.Array]:
 
 
 def draw(seed: int, key: bytes) -> float:
-    """A number in [0, 1) that depends on the seed and on this text's content alone."""
+    """Return a number in [0, 1) that depends only on the seed and on the content of the text."""
     digest = blake2b(b"%d:" % seed + key, digest_size=6).digest()
     return int.from_bytes(digest, "little") / 2**48
 
 
 def _first_of_equal(keys: pa.ChunkedArray) -> NDArray[np.bool_]:
-    """For sorted keys: whether each differs from the one before."""
+    """Return whether each of the sorted keys differs from the one before."""
     first = np.ones(len(keys), dtype=bool)
     if len(keys) > 1:
         first[1:] = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy(zero_copy_only=False)

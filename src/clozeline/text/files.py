@@ -1,8 +1,10 @@
-"""A file or a folder of files as a source; the format is told by the name, or by the first line where it does not."""
+"""A file or a folder of files as a source. The name tells the format; otherwise the first line does."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from clozeline.errors import DataError
 from clozeline.params import SourceParams
@@ -11,13 +13,13 @@ from clozeline.records.meter import Meter
 from clozeline.records.streams import read_blocks, read_lines
 from clozeline.text.documents import RawUnit, Source
 from clozeline.text.from_records import TextFields, documents_of
-from clozeline.text.line_formats import BY_SUFFIX, JsonBlock, LineSettings, read_json_lines, sniff
+from clozeline.text.line_formats import JsonBlock, LineReader, LineSettings, read_separated, sniff
 
 _LEFT_OUT_BY = "`source.pattern`"
 
 
 def open_files(path: Path, params: SourceParams) -> Source:
-    """Open one file, or every file below a folder that matches `params.pattern`, hidden ones left out.
+    """Open one file, or every file below a folder that matches `params.pattern` and is not hidden.
 
     Raises:
         DataError: no file matches.
@@ -32,7 +34,7 @@ def open_files(path: Path, params: SourceParams) -> Source:
 
 
 def matching_files(path: Path, pattern: str) -> list[Path]:
-    """The file itself, or the files below a folder in the order of their names."""
+    """Return the file itself, or the matching files below a folder in the order of their names."""
     if path.is_file():
         return [path]
     files = [file for file in path.glob(pattern) if file.is_file() and not _is_hidden(file.relative_to(path))]
@@ -47,7 +49,7 @@ def matching_files(path: Path, pattern: str) -> list[Path]:
 
 
 def label_of(file: Path, source: Path) -> str:
-    """The file's name within the source, so that the label does not depend on where the source lies."""
+    """Return the file's name within the source, so that the label does not depend on the location of the source."""
     return file.name if file == source else file.relative_to(source).as_posix()
 
 
@@ -62,19 +64,33 @@ def _some_names(folder: Path) -> str:
 
 def _units(file: Path, label: str, params: SourceParams, meter: Meter) -> Iterator[RawUnit]:
     fields = TextFields(params.text_field, params.label_field)
-    suffix = format_of(file)
-    if suffix in PARQUET_SUFFIXES:
-        yield from documents_of(read_parquet(file, fields.by_knob, meter), fields, label)
-        return
     settings = LineSettings(str(file), label, fields, params.one_document_per)
-    reader = BY_SUFFIX.get(suffix)
-    if reader is read_json_lines:
-        with closing(read_blocks(file, meter, _LEFT_OUT_BY)) as blocks:
-            yield from (JsonBlock(block, settings) for block in blocks)
-        return
+    return _FORMATS.get(format_of(file), _in_lines)(file, settings, meter)
+
+
+def _in_rows(file: Path, settings: LineSettings, meter: Meter) -> Iterator[RawUnit]:
+    rows = read_parquet(file, settings.fields.by_knob, meter)
+    return documents_of(rows, settings.fields, settings.label)
+
+
+def _in_blocks(file: Path, settings: LineSettings, meter: Meter) -> Iterator[RawUnit]:
+    with closing(read_blocks(file, meter, _LEFT_OUT_BY)) as blocks:
+        yield from (JsonBlock(block, settings) for block in blocks)
+
+
+def _in_lines(file: Path, settings: LineSettings, meter: Meter, reader: LineReader | None = None) -> Iterator[RawUnit]:
+    """Yield the documents of a file read line by line; without a reader, the first line decides the format."""
     with closing(read_lines(file, meter, _LEFT_OUT_BY)) as lines:
-        if reader:
-            yield from reader(lines, settings)
-        else:
-            sniffed, whole = sniff(lines)
-            yield from sniffed(whole, settings)
+        chosen, whole = (reader, lines) if reader else sniff(lines)
+        yield from chosen(whole, settings)
+
+
+_FORMATS: Mapping[str, Callable[[Path, LineSettings, Meter], Iterator[RawUnit]]] = MappingProxyType(
+    {
+        **dict.fromkeys(PARQUET_SUFFIXES, _in_rows),
+        **dict.fromkeys((".jsonl", ".ndjson", ".json"), _in_blocks),
+        ".csv": partial(_in_lines, reader=partial(read_separated, delimiter=",")),
+        ".tsv": partial(_in_lines, reader=partial(read_separated, delimiter="\t")),
+    }
+)
+"""Reader of each format, by suffix."""

@@ -1,4 +1,4 @@
-"""Records of structured files (JSON objects, rows of CSV and Parquet, examples of the hub) as documents."""
+"""Documents from records of structured files: JSON objects, rows of CSV and Parquet, examples of the hub."""
 
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _LABEL_KNOB = "source.label_field"
 
 @dataclass(frozen=True)
 class TextFields:
-    """Where the text and its label are; without a label field the label is the file's name."""
+    """Fields of the text and of its label. Without a label field the label is the file's name."""
 
     text: str
     label: str | None
@@ -26,7 +26,7 @@ class TextFields:
 
 
 def documents_of(rows: Iterable[PlacedRecord], fields: TextFields, file_label: str) -> Generator[Document, None, None]:
-    """Make a document of each row, which has the fields; a text or a label that is null is empty.
+    """Yield a document for each row. A null text or label counts as empty.
 
     Raises:
         DataError: a text is not a string.

@@ -1,4 +1,4 @@
-"""A dataset of the Hugging Face hub, or a local folder of the same shape, as a source."""
+"""A dataset of the Hugging Face hub, or a local folder of the same layout, as a source."""
 
 from clozeline.params import SourceParams
 from clozeline.records.hub import HubKnobs, HubSplit, hub_records
@@ -14,11 +14,11 @@ _KNOBS = HubKnobs(
 
 
 def open_hub(params: SourceParams) -> Source:
-    """Stream the `train` split of a dataset: the splits that others test on are left alone.
+    """Stream the `train` split of a dataset; the other splits stay unread, because others test on them.
 
     Raises:
-        DataError: there is no such dataset, configuration or split.
-        TransientError: the hub did not answer; raised while reading, too.
+        DataError: the dataset, the configuration or the split does not exist.
+        TransientError: the hub did not answer; also raised while reading.
     """
     assert params.dataset is not None
     label = params.dataset

@@ -4,7 +4,6 @@ import html
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 
 from clozeline.errors import DataError
@@ -20,7 +19,7 @@ _WIKIEXTRACTOR_HEAD = re.compile(r'<doc id="[^"]*".*?title="([^"]*)".*>\s*$')
 
 @dataclass(frozen=True)
 class LineSettings:
-    """What readers need besides the lines: the file's name for messages, its label, and the user's choices."""
+    """Settings of a reader: the file's name for messages, its label, and the user's choices."""
 
     file: str
     label: str
@@ -32,7 +31,7 @@ LineReader = Callable[[Iterator[str], LineSettings], Iterator[Document]]
 
 
 def read_text(lines: Iterable[str], settings: LineSettings) -> Iterator[Document]:
-    """Plain text; what a document is (paragraph, line, file) is the user's choice."""
+    """Yield the documents of plain text. The user chooses the unit: paragraph, line or file."""
     for text in _TEXT_UNITS[settings.one_document_per](lines, settings):
         yield Document(text, settings.label)
 
@@ -44,7 +43,7 @@ def read_json_lines(lines: Iterable[str], settings: LineSettings, first_line: in
 
 @dataclass(frozen=True, slots=True)
 class JsonBlock:
-    """Lines of a JSON Lines file: to find where one ends is cheap, to take it apart is work for a worker."""
+    """Lines of a JSON Lines file. The reading process finds the line ends; a worker parses the lines."""
 
     block: Block
     settings: LineSettings
@@ -58,7 +57,7 @@ class JsonBlock:
 
 
 def read_separated(lines: Iterator[str], settings: LineSettings, *, delimiter: str) -> Iterator[Document]:
-    """An empty file, which has no header either, is no document."""
+    """Yield the documents of a CSV or TSV file; none for an empty file, which has no header either."""
     first, whole = _peeked(lines)
     if first:
         rows = separated_records(whole, settings.file, settings.fields.by_knob, delimiter=delimiter)
@@ -66,7 +65,7 @@ def read_separated(lines: Iterator[str], settings: LineSettings, *, delimiter: s
 
 
 def read_wikiextractor(lines: Iterable[str], settings: LineSettings) -> Iterator[Document]:
-    """`<doc id= url= title=>` blocks; the title, repeated as the first line, is not text."""
+    """Yield the documents of `<doc id= url= title=>` blocks, without the title that the first line repeats."""
     block: list[str] = []
     title, opened_at = "", 0
     for number, line in enumerate(lines, start=1):
@@ -81,20 +80,20 @@ def read_wikiextractor(lines: Iterable[str], settings: LineSettings) -> Iterator
     if opened_at:
         raise DataError(
             f"{settings.file}, line {opened_at}: the <doc> that begins here has no </doc>",
-            given=f"the file ends within “{title}”",
+            given=f"a file that ends within “{title}”",
             expected="complete <doc …> … </doc> blocks",
-            do="copy or extract the file again; it is cut short",
+            do="copy or extract the file again",
         )
 
 
 def sniff(lines: Iterator[str]) -> tuple[LineReader, Iterator[str]]:
-    """Guess the format of a file whose name does not tell; give the lines back whole."""
+    """Guess the format of a file whose name does not tell it; return the reader and all lines."""
     first, whole = _peeked(lines)
     return _reader_for(first), whole
 
 
 def _peeked(lines: Iterator[str]) -> tuple[str, Iterator[str]]:
-    """The first line that is not blank, or none; and all lines."""
+    """Return the first line that is not blank (empty if there is none), and all lines."""
     seen: list[str] = []
     for line in lines:
         seen.append(line)
@@ -116,15 +115,6 @@ def _is_object(line: str) -> bool:
         return isinstance(parsed(line), dict)
     except ValueError:
         return False
-
-
-BY_SUFFIX: dict[str, LineReader] = {
-    ".jsonl": read_json_lines,
-    ".ndjson": read_json_lines,
-    ".json": read_json_lines,
-    ".csv": partial(read_separated, delimiter=","),
-    ".tsv": partial(read_separated, delimiter="\t"),
-}
 
 
 def _paragraphs(lines: Iterable[str], settings: LineSettings) -> Iterator[str]:
@@ -167,8 +157,8 @@ _TEXT_UNITS: dict[str, Callable[[Iterable[str], LineSettings], Iterator[str]]] =
 def _check_size(size: int, settings: LineSettings) -> None:
     if size > _MAX_DOCUMENT_CHARACTERS:
         raise DataError(
-            f"{settings.file}: a document of more than {_MAX_DOCUMENT_CHARACTERS:,} characters",
+            f"{settings.file}: a document is longer than {_MAX_DOCUMENT_CHARACTERS:,} characters",
             given=f"one document per {settings.one_document_per}",
-            expected="documents that fit in memory many times over",
+            expected="shorter documents, because memory has to hold several copies",
             do="set `source.one_document_per` to line (or paragraph)",
         )

@@ -1,6 +1,6 @@
-"""Near-duplicates among sketched texts: candidates by shared bands, then the true Jaccard similarity of each.
+"""Near-duplicates among sketched texts: candidates by shared bands, then the exact Jaccard similarity of each.
 
-Names end in their shape: P pairs, E edges, S shingles. Texts are numbered by their place in the source.
+Suffixes of names give the shape: P pairs, E edges, S shingles. Texts are numbered by their place in the source.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ class Edges:
 
 @dataclass(frozen=True)
 class _Chunk:
-    """Pairs to compare, and where the shingles of their texts are (two rows: earlier, later)."""
+    """Pairs to compare, and the location of their texts' shingles (two rows: earlier, later)."""
 
     shingles: Path
     minimum: float
@@ -57,9 +57,9 @@ def similar_pairs(sketches: Sketches, minimum: float, workers: Workers) -> Edges
 
 
 def _chunks(sketches: Sketches, pairs_P: NDArray[np.uint64], minimum: float) -> Iterator[_Chunk]:
-    """Cut the pairs where about `_CHUNK_SHINGLES` have come together; what the sizes alone rule out is left out.
+    """Yield chunks of about `_CHUNK_SHINGLES` shingles, without the pairs that the sizes alone rule out.
 
-    A set that has less than `minimum` of the other's size has less than `minimum` of their union.
+    A set of less than `minimum` times the size of the other has a similarity below `minimum`.
     """
     for some in chunks(len(pairs_P), _CHUNK_PAIRS):
         texts_2P = unpacked(pairs_P[some])
@@ -75,12 +75,12 @@ def _chunks(sketches: Sketches, pairs_P: NDArray[np.uint64], minimum: float) -> 
 
 
 def _compare(chunk: _Chunk) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """The similar ones of the pairs, and how similar they are: intersection over union."""
+    """Return the similar pairs of a chunk and their Jaccard similarity."""
     num_pairs = chunk.texts_2P.shape[1]
     counts_2P = chunk.counts_2P.ravel()
     hashes_S = mapped(chunk.shingles, np.uint32)[run_positions(chunk.starts_2P.ravel(), counts_2P)]
     pair_S = np.repeat(np.tile(np.arange(num_pairs, dtype=np.uint64), 2), counts_2P)
-    # The earlier texts' sets and the later texts' are each in order: a stable sort merges them, 20 times as fast.
+    # The sets of the earlier and of the later texts are each sorted, so a stable sort merges them, 20 times as fast.
     keys_S = np.sort((pair_S << np.uint64(32)) | hashes_S, kind="stable")
     shared = keys_S[1:][keys_S[1:] == keys_S[:-1]] >> np.uint64(32)
     common_P = np.bincount(shared.astype(np.int64), minlength=num_pairs)

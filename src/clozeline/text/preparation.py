@@ -1,16 +1,20 @@
-"""What a worker does to a batch of raw units: extract, clean, cut, filter by length, name by content."""
+"""Work of a worker on a batch of raw units: extract, clean, cut, filter by length, key by content."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
+from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
 from clozeline.records.identity import KEY_BYTES, content_key
-from clozeline.text.buckets import bucket_starts
+from clozeline.text.buckets import bucket_starts, num_buckets_for
 from clozeline.text.cleaning import clean, split_long
-from clozeline.text.documents import Document, DropReason, RawUnit
+from clozeline.text.documents import Document, DropReason, RawUnit, Source
+
+if TYPE_CHECKING:
+    from clozeline.params import PreprocessParams
 
 _BATCH_BYTES = 1_000_000
 _MAX_BATCH_UNITS = 2_000
@@ -30,10 +34,21 @@ PREPARED = pa.schema(
 
 @dataclass(frozen=True)
 class PreparationSettings:
+    """Settings of a worker. The params themselves would make each worker import pydantic."""
+
     min_characters: int
     max_characters: int
     decode_entities: bool
     num_buckets: int
+
+    @classmethod
+    def of(cls, params: "PreprocessParams", source: Source) -> Self:
+        return cls(
+            min_characters=params.min_characters,
+            max_characters=params.max_characters,
+            decode_entities=source.decode_entities,
+            num_buckets=num_buckets_for(source.total_bytes),
+        )
 
 
 @dataclass(frozen=True)
@@ -64,7 +79,7 @@ class _Rows:
 
 
 def batches(units: Iterable[RawUnit], settings: PreparationSettings) -> Iterator[Batch]:
-    """Group units into batches of about equal work; where a batch ends depends on the units alone."""
+    """Group units into batches of about equal work. The bounds of the batches depend on the units alone."""
     waiting: list[RawUnit] = []
     size_bytes = 0
     for unit in units:

@@ -1,6 +1,6 @@
 """The built-in corpus: docstrings of the standard library and of the locked packages, read with `ast`.
 
-Nothing is imported, so nothing runs; the lock file versions the text, and a text's label is the library it is from.
+No module is imported, so no code runs. The lock file fixes the version of the text; the label of a text is its library.
 """
 
 import ast
@@ -22,7 +22,7 @@ from clozeline.text.documents import Document, DropReason, RawUnit, Source
 
 STANDARD_LIBRARY = "python"
 _NOT_THE_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
-"""Folders that hold no documentation of the library they are in: test names, or other libraries."""
+"""Folders without documentation of their library: tests, or other libraries."""
 _LOOP = ("body", "orelse")
 _BODIES: dict[type[ast.AST], tuple[str, ...]] = {
     ast.Module: ("body",),
@@ -41,7 +41,7 @@ _BODIES: dict[type[ast.AST], tuple[str, ...]] = {
     ast.Match: ("cases",),
     ast.match_case: ("body",),
 }
-"""Where a statement holds other statements; those that are not here hold none, and so no definition."""
+"""Fields of a statement that hold other statements. Kinds that are missing hold none, and so no definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,11 @@ def _metered(modules: list[PythonModule], meter: Meter) -> Generator[RawUnit, No
 
 
 def _installed_as_pinned(lock: Path) -> list[str]:
-    """Names of the distributions that the lock pins for this platform; all must be here in that version."""
+    """Return the distributions that the lock pins for this platform. All must be installed in the pinned version.
+
+    Raises:
+        DataError: a package is missing or has another version.
+    """
     names, faults = [], []
     for requirement in _requirements(lock):
         if requirement.marker and not requirement.marker.evaluate():
@@ -107,16 +111,16 @@ def _installed_as_pinned(lock: Path) -> list[str]:
             faults.append(f"{requirement} is installed as {version}")
     if faults:
         raise DataError(
-            f"{lock}: this environment is not the one that the lock pins ({len(faults)} differences)",
+            f"{lock}: the installed packages are not those that the lock pins (differences: {len(faults)})",
             given="; ".join(faults[:5]),
-            expected="every pinned package in its pinned version: they are the text",
-            do=f"python -m pip install -r {lock}",
+            expected="every pinned package in its pinned version, because their docstrings are the text",
+            do=f"run `python -m pip install -r {lock}`",
         )
     return names
 
 
 def _requirements(lock: Path) -> list[Requirement]:
-    """Read the pins of a requirements file; options, hashes and comments are passed over."""
+    """Return the pins of a requirements file, without options, hashes and comments."""
     requirements = []
     for number, line in enumerate(lock.read_text(encoding="utf-8").splitlines(), start=1):
         pin = line.split(" #")[0].split(" --hash")[0].rstrip("\\ ").strip()
@@ -156,7 +160,7 @@ def _modules_of(distribution: metadata.Distribution) -> dict[str, PythonModule]:
 
 
 def _module_name(file: PurePosixPath) -> str | None:
-    """`torch/nn/__init__.py` is torch.nn; None for a file that is no module of the library."""
+    """Return the dotted name (`torch/nn/__init__.py` is torch.nn); None if the file is no module of the library."""
     if file.suffix != ".py" or _NOT_THE_LIBRARY.intersection(file.parts):
         return None
     parts = file.with_suffix("").parts
@@ -166,8 +170,8 @@ def _module_name(file: PurePosixPath) -> str | None:
 
 
 def _parsed(path: Path) -> ast.Module | None:
-    """The syntax tree, or None for a file that this Python cannot read (templates, other versions' syntax)."""
-    # A tree has no cycles, and the collector would walk its nodes again and again: 1.5 times the time.
+    """Return the syntax tree; None if this Python cannot parse the file (templates, syntax of other versions)."""
+    # The tree has no reference cycles, yet the collector would walk its nodes again and again: 1.5 times the time.
     gc.disable()
     try:
         with warnings.catch_warnings():
@@ -180,7 +184,7 @@ def _parsed(path: Path) -> ast.Module | None:
 
 
 def _docstrings(tree: ast.Module, module: str) -> Iterator[tuple[str, str]]:
-    """Yield qualified name and raw docstring of the module, its classes and its functions, nested ones too."""
+    """Yield the qualified name and raw docstring of the module, its classes and its functions, nested ones included."""
     waiting: list[tuple[ast.AST, str]] = [(tree, module)]
     while waiting:
         node, scope = waiting.pop()

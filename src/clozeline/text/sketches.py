@@ -1,4 +1,4 @@
-"""The sketches of all texts, on disk: bands, shingle sets, and a few numbers for each text."""
+"""Sketches of all texts on disk: bands, shingle sets, and a few numbers for each text."""
 
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,9 +17,10 @@ _COLUMNS = {"ordinals": np.int64, "parents": np.int64, "draws": np.float64, "num
 
 @dataclass(frozen=True)
 class Sketches:
-    """N texts, numbered by their place in the source, earliest first; `place_N` says where each is in the buckets.
+    """Sketches of N texts, numbered by their place in the source, earliest first.
 
-    Band files hold one uint64 for each text, the shingle file the uint32 hashes of all; both in bucket order.
+    `place_N` is the index of each text in bucket order. Band files hold one uint64 for each text, the shingle file the
+    uint32 hashes of all texts; both are in bucket order.
     """
 
     place_N: NDArray[np.int64]
@@ -29,7 +30,7 @@ class Sketches:
     shingle_start_N: NDArray[np.int64]
     num_shingles_N: NDArray[np.int64]
     folder: Path
-    """Where these files and what is made of them lie."""
+    """Folder of these files and of the files derived from them."""
     shingles: Path
     bands: list[Path]
 
@@ -39,7 +40,7 @@ class Sketches:
 
 
 class SketchWriter:
-    """Takes the sketched buckets in order."""
+    """Writes the sketched buckets in order."""
 
     def __init__(self, folder: Path, num_bands: int) -> None:
         folder.mkdir()
@@ -94,11 +95,11 @@ class SketchWriter:
         )
 
     def _places(self, ordinals: NDArray[Any]) -> NDArray[Any]:
-        """As `np.argsort(ordinals)`, which would hold them all: no ordinal is there twice, some are not there."""
+        """Return `np.argsort(ordinals)` without holding it in memory. Ordinals are unique, with gaps."""
         empty = DiskArrays(self._folder).empty
         place_of_ordinal, place_N = empty(self._num_ordinals, np.int64), empty(len(ordinals), np.int64)
         for chunk in chunks(len(ordinals)):
-            place_of_ordinal[ordinals[chunk]] = np.arange(chunk.start, chunk.stop) + 1  # a file begins as zeros
+            place_of_ordinal[ordinals[chunk]] = np.arange(chunk.start, chunk.stop) + 1  # a new file holds zeros
         done = 0
         for chunk in chunks(self._num_ordinals):
             there = place_of_ordinal[chunk]

@@ -1,4 +1,4 @@
-"""The kinds of source, as a table."""
+"""Table of the kinds of source."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,16 +22,16 @@ _OPENERS: dict[str, Opener] = {
 
 
 def open_source(path: Path, params: SourceParams) -> Source:
-    """Open a source of the kind that `params` names.
+    """Open a source of the kind given in `params`.
 
     Raises:
-        DataError: nothing is at `path`, or what is there is not of that kind.
+        DataError: `path` is missing, or holds another kind of source.
     """
     if not path.exists():
         raise DataError(
-            f"{path}: there is no such file or folder",
+            f"{path}: no such file or folder",
             given=f"`source.path`: {params.path}",
-            expected="text to learn from",
+            expected="a file or folder with text",
             do="correct `source.path` (a DVC-tracked path may need `dvc pull` first)",
         )
     return _OPENERS[params.kind](path, params)

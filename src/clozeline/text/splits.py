@@ -1,6 +1,6 @@
-"""Which texts stay, and on which side: near-duplicates out, whatever is similar together, the rest by content.
+"""Assignment of texts to splits: near-duplicates are dropped, similar texts stay together, content decides the rest.
 
-Names end in their shape: N texts, E edges. Texts are numbered by their place in the source, earliest first.
+Suffixes of names give the shape: N texts, E edges. Texts are numbered by their place in the source, earliest first.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from clozeline.text.sketches import Sketches
 TRAIN, VALIDATION, HOLDOUT = range(3)
 SPLIT_NAMES = ("train", "validation", "holdout")
 MAX_GROUP_TEXTS = 200
-"""A larger group goes to train: it would make a held-out part mostly variations of one text."""
+"""A larger group goes to training, because a held-out split would consist mostly of variations of one text."""
 _PAIRS_AT_A_TIME = 10_000
 
 
@@ -29,25 +29,25 @@ class SplitShares:
 
 @dataclass(frozen=True)
 class Groups:
-    """Texts that must stay on one side; `root_N` is the earliest text of each text's group."""
+    """Groups of texts that must share a split; `root_N` is the earliest text of each text's group."""
 
     root_N: NDArray[np.int64]
     size_N: NDArray[np.int64]
-    """Texts in the group of each text, dropped ones not counted."""
+    """Number of kept texts in the group of each text."""
 
     def sizes(self) -> Iterator[NDArray[np.int64]]:
-        """The size of each group, some groups at a time."""
+        """Yield the size of each group, chunk by chunk."""
         for chunk in chunks(len(self.root_N)):
             is_root_C = self.root_N[chunk] == np.arange(chunk.start, chunk.stop)
             yield self.size_N[chunk][is_root_C]
 
 
 def near_duplicates(edges: Edges, num_texts: int, minimum: float, empty: Empty = np.empty) -> NDArray[np.bool_]:
-    """Mark each text that is near to an earlier one which is kept itself, so that chains do not drop everything."""
+    """Mark each text that is similar to an earlier kept text. A dropped text drops no other text of a chain."""
     dropped_N = empty(num_texts, np.uint8)
     dropped_N[:] = 0
     dropped = dropped_N.data
-    # Edges come by their earlier text, so all that can drop a text is behind when it is asked whether it is dropped.
+    # Edges are sorted by their earlier text, so every edge that could drop a text precedes the edges that start at it.
     for first, second in _number_pairs(edges, minimum):
         if not dropped[first]:
             dropped[second] = 1
@@ -57,7 +57,7 @@ def near_duplicates(edges: Edges, num_texts: int, minimum: float, empty: Empty =
 def groups(edges: Edges, sketches: Sketches, dropped_N: NDArray[np.bool_], empty: Empty = np.empty) -> Groups:
     """Join similar texts, and the parts of one document, into groups.
 
-    Similarity to a dropped text joins too: its two neighbours may share much that they were never compared for.
+    Similarity to a dropped text joins too: its two neighbours may share much without ever having been compared.
     """
     root_N, size_N, size_of_root_N = (empty(sketches.num_texts, np.int64) for _ in range(3))
     for chunk in chunks(sketches.num_texts):
@@ -79,7 +79,7 @@ def groups(edges: Edges, sketches: Sketches, dropped_N: NDArray[np.bool_], empty
 def assign_sides(
     groups: Groups, draw_N: NDArray[np.float64], shares: SplitShares, empty: Empty = np.empty
 ) -> NDArray[np.uint8]:
-    """Draw each group's side by its earliest text: texts that are added after it do not move it."""
+    """Draw each group's split by its earliest text, so that texts added after it do not move it."""
     sides_N: NDArray[np.uint8] = empty(len(draw_N), np.uint8)
     for chunk in chunks(len(draw_N)):
         draw_C = draw_N[groups.root_N[chunk]]
@@ -101,7 +101,7 @@ def _joined(edges: Edges, sketches: Sketches) -> Iterator[tuple[int, int]]:
 
 
 def _number_pairs(edges: Edges, minimum: float = 0.0) -> Iterator[tuple[int, int]]:
-    """Edges of this similarity or more as Python's numbers, made some thousands at a time: they are large."""
+    """Yield edges of at least this similarity as Python integers, some thousands at a time because these are large."""
     for chunk in chunks(len(edges.similarity_E), _PAIRS_AT_A_TIME):
         is_near_C = edges.similarity_E[chunk] >= minimum
         earlier_C, later_C = edges.earlier_E[chunk][is_near_C], edges.later_E[chunk][is_near_C]
@@ -122,7 +122,7 @@ def _roots(root_N: NDArray[np.int64], texts: NDArray[np.int64]) -> NDArray[np.in
 
 
 def kept_by_side(sides_N: NDArray[np.uint8], dropped_N: NDArray[np.bool_]) -> list[int]:
-    """How many texts are kept for each split."""
+    """Return the number of kept texts of each split."""
     counts = np.zeros(len(SPLIT_NAMES), dtype=np.int64)
     for chunk in chunks(len(sides_N)):
         counts += np.bincount(sides_N[chunk][~dropped_N[chunk]], minlength=len(SPLIT_NAMES))
@@ -130,15 +130,19 @@ def kept_by_side(sides_N: NDArray[np.uint8], dropped_N: NDArray[np.bool_]) -> li
 
 
 def check_sides(num_kept_by_side: list[int], groups: Groups, shares: SplitShares, origin: str) -> None:
-    """Raise a DataError when a part that was asked for got no text."""
+    """Check that every requested split got a text.
+
+    Raises:
+        DataError: a split with a share above 0 is empty.
+    """
     num_texts, num_groups = sum(num_kept_by_side), sum(map(len, groups.sizes()))
     wanted = {TRAIN: 1 - shares.validation - shares.holdout, VALIDATION: shares.validation, HOLDOUT: shares.holdout}
     for side, share in wanted.items():
         if share > 0 and not num_kept_by_side[side]:
             raise DataError(
-                f"{origin}: too little text to split, `{SPLIT_NAMES[side]}` got none",
-                given=f"{num_texts} texts in {num_groups} groups of similar texts, and a share of {share:g} of them",
+                f"{origin}: too little text to split: `{SPLIT_NAMES[side]}` is empty",
+                given=f"{num_texts} texts in {num_groups} groups of similar texts, of which this split gets {share:g}",
                 expected=f"at least {int(np.ceil(3 / share))} texts that are not similar to each other",
-                do="add text, or raise that share; if one plain text file holds many texts, "
+                do="add text, or raise the share of this split; if one plain text file holds many texts, "
                 "see `source.one_document_per`",
             )

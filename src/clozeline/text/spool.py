@@ -1,4 +1,4 @@
-"""Texts on disk between the steps of the stage, in buckets by content, so that memory does not grow with the corpus."""
+"""Spool of texts on disk between the steps of a stage, in buckets by content; memory does not grow with the corpus."""
 
 from pathlib import Path
 from types import TracebackType
@@ -15,8 +15,10 @@ _READ_OPTIONS = pa.ipc.IpcReadOptions(use_threads=False)
 
 
 class BucketWriter:
-    """Appends prepared batches to one file per bucket: each time as an Arrow stream that is whole, so no file is kept
-    open, however many buckets there are."""
+    """Appends prepared batches to one file per bucket.
+
+    Each write is a complete Arrow stream, so no file stays open, however many buckets there are.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -34,7 +36,7 @@ class BucketWriter:
             self._flush()
 
     def append(self, batch: PreparedBatch) -> None:
-        """Number the batch's texts after all that were appended before, and write them to their buckets."""
+        """Number the texts of the batch after all earlier ones, and write them to their buckets."""
         texts = batch.texts
         for name in ("ordinal", "parent"):
             place = texts.schema.get_field_index(name)
@@ -62,7 +64,7 @@ def bucket_path(folder: Path, bucket: int) -> Path:
 
 
 def bucket_files(folder: Path) -> list[Path]:
-    """The buckets that hold anything, in order."""
+    """Return the non-empty buckets in order."""
     return sorted(folder.glob("bucket-*.arrow"))
 
 

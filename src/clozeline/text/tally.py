@@ -1,4 +1,4 @@
-"""What became of every text: the figures of metrics/preprocess.json."""
+"""Counts of every text's fate: the figures of metrics/preprocess.json."""
 
 import platform
 from collections import Counter
@@ -19,28 +19,28 @@ class SplitReport(_Record):
     documents: int
     characters: int
     bytes: int
-    """Of the text in UTF-8."""
+    """Size of the text in UTF-8."""
     sources: int
-    """Different labels."""
+    """Number of distinct labels."""
 
 
 class SimilarityReport(_Record):
     compared_pairs: int
     similar_pairs: int
     groups: int
-    """Of two or more kept texts that stay on one side of every split."""
+    """Groups of two or more kept texts, which stay in one split."""
     grouped_documents: int
     largest_group: int
     groups_too_large: int
-    """Sent to train whole, instead of being drawn."""
+    """Groups that went to training whole instead of being drawn."""
 
 
 class CorpusReport(_Record):
-    """`documents_in` = `kept` + every reason of `dropped`; `kept` = the documents of all splits."""
+    """Counts of texts: `documents_in` = `kept` + every reason of `dropped`; `kept` = the documents of all splits."""
 
     documents_read: int
     documents_split: int
-    """Longer than `max_characters`, and therefore cut into parts."""
+    """Documents longer than `max_characters`, which were cut into parts."""
     added_by_splitting: int
     documents_in: int
     kept: int
@@ -48,22 +48,22 @@ class CorpusReport(_Record):
     splits: dict[str, SplitReport]
     similarity: SimilarityReport
     versions: dict[str, str]
-    """Of what decides the text besides the source and the params."""
+    """Versions of the packages that decide the text besides the source and the params."""
 
     def check(self) -> None:
-        """Nothing is lost: a programming error otherwise."""
+        """Assert that no text is lost."""
         assert self.documents_in == self.documents_read + self.added_by_splitting
         assert self.documents_in == self.kept + sum(self.dropped.values()), (self.documents_in, self.kept, self.dropped)
         assert self.kept == sum(split.documents for split in self.splits.values())
 
     def summary(self) -> str:
-        """A few lines for people."""
+        """Return a few lines for people."""
         dropped = dropped_in_words(Counter({DropReason(reason): count for reason, count in self.dropped.items()}))
         lines = [
             f"{self.documents_in:,} texts in = {self.kept:,} kept + {dropped}",
-            f"{self.documents_split:,} were longer than max_characters and cut into parts",
+            f"{self.documents_split:,} documents were longer than max_characters and were cut into parts",
             f"{self.similarity.groups:,} groups of similar texts ({self.similarity.grouped_documents:,} texts, "
-            f"the largest {self.similarity.largest_group:,}) stay on one side",
+            f"the largest {self.similarity.largest_group:,}); each group stays in one split",
         ]
         for name, split in self.splits.items():
             lines.append(f"{name}: {split.documents:,} texts, {split.bytes / 1e6:,.1f} MB, {split.sources:,} labels")
@@ -71,12 +71,12 @@ class CorpusReport(_Record):
 
 
 def dropped_counts(dropped: Counter[DropReason]) -> dict[str, int]:
-    """Every reason by name, those that did not occur too: a reader need not know which there are."""
+    """Return the count of every reason by name, including reasons that did not occur."""
     return {reason.value: dropped[reason] for reason in DropReason}
 
 
 def dropped_in_words(dropped: Counter[DropReason]) -> str:
-    """`3 empty, 5 too short`."""
+    """Return, for example, `3 empty, 5 too short`."""
     counts = [f"{dropped[reason]:,} {reason.replace('_', ' ')}" for reason in DropReason if dropped[reason]]
     return ", ".join(counts) or "none dropped"
 

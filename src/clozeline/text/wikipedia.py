@@ -16,19 +16,19 @@ from clozeline.text.wikitext import CANONICAL_MEDIA_NAMES, plain_text
 
 _ARTICLE_NAMESPACE = "0"
 _MEDIA_NAMESPACES = {"6", "14"}
-"""Files and categories, in every wiki."""
+"""Namespaces of files and of categories, in every wiki."""
 _REDIRECT = re.compile(r"^\s*#redirect", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class WikiPage:
-    """A page as it is in the dump; to take its markup off is work for a worker."""
+    """A page as it stands in the dump; a worker removes its markup."""
 
     title: str
     wikitext: str
     label: str
     media_names: frozenset[str]
-    """Lower-case names of the namespaces of files and categories: links to them are not text."""
+    """Lower-case names of the file and category namespaces; links to them are not text."""
     dropped: DropReason | None
 
     @property
@@ -42,7 +42,11 @@ class WikiPage:
 
 
 def open_wikipedia(path: Path, params: SourceParams) -> Source:
-    """Open a dump, or all dumps in a folder that match `params.pattern`; compressed or not."""
+    """Open a dump, or all dumps in a folder that match `params.pattern`, compressed or not.
+
+    Raises:
+        DataError: no file matches; raised while reading, too: a file is not a complete dump.
+    """
     files = matching_files(path, params.pattern)
     meter = Meter()
     return Source(
@@ -70,7 +74,7 @@ def _pages(file: Path, label: str, meter: Meter) -> Iterator[WikiPage]:
 
 
 def _elements(events: Iterator[tuple[str, ElementTree.Element]]) -> Iterator[ElementTree.Element]:
-    """Yield elements when they are complete; pages are thrown away after use, or the whole dump would pile up."""
+    """Yield elements when they are complete. Pages are cleared after use, or the whole dump would stay in memory."""
     root = next(events)[1]
     for event, element in events:
         if event == "end":

@@ -1,4 +1,4 @@
-"""MediaWiki markup to plain text: the words that a reader of the page would read as running text."""
+"""Plain text of MediaWiki markup: the running text that a reader of the page sees."""
 
 import re
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from mwparserfromhell.nodes import ExternalLink, Heading, HTMLEntity, Node, Tag,
 from mwparserfromhell.wikicode import Wikicode
 
 CANONICAL_MEDIA_NAMES = frozenset({"file", "image", "category"})
-"""Valid in a wiki of any language, beside its own names."""
+"""Names valid in a wiki of any language, beside its own names."""
 _NOT_RUNNING_TEXT = {
     *("table", "ref", "references", "gallery", "imagemap", "timeline", "graph", "score"),
     *("math", "chem", "code", "source", "syntaxhighlight", "templatestyles", "style", "section", "categorytree"),
@@ -16,16 +16,18 @@ _NOT_RUNNING_TEXT = {
 _LANGUAGE_LINK = re.compile(r"[a-z]{2,3}(-[a-z]+)*:")
 _MAGIC_WORD = re.compile(r"__[A-Z]{4,}__")
 _TABLE_LINE = re.compile(r"^[ \t]*(?:\{\||\||!).*$", re.MULTILINE)
-"""Of a table whose end is missing; the parser gives it back as text."""
+"""Lines of a table without an end, which the parser returns as text."""
 _UNBALANCED = re.compile(r"\{\{|\}\}|\[\[|\]\]|''+|</?(?:ref|cite|blockquote|small|div|span|br|p)\b[^<>]*>")
-"""Marks whose partner is missing."""
+"""Marks without their partner."""
 _EMPTY_BRACKETS = re.compile(r" *\([,;:\s]*\)")
-"""What is left of a pronunciation template."""
+"""Remainder of a pronunciation template."""
 _INDENTATION = re.compile(r"^[ \t]+", re.MULTILINE)
 
 
 def plain_text(wikitext: str, media_names: frozenset[str] = CANONICAL_MEDIA_NAMES) -> str:
-    """Leave out templates, tables, references, comments, formulas, and links to media, categories and other languages.
+    """Return the text of a page without markup.
+
+    Templates, tables, references, comments, formulas, and links to media, categories and other languages are dropped.
 
     Args:
         wikitext: the source of a page.
@@ -70,4 +72,4 @@ _RENDERERS: dict[type[Node], Callable[[Node, frozenset[str]], str]] = {
     Wikilink: _wikilink,
     Tag: _tag,
 }
-"""Kinds of node that are not here (templates, comments, arguments) are no text."""
+"""Renderer of each kind of node. Other kinds (templates, comments, arguments) hold no text."""

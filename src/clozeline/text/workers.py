@@ -1,4 +1,4 @@
-"""Worker processes that give their results in order and never hold more than a few items."""
+"""Worker processes that return their results in order and hold only a few items at a time."""
 
 import multiprocessing
 import os
@@ -22,14 +22,14 @@ _IN_FLIGHT_PER_WORKER = 2
 
 
 class Workers:
-    """Maps functions over items; with one worker in this very process, so that results cannot depend on it."""
+    """Maps functions over items, with a single worker in this process. Results do not depend on the worker count."""
 
     def __init__(self, executor: ProcessPoolExecutor | None, num_workers: int) -> None:
         self._executor = executor
         self._window = num_workers * _IN_FLIGHT_PER_WORKER
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-        """Yield `function(item)` in the order of `items`, which are drawn only as fast as results are taken."""
+        """Yield `function(item)` in the order of `items`, drawing items only as fast as results are taken."""
         if self._executor is None:
             yield from map(function, items)
             return
@@ -42,19 +42,19 @@ class Workers:
             yield waiting.popleft().result()
 
     def release(self) -> None:
-        """Let the processes end, and with them what memory they hold; nothing can be mapped afterwards."""
+        """Let the processes end and free their memory; no call to `map` may follow."""
         if self._executor is not None:
             self._executor.shutdown(wait=False)
 
 
 @contextmanager
 def worker_processes(num_workers: int) -> Iterator[Workers]:
-    """Yield a pool of `num_workers`; whatever is still queued when the block fails is dropped."""
+    """Yield a pool of `num_workers`. Queued work is dropped if the block fails."""
     with system_allocator():
         if num_workers == 1:
             yield Workers(None, 1)
             return
-        # Forking a process that has threads (pyarrow, the progress bar) can deadlock.
+        # Forking a process with threads (pyarrow, the progress bar) can deadlock.
         context = multiprocessing.get_context("spawn")
         executor = ProcessPoolExecutor(num_workers, mp_context=context, initializer=_start_worker)
         try:
@@ -76,7 +76,7 @@ class _NoPandas(MetaPathFinder):
 
 
 def _leave_pandas_out() -> None:
-    """For the first array it makes pyarrow imports pandas, in case it is given a Series: half of a worker's start."""
+    """Keep pyarrow's first array from importing pandas (in case of a Series): half of a worker's start."""
     finder = _NoPandas()
     sys.meta_path.insert(0, finder)
     try:
@@ -86,7 +86,7 @@ def _leave_pandas_out() -> None:
 
 
 def _end_with_parent() -> None:
-    """A parent killed by SIGKILL cannot stop its workers, and their queue stays open: they would wait for ever."""
+    """End this worker with its parent: one killed by SIGKILL leaves the queue open, and workers would wait forever."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -1,4 +1,4 @@
-"""The tokenizer on disk: its special tokens, a given one made fit for masked language modelling, opened and saved.
+"""The tokenizer on disk: open it, save it, and adapt a given one to masked language modelling.
 
 A folder holds tokenizer.json (the rules) and tokenizer_config.json (the roles), and loads in stock `AutoTokenizer`.
 """
@@ -16,8 +16,8 @@ from typing import Any, Self
 from tokenizers import AddedToken, Tokenizer, processors
 
 from clozeline.errors import ArtifactError
-from clozeline.tokenizer.published.opening import TOKENIZER_FILE, open_published
-from clozeline.tokenizer.special_ids import SpecialIds
+from clozeline.tokenizer.vocabulary.opening import TOKENIZER_FILE, open_published
+from clozeline.tokenizer.vocabulary.special_ids import SpecialIds
 
 _LOG = logging.getLogger(__name__)
 _CONFIG_FILE = "tokenizer_config.json"
@@ -31,33 +31,33 @@ SPECIAL_TOKENS: Mapping[str, str] = MappingProxyType(
         "mask_token": "[MASK]",
     }
 )
-"""Role, as transformers names it, to token; a tokenizer trained here has them as ids 0 to 4 in this order."""
+"""Token of each role, as transformers names the role. A tokenizer trained here has them as ids 0 to 4 in this order."""
 _CLASS = "PreTrainedTokenizerFast"
-"""The class of stock that takes tokenizer.json as it stands, by the name that every version of transformers knows."""
+"""Class of transformers that takes tokenizer.json as it stands, by the name that every version knows."""
 _DESCRIPTION: Mapping[str, object] = MappingProxyType(
     {
         **SPECIAL_TOKENS,
         "clean_up_tokenization_spaces": False,
-        # Token types say nothing about a single text, and ModernBERT's forward takes none.
+        # Token types carry no information for a single text, and ModernBERT's forward takes none.
         "model_input_names": ["input_ids", "attention_mask"],
         "tokenizer_class": _CLASS,
     }
 )
-"""tokenizer_config.json of every tokenizer trained here."""
+"""Contents of tokenizer_config.json of every tokenizer trained here."""
 _NEEDED_ROLES = ("pad_token", "cls_token", "sep_token", "mask_token")
 
 
 @dataclass(frozen=True)
 class OpenTokenizer:
-    """A tokenizer that reads raw text: nothing in a text is ever parsed as a special token."""
+    """A tokenizer for raw text: nothing in a text is ever parsed as a special token."""
 
     tokenizer: Tokenizer
     special_ids: SpecialIds
     special_strings: tuple[str, ...]
     vocab_size: int
-    """The largest id + 1."""
+    """Largest id + 1."""
     sha256: str
-    """Of tokenizer.json."""
+    """Hash of tokenizer.json."""
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -73,7 +73,7 @@ class OpenTokenizer:
             names = json.loads((folder / _CONFIG_FILE).read_bytes())
         except (OSError, ValueError) as error:
             raise ArtifactError(
-                f"{folder} holds no whole tokenizer",
+                f"{folder} holds no complete tokenizer",
                 given=str(error),
                 expected=f"{TOKENIZER_FILE} and {_CONFIG_FILE}",
                 do="rebuild it: `dvc repro --force tokenize`",
@@ -93,17 +93,17 @@ class OpenTokenizer:
 
 
 def is_byte_level(tokenizer: Tokenizer) -> bool:
-    """Whether it writes the space before a word into the word's first token, as byte-level BPE does."""
+    """Return whether the first token of a word includes the space before it, as in byte-level BPE."""
     return '"ByteLevel"' in tokenizer.to_str()
 
 
 def special_token(token: str, takes_space: bool) -> AddedToken:
-    """`takes_space`: of byte-level BPE, where a mask stands for a word and the space before it, as RoBERTa's does."""
+    """Return a special token. With `takes_space` (byte-level BPE) a mask takes the space before it, as in RoBERTa."""
     return AddedToken(token, special=True, lstrip=takes_space and token == SPECIAL_TOKENS["mask_token"])
 
 
 def frame_with_special_tokens(tokenizer: Tokenizer, cls_token: str, sep_token: str) -> None:
-    """A text becomes `[CLS] A [SEP]`, a pair `[CLS] A [SEP] B [SEP]`."""
+    """Frame texts: a text becomes `[CLS] A [SEP]`, a pair `[CLS] A [SEP] B [SEP]`."""
     names = [(token, tokenizer.token_to_id(token)) for token in (cls_token, sep_token)]
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{cls_token}:0 $A:0 {sep_token}:0",
@@ -119,10 +119,10 @@ def save(tokenizer: Tokenizer, folder: Path) -> None:
 
 
 def save_existing(name: str, folder: Path) -> None:
-    """Fill `folder` with the tokenizer `name`, a folder or a hub name; a special token that it lacks is added.
+    """Fill `folder` with the tokenizer `name`, a folder or a hub name; add each special token that it lacks.
 
     Raises:
-        DataError: there is no such tokenizer, or it has no fast version.
+        DataError: the tokenizer does not exist or has no fast version.
     """
     if _is_made_here(Path(name)):
         for file in (TOKENIZER_FILE, _CONFIG_FILE):
@@ -140,14 +140,14 @@ def save_existing(name: str, folder: Path) -> None:
 
 
 def write(tokenizer: Any, folder: Path) -> None:
-    """Fill `folder` with what `open_published` opened."""
+    """Fill `folder` with a tokenizer that `open_published` opened."""
     tokenizer.save_pretrained(folder)
     described = json.loads((folder / _CONFIG_FILE).read_bytes()) | {"tokenizer_class": _CLASS}
     (folder / _CONFIG_FILE).write_text(_as_json(described), encoding="utf-8")
 
 
 def _is_made_here(folder: Path) -> bool:
-    """Whether `save` filled it: nothing is missing then, and transformers (seconds, and 300 MB) is not needed."""
+    """Return whether `save` filled the folder, which is then complete: transformers (seconds, 300 MB) is not needed."""
     try:
         described = (folder / _CONFIG_FILE).read_text(encoding="utf-8")
         OpenTokenizer.open(folder)
@@ -157,7 +157,7 @@ def _is_made_here(folder: Path) -> bool:
 
 
 def _other_special_tokens(tokenizer: Any) -> set[str]:
-    """Those that are not the mask: text can hold an end of text or an unknown word, but nothing may hold a mask."""
+    """Return the special tokens but the mask: text may hold an end of text or an unknown word, but never a mask."""
     roles = ("bos_token", "eos_token", "unk_token", "pad_token", "cls_token", "sep_token")
     return {token for role in roles if (token := getattr(tokenizer, role)) is not None}
 
@@ -169,11 +169,11 @@ def _add(tokenizer: Any, name: str, missing: Sequence[str]) -> None:
     added = {role: special_token(SPECIAL_TOKENS[role], takes_space) for role in missing}
     tokenizer.add_special_tokens(added)
     tokens = ", ".join(token.content for token in added.values())
-    _LOG.warning("tokenizer %s has no %s of its own: added as %s", name, ", ".join(missing), tokens)
+    _LOG.warning("tokenizer %s has no %s of its own: added %s", name, ", ".join(missing), tokens)
     if len(tokenizer) > size:
         _LOG.warning(
-            "its vocabulary grew from %d to %d tokens: a model that starts from trained weights gets %d new rows in "
-            "its embedding, which know nothing yet",
+            "the vocabulary grew from %d to %d tokens: a model that starts from trained weights gets %d untrained rows "
+            "in its embedding",
             *(size, len(tokenizer), len(tokenizer) - size),
         )
 
@@ -200,7 +200,7 @@ def _special_ids(tokenizer: Tokenizer, names: Mapping[str, Any], special: Mappin
 
 
 def _id_of(tokenizer: Tokenizer, name: Any) -> int | None:
-    """transformers writes a special token as a string, or as a record whose `content` is that string."""
+    """Return the id of a special token, which transformers writes as a string or as a record with a `content`."""
     text = name["content"] if isinstance(name, dict) else name
     return None if text is None else tokenizer.token_to_id(text)
 

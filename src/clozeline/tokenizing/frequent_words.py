@@ -1,8 +1,8 @@
 """The most frequent words of a text, in memory that does not grow with it.
 
-A vocabulary is learned from words and how often each occurs; the trainers of `tokenizers` keep every word there is, of
-which most occur once or twice and decide nothing. Only the most frequent are kept here, and only they are shown to a
-trainer, each as often as it occurs.
+A vocabulary is learned from words and their counts. The trainers of `tokenizers` keep every word, although most occur
+once or twice and decide nothing. Only the most frequent words are kept here and shown to a trainer, each as often as it
+occurs.
 
 Shapes: U distinct words, W words of some texts.
 """
@@ -20,20 +20,20 @@ from clozeline.tokenizing.word_cache import Cut
 
 MOST_WORDS = 2**15
 _MOST_COUNTED = 2**17
-"""While counting: words that are rare so far are forgotten when there are more."""
+"""Limit while counting: above twice this number, the words that are rare so far are forgotten."""
 _CHARACTERS_A_TEXT = 2000
 _TEXTS_A_BATCH = 100
 
 
 @dataclass(frozen=True)
 class FrequentWords:
-    """Words, most frequent first, equally frequent ones in the order of their letters."""
+    """Words, most frequent first; equally frequent ones in the order of their letters."""
 
     words: Sequence[str]
     count_U: npt.NDArray[np.int64]
 
     def as_texts(self) -> Iterator[list[str]]:
-        """Batches of texts in which each word occurs as often as it was counted, blanks between."""
+        """Yield batches of texts in which each word occurs as often as it was counted, separated by blanks."""
         texts = self._texts()
         while batch := list(islice(texts, _TEXTS_A_BATCH)):
             yield batch
@@ -46,7 +46,7 @@ class FrequentWords:
 
 
 def count_words(batches: Iterable[Sequence[str]], cut: Cut, most_words: int = MOST_WORDS) -> FrequentWords:
-    """The `most_words` most frequent words of all texts, as `cut` gives them."""
+    """Return the `most_words` most frequent words of all texts, as `cut` cuts them."""
     counted = _table([], np.zeros(0, np.int64))
     for batch in batches:
         found = cut(pa.array(batch, pa.string()))

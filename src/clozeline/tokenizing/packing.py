@@ -1,4 +1,4 @@
-"""From a Parquet file of texts to token shards, as a stream: memory holds a few batches, whatever the corpus.
+"""Stream a Parquet file of texts into token shards. Memory holds a few batches, whatever the size of the corpus.
 
 Shapes: D documents of a batch, N their tokens, V vocabulary.
 """
@@ -27,12 +27,12 @@ from clozeline.words.cutting import CutTexts, text_bytes
 
 _TEXT = "text"
 _BATCH_DOCUMENTS = 1024
-"""Large enough to spread the cost of a batch, small enough to hold one; it changes no byte."""
+"""Large enough to spread the cost of a batch, small enough to hold one in memory; the result does not depend on it."""
 
 
 @dataclass
 class PackingCount:
-    """What became of the tokens of one split: tokens in = tokens packed + tokens dropped."""
+    """Counts of one split: tokens in = tokens packed + tokens dropped."""
 
     vocab_size: int
     num_documents: int = 0
@@ -41,25 +41,27 @@ class PackingCount:
     tokens_in: int = 0
     tokens_packed: int = 0
     tokens_dropped: int = 0
-    """Special tokens that a vocabulary found in raw text."""
+    """Special tokens that the tokenizer found in raw text."""
     special_strings_in_text: int = 0
-    """Places where a text says `[MASK]` or another special token literally; they are packed as ordinary text."""
+    """Occurrences of `[MASK]` or another special token written out in a text; they are packed as ordinary text."""
     uses_V: npt.NDArray[np.int64] = field(init=False)
-    """How often each id was packed."""
+    """Number of times each id was packed."""
 
     def __post_init__(self) -> None:
         self.uses_V = np.zeros(self.vocab_size, dtype=np.int64)
 
 
 def check_readable(path: Path) -> None:
-    """Raises:
-    ArtifactError: the file is missing, damaged or has no column of texts.
+    """Check that texts can be read from a Parquet file.
+
+    Raises:
+        ArtifactError: the file is missing, damaged or has no column of texts.
     """
     _opened(path).close()
 
 
 def text_batches(path: Path, description: str) -> Iterator[list[str]]:
-    """The texts of a Parquet file in row order, with a progress bar.
+    """Yield the texts of a Parquet file in row order, with a progress bar.
 
     Raises:
         ArtifactError: the file is missing, damaged or has no column of texts.
@@ -71,7 +73,7 @@ def text_batches(path: Path, description: str) -> Iterator[list[str]]:
 
 
 def pack(path: Path, opened: OpenTokenizer, writer: ShardWriter) -> tuple[SplitInfo, PackingCount]:
-    """Append every text of the Parquet file `path` to `writer`; the same shards for any number of threads.
+    """Append every text of the Parquet file `path` to `writer`. The shards do not depend on the number of threads.
 
     Raises:
         ArtifactError: the file is missing, damaged or has no column of texts.
@@ -88,7 +90,7 @@ def pack(path: Path, opened: OpenTokenizer, writer: ShardWriter) -> tuple[SplitI
 
 
 def _encoded(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[Any, Encoded]]:
-    """Columns of texts with their ids; a thread cuts one column into words while those of the one before are found."""
+    """Yield columns of texts with their ids; a thread cuts the next column while the current one is looked up."""
     words = WordCache.create(tokenizer)
     with ThreadPoolExecutor(1) as thread:
         before: tuple[Any, Future[CutTexts]] | None = None
@@ -123,7 +125,7 @@ def _append(
 
 def _occurrences(column: Any, strings: Sequence[str]) -> int:
     content = text_bytes(column)[1]
-    # Most texts hold none of them, and to see that in all bytes at once is much cheaper than to count text by text.
+    # Most texts hold none, and one search over all bytes is much cheaper than counting text by text.
     found = [text for text in strings if text.encode() in content]
     return sum(pc.sum(pc.count_substring(column, text)).as_py() or 0 for text in found)
 
@@ -136,7 +138,7 @@ def _num_rows(path: Path) -> int:
 def _columns(path: Path) -> Iterator[Any]:
     with _opened(path) as file:
         try:
-            # One reader for all row groups would hold what it has read of each to the end.
+            # A single reader for all row groups would keep what it has read of each until the end.
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(
                     _BATCH_DOCUMENTS, row_groups=[group], columns=[_TEXT], use_threads=False

@@ -1,4 +1,4 @@
-"""Writes token shards document by document, in memory bounded by the lengths of one shard's documents.
+"""Writer of token shards, document by document, in memory bounded by the lengths of one shard's documents.
 
 Shapes: D documents of a batch, N their tokens.
 """
@@ -17,8 +17,8 @@ from clozeline.tokens.info import ShardInfo, ShardPaths, SplitInfo
 class ShardWriter:
     """Appends documents to the shards of one split.
 
-    A shard is closed before the document that would take it above `shard_tokens`, so a longer document has one of
-    its own. Where the caller cuts its batches makes no difference to the bytes.
+    A shard is closed before the document that would take it above `shard_tokens`, so a longer document has a shard of
+    its own. The bytes do not depend on how the caller batches the documents.
     """
 
     def __init__(self, folder: Path, split: str, dtype: Literal["uint16", "uint32"], shard_tokens: int) -> None:
@@ -57,7 +57,7 @@ class ShardWriter:
             first, start = last, stop
 
     def finish(self) -> SplitInfo:
-        """Close the last shard and tell what was written."""
+        """Close the last shard and return the contents of the split."""
         if self._shard:
             self._close_shard()
         return SplitInfo(

@@ -1,12 +1,13 @@
-"""Learns a Unigram vocabulary (Kudo 2018, "Subword Regularization", section 3.2) the same way each time.
+"""Reproducible training of a Unigram vocabulary (Kudo 2018, "Subword Regularization", section 3.2).
 
-The trainer of `tokenizers` sums floats in the order its threads finish and walks over hash maps with a seed of each
-process: ties fall differently, and two runs give two vocabularies. This one works on arrays in a fixed order.
+The trainer of `tokenizers` sums floats in the order in which its threads finish, and walks over hash maps with a seed
+of each process: ties fall differently, and two runs give two vocabularies. This trainer works on arrays in a fixed
+order.
 
-Candidates are the pieces of a larger BPE vocabulary instead of all frequent substrings. Then, until few enough are
-left: two rounds of expectation maximization, and the pieces go whose loss the likelihood bears best.
+Candidates are the pieces of a larger BPE vocabulary instead of all frequent substrings. Then two rounds of expectation
+maximization alternate with a pruning of the pieces whose loss costs the least likelihood, until few enough are left.
 
-Shapes: W distinct words, V candidate pieces, E edges: places in words where a piece fits.
+Shapes: W distinct words, V candidate pieces, E edges: occurrences of a piece in a word.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,27 +21,27 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 MOST_CHARACTERS = 16
-"""Of a piece, as in SentencePiece."""
+"""Longest piece, as in SentencePiece."""
 _LONGEST_WORD = 32
-"""Longer ones are seldom words, and the probability of a path through them could underflow (see _LEAST)."""
+"""Longest word used: longer ones are seldom words, and the probability of a path could underflow (see _LEAST)."""
 _NUM_ROUNDS = 2
 _KEPT_SHARE = 0.75
-"""Of the pieces, at each pruning, as in SentencePiece."""
+"""Share of the pieces that each pruning keeps, as in SentencePiece."""
 _LEAST = 1e-9
-"""Probability of a piece at least: characters are kept even if no word needs them any more."""
+"""Lower limit of a piece's probability: characters are kept even if no word needs them any more."""
 _WORST = -1e6
-"""Natural logarithm that stands for impossible, so that products with it are numbers."""
+"""Natural logarithm that stands for impossible, so that products with it stay finite."""
 _SCORE_DIGITS = 6
-"""Of the natural logarithms handed out: an exponential may differ in its last bit between processors."""
+"""Digits kept of the natural logarithms: an exponential may differ in its last bit between processors."""
 
 
 @dataclass(frozen=True)
 class Lattice:
-    """Every way to cut every word: edges sorted by where they end, so that a prefix is finished before it is used."""
+    """All ways to cut all words. Edges are sorted by their end, so that a prefix is finished before it is used."""
 
     word_E: Ints
     start_E: Ints
-    """The character of the word at which the piece begins."""
+    """Character of the word at which the piece begins."""
     piece_E: Ints
     bounds: Ints
     """Edges `bounds[j]` to `bounds[j + 1]` end before character j."""
@@ -48,7 +49,7 @@ class Lattice:
 
     @classmethod
     def build(cls, words: Sequence[str], ordinals: Mapping[str, int], *, whole: bool = True) -> Self:
-        """The pieces that fit in each word; without `whole`, the word itself is not one of them."""
+        """Build the lattice of the pieces that fit in each word; without `whole`, the word itself does not count."""
         edges: list[int] = []
         for row, word in enumerate(words):
             for start in range(len(word)):
@@ -68,7 +69,7 @@ class Lattice:
         )
 
     def expected_counts(self, probability_V: Floats, count_W: Ints) -> Floats:
-        """How often each piece is used, over all ways to cut every word, weighted by their probability: [V].
+        """Return the expected uses of each piece, over all ways to cut every word, weighted by their probability: [V].
 
         The forward-backward algorithm (Kudo 2018, section 3.2), one character of all words at a time.
         """
@@ -94,7 +95,7 @@ class Lattice:
         return expected_V
 
     def best_log_probability(self, log_probability_V: Floats) -> Floats:
-        """Of the likeliest way to cut each word (Viterbi 1967): [W]; -inf where there is none."""
+        """Return the log probability of the likeliest way to cut each word (Viterbi 1967): [W]; -inf if none exists."""
         num_words, longest = len(self.length_W), len(self.bounds) - 2
         best = np.full((longest + 1, num_words), -np.inf)
         best[0] = 0
@@ -106,9 +107,10 @@ class Lattice:
 
 
 def learn_scores(word_counts: Mapping[str, int], candidates: Sequence[str], num_pieces: int) -> dict[str, float]:
-    """The `num_pieces` best of `candidates` with their natural log probabilities, likeliest first.
+    """Return the `num_pieces` best of `candidates` with their natural log probabilities, likeliest first.
 
-    Single characters among the candidates are always kept. Fewer candidates than `num_pieces` are all returned.
+    Single characters among the candidates are always kept. If there are at most `num_pieces` candidates, all are
+    returned.
     """
     words = sorted(word for word in word_counts if len(word) <= _LONGEST_WORD)
     count_W = np.array([word_counts[word] for word in words], dtype=np.int64)
@@ -128,11 +130,11 @@ def learn_scores(word_counts: Mapping[str, int], candidates: Sequence[str], num_
 
 
 def _kept(pieces: Sequence[str], expected_V: Floats, probability_V: Floats, num_kept: int) -> list[int]:
-    """Ordinals of the pieces whose loss would cost most, in rising order; equal losses go by the piece itself."""
+    """Return the ordinals of the pieces whose loss would cost most, ascending; ties are broken by the piece itself."""
     log_probability_V = np.log(probability_V)
     ordinals = {piece: ordinal for ordinal, piece in enumerate(pieces)}
     instead_V = Lattice.build(pieces, ordinals, whole=False).best_log_probability(log_probability_V)
-    # A piece that nothing can stand in for costs much, unless it is never used.
+    # A piece without a replacement costs much, unless it is never used.
     loss_V = np.round(expected_V * (log_probability_V - np.maximum(instead_V, _WORST)), _SCORE_DIGITS)
     is_character_V = np.array([len(piece) == 1 for piece in pieces])
     loss_V[is_character_V] = np.inf

@@ -1,8 +1,8 @@
-"""How a vocabulary is learned from text: a table of algorithms.
+"""Training of a vocabulary from text: a table of algorithms.
 
-The same text gives the same vocabulary, for any number of threads. `tokenizers` alone does not promise that: it
-walks over hash maps that are seeded anew in each process. Where that walk decides something, it is decided here
-beforehand (which characters are kept, which ids they get) or put into a fixed order afterwards.
+The same text gives the same vocabulary for any number of threads. `tokenizers` alone does not promise that, because it
+walks over hash maps that are seeded anew in each process. Where that walk decides something, this module decides it
+beforehand (which characters are kept, which ids they get) or restores a fixed order afterwards.
 """
 
 import string
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from clozeline.errors import DataError
-from clozeline.inference.independence import BLANKS
+from clozeline.inference.word_cuts import BLANKS
 from clozeline.params import TokenizeParams
 from clozeline.tokenizer.folder import SPECIAL_TOKENS, frame_with_special_tokens, special_token
 from clozeline.tokenizing import unigram
@@ -25,26 +25,28 @@ from clozeline.tokenizing.frequent_words import FrequentWords, count_words
 from clozeline.tokenizing.word_cache import WordCache
 
 TextBatches = Callable[[], Iterator[Sequence[str]]]
-"""Each call starts a new pass over the training texts."""
+"""Function whose every call starts a new pass over the training texts."""
 
 _SPECIAL = list(SPECIAL_TOKENS.values())
 _UNKNOWN = SPECIAL_TOKENS["unk_token"]
 _PREFIX = "##"
 _METASPACE = "▁"
 _CANDIDATES_PER_PIECE = 4
-"""Pieces that Unigram chooses from, for each it may keep."""
+"""Candidate pieces of Unigram for each piece that it keeps."""
 _NUM_CODE_POINTS = 0x110000
 
 _CHARACTER_COVERAGE = 0.9999
-"""Share of the text's characters that the alphabet must cover; what is rarer becomes [UNK].
-SentencePiece keeps 0.9995 (Kudo & Richardson 2018); a word with one unknown character is lost whole in WordPiece."""
+"""Share of the text's characters that the alphabet must cover; rarer characters become [UNK].
+
+SentencePiece keeps 0.9995 (Kudo & Richardson 2018), but WordPiece loses a whole word for one unknown character.
+"""
 _MOST_ALPHABET_SHARE = 0.25
-"""Of the vocabulary; WordPiece has a character twice, as `a` and `##a`."""
+"""Largest share of the alphabet in the vocabulary. WordPiece holds a character twice, as `a` and `##a`."""
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """How text is cut before a vocabulary is learned, and how it is learned."""
+    """How text is cut before a vocabulary is learned, and how the vocabulary is learned."""
 
     untrained: Callable[[TokenizeParams], Tokenizer]
     train: Callable[[Tokenizer, TokenizeParams, TextBatches], Tokenizer]
@@ -54,7 +56,7 @@ def learn(params: TokenizeParams, batches: TextBatches) -> Tokenizer:
     """Learn a vocabulary of exactly `params.vocab_size` entries from `batches`.
 
     Raises:
-        DataError: there is no text, or too little of it for so large a vocabulary.
+        DataError: the text is empty, or too short for a vocabulary of this size.
     """
     algorithm = ALGORITHMS[params.algorithm]
     tokenizer = algorithm.train(algorithm.untrained(params), params, batches)
@@ -63,7 +65,7 @@ def learn(params: TokenizeParams, batches: TextBatches) -> Tokenizer:
         raise DataError(
             "the vocabulary is larger than the training text supports",
             given=f"`vocab_size`: {params.vocab_size}",
-            expected=f"at most {size}: so many pieces occur {params.min_frequency} times or more in this text",
+            expected=f"at most {size}, the pieces that occur {params.min_frequency} times or more in this text",
             do=f"set `vocab_size` to {size} or less, lower `min_frequency`, or add text",
         )
     frame_with_special_tokens(tokenizer, SPECIAL_TOKENS["cls_token"], SPECIAL_TOKENS["sep_token"])
@@ -79,10 +81,10 @@ def _untrained_wordpiece(params: TokenizeParams) -> Tokenizer:
 
 
 def _train_wordpiece(tokenizer: Tokenizer, params: TokenizeParams, batches: TextBatches) -> Tokenizer:
-    """Train as BERT's tokenizer is trained, with the ids of `##a`, `##b` … fixed.
+    """Train as BERT's tokenizer is trained, with fixed ids of `##a`, `##b` ….
 
-    The trainer numbers them as it meets them in a hash map, and breaks ties between merges by these numbers. Named
-    as special tokens they have their ids before it starts; the model is then given the vocabulary without that role.
+    The trainer numbers them in the order of a hash map, and breaks ties between merges by these numbers. As special
+    tokens they have their ids before training starts; the final model gets the vocabulary without that role.
     """
     alphabet = _alphabet(tokenizer, params.vocab_size, batches)
     inside = [_PREFIX + character for character in alphabet if not _stands_alone(character)]
@@ -113,7 +115,7 @@ def _untrained_bpe(params: TokenizeParams) -> Tokenizer:
 
 
 def _train_bpe(tokenizer: Tokenizer, params: TokenizeParams, batches: TextBatches) -> Tokenizer:
-    """Byte-level: 256 characters, sorted by the trainer itself, are all that its ties depend on."""
+    """Train byte-level BPE. Its ties depend only on 256 characters, which the trainer itself sorts."""
     trainer = trainers.BpeTrainer(
         vocab_size=params.vocab_size,
         min_frequency=params.min_frequency,
@@ -136,7 +138,7 @@ def _untrained_unigram(params: TokenizeParams) -> Tokenizer:
 
 
 def _train_unigram(tokenizer: Tokenizer, params: TokenizeParams, batches: TextBatches) -> Tokenizer:
-    """The best pieces of a larger BPE vocabulary; see unigram.py for why not the trainer of `tokenizers`."""
+    """Choose the best pieces of a larger BPE vocabulary; unigram.py says why not by the trainer of `tokenizers`."""
     alphabet = [*_alphabet(tokenizer, params.vocab_size, batches), _METASPACE]
     pieces = Tokenizer(models.BPE())
     pieces.normalizer, pieces.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
@@ -153,7 +155,7 @@ def _train_unigram(tokenizer: Tokenizer, params: TokenizeParams, batches: TextBa
     candidates = sorted(pieces.get_vocab())
     words = _word_counts(tokenizer, params.min_frequency, frequent)
     scores = unigram.learn_scores(words, candidates, params.vocab_size - len(_SPECIAL))
-    # A score of 0 would win against any pieces, but its brackets keep a special token out of every word.
+    # A score of 0 would win against any pieces, but the brackets of a special token keep it out of every word.
     vocabulary = [(token, 0.0) for token in _SPECIAL] + list(scores.items())
     tokenizer.model = models.Unigram(vocabulary, unk_id=_SPECIAL.index(_UNKNOWN), byte_fallback=False)
     tokenizer.add_special_tokens(_SPECIAL)
@@ -165,7 +167,7 @@ def _frequent_words(tokenizer: Tokenizer, batches: TextBatches) -> FrequentWords
 
 
 def _word_counts(tokenizer: Tokenizer, min_frequency: int, frequent: FrequentWords) -> dict[str, int]:
-    """Words as the pre-tokenizer cuts them, those that occur `min_frequency` times or more."""
+    """Return the counts of words as the pre-tokenizer cuts them, from `min_frequency` occurrences on."""
     counts: Counter[str] = Counter()
     for text, count in zip(frequent.words, frequent.count_U.tolist(), strict=True):
         for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(text)):
@@ -178,14 +180,18 @@ def _normalizer(form: normalizers.Normalizer, params: TokenizeParams) -> normali
 
 
 def _alphabet(tokenizer: Tokenizer, vocab_size: int, batches: TextBatches) -> list[str]:
-    """The characters to keep, most frequent first in choice, sorted in result; ties go to the lower code point."""
+    """Return the most frequent characters that the alphabet may hold, sorted; ties go to the lower code point.
+
+    Raises:
+        DataError: the text is empty.
+    """
     counts = _character_counts(tokenizer.normalizer, batches)
     if not counts.any():
         raise DataError(
             "there is no text to learn a vocabulary from",
-            given="an empty training part",
-            expected="some thousand words at least",
-            do="look at metrics/preprocess.json: it says what became of the texts",
+            given="an empty training split",
+            expected="at least some thousand words",
+            do="see in metrics/preprocess.json why texts were dropped",
         )
     by_count = np.argsort(-counts, kind="stable")
     num_covering = int(np.searchsorted(np.cumsum(counts[by_count]), _CHARACTER_COVERAGE * counts.sum())) + 1
@@ -194,9 +200,10 @@ def _alphabet(tokenizer: Tokenizer, vocab_size: int, batches: TextBatches) -> li
 
 
 def _character_counts(normalizer: normalizers.Normalizer, batches: TextBatches) -> npt.NDArray[np.int64]:
-    """How often each code point occurs in normalized text, white space left out.
+    """Return the count of each code point in normalized text, without white space.
 
-    Normalizes each distinct character instead of the text: the same for text in NFC, and a thousand times less work.
+    Each distinct character is normalized instead of the text: the same result for text in NFC, for a thousandth of the
+    work.
     """
     raw = np.zeros(_NUM_CODE_POINTS, dtype=np.int64)
     for batch in batches():
@@ -211,7 +218,7 @@ def _character_counts(normalizer: normalizers.Normalizer, batches: TextBatches) 
 
 
 def _stands_alone(character: str) -> bool:
-    """Whether BERT's pre-tokenizer makes it a word of its own, so that it never continues one."""
+    """Return whether BERT's pre-tokenizer makes the character a word of its own, so that it never continues one."""
     return character in string.punctuation or unicodedata.category(character).startswith("P")
 
 

@@ -1,7 +1,7 @@
-"""Encodes each distinct word once: the same ids as encoding whole texts, many times faster.
+"""Encode each distinct word once: the ids of whole texts, many times faster.
 
-Text repeats its words; `tokenizers` normalizes and splits each one anew. Where a tokenizer cuts at spaces whatever
-stands around them, a text's ids are its words' ids back to back, and words can be looked up.
+Text repeats its words, but `tokenizers` normalizes and splits each occurrence anew. If a tokenizer always cuts at
+spaces, whatever their context, the ids of a text are the ids of its words back to back, and words can be looked up.
 
 Shapes: D texts, N their tokens, W words of all texts, U distinct words, K words of the cache by their hashes.
 """
@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from tokenizers import Tokenizer
 
-from clozeline.inference import independence as word_independence
-from clozeline.inference.independence import (
+from clozeline.inference import word_cuts
+from clozeline.inference.word_cuts import (
     BEFORE_BLANKS,
     MARK,
     ONLY_PYTHON_SAYS_SPACE,
@@ -30,16 +30,16 @@ from clozeline.words.cutting import ByteClasses, CutTexts
 from clozeline.words.hashing import word_hashes
 
 Cut = Callable[[Any], CutTexts]
-"""Of an Arrow array of texts."""
+"""Function that cuts an Arrow array of texts."""
 Encode = Callable[[Tokenizer, Sequence[str]], Encoded]
 
 _MOST_WORDS = 2**17
 _MOST_WORD_BYTES = 2**22
-"""Kept between batches; when there are more, the cache starts anew."""
+"""Largest number and size of the words kept between batches; above either, the cache starts anew."""
 
 
 class WordCache:
-    """The words seen so far, and a list of ids for each."""
+    """Words seen so far, with the ids of each."""
 
     def __init__(self, tokenizer: Tokenizer, cut: Cut, encode: Encode) -> None:
         self._tokenizer = tokenizer
@@ -49,22 +49,23 @@ class WordCache:
 
     @classmethod
     def create(cls, tokenizer: Tokenizer) -> Self:
-        """A cache for `tokenizer`; where words are not independent of each other, a whole text is one word."""
-        return cls(tokenizer, *_WAYS[word_independence.cut_of(tokenizer)])
+        """Return a cache for `tokenizer`; if its words depend on each other, a whole text counts as one word."""
+        return cls(tokenizer, *_WAYS[word_cuts.cut_of(tokenizer)])
 
     def __len__(self) -> int:
         return len(self._words)
 
     def encode(self, texts_D: Any) -> Encoded:
-        """Ids of each text of an Arrow array of strings, without special tokens around it."""
+        """Return the ids of each text of an Arrow array of strings, without special tokens around it."""
         return self.look_up(self.cut(texts_D))
 
     def look_up(self, cut: CutTexts) -> Encoded:
-        """Ids of texts that `cut` gave."""
+        """Return the ids of texts that `cut` has cut."""
         if len(self) > _MOST_WORDS or self._words.nbytes > _MOST_WORD_BYTES:
             self._forget()
         ordinal_W = self._ordinals(cut.distinct_U)[cut.index_W]
-        # A list for each word: Arrow copies the ids of one after the other, NumPy would need the place of each id.
+        # The cache holds a list for each word: Arrow copies list after list, while NumPy would need the position of
+        # each id.
         ids_W = self._ids.take(pa.array(ordinal_W))
         ends_W = ids_W.offsets.to_numpy()
         first_word_D = np.append(0, np.cumsum(cut.num_words_D))
@@ -77,7 +78,7 @@ class WordCache:
         self._ordinal_K = np.zeros(0, np.int64)
 
     def _ordinals(self, distinct_U: Any) -> npt.NDArray[np.int64]:
-        """Places of words in the cache; what is not in it yet is put there.
+        """Return the places of words in the cache; add those that are missing.
 
         Arrow's own index_in hashes every word of the cache anew for each batch.
         """
@@ -99,7 +100,10 @@ class WordCache:
         self._ids = pa.concat_arrays([self._ids, ids_U])
 
     def _remember(self, hashes: npt.NDArray[np.uint64]) -> None:
-        """Where the words that come next lie; of words with one hash the first, the others are learned anew."""
+        """Record the places of the words that are added next.
+
+        Of words with equal hashes only the first is recorded; the others are encoded again each time.
+        """
         unique_K, first_K = np.unique(hashes, return_index=True)
         at_K = np.searchsorted(self._hash_K, unique_K)
         is_new_K = (at_K == len(self._hash_K)) | (np.append(self._hash_K, np.uint64(0))[at_K] != unique_K)
@@ -131,7 +135,7 @@ def _spelled(words_D: list[list[str]]) -> CutTexts:
     return CutTexts(words_W.dictionary, words_W.indices.to_numpy(), num_words_D)
 
 
-_WAYS: Mapping[word_independence.Cut | None, tuple[Cut, Encode]] = {
+_WAYS: Mapping[word_cuts.Cut | None, tuple[Cut, Encode]] = {
     "at punctuation": (_AT_PUNCTUATION.cut, encode_joined),
     "at blanks": (_AT_BLANKS.cut, encode_joined),
     "at blanks unless marked": (_cut_at_blanks_unless_marked, encode_each),

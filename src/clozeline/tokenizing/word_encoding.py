@@ -1,4 +1,4 @@
-"""The ids of single words, many words in one go.
+"""Ids of single words, many words at once.
 
 Shapes: W words, N their tokens; D words or texts.
 """
@@ -13,20 +13,20 @@ import numpy.typing as npt
 from tokenizers import Tokenizer
 
 _WORDS_AT_A_TIME = 1024
-"""The encoding of a word weighs a hundred times its ids."""
+"""Words encoded at a time: the encoding of a word takes a hundred times the memory of its ids."""
 _JOINED_WORDS = 64
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """The ids of some words or texts, back to back, and how many each has."""
+    """Ids of some words or texts, back to back, and the number of ids of each."""
 
     tokens_N: npt.NDArray[np.uint32]
     lengths_D: npt.NDArray[np.int64]
 
 
 def encode_each(tokenizer: Tokenizer, words: Sequence[str]) -> Encoded:
-    """Each word as a text of its own."""
+    """Encode each word as a text of its own."""
     ids = [
         encoding.ids
         for some in _parts(words, _WORDS_AT_A_TIME)
@@ -36,7 +36,7 @@ def encode_each(tokenizer: Tokenizer, words: Sequence[str]) -> Encoded:
 
 
 def encode_joined(tokenizer: Tokenizer, words: Sequence[str]) -> Encoded:
-    """As `encode_each`, half the time: for tokenizers that throw blanks away, words without blanks as one text."""
+    """Encode like `encode_each` in half the time: for words without blanks and tokenizers that drop blanks."""
     ids, lengths = [], [np.zeros(0, np.int64)]
     for some in _parts(words, _WORDS_AT_A_TIME):
         groups = list(_parts(some, _JOINED_WORDS))
@@ -48,7 +48,7 @@ def encode_joined(tokenizer: Tokenizer, words: Sequence[str]) -> Encoded:
 
 
 def _lengths(words: Sequence[str], offsets: list[tuple[int, int]]) -> npt.NDArray[np.int64]:
-    """How many tokens begin in each word of the text that the words make, a blank between them."""
+    """Return the number of tokens that begin in each word of the text that joins the words with blanks."""
     ends_W = np.cumsum([len(word) + 1 for word in words])
     starts_N = np.fromiter(chain.from_iterable(offsets), np.int64, 2 * len(offsets))[::2]
     return np.bincount(np.searchsorted(ends_W, starts_N, side="right"), minlength=len(words))

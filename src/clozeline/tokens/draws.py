@@ -1,4 +1,4 @@
-"""Who a token is – (document, position) – and the random bits that follow from it.
+"""Random bits of a token, derived from its identity (document, position).
 
 Shapes: N tokens.
 """
@@ -23,11 +23,13 @@ _END_OF_SEEDS = 2**63
 
 
 def check_seed(seed: int) -> None:
-    """Raises:
-    ParamsError: `seed` is not one from which bits can be made.
+    """Check that bits can be made from `seed`.
+
+    Raises:
+        ParamsError: `seed` is out of range.
     """
     if not 0 <= seed < _END_OF_SEEDS:
-        raise ParamsError("a seed that cannot be used", given=seed, expected="0 to 2^63 - 1", do="choose another")
+        raise ParamsError("the seed is out of range", given=seed, expected="0 to 2^63 - 1", do="choose another seed")
 
 
 class Stream(IntEnum):
@@ -41,31 +43,31 @@ class Stream(IntEnum):
 
 
 def token_hashes(seed: int, epoch: int, stream: Stream, document_N: Ids, position_N: Ids) -> Hashes:
-    """64 well-mixed bits for each token: SplitMix64 (Steele et al. 2014, "Fast splittable generators", fig. 13).
+    """Return 64 well-mixed bits for each token: SplitMix64 (Steele et al. 2014, "Fast splittable generators", fig. 13).
 
-    The two arrays may be of any shapes that broadcast.
+    The shapes of the two arrays have to broadcast.
     """
     key = _key([seed, epoch, stream])
     return mixed(mixed(document_N.astype(np.uint64) + key) + position_N.astype(np.uint64))
 
 
 def first_uniform(hashes: Hashes) -> Uniforms:
-    """Uniform in [0, 1) from bits 0 to 23."""
+    """Return uniform numbers in [0, 1) from bits 0 to 23."""
     return (hashes & np.uint64(0xFFFFFF)).astype(np.float64) * _UNIT
 
 
 def second_uniform(hashes: Hashes) -> Uniforms:
-    """Uniform in [0, 1) from bits 24 to 47, so independent of the first."""
+    """Return uniform numbers in [0, 1) from bits 24 to 47, independent of the first."""
     return first_uniform(hashes >> _SECOND_24_BITS)
 
 
 def fine_uniform(hashes: Hashes) -> Uniforms:
-    """Uniform in [0, 1) from bits 11 to 63: fine enough to find a rare token among many."""
+    """Return uniform numbers in [0, 1) from bits 11 to 63: fine enough to find a rare token among many."""
     return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def follows(document_N: Ids, position_N: Ids) -> Flags:
-    """Whether the token before, in this order, is also the one before in the document."""
+    """Return whether the preceding token of the array also precedes it in the document."""
     follows_N = np.zeros(len(document_N), dtype=bool)
     follows_N[1:] = (document_N[1:] == document_N[:-1]) & (position_N[1:] == position_N[:-1] + 1)
     return follows_N

@@ -1,4 +1,4 @@
-"""How often each token occurs: what a model knows that has learned nothing of context.
+"""Frequencies of tokens: the knowledge of a model that ignores context.
 
 Shapes: V vocabulary.
 """
@@ -13,7 +13,7 @@ _CHUNK_TOKENS = 1 << 18
 
 
 def token_counts(shards: TokenShards, vocabulary: Vocabulary) -> NDArray[np.int64]:
-    """`counts_V`, in memory that does not grow with the split."""
+    """Return `counts_V`, in memory that does not grow with the split."""
     counts_V = np.zeros(vocabulary.size, dtype=np.int64)
     for start in range(0, shards.num_tokens, _CHUNK_TOKENS):
         stop = min(start + _CHUNK_TOKENS, shards.num_tokens)
@@ -22,7 +22,7 @@ def token_counts(shards: TokenShards, vocabulary: Vocabulary) -> NDArray[np.int6
 
 
 def unigram_entropy(shards: TokenShards, vocabulary: Vocabulary) -> float:
-    """Nats per ordinary token, under the tokens' own frequencies."""
+    """Return the entropy of the ordinary tokens' own frequencies, in nats per token."""
     counts = token_counts(shards, vocabulary)[vocabulary.ordinary_ids]
     share = counts[counts > 0] / counts.sum()
     return float(-(share * np.log(share)).sum())

@@ -1,6 +1,4 @@
-"""What the files of token shards are called, and what tokens.json says of them: who writes them and who reads agree on
-it here.
-"""
+"""Names of the files of token shards, and the contents of tokens.json, shared by the writer and the readers."""
 
 import hashlib
 from dataclasses import dataclass
@@ -10,7 +8,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from clozeline.errors import ArtifactError
-from clozeline.tokenizer.special_ids import SpecialIds
+from clozeline.tokenizer.vocabulary.special_ids import SpecialIds
 
 INFO_NAME = "tokens.json"
 _TOKENIZER_FILE = "tokenizer.json"
@@ -22,7 +20,7 @@ class _Record(BaseModel):
 
 
 class ShardInfo(_Record):
-    """One shard: what it holds and the sha256 of each of its files."""
+    """Contents of one shard and the sha256 of each of its files."""
 
     num_documents: int
     num_tokens: int
@@ -40,11 +38,11 @@ class SplitInfo(_Record):
 
 
 class TokensInfo(_Record):
-    """What tokens.json says; written last, so a folder that has it is whole."""
+    """Contents of tokens.json. It is written last, so a folder that holds it is complete."""
 
     format_version: Literal[1]
     vocab_size: int
-    """The largest id + 1: what an embedding table must hold."""
+    """Largest id + 1: the least number of rows of an embedding table."""
     dtype: Literal["uint16", "uint32"]
     tokenizer_sha256: str
     special_ids: SpecialIds
@@ -54,7 +52,7 @@ class TokensInfo(_Record):
     def of(
         cls, *, vocab_size: int, tokenizer_sha256: str, special_ids: SpecialIds, splits: dict[str, SplitInfo]
     ) -> Self:
-        """Of shards as this version writes them."""
+        """Return the info of shards as this version writes them."""
         return cls(
             format_version=1,
             vocab_size=vocab_size,
@@ -69,7 +67,7 @@ class TokensInfo(_Record):
         """Read `folder`'s tokens.json.
 
         Raises:
-            ArtifactError: it is missing or damaged.
+            ArtifactError: the file is missing or damaged.
         """
         path = folder / INFO_NAME
         try:
@@ -80,22 +78,22 @@ class TokensInfo(_Record):
             ) from error
         except ValidationError as error:
             raise ArtifactError(
-                f"{path} is damaged", given=str(error.errors()[0]["msg"]), expected="a whole tokens.json", do=REBUILD
+                f"{path} is damaged", given=str(error.errors()[0]["msg"]), expected="a complete tokens.json", do=REBUILD
             ) from error
 
     def check_tokenizer(self, folder: Path, tokenizer: Path) -> None:
-        """Compare the tokenizer of these tokens, in `folder`, with the one in the folder `tokenizer`.
+        """Check that the tokens in `folder` were made with the tokenizer in the folder `tokenizer`.
 
         Raises:
-            ArtifactError: it is another one, or missing.
+            ArtifactError: the tokenizer is another one, or missing.
         """
         path = tokenizer / _TOKENIZER_FILE
         sha256 = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
         if sha256 != self.tokenizer_sha256:
             raise ArtifactError(
                 f"the tokens in {folder} were not made with the tokenizer in {tokenizer}",
-                given=f"no file {path}" if sha256 is None else f"{path} of sha256 {sha256[:12]}…",
-                expected=f"the one of sha256 {self.tokenizer_sha256[:12]}…, as {folder / INFO_NAME} says",
+                given=f"no file {path}" if sha256 is None else f"{path} with sha256 {sha256[:12]}…",
+                expected=f"sha256 {self.tokenizer_sha256[:12]}…, as in {folder / INFO_NAME}",
                 do="make both together: `dvc repro tokenize`",
             )
 

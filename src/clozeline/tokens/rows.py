@@ -1,4 +1,4 @@
-"""From documents to batches: rows that never cross a document, batches that are almost free of padding.
+"""Rows and batches of documents: rows never cross a document, and batches are almost free of padding.
 
 A batch is a pure function of (seed, epoch, index): any process can build any batch, in any order.
 
@@ -21,18 +21,21 @@ NUM_BOUNDARY_TOKENS = 2
 """[CLS] before a row and [SEP] after it."""
 
 _POOL_BATCHES = 64
-"""Rows are sorted by length inside pools of so many batches: large enough that the rows of a batch differ
-in length by a token or two, small enough that an epoch's order stays random."""
+"""Batches in a pool, inside which rows are sorted by length.
+
+Large enough that the rows of a batch differ in length by a token or two, small enough that the order of an epoch stays
+random.
+"""
 
 
 _DOCUMENTS_AT_A_TIME = 1 << 13
 _ROWS_AT_A_TIME = 1 << 15
-"""What is computed in one go; everything that is as long as the corpus lies in files."""
+"""Documents and rows processed at a time. Everything as long as the corpus lies in files."""
 
 
 @dataclass(frozen=True)
 class Boundary:
-    """The ids that frame a row and fill what is left of it."""
+    """Ids that frame a row and pad it."""
 
     cls_id: int
     sep_id: int
@@ -41,7 +44,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Rows:
-    """Every document of a split, cut into windows of nearly equal length."""
+    """All documents of a split, cut into rows of nearly equal length."""
 
     document_R: NDArray[np.int64]
     start_R: NDArray[np.int64]
@@ -51,10 +54,10 @@ class Rows:
 
     @classmethod
     def cut(cls, offsets: NDArray[np.uint64], max_length: int) -> Self:
-        """Cut documents so that a row has at most `max_length` tokens, its two boundary tokens among them.
+        """Cut documents into rows of at most `max_length` tokens, including the two boundary tokens.
 
-        A document of n tokens becomes ⌈n / capacity⌉ rows whose lengths differ by one at most: no row is a
-        tail of three tokens without context. No token is dropped or repeated.
+        A document of n tokens becomes ⌈n / capacity⌉ rows whose lengths differ by at most one, so no row is a tail of
+        three tokens without context. No token is dropped or repeated.
         """
         capacity = max_length - NUM_BOUNDARY_TOKENS
         num_documents = max(len(offsets) - 1, 0)
@@ -87,7 +90,7 @@ def _sizes(offsets: NDArray[np.uint64], documents: slice) -> NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Plan:
-    """Which rows go together: batch i is rows `order_R[bounds[j]:bounds[j + 1]]`, where j is `batches[i]`."""
+    """Assignment of rows to batches: batch i is rows `order_R[bounds[j]:bounds[j + 1]]`, where j is `batches[i]`."""
 
     order_R: NDArray[np.int64]
     bounds: NDArray[np.int64]
@@ -103,17 +106,17 @@ class Plan:
 
 
 def shuffled_plan(length_R: NDArray[np.int64], batch_tokens: int, seed: int, epoch: int) -> Plan:
-    """A new order for each epoch; rows of one batch have nearly the same length.
+    """Return a new order for each epoch; the rows of a batch have nearly the same length.
 
     Raises:
-        DataError: there is no row.
+        DataError: the split has no rows.
     """
     if not len(length_R):
         raise DataError(
-            "the training part holds no token",
-            given="0 rows to make batches of",
+            "the training split holds no tokens",
+            given="0 rows",
             expected="documents with tokens",
-            do="give more text, or make the validation part smaller; then `dvc repro`",
+            do="add text, or make the validation split smaller, then run `dvc repro`",
         )
     random = np.random.Generator(np.random.Philox(key=[seed, epoch]))
     order_R = _permutation(len(length_R), random)
@@ -122,7 +125,7 @@ def shuffled_plan(length_R: NDArray[np.int64], batch_tokens: int, seed: int, epo
 
 
 def sorted_plan(length_R: NDArray[np.int64], batch_tokens: int) -> Plan:
-    """All rows once, shortest first: for evaluation, where order does not matter."""
+    """Return a plan of all rows, shortest first: for evaluation, where the order does not matter."""
     order_R = np.argsort(length_R, kind="stable")
     no_pools_R = np.zeros(len(order_R), dtype=np.int64)
     bounds = _cut_batches(length_R[order_R] + NUM_BOUNDARY_TOKENS, no_pools_R, batch_tokens)
@@ -130,7 +133,7 @@ def sorted_plan(length_R: NDArray[np.int64], batch_tokens: int) -> Plan:
 
 
 def _permutation(length: int, random: np.random.Generator) -> NDArray[np.int64]:
-    """What `random.permutation(length)` gives, on disk."""
+    """Return the result of `random.permutation(length)`, on disk."""
     numbers: NDArray[np.int64] = DiskArrays().empty(length, np.int64)
     for chunk in chunks(length):
         numbers[chunk] = np.arange(chunk.start, chunk.stop)
@@ -161,7 +164,7 @@ def _sorted_in_pools(
 
 
 def _cut_batches(padded_length_R: NDArray[np.int64], pool_R: NDArray[np.int64], batch_tokens: int) -> NDArray[np.int64]:
-    """Bounds of the longest runs, inside a pool, whose rows × longest row fit `batch_tokens`."""
+    """Return the bounds of the longest runs within a pool whose rows × longest row fit `batch_tokens`."""
     pool_ends = np.append(np.flatnonzero(np.diff(pool_R)) + 1, len(pool_R))
     bounds = [0]
     for pool_end in pool_ends.tolist():
@@ -176,17 +179,17 @@ def _cut_batches(padded_length_R: NDArray[np.int64], pool_R: NDArray[np.int64], 
 
 @dataclass(frozen=True)
 class RowTokens:
-    """The content tokens of a batch back to back, and where each one goes in the padded batch."""
+    """Content tokens of a batch back to back, and the index of each in the padded batch."""
 
     input_ids_N: Ids
     document_N: Ids
     position_N: Ids
-    """Counted in the document."""
+    """Position of each token in its document."""
     row_N: Ids
     place_N: Ids
-    """Counted in the row, [CLS] not among them."""
+    """Position of each token in its row, not counting [CLS]."""
     length_B: NDArray[np.int64]
-    """Tokens of each row, boundary tokens among them."""
+    """Length of each row, including boundary tokens."""
     ends_document_B: NDArray[np.bool_]
 
     @property
@@ -199,7 +202,7 @@ class RowTokens:
         return self.row_N * self.longest + self.place_N + 1
 
     def padded(self, input_ids_N: Ids, boundary: Boundary) -> Ids:
-        """`input_ids_BL`: [CLS] content [SEP] [PAD] …; `input_ids_N` stand in for the tokens' own ids."""
+        """Return `input_ids_BL`: [CLS] content [SEP] [PAD] …, with `input_ids_N` as the content."""
         num_rows = len(self.length_B)
         input_ids_BL = np.full((num_rows, self.longest), boundary.pad_id, dtype=np.int64)
         input_ids_BL[:, 0] = boundary.cls_id
@@ -227,7 +230,7 @@ def gather(shards: TokenShards, rows: Rows, chosen_B: NDArray[np.int64]) -> RowT
 
 
 def cursor(length_R: NDArray[np.int64], batch_tokens: int, seed: int, epoch: int, batch: int) -> Iterator["Turn"]:
-    """Batches without end, from batch `batch` of epoch `epoch` on; the time to the first does not grow with either."""
+    """Yield batches without end, from batch `batch` of epoch `epoch` on; a later start takes no longer."""
     while True:
         plan = shuffled_plan(length_R, batch_tokens, seed, epoch)
         for index in range(batch, plan.num_batches):
@@ -237,7 +240,7 @@ def cursor(length_R: NDArray[np.int64], batch_tokens: int, seed: int, epoch: int
 
 @dataclass(frozen=True)
 class Turn:
-    """One batch of the endless sequence: which epoch, which batch of it, which rows."""
+    """Identity of one batch of the endless sequence: its epoch, its index in the epoch, and its rows."""
 
     epoch: int
     batch: int

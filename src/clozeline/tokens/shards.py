@@ -2,8 +2,8 @@
 
 Shapes: D documents, N tokens, S spans.
 
-A shard ends between two documents, never inside one. Special tokens are not stored: the reader of a batch puts
-them where its rows begin and end. What a shard holds is a function of the documents and `shard_tokens` alone.
+A shard ends between two documents, never inside one. Special tokens are not stored: the reader of a batch adds them at
+the ends of its rows. The contents of a shard depend only on the documents and on `shard_tokens`.
 """
 
 import hashlib
@@ -25,10 +25,10 @@ TokenArray = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
 
 class TokenShards:
-    """One split of a corpus. A document is known by its ordinal in the split, a token by its position in the split.
+    """One split of a corpus. Ordinals of documents and positions of tokens count from the start of the split.
 
-    `offsets` (uint64, [D + 1]): document `i` is tokens `offsets[i]` to `offsets[i + 1]`;
-    `document_bytes` (uint32, [D]): UTF-8 bytes of each document's text.
+    - `offsets` (uint64, [D + 1]): document `i` is tokens `offsets[i]` to `offsets[i + 1]`;
+    - `document_bytes` (uint32, [D]): UTF-8 bytes of each document's text.
     """
 
     def __init__(self, folder: Path, split: str, info: TokensInfo) -> None:
@@ -48,10 +48,10 @@ class TokenShards:
 
     @classmethod
     def open(cls, folder: Path, split: str) -> Self:
-        """Map the shards of `split`; sizes are checked here, contents by `verify`.
+        """Map the shards of `split`. Sizes are checked here, contents by `verify`.
 
         Raises:
-            ArtifactError: a file is missing, truncated or does not fit its neighbours; or there is no such split.
+            ArtifactError: a file is missing, truncated or does not fit its neighbours; or the split does not exist.
         """
         info = TokensInfo.read(folder)
         if split not in info.splits:
@@ -64,7 +64,7 @@ class TokenShards:
         return cls(folder, split, info)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Path, str]]:
-        """A worker process opens the files itself: a pickled memory map would carry the whole corpus."""
+        """Let a worker process open the files itself: a pickled memory map would carry the whole corpus."""
         return type(self).open, (self._folder, self._split)
 
     @property
@@ -84,11 +84,11 @@ class TokenShards:
         return self.info.vocab_size
 
     def document(self, ordinal: int) -> TokenArray:
-        """Tokens of one document, a view of the file."""
+        """Return the tokens of one document, as a view of the file."""
         return self.tokens(int(self.offsets[ordinal]), int(self.offsets[ordinal + 1]))
 
     def tokens(self, start: int, stop: int) -> TokenArray:
-        """Tokens `start` to `stop` of the split: a view if one shard holds them, else a copy."""
+        """Return tokens `start` to `stop` of the split: a view if one shard holds them, else a copy."""
         assert 0 <= start <= stop <= self.num_tokens, (start, stop, self.num_tokens)
         parts: list[TokenArray] = []
         for ordinal in range(bisect_right(self._starts, start) - 1, bisect_left(self._starts, stop)):
@@ -97,7 +97,7 @@ class TokenShards:
         return parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, self.info.dtype), *parts])
 
     def take(self, starts_S: IndexArray, lengths_S: IndexArray) -> TokenArray:
-        """Tokens of many spans, back to back: `starts_S[i]` to `starts_S[i] + lengths_S[i]`, as one copy [N]."""
+        """Return the tokens of many spans, `starts_S[i]` to `starts_S[i] + lengths_S[i]`, as one copy [N]."""
         positions_N = run_positions(starts_S, lengths_S)
         if len(self._tokens) == 1:
             return self._tokens[0][positions_N]
@@ -112,7 +112,7 @@ class TokenShards:
         """Read every file and compare its sha256 with tokens.json.
 
         Raises:
-            ArtifactError: naming the first file whose content is not what was written.
+            ArtifactError: a file was changed; the message names the first one.
         """
         for paths, shard in zip(self._paths, self.info.splits[self._split].shards, strict=True):
             _expect_sha256(paths.tokens, shard.tokens_sha256)

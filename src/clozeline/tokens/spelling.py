@@ -1,4 +1,4 @@
-"""How a tokenizer writes its tokens: which id is which text, and which tokens continue the word before them.
+"""Spelling of a tokenizer's tokens: the id of each token text, and which tokens continue the preceding word.
 
 Shapes: N tokens, V vocabulary.
 """
@@ -20,21 +20,24 @@ _TOKENIZER_FILE = "tokenizer.json"
 
 @dataclass(frozen=True)
 class Spelling:
-    """A token continues a word where the token before it can be continued, it can continue one, and they touch."""
+    """Spelling of a vocabulary.
+
+    A token continues a word if it can continue one, the token before it can be continued, and the two touch.
+    """
 
     ids: Mapping[str, int]
-    """Of every token, added ones too, as the vocabulary spells them."""
+    """Id of every token, added ones included, as the vocabulary spells it."""
     ends: Ends[Flags]
-    """Indexed by token id."""
+    """Flags indexed by token id."""
     marks_words: bool
-    """Whether the vocabulary tells a word's first token from the others at all."""
+    """Whether the vocabulary distinguishes the first token of a word from the others."""
 
     @classmethod
     def open(cls, tokenizer: Path) -> Self:
         """Read the tokenizer.json of the folder `tokenizer`.
 
         Raises:
-            ArtifactError: it is missing or damaged.
+            ArtifactError: the file is missing or damaged.
         """
         path = tokenizer / _TOKENIZER_FILE
         try:
@@ -43,31 +46,31 @@ class Spelling:
             raise ArtifactError(
                 f"{path} cannot be read",
                 given=str(error) or type(error).__name__,
-                expected="a whole tokenizer.json",
+                expected="a complete tokenizer.json",
                 do="rebuild it: `dvc repro --force tokenize`",
             ) from error
 
     @classmethod
     def of(cls, tokenizer_json: str) -> Self:
-        """From the text of a tokenizer.json."""
+        """Return the spelling given by the text of a tokenizer.json."""
         description = json.loads(tokenizer_json)
         ids = _vocabulary(description["model"])
         added = {token["content"]: token["id"] for token in description["added_tokens"]}
         read = reader_for(description, ids)
         ends = {id_: read(token) for token, id_ in ids.items()} if read else {}
-        for id_ in added.values():  # cut out of a text before its words are
+        for id_ in added.values():  # the tokenizer cuts these out of a text before it looks for words
             ends.pop(id_, None)
         size = max([*ids.values(), *added.values()]) + 1
         return cls({**ids, **added}, _table(ends, size), marks_words=read is not None)
 
     def continues_word(self, input_ids_N: Ids, follows_N: Flags) -> Flags:
-        """Whether each token belongs to the word of the token before it.
+        """Return whether each token belongs to the word of the token before it.
 
         Args:
             input_ids_N: token ids in reading order.
-            follows_N: whether the token before it in the array is also the one before in the document.
+            follows_N: whether the preceding token of the array also precedes it in the document.
         """
-        # A token that is nothing but the rest of a character ends as the token that began the character.
+        # A token that holds only the rest of a character ends like the token that began the character.
         begins_N = ~self.ends.is_rest_of_character[input_ids_N]
         head_N = np.maximum.accumulate(np.where(begins_N, np.arange(len(input_ids_N)), 0))
         can_be_continued_N = self.ends.can_be_continued[input_ids_N[head_N]]
@@ -77,7 +80,7 @@ class Spelling:
 
 
 def _vocabulary(model: Mapping[str, Any]) -> dict[str, int]:
-    """Unigram lists its pieces with their scores, in the order of their ids; the others map token to id."""
+    """Return the id of each token. Unigram lists its pieces in the order of ids; other models map token to id."""
     if isinstance(model["vocab"], list):
         return {token: id_ for id_, (token, _) in enumerate(model["vocab"])}
     return dict(model["vocab"])

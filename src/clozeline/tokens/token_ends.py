@@ -1,8 +1,8 @@
-"""What stands at the two ends of a token, and so whether it can continue a word and be continued.
+"""The two ends of a token, which decide whether it can continue a word and be continued.
 
-A word is what the tokenizer says it is (`##`, `</w>`); where it says no more than where spaces are (byte-level BPE,
-SentencePiece), a word is letters and digits between anything else, so that neither punctuation nor a space that is a
-token of its own is part of one. In scripts written without spaces every token is a word.
+The tokenizer's own marks define a word (`##`, `</w>`). Where they show only spaces (byte-level BPE, SentencePiece), a
+word is a run of letters and digits, so neither punctuation nor a space that is a token of its own belongs to a word. In
+scripts written without spaces every token is a word.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 Flag = TypeVar("Flag")
 _SPACE_MARK = "▁"
 _CONTINUATION = bytes(range(0x80, 0xC0))
-"""Bytes of UTF-8 that no character begins with."""
+"""UTF-8 bytes that begin no character."""
 _FALLBACK_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 
 # Thai and Lao, Myanmar, Khmer, kana, ideographs.
@@ -33,16 +33,16 @@ _WITHOUT_SPACES = (
 
 
 class Ends(NamedTuple, Generic[Flag]):
-    """Of one token, or, as arrays, of a vocabulary."""
+    """Properties of one token, or, as arrays, of a vocabulary."""
 
     can_continue: Flag
-    """It may be part of the word before it."""
+    """The token may belong to the preceding word."""
     can_be_continued: Flag
-    """What follows may be part of its word."""
+    """The following token may belong to its word."""
     begins_in_character: Flag
-    """It begins with a later byte of a character: part of the token before it, whatever that is."""
+    """The token begins with a later byte of a character, so it belongs to the preceding token, whatever that is."""
     is_rest_of_character: Flag
-    """It is nothing but later bytes of a character."""
+    """The token holds only later bytes of a character."""
 
 
 Reader = Callable[[str], Ends[bool]]
@@ -50,7 +50,7 @@ _ALONE = Ends(False, False, False, False)
 
 
 def reader_for(description: Mapping[str, Any], tokens: Iterable[str]) -> Reader | None:
-    """How to read the tokens of the tokenizer.json `description`; None if they do not say where a word begins."""
+    """Return the reader of tokens for the tokenizer.json `description`; None if they do not mark where words begin."""
     model = description["model"]
     if model["type"] == "WordLevel":
         return lambda _: _ALONE
@@ -67,7 +67,7 @@ def reader_for(description: Mapping[str, Any], tokens: Iterable[str]) -> Reader 
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's spelling of bytes (Radford et al. 2019, encoder.py): printable Latin-1 as itself, the rest from Ā on."""
+    """Return GPT-2's byte alphabet (Radford et al. 2019, encoder.py): printable Latin-1 as is, the rest from Ā on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(0x100) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
@@ -76,11 +76,11 @@ def _byte_alphabet() -> dict[str, int]:
 def _bytes_of_piece(piece: str) -> bytes:
     if match := _FALLBACK_BYTE.fullmatch(piece):
         return bytes([int(match[1], 16)])
-    return piece.encode("utf-8")  # the mark of a space is no letter, as a space is none
+    return piece.encode("utf-8")  # the mark of a space is not a letter, and neither is a space
 
 
 def _ends_of_bytes(raw: bytes) -> Ends[bool]:
-    whole = raw.lstrip(_CONTINUATION)  # from the first character that begins here
+    whole = raw.lstrip(_CONTINUATION)  # from the first character that begins in this token
     if not whole:
         return Ends(False, False, bool(raw), bool(raw))
     first = whole[: len(whole) - len(whole[1:].lstrip(_CONTINUATION))]
@@ -91,7 +91,10 @@ def _ends_of_bytes(raw: bytes) -> Ends[bool]:
 
 @cache
 def _is_in_words(start: bytes) -> bool:
-    """Whether the character that begins with the bytes `start` is part of words; cut short, whether most such are."""
+    """Return whether the character that begins with the bytes `start` belongs to words.
+
+    For an incomplete character, return whether most characters with this start do.
+    """
     first, last = _code_points(start)
     characters = [chr(code_point) for code_point in range(first, last + 1)]
     assigned = [character for character in characters if unicodedata.category(character) != "Cn"]
@@ -99,7 +102,7 @@ def _is_in_words(start: bytes) -> bool:
 
 
 def _code_points(start: bytes) -> tuple[int, int]:
-    """The lowest and highest code point whose UTF-8 begins with `start` (RFC 3629, section 3)."""
+    """Return the lowest and highest code point whose UTF-8 begins with `start` (RFC 3629, section 3)."""
     lead = start[0]
     length = 1 if lead < 0xC0 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
     value = lead if length == 1 else lead & (0x7F >> length)
@@ -110,7 +113,7 @@ def _code_points(start: bytes) -> tuple[int, int]:
 
 
 def _is_letter(character: str) -> bool:
-    """Letters, digits, and the marks that go with them (vowel signs, accents), of scripts with spaces."""
+    """Return whether it is a letter, a digit, or one of their marks (vowel signs, accents), in a script with spaces."""
     if not (character.isalnum() or unicodedata.category(character).startswith("M")):
         return False
     return not any(first <= ord(character) <= last for first, last in _WITHOUT_SPACES)

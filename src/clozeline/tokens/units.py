@@ -1,9 +1,9 @@
-"""What is hidden as one: a token, a whole word, a span.
+"""Masking units: a token, a whole word, or a span is hidden as one.
 
-A unit gives each token a number; the token is a target where the number is below the unit's threshold for the rate.
-The numbers do not depend on the rate, so whatever is hidden at a low rate is hidden at a higher one too.
+A unit gives each token a number; the token is a target if its number is below the unit's threshold for the rate. The
+numbers do not depend on the rate, so everything hidden at a low rate is hidden at a higher one too.
 
-Shapes: N tokens; K places a span can begin at and still cover a token.
+Shapes: N tokens; K possible starts of a span that covers a token.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,12 +31,12 @@ from clozeline.tokens.spelling import Spelling
 
 MOST_SPAN_TOKENS = 10
 _NEW_SEGMENT = 2**40
-"""Farther than any position: behind a special token, positions start anew."""
+"""Farther than any position, so that positions start anew after a special token."""
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """Tokens to choose targets from, rows whole and in reading order."""
+    """Candidates for targets: tokens of whole rows in reading order."""
 
     seed: int
     epoch: int
@@ -45,21 +45,21 @@ class Tokens:
     position_N: Ids
     is_special_V: Flags
     hash_N: Hashes
-    """The token's own bits in stream TARGET."""
+    """Bits of each token in stream TARGET."""
 
 
 class Unit(Protocol):
     def numbers(self, tokens: Tokens) -> Uniforms:
-        """One number of [0, 1] for each token, the same in any epoch order, batch or process."""
+        """Return a number in [0, 1] for each token, the same in any epoch order, batch or process."""
         ...
 
     def threshold(self, rate: float) -> float:
-        """The share `rate` of tokens has a number below it."""
+        """Return the threshold that a share `rate` of the tokens falls below."""
         ...
 
 
 class TokenUnit:
-    """Each token for itself (Devlin et al. 2018, section 3.1)."""
+    """Single tokens (Devlin et al. 2018, section 3.1)."""
 
     def numbers(self, tokens: Tokens) -> Uniforms:
         return first_uniform(tokens.hash_N)
@@ -70,9 +70,9 @@ class TokenUnit:
 
 @dataclass(frozen=True)
 class WordUnit:
-    """Whole words (BERT's release of May 2019): a word has the number of its first token in the row.
+    """Whole words (BERT's release of May 2019): the number of a word is that of its first token in the row.
 
-    Each word is chosen with the same probability, however long, so the share of tokens is the rate too.
+    Words are chosen with equal probability, whatever their length, so the expected share of tokens is the rate too.
     """
 
     spelling: Spelling
@@ -92,9 +92,9 @@ class WordUnit:
 class SpanUnit:
     """Spans of geometric length, at most 10 tokens (Joshi et al. 2020, section 3.1), without their quota per row.
 
-    A span may begin at any position, also before the first of the document: so every position is covered with the
-    same probability. A token has the lowest number of all spans that would cover it. Spans may overlap, and end at
-    a special token.
+    A span may begin at any position, also before the first of the document, so every position is covered with the same
+    probability. The number of a token is the lowest of all spans that would cover it. Spans may overlap, and end at a
+    special token.
     """
 
     reaches_K: tuple[float, ...]
@@ -108,12 +108,12 @@ class SpanUnit:
         return lowest_N
 
     def threshold(self, rate: float) -> float:
-        """Probability of a start p, from: 1 - rate = ∏ₖ (1 - p · P(length > k)), no span covering a token."""
+        """Return the probability of a start p with 1 - rate = ∏ₖ (1 - p · P(length > k)): no span covers the token."""
         return _root(lambda start: 1 - prod(1 - start * reach for reach in self.reaches_K) - rate)
 
 
 def _places(tokens: Tokens) -> Ids:
-    """Positions that jump at each special token of a row."""
+    """Return positions that jump at each special token of a row."""
     is_special_N = tokens.is_special_V[tokens.input_ids_N]
     if not is_special_N.any():
         return tokens.position_N
@@ -124,14 +124,14 @@ def _places(tokens: Tokens) -> Ids:
 
 
 def span_unit(mean_tokens: float) -> SpanUnit:
-    """Spans whose mean length, once cut at 10, is `mean_tokens` (SpanBERT: 3.8, a geometric with p = 0.2)."""
+    """Return spans with mean length `mean_tokens` after the cut at 10 (SpanBERT: 3.8, a geometric with p = 0.2)."""
     ratio = _root(lambda ratio: _mean(_shares(ratio)) - mean_tokens)
     shares = _shares(ratio)
     return SpanUnit(tuple(sum(shares[length:]) for length in range(MOST_SPAN_TOKENS)))
 
 
 def _shares(ratio: float) -> list[float]:
-    """Of the lengths 1 to 10, each `ratio` times as frequent as the one before."""
+    """Return the shares of the lengths 1 to 10, each `ratio` times the one before."""
     weights = [ratio**length for length in range(MOST_SPAN_TOKENS)]
     return [weight / sum(weights) for weight in weights]
 
@@ -141,7 +141,7 @@ def _mean(shares: list[float]) -> float:
 
 
 def _root(rising: Callable[[float], float]) -> float:
-    """Where `rising` is 0 in [0, 1], to the last bit."""
+    """Return the zero of `rising` in [0, 1], to the last bit."""
     low, high = 0.0, 1.0
     for _ in range(54):
         middle = (low + high) / 2
@@ -150,11 +150,11 @@ def _root(rising: Callable[[float], float]) -> float:
 
 
 def _word_unit(params: MaskingParams, spelling: Spelling | None) -> Unit:
-    assert spelling is not None, "unit `word` has to be told the tokenizer's spelling"
+    assert spelling is not None, "unit `word` needs the tokenizer's spelling"
     if not spelling.marks_words:
         raise ParamsError(
             "`masking.unit: word` cannot be used with this tokenizer",
-            given="a vocabulary whose tokens do not say where a word begins",
+            given="a vocabulary whose tokens do not mark where a word begins",
             expected="WordPiece (##), byte-level BPE, SentencePiece (▁) or end-of-word marks (</w>)",
             do="set `masking.unit: token` or `span`, or take another tokenizer",
         )
@@ -173,4 +173,4 @@ def _token_unit(params: MaskingParams, spelling: Spelling | None) -> Unit:
 UNITS: Mapping[str, Callable[[MaskingParams, Spelling | None], Unit]] = MappingProxyType(
     {"token": _token_unit, "word": _word_unit, "span": _span_unit}
 )
-"""Values of `masking.unit`."""
+"""Constructor of the unit for each value of `masking.unit`."""

@@ -1,6 +1,6 @@
 """A side channel from a stage to its MLflow run, for its curves. It never changes an output and never raises.
 
-The flow hands a run over through two environment variables, `MLFLOW_TRACKING_URI` and `MLFLOW_RUN_ID`; without them
+The flow passes a run on through two environment variables, `MLFLOW_TRACKING_URI` and `MLFLOW_RUN_ID`. Without them
 (`dvc repro` alone) the logger does nothing.
 """
 
@@ -13,17 +13,17 @@ _LOG = logging.getLogger(__name__)
 
 
 class RunLogger(Protocol):
-    """What a stage may say about its run."""
+    """Interface through which a stage logs to its run."""
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Points of curves; steps at or below the last one logged before a resume are left out."""
+        """Log points of curves; steps at or below the last one logged before a resume are dropped."""
 
     def close(self) -> None:
-        """Send what is left; count and say what could not be sent."""
+        """Send the remaining points; warn of the number that could not be sent."""
 
 
 class NullRunLogger:
-    """Tracks nothing."""
+    """A logger that tracks nothing."""
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
         pass
@@ -33,7 +33,7 @@ class NullRunLogger:
 
 
 def run_logger() -> RunLogger:
-    """The run that the environment hands over, or a logger that tracks nothing."""
+    """Return a logger for the run that the environment names; without one, a logger that tracks nothing."""
     tracking_uri, run_id = os.environ.get("MLFLOW_TRACKING_URI"), os.environ.get("MLFLOW_RUN_ID")
     if not tracking_uri or not run_id:
         return NullRunLogger()
@@ -41,6 +41,6 @@ def run_logger() -> RunLogger:
         from clozeline.tracking.sender import MlflowRunLogger
 
         return MlflowRunLogger(tracking_uri, run_id)
-    except Exception as error:  # noqa: BLE001  # no fault of MLflow's is worth a training
+    except Exception as error:  # noqa: BLE001  # no error of MLflow may stop a training
         _LOG.warning("MLflow cannot be used (%s): this run's curves are not tracked", error)
         return NullRunLogger()

@@ -1,4 +1,4 @@
-"""Where MLflow says that files lie, and where they are. Importing this loads no MLflow."""
+"""Addresses of files: where MLflow recorded them, and where they are now. Importing this loads no MLflow."""
 
 from pathlib import Path
 from typing import Final
@@ -10,28 +10,28 @@ _FILES: Final = "artifacts"
 
 
 def database_of(tracking_uri: str) -> Path | None:
-    """The file of a SQLite database; None: `tracking_uri` is another kind of store."""
+    """Return the file of a SQLite database; None if `tracking_uri` is another kind of store."""
     if not tracking_uri.startswith(SQLITE):
         return None
     return Path(tracking_uri.removeprefix(SQLITE).partition("?")[0])
 
 
 def files_beside(database: Path) -> Path:
-    """The folder of the files that belong to a database of the project's own."""
+    """Return the artifact folder of a project's own database."""
     return (database.parent / _FILES).resolve()
 
 
 def local_path(address: str) -> Path | None:
-    """The file or folder of a `file:` address, or of a path; None: it is not on this machine."""
+    """Return the path of a `file:` address or of a plain path; None if it is not on this machine."""
     parts = urlsplit(address)
     return Path(url2pathname(parts.path)) if parts.scheme in {"", "file"} else None
 
 
 def present(address: str, tracking_uri: str) -> str:
-    """Where the files are that MLflow says are at `address`.
+    """Return the current address of the files that MLflow recorded at `address`.
 
-    MLflow writes addresses down whole, and has no call that changes one. A project's own database that was moved or
-    copied with the files beside it says where they were: what is beside it now is meant.
+    MLflow stores absolute addresses and cannot change them. A project's own database that was moved or copied together
+    with its files therefore names their old place; this returns the file beside the database, if it exists.
     """
     database, written = database_of(tracking_uri), local_path(address)
     if database is None or written is None:

@@ -1,15 +1,19 @@
-"""MLflow's database: made, or brought to the installed MLflow's schema, once and before anything parallel."""
+"""MLflow's database: created, or upgraded to the schema of the installed MLflow, before anything runs in parallel."""
 
+import contextlib
 import fcntl
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from mlflow.entities import Experiment
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from clozeline.errors import TransientError
+from clozeline.errors import ArtifactError, TransientError
 from clozeline.tracking.addresses import database_of, files_beside
 from clozeline.tracking.mlflow_adapter import client_of_database
 
@@ -17,10 +21,13 @@ EXPERIMENT: Final = "clozeline"
 
 
 def prepare(tracking_uri: str) -> MlflowClient:
-    """A client of `tracking_uri`, which cannot meet a half-made or outdated SQLite database.
+    """Return a client of `tracking_uri`; create or upgrade a SQLite database first.
 
-    Of four processes that open a new SQLite file at once, three fail in its migrations: hence the lock. A server's
-    database is its administrator's.
+    Of four processes that open a new SQLite file at once, three fail in its migrations: hence the lock. The database of
+    a server is left to its administrator.
+
+    Raises:
+        ArtifactError: the file of a local database is damaged.
     """
     database = database_of(tracking_uri)
     if database is None:
@@ -28,20 +35,42 @@ def prepare(tracking_uri: str) -> MlflowClient:
     database.parent.mkdir(parents=True, exist_ok=True)
     with database.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        _require_sound(database)
         return client_of_database(tracking_uri)
 
 
+def _require_sound(database: Path) -> None:
+    """Let SQLite check every page; MLflow would notice only damaged pages that it reads, with a long traceback."""
+    if not database.exists():
+        return
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(str(database))}?mode=ro", uri=True)) as connection:
+            (told,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError:
+        return  # a locked or unreadable file is not damaged; MLflow reports it
+    except sqlite3.DatabaseError as error:
+        told = str(error)
+    if told != "ok":
+        raise ArtifactError(
+            f"MLflow's database {database} is damaged",
+            given=f"{database.stat().st_size:,} bytes; SQLite says: {told}",
+            expected="a complete SQLite database; a full disk or an interrupted copy leaves a part of it",
+            do=f"restore it from a copy; or run `mv {database.name} {database.name}.damaged` in {database.parent}:"
+            " the next command creates a new database, without the runs and versions of this one",
+        )
+
+
 def experiments(client: MlflowClient) -> list[Experiment]:
-    """This project's, the first one first: it gets another one where its database is moved to."""
+    """Return the experiments of this project, oldest first; a moved database gets an additional one."""
     found = client.search_experiments(filter_string=f"name LIKE '{EXPERIMENT}%'", order_by=["creation_time ASC"])
     return [known for known in found if known.name == EXPERIMENT or known.name.startswith(f"{EXPERIMENT} in ")]
 
 
 def experiment_id(client: MlflowClient, tracking_uri: str) -> str:
-    """The experiment of this project's new runs; beside a local database, its files lie there too.
+    """Return the id of the experiment for new runs; with a local database its files lie beside the database.
 
-    An experiment keeps the address of its files. So where a database was moved or copied with the files beside it,
-    new runs get an experiment of their own: nothing is written to where it was.
+    An experiment keeps the address of its files. If a database was moved or copied together with its files, new runs
+    get an experiment of their own, so that nothing is written to the old place.
 
     Raises:
         TransientError: the server does not answer.
@@ -52,23 +81,43 @@ def experiment_id(client: MlflowClient, tracking_uri: str) -> str:
         known = experiments(client)
         for experiment in known:
             location = str(experiment.artifact_location)
-            # Another kind of address was given by a person, who keeps the files elsewhere.
+            # An address without `file:` was set by a person who keeps the files elsewhere.
             if files is None or not location.startswith("file:") or location == files.as_uri() or not files.is_dir():
                 return str(experiment.experiment_id)
         name = f"{EXPERIMENT} in {files.parent}" if known and files else EXPERIMENT
         return client.create_experiment(name, artifact_location=files.as_uri() if files else None)
 
 
-@contextmanager
-def answering(tracking_uri: str) -> Iterator[None]:
-    """Turn what MLflow raises into ours.
+_REFUSALS: Final = {"UNAUTHENTICATED": "401 Unauthorized", "PERMISSION_DENIED": "403 Forbidden"}
+
+
+def check_allowed(error: MlflowException, tracking_uri: str) -> None:
+    """Raise an error of its own if MLflow's server refused the caller: trying again would not help.
 
     Raises:
-        TransientError: the server, or the database, does not answer.
+        ArtifactError: the server answered 401 or 403.
+    """
+    if error.error_code in _REFUSALS:
+        raise ArtifactError(
+            "MLflow's server refuses the request",
+            given=f"{tracking_uri}: {_REFUSALS[error.error_code]}",
+            expected="a user that the server knows and allows to do this",
+            do="set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or ask its administrator for the permission",
+        ) from error
+
+
+@contextmanager
+def answering(tracking_uri: str) -> Iterator[None]:
+    """Translate MLflow's exceptions.
+
+    Raises:
+        ArtifactError: the server refuses the caller.
+        TransientError: the server or the database does not answer.
     """
     try:
         yield
     except MlflowException as error:
+        check_allowed(error, tracking_uri)
         raise TransientError(
             "MLflow does not answer",
             given=tracking_uri,

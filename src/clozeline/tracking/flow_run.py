@@ -1,4 +1,4 @@
-"""One flow run in MLflow: a parent, and below it a run for each stage that executed."""
+"""One flow run in MLflow: a parent run, with a child run for each stage that executed."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from clozeline.tracking.forgiving import forgiving
 from clozeline.tracking.mlflow_adapter import PARENT_RUN
 
 WORKSPACE: Final = "clozeline.workspace"
-"""The tag that tells runs of this folder on this machine from others in the same database."""
+"""Tag with the identity of the workspace that a run belongs to: others may use the same database."""
 _DIGEST_CHARACTERS: Final = 36  # MLflow's limit; `<md5>.dir` has just as many
 _PARAMS_PER_CALL: Final = 100  # MLflow refuses a batch of more
 _NOT_IN_A_NAME: Final = re.compile(r"[^\w.:/ -]")
@@ -25,17 +25,17 @@ Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 @dataclass(frozen=True)
 class StageRecord:
-    """What is said of a stage that executed."""
+    """What is logged about a stage that executed."""
 
     outcome: str
     locked: LockedStage
     metrics: Sequence[Path]
     shown: Sequence[Path]
-    """Plots, reports, and the log."""
+    """Paths of plots, reports and the log."""
 
 
 class FlowRun:
-    """The parent run. After it was opened, whatever MLflow cannot do is said and forgiven: work goes on."""
+    """The parent run. Once it is open, a failure of MLflow is only logged: the work goes on."""
 
     def __init__(self, client: MlflowClient, experiment: str, run_id: str) -> None:
         self._client = client
@@ -44,28 +44,30 @@ class FlowRun:
 
     @classmethod
     def open(cls, tracking_uri: str, name: str, tags: Mapping[str, str]) -> Self:
-        """Start the parent run; only one is open in a workspace, so those that were killed are closed.
+        """Start the parent run. Close open runs of this workspace: only one can be active, so they were killed.
 
         Raises:
             TransientError: MLflow does not answer; nothing has been done yet.
         """
         client = prepare(tracking_uri)
         experiment = experiment_id(client, tracking_uri)
-        _close_killed(client, experiment, tags[WORKSPACE])
+        close_killed(client, experiment, tags[WORKSPACE])
         run = client.create_run(experiment, run_name=name, tags=dict(tags))
         return cls(client, experiment, run.info.run_id)
 
     def start_stage(self, stage: str, fingerprint: str, tags: Mapping[str, str]) -> str | None:
-        """The id of the run that a stage process logs to.
+        """Return the id of the run that a stage process logs to; None if MLflow failed.
 
-        A run that was cut off with the same fingerprint goes on under the new parent: its curves are this stage's.
+        An unfinished run of this workspace with the same fingerprint continues under the new parent, because its curves
+        are this stage's.
         """
         names = {PARENT_RUN: self.run_id, "dvc.stage": stage, "dvc.fingerprint": fingerprint, **tags}
 
         def start() -> str:
             cut_off = self._client.search_runs(
                 [self._experiment],
-                filter_string=f"tags.`dvc.fingerprint` = '{fingerprint}' AND attributes.status != 'FINISHED'",
+                filter_string=f"tags.`dvc.fingerprint` = '{fingerprint}' AND tags.`{WORKSPACE}` = '{tags[WORKSPACE]}'"
+                " AND attributes.status != 'FINISHED'",
                 run_view_type=ViewType.ACTIVE_ONLY,
                 max_results=1,
             )
@@ -80,25 +82,25 @@ class FlowRun:
         return forgiving(start)
 
     def end_stage(self, run_id: str, record: StageRecord) -> None:
-        """Tell all about a stage that executed."""
+        """Log the params, metrics, inputs and files of a stage that executed, and close its run."""
         forgiving(lambda: self._tell(run_id, record))
         forgiving(lambda: self._client.set_terminated(run_id, status="FINISHED"))
 
     def drop_stage(self, run_id: str) -> None:
-        """Remove the run of a stage that turned out to have nothing to do."""
+        """Delete the run of a stage that turned out to have nothing to do."""
         forgiving(lambda: self._client.delete_run(run_id))
 
     def fail_stage(self, run_id: str, status: Status, message: str) -> None:
-        """Close the run of a stage that did not succeed."""
+        """Close the run of a stage that failed or was stopped."""
         forgiving(lambda: self._client.set_tag(run_id, "error", message))
         forgiving(lambda: self._client.set_terminated(run_id, status=status))
 
     def end(
         self, status: Status, *, tags: Mapping[str, str], metrics: Mapping[str, Path], files: Sequence[Path]
     ) -> None:
-        """Close the parent: how each stage ended, every figure, and the files that the run can be repeated from.
+        """Log tags, figures and files to the parent run, and close it.
 
-        `metrics` are the metric files by the name that their figures get before their own.
+        `metrics` maps a prefix for the names of the figures to their metric file.
         """
 
         def tell() -> None:
@@ -136,14 +138,15 @@ class FlowRun:
                 self._client.log_artifact(run_id, str(path))
 
 
-def _close_killed(client: MlflowClient, experiment: str, workspace: str) -> None:
+def close_killed(client: MlflowClient, experiment: str, workspace: str) -> None:
+    """Close the open runs of a workspace. The caller holds its run lock, so the processes that opened them are gone."""
     open_runs = f"tags.`{WORKSPACE}` = '{workspace}' AND attributes.status = 'RUNNING'"
     for run in client.search_runs([experiment], filter_string=open_runs):
         client.set_terminated(run.info.run_id, status="KILLED")
 
 
 def _add_params(client: MlflowClient, run_id: str, texts: Mapping[str, str]) -> None:
-    """Add the params that the run has not; MLflow fails a whole run over one that it has with another value."""
+    """Log the params that the run lacks; MLflow fails a run if a logged param changes its value."""
     known = client.get_run(run_id).data.params
     new = [Param(key, text) for key, text in texts.items() if key not in known]
     for start in range(0, len(new), _PARAMS_PER_CALL):
@@ -151,7 +154,7 @@ def _add_params(client: MlflowClient, run_id: str, texts: Mapping[str, str]) -> 
 
 
 def _datasets(locked: LockedStage) -> list[DatasetInput]:
-    """The stage's inputs under DVC's own hashes, so that a run and the cache speak of the same thing."""
+    """Return the stage's inputs with DVC's hashes, so that a run and the cache identify them alike."""
     return [
         DatasetInput(
             Dataset(

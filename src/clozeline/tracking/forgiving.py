@@ -1,4 +1,4 @@
-"""What is tracked is worth less than what it is about."""
+"""Calls to MLflow whose failure must not stop the work that is tracked."""
 
 import logging
 from collections.abc import Callable
@@ -9,12 +9,12 @@ Result = TypeVar("Result")
 
 
 def forgiving(call: Callable[[], Result]) -> Result | None:
-    """What `call` gives; None if it raises anything at all, which is said.
+    """Return the result of `call`; log any exception and return None.
 
-    Not only MLflow's own errors: a store of files raises those of its package (boto3's are no `OSError`).
+    MLflow's own errors are not enough: an artifact store raises those of its package (boto3's are no `OSError`).
     """
     try:
         return call()
     except Exception as error:  # noqa: BLE001  # see above
-        _LOG.warning("MLflow did not take what was to be tracked: %s", " ".join(str(error).split())[:300])
+        _LOG.warning("MLflow did not record a part of this run: %s", " ".join(str(error).split())[:300])
         return None

@@ -1,7 +1,7 @@
-"""How busy the machine is: MLflow's own monitors, whose points its page shows under "System metrics".
+"""System metrics of the machine, from MLflow's own monitors; its page shows them under "System metrics".
 
-MLflow's thread for them gives up at the first call that a server does not answer; here they go where all points go,
-which wait until it does.
+MLflow's own thread for them gives up after the first call that the server does not answer. Here they join the queue of
+all points, which waits for the server.
 """
 
 import logging
@@ -17,13 +17,13 @@ PREFIX: Final = "system/"
 
 
 class MachineMetrics:
-    """CPU, memory, disk, network, and GPUs where NVIDIA's management library sees any.
+    """Load of CPU, memory, disk and network, and of GPUs if NVIDIA's management library (NVML) sees any.
 
-    What cannot be seen here, such as the network of some containers, is left out.
+    Metrics that are unavailable, such as the network in some containers, are left out.
     """
 
     def __init__(self, every_seconds: float = _EVERY_SECONDS, kinds: Sequence[Any] | None = None) -> None:
-        """`kinds`: of monitors; None: MLflow's."""
+        """`kinds`: classes of monitors; None: those of MLflow."""
         self._every_seconds = every_seconds
         self._next = time.monotonic()
         self._monitors = []
@@ -31,12 +31,12 @@ class MachineMetrics:
             try:
                 self._monitors.append(kind())
             except Exception as error:  # noqa: BLE001  # a driver's library may raise anything
-                _LOG.debug("%s sees nothing here: %s", kind, error)
+                _LOG.debug("%s does not work here: %s", kind, error)
 
     def due(self) -> tuple[Mapping[str, float], int] | None:
-        """Values and their step, every so many seconds; None in between.
+        """Return values and their step if `every_seconds` have passed since the last call that did; None otherwise.
 
-        The step counts from the epoch in units of `every_seconds`, so that it rises over resumes too.
+        The step is the time since the epoch in units of `every_seconds`, so that it keeps rising after a resume.
         """
         if time.monotonic() < self._next:
             return None
@@ -48,6 +48,6 @@ class MachineMetrics:
                 values |= {PREFIX + key: float(value) for key, value in monitor.aggregate_metrics().items()}
                 monitor.clear_metrics()
             except Exception as error:  # noqa: BLE001  # as above
-                _LOG.debug("%s sees nothing any more: %s", monitor, error)
+                _LOG.debug("%s no longer works: %s", monitor, error)
                 self._monitors.remove(monitor)
         return values, int(time.time() / self._every_seconds)

@@ -1,25 +1,29 @@
-"""What is used of MLflow beside its documented names; tests/tracking/test_mlflow_adapter.py holds each.
+"""Every undocumented part of MLflow that is used; tests/tracking/test_mlflow_adapter.py checks each.
 
-All else goes through `MlflowClient`, `mlflow.entities`, `mlflow.artifacts` and `mlflow.pyfunc`, as they are documented.
-The tables of a project's own database are read, never written, in `clozeline.registry.own_database`.
+All other code uses the documented `MlflowClient`, `mlflow.entities`, `mlflow.artifacts` and `mlflow.pyfunc`. Only
+`clozeline.registry.own_database` reads the tables of a project's own database; it never writes them.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
+from ruamel.yaml import YAML
 
 PARENT_RUN: Final = "mlflow.parentRunId"
-"""The tag that puts a run below another one."""
+"""Tag that makes a run the child of another one."""
+_LOADED_AS: Final = "registered_model_meta"
+"""File that MLflow writes into the folder of a model that it loads as `models:/…`."""
 _OUTDATED: Final = "out-of-date database schema"
 
 
 def monitors() -> Sequence[Any]:
-    """Classes of what looks at the machine: `collect_metrics`, `aggregate_metrics`, `clear_metrics`.
+    """Return MLflow's monitor classes, which have `collect_metrics`, `aggregate_metrics` and `clear_metrics`.
 
     Raises:
-        ImportError: psutil, which the serving install does without, is not there.
+        ImportError: psutil is missing, as in the serving install.
     """
     from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
     from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
@@ -29,10 +33,19 @@ def monitors() -> Sequence[Any]:
     return CPUMonitor, DiskMonitor, NetworkMonitor, GPUMonitor
 
 
-def client_of_database(tracking_uri: str) -> MlflowClient:
-    """A client of a SQLite database, whose tables are made, or brought to the schema of the installed MLflow.
+def loaded_as(model: Path) -> tuple[str, str] | None:
+    """Return the registered name and version of a loaded model folder; None if it did not come from a registry."""
+    note = model / _LOADED_AS
+    if not note.is_file():
+        return None
+    told = YAML(typ="safe").load(note)
+    return str(told["model_name"]), str(told["model_version"])
 
-    A client opens its database when it is made.
+
+def client_of_database(tracking_uri: str) -> MlflowClient:
+    """Return a client of a SQLite database; create its tables, or upgrade them to the schema of the installed MLflow.
+
+    MLflow opens the database in the constructor of the client.
     """
     try:
         return MlflowClient(tracking_uri, registry_uri=tracking_uri)

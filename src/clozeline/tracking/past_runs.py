@@ -1,15 +1,19 @@
-"""The runs that are behind what lies in the project's folder, found by what they made and not by when they were."""
+"""The runs that made the current outputs of the project, found by the hashes of the outputs, not by time."""
 
 import hashlib
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from mlflow.artifacts import download_artifacts
 from mlflow.entities import Run, ViewType
+from mlflow.exceptions import MlflowException
 
 from clozeline.artifacts.lock import Lock
+from clozeline.errors import ArtifactError
 from clozeline.tracking.addresses import present
 from clozeline.tracking.database import answering, experiments, prepare
 from clozeline.tracking.forgiving import forgiving
@@ -19,7 +23,7 @@ _MOST: Final = 1000  # MLflow's page
 
 @dataclass(frozen=True)
 class StageRun:
-    """The run in which a stage executed and made what it is locked with; others restored that."""
+    """The run in which a stage executed and made the outputs in dvc.lock; other runs only restored them."""
 
     run_id: str
     ended: datetime
@@ -27,23 +31,37 @@ class StageRun:
 
 
 @dataclass(frozen=True)
+class EarlierRun:
+    """A finished flow run with another dvc.lock."""
+
+    started: datetime
+    commit: str | None
+    figures: Mapping[str, float]
+    """Numbers of all metric files: `evaluate.top1` is `top1` of metrics/evaluate.json."""
+    lock: Lock | None
+    """Its dvc.lock; None if MLflow no longer has a copy."""
+
+
+@dataclass(frozen=True)
 class PastRuns:
-    """What MLflow knows of a dvc.lock."""
+    """The runs that MLflow knows for a dvc.lock."""
 
     run_id: str | None = None
-    """Of the newest flow run that ended with it."""
+    """Id of the newest flow run that ended with this dvc.lock."""
     commit: str | None = None
     is_dirty: bool = False
-    """Files that git has differed from the commit."""
+    """Whether tracked files differed from the commit."""
     stages: Mapping[str, StageRun] = field(default_factory=dict)
-    """By name; none of a stage that executed elsewhere."""
+    """Runs by name of the stage; stages that executed elsewhere are missing."""
+    earlier: EarlierRun | None = None
+    """Newest finished flow run before this one with another dvc.lock; None if MLflow has none, as in a fresh clone."""
 
 
 def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:
     """Find the runs behind `lock_file`.
 
     Raises:
-        ArtifactError: it cannot be read.
+        ArtifactError: `lock_file` cannot be read.
         TransientError: MLflow does not answer.
     """
     lock = Lock.read(lock_file)
@@ -59,6 +77,8 @@ def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:
             return list(client.search_runs(known, filter_string, ViewType.ACTIVE_ONLY, most, order))
 
         flow_runs = search(f"tags.`dvc.lock_md5` = '{md5}'", 1)
+        before = f" AND attributes.start_time < {flow_runs[0].info.start_time}" if flow_runs else ""
+        others = search(f"tags.`dvc.lock_md5` != '{md5}' AND attributes.status = 'FINISHED'{before}", 1)
         executed = search("tags.`dvc.outcome` = 'executed'", _MOST)
     by_hash = {run.data.tags.get("dvc.stage_sha256"): run for run in reversed(executed)}
     tags = flow_runs[0].data.tags if flow_runs else {}
@@ -69,11 +89,12 @@ def past_runs(tracking_uri: str, lock_file: Path) -> PastRuns:
         stages={
             name: _stage_run(by_hash[stage.sha256]) for name, stage in lock.stages.items() if stage.sha256 in by_hash
         },
+        earlier=_earlier(others[0], tracking_uri) if others else None,
     )
 
 
 def attach(tracking_uri: str, run_id: str, file: Path) -> bool:
-    """Store `file` with a run that has ended; False if MLflow did not take it, or keeps it where the project was."""
+    """Store `file` with an ended run; False if MLflow refused, or if the project moved since that run."""
 
     def store() -> bool:
         client = prepare(tracking_uri)
@@ -84,6 +105,25 @@ def attach(tracking_uri: str, run_id: str, file: Path) -> bool:
         return True
 
     return forgiving(store) or False
+
+
+def _earlier(run: Run, tracking_uri: str) -> EarlierRun:
+    return EarlierRun(
+        started=datetime.fromtimestamp(run.info.start_time / 1000, UTC),
+        commit=run.data.tags.get("mlflow.source.git.commit"),
+        figures=run.data.metrics,
+        lock=_lock_of(run, tracking_uri),
+    )
+
+
+def _lock_of(run: Run, tracking_uri: str) -> Lock | None:
+    address = present(f"{run.info.artifact_uri}/dvc.lock", tracking_uri)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            file = download_artifacts(artifact_uri=address, dst_path=folder, tracking_uri=tracking_uri)
+            return Lock.read(Path(file))
+        except (MlflowException, OSError, ArtifactError):
+            return None  # artifacts may be cleaned up; the figures can still be compared
 
 
 def _stage_run(run: Run) -> StageRun:

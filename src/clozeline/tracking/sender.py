@@ -1,4 +1,4 @@
-"""The run logger that talks to MLflow: from a thread of its own, so that a slow server never holds training up."""
+"""The run logger that sends to MLflow from a thread of its own, so that a slow server never delays training."""
 
 import logging
 import threading
@@ -16,14 +16,14 @@ from clozeline.tracking.machine import PREFIX, MachineMetrics
 _LOG = logging.getLogger(__name__)
 _NEVER_TAKEN: Final = {"INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST", "INVALID_STATE", "PERMISSION_DENIED"}
 _POINTS_PER_CALL: Final = 1000  # MLflow refuses a batch of more
-_POINTS_KEPT: Final = 100_000  # while the server is away; more are counted as lost
+_POINTS_KEPT: Final = 100_000  # while the server does not answer; further points are counted as lost
 
 
 class MlflowRunLogger:
-    """Sends to run `run_id` twice a second; a server that does not answer is tried again every `retry_seconds`.
+    """Sends points to run `run_id` twice a second; retries every `retry_seconds` while the server does not answer.
 
-    A resumed stage repeats the steps after its last checkpoint. Their points are in the run already,
-    and MLflow would store them twice: a curve goes on after the last step that the run has.
+    A resumed stage repeats the steps after its last checkpoint, and MLflow would store their points twice. Therefore
+    only points after the last step in the run are sent.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class MlflowRunLogger:
         self._retry_seconds = retry_seconds
         self._close_seconds = close_seconds
         self._points: deque[Metric] = deque()
-        self._last_steps: dict[str, int] = {}  # of the run, before this process
+        self._last_steps: dict[str, int] = {}  # last step of each curve before this process
         self._num_lost = 0
         self._machine = MachineMetrics()
         self._closing = threading.Event()
@@ -53,7 +53,7 @@ class MlflowRunLogger:
     def close(self) -> None:
         self._closing.set()
         self._thread.join(self._close_seconds)
-        num_lost = self._num_lost + _num_told(self._points.copy())  # at once: the thread may still send
+        num_lost = self._num_lost + _num_told(self._points.copy())  # a copy, because the thread may still send
         if num_lost:
             _LOG.warning("%d points of curves are missing from this run in MLflow", num_lost)
 
@@ -72,9 +72,9 @@ class MlflowRunLogger:
             self.metrics(values, step)
 
     def _send(self) -> bool:
-        """Send all that waits; False if the server did not answer, and then the rest still waits."""
+        """Send the waiting points; False if the server did not answer, and the rest stays in the queue."""
         while self._points:
-            # Not an iteration: the training thread appends meanwhile.
+            # Indices instead of iteration, because the training thread appends meanwhile.
             batch = [self._points[i] for i in range(min(len(self._points), _POINTS_PER_CALL))]
             if not self._taken(batch):
                 return False
@@ -83,7 +83,7 @@ class MlflowRunLogger:
         return True
 
     def _taken(self, points: list[Metric]) -> bool:
-        """Whether they need not be sent again."""
+        """Send `points`; True if they were stored or finally refused, False if they have to be sent again."""
         try:
             self._send_points(points)
         except Exception as error:  # noqa: BLE001  # an error that ends this thread would end all curves
@@ -110,10 +110,10 @@ def _number(value: object) -> float | None:
 
 
 def _num_told(points: Iterable[Metric]) -> int:
-    """How many of them are the stage's, not the machine's."""
+    """Return the number of points that belong to the stage, not to the machine."""
     return sum(not point.key.startswith(PREFIX) for point in points)
 
 
 def _is_final(error: Exception) -> bool:
-    """Whether the same call would be refused again."""
+    """Whether MLflow would refuse the same call again."""
     return isinstance(error, MlflowException) and error.error_code in _NEVER_TAKEN

@@ -1,34 +1,34 @@
-"""What can listen to a training while it runs. A listener changes nothing of the result."""
+"""Listeners of a running training. A listener does not change the result."""
 
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from clozeline.artifacts.curves import CurvePoint, Look
+from clozeline.training.curves import CurvePoint, Look
 from clozeline.training.state import State
 
 _LOG = logging.getLogger(__name__)
 
 
 class Callback:
-    """Override what you want to hear of."""
+    """Base of listeners: override the events you need."""
 
     def on_start(self, state: State) -> None:
-        """Before the first step, or where the training is taken up again: `state.step` says which."""
+        """Called before the first step of a new or resumed training: `state.step` says where it is."""
 
     def on_point(self, point: CurvePoint) -> None:
-        """Every `log_every_steps`."""
+        """Called every `log_every_steps`, and at the last step."""
 
     def on_look(self, look: Look) -> None:
-        """After each look at held-out text."""
+        """Called after each validation look."""
 
     def on_end(self, state: State) -> None:
-        """After the last step."""
+        """Called after the last step."""
 
 
 @dataclass(frozen=True)
 class Callbacks(Callback):
-    """Several in their order."""
+    """Several callbacks, called in order."""
 
     each: tuple[Callback, ...]
 
@@ -54,14 +54,14 @@ class Callbacks(Callback):
 
 
 class PlateauWarning(Callback):
-    """Says so, once, when the loss stays where a model is that has learned how frequent tokens are and nothing else.
+    """Warns once if the loss stays on the unigram plateau, where a model knows nothing but how frequent tokens are.
 
     A masked language model passes this plateau or is stuck on it for good: "my loss is stuck at 7".
     """
 
     def __init__(self, unigram_loss: float, first_step: int, patience_points: int = 10) -> None:
         """`unigram_loss`: cross-entropy of the training tokens under their own frequencies, nats.
-        `first_step`: steps before it, of warm-up, do not count.
+        `first_step`: earlier steps (warm-up) do not count.
         """
         self._unigram_loss = unigram_loss
         self._first_step = first_step
@@ -72,14 +72,14 @@ class PlateauWarning(Callback):
         self.hear(point.step, point.loss)
 
     def hear(self, step: int, loss: float) -> None:
-        """`loss`: nats per target."""
+        """Take one measurement. `loss`: nats per target."""
         is_on_it = step >= self._first_step and abs(loss - self._unigram_loss) < _PLATEAU_NATS
         self._num_points = self._num_points + 1 if is_on_it else 0
         if self._num_points == self._patience_points:
             _LOG.warning(
-                "step %d: the loss has stayed at %.2f, which is what knowing only how frequent tokens are gives (%.2f)."
-                " Try a longer warm-up or half the learning rate, a pre-norm family (modernbert), fewer layers for so"
-                " short a budget, or more steps",
+                "step %d: the loss has stayed at %.2f, which token frequencies alone give (%.2f). Try a longer warm-up"
+                " or half the learning rate, a pre-norm family (modernbert), fewer layers for so short a budget, or"
+                " more steps",
                 step,
                 loss,
                 self._unigram_loss,

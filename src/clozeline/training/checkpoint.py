@@ -1,7 +1,7 @@
-"""Checkpoints: where an interrupted training goes on, bit for bit.
+"""Checkpoints: an interrupted training resumes from them, bit for bit.
 
-They live outside DVC's outs, in a folder named by a fingerprint of all that the result depends on: another
-learning rate, another corpus, or another line of code looks in another folder and cannot pick up a stale one.
+They live outside DVC's outs, in a folder named by a fingerprint of all that the result depends on: another learning
+rate, another corpus or another line of code looks in another folder and cannot pick up a stale one.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _SEAL = "seal.json"
 
 
 def fingerprint(facts: Mapping[str, object], files: Iterable[Path]) -> str:
-    """Name of all that decides a training's result: `facts` as JSON, and the contents of `files` in the given order."""
+    """Return a fingerprint of what decides a training's result: `facts` as JSON, and the contents of `files`."""
     digest = hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode())
     for file in files:
         digest.update(file.name.encode())
@@ -35,7 +35,7 @@ def fingerprint(facts: Mapping[str, object], files: Iterable[Path]) -> str:
 
 
 def code_of(places: Iterable[str]) -> list[Path]:
-    """The package's files at `places`: folders and files in it, whose code decides a result."""
+    """Return the package's Python files at `places`, which are files and folders in it."""
     package = Path(clozeline.__file__).parent
     return [
         file
@@ -57,10 +57,10 @@ class Checkpoints:
         return cls(work / fingerprint, fingerprint, keep)
 
     def save(self, step: int, state: Mapping[str, Any]) -> None:
-        """Write the state of `step` whole or not at all, then drop all but the newest `keep`.
+        """Write the state of `step` whole or not at all, then remove all but the newest `keep`.
 
         Raises:
-            StorageError: the disk is full; the states saved before are still there.
+            StorageError: the disk is full or read-only; earlier states are unchanged.
         """
         with replacing_folder(self.folder / f"step-{step:09d}") as beside:
             _write(dict(state), beside / _STATE)
@@ -70,7 +70,7 @@ class Checkpoints:
             shutil.rmtree(old)
 
     def load_newest(self) -> dict[str, Any] | None:
-        """The newest whole state, or None if there is none. A damaged one is passed over, loudly, for the one before.
+        """Return the newest intact state; None if there is none. Warn of each damaged one that is skipped.
 
         Raises:
             ArtifactError: a checkpoint belongs to another run.
@@ -79,23 +79,22 @@ class Checkpoints:
             try:
                 return self._load(saved)
             except (OSError, ValueError) as error:
-                _LOG.warning("checkpoint %s is damaged (%s): trying the one before it", saved, error)
+                _LOG.warning("checkpoint %s is damaged and skipped: %s", saved, error)
         return None
 
     def remove(self) -> None:
-        """Forget every state: the training is done and its result is saved."""
+        """Remove every state, once the training is done and its result is saved."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def tell_of_others(self) -> None:
-        """Warn of states of other trainings beside these: each waits for params, inputs and code that may never come
-        back."""
-        with contextlib.suppress(FileNotFoundError):  # one that ends in this moment removes its own
+        """Warn of other trainings' states beside these: their params, inputs or code may never come back."""
+        with contextlib.suppress(FileNotFoundError):  # a training that ends at this moment removes its own
             saved = [path for path in self.folder.parent.glob("*/step-*") if path.parent != self.folder]
             size_bytes = sum(file.stat().st_size for path in saved for file in path.iterdir())
             if saved:
                 _LOG.warning(
                     "%s holds checkpoints of other params, inputs or code, %.1f MB in all: %s. Remove those that no run"
-                    " is to go on from",
+                    " will resume from",
                     self.folder.parent,
                     size_bytes / 1e6,
                     ", ".join(sorted({path.parent.name for path in saved})),
@@ -115,15 +114,15 @@ class Checkpoints:
             )
         sha256 = _sha256(saved / _STATE)
         if sha256 != seal.sha256:
-            raise ValueError(f"sha256 is {sha256[:12]}…, {seal.sha256[:12]}… was written")
-        # Not to the device it was saved from: that is the first process's.
+            raise ValueError(f"its sha256 is {sha256[:12]}…, not {seal.sha256[:12]}…")
+        # Not onto the device it was saved from, which belongs to the first process.
         state: dict[str, Any] = torch.load(saved / _STATE, map_location="cpu", weights_only=True)
         return state
 
 
 @dataclass(frozen=True)
 class _Seal:
-    """Says whose a state is and what it was when it was written; it tells damage to itself from another run's seal."""
+    """Run and hash of a saved state. The seal's own hash tells damage to the seal from the seal of another run."""
 
     fingerprint: str
     sha256: str
@@ -137,13 +136,15 @@ class _Seal:
 
     @classmethod
     def read(cls, path: Path) -> "_Seal":
-        """Raises:
-        ValueError: it is not what `text` gave.
+        """Read a seal.
+
+        Raises:
+            ValueError: it is not what `text` returned.
         """
         fields = json.loads(path.read_text(encoding="utf-8"))
         seal = cls(str(fields.get("fingerprint")), str(fields.get("sha256"))) if isinstance(fields, dict) else None
         if seal is None or fields.get("own_sha256") != seal._own_sha256:
-            raise ValueError(f"{path.name} is not what was written")
+            raise ValueError(f"{path.name} was changed after it was written")
         return seal
 
 
@@ -152,7 +153,7 @@ def _write(state: dict[str, Any], path: Path) -> None:
         with path.open("wb") as file:
             torch.save(state, file)
     except RuntimeError as error:
-        # What the disk said stands behind an error of torch's own archive writer.
+        # torch's archive writer hides the disk's error behind its own.
         if isinstance(error.__context__, OSError):
             raise error.__context__ from error
         raise

@@ -1,7 +1,7 @@
-"""Training on several devices or machines: torch's own engines, started by `torchrun`.
+"""Training on several devices or machines, with torch's own engines, started by `torchrun`.
 
-Each process takes its rows of every batch. What a batch is does not depend on how many processes there are, and
-gradients are summed over all of them, so N processes do what one does with the same params.
+Each process takes its share of the rows of every batch. Batches do not depend on the number of processes, and gradients
+are summed over all of them, so N processes do the same as one with the same params.
 """
 
 import contextlib
@@ -38,14 +38,14 @@ class Processes:
     device: torch.device
     sharding: Sharding
     on_this_machine: int = 1
-    """How many of them share its cores."""
+    """Number of processes that share the cores of this machine."""
 
     @classmethod
     def join(cls, environment: Mapping[str, str] = os.environ) -> "Processes":
-        """One process alone, or those that `torchrun` started: it has told them of each other in the environment.
+        """Return one process alone, or the processes that `torchrun` describes in the environment.
 
-        `CLOZELINE_SHARDING=fsdp` there divides weights and optimizer state among them too (FSDP2), for models that
-        do not fit one device; else each has them all (DDP).
+        `CLOZELINE_SHARDING=fsdp` there also divides weights and optimizer state among them (FSDP2), for models that do
+        not fit on one device. Otherwise each process has the whole model (DDP).
         """
         local_rank = int(environment.get("LOCAL_RANK", 0))
         device = torch.device("cuda", local_rank) if torch.cuda.is_available() else torch.device("cpu")
@@ -65,8 +65,10 @@ class Processes:
         return cls(0, 1, torch.device("cpu"), "ddp")
 
     def check(self, optimizer: str) -> None:
-        """Raises:
-        ParamsError: `optimizer` looks at whole matrices, and no process would have one.
+        """Refuse an optimizer that cannot work on divided weights.
+
+        Raises:
+            ParamsError: `optimizer` needs whole matrices, which no process would have.
         """
         if optimizer == "muon" and self.sharding == "fsdp" and self.world_size > 1:
             raise ParamsError(
@@ -78,34 +80,34 @@ class Processes:
 
     @property
     def is_first(self) -> bool:
-        """The one that writes files and talks."""
+        """Whether this process writes files and logs."""
         return self.rank == 0
 
     @property
     def divides_weights(self) -> bool:
-        """No process has them all."""
+        """Whether each process holds only a part of the weights."""
         return self.world_size > 1 and self.sharding == "fsdp"
 
     def wrap(self, module: nn.Module, smallest: Callable[[], Movable]) -> nn.Module:
-        """`module`, its gradients summed over all processes when a backward pass ends.
+        """Return `module` with gradients that are summed over all processes at the end of a backward pass.
 
-        `smallest`: makes what `module` is called with; it tells which weights a loss depends on.
+        `smallest`: returns an input of `module`, which shows the weights that the loss depends on.
         """
         if self.world_size == 1:
             return module
         if self.sharding == "fsdp":
-            # Lists inside lists first: what is divided already stays so where the outer one is divided.
+            # Inner lists first: a layer that is divided already stays so when the outer one is divided.
             for layers in reversed([inner for inner in module.modules() if isinstance(inner, nn.ModuleList)]):
                 for layer in layers:
                     fully_shard(layer)
             fully_shard(module)
             return module
-        # DDP waits for the gradient of every weight, and a search for those that get none costs each step a little.
+        # DDP waits for the gradient of every weight; searching for weights without one costs each step a little.
         has_idle = _has_idle_weights(module, smallest().to(self.device))
         return DistributedDataParallel(module, forward_sync_buffers=False, find_unused_parameters=has_idle)
 
     def one_sum(self, module: object, is_last: bool) -> AbstractContextManager[None]:
-        """Around a backward pass: gradients are summed over the processes after the last micro-batch alone."""
+        """Return the context of a backward pass: only the last micro-batch sums gradients over the processes."""
         if is_last or self.world_size == 1:
             return contextlib.nullcontext()
         if isinstance(module, DistributedDataParallel):
@@ -115,22 +117,22 @@ class Processes:
 
     @property
     def can_sum_later(self) -> bool:
-        """Gradients are added up in each process, without the others, until a backward pass that sums them."""
+        """Whether each process can add up gradients alone until a later backward pass sums them."""
         return self.sharding == "ddp"
 
     @property
     def loss_scale(self) -> int:
-        """The engines average gradients; a batch's loss is divided by all its targets, so the average is too small."""
+        """Factor of the loss that undoes the engines' averaging: the loss is divided by all targets already."""
         return self.world_size
 
     def sum(self, values: Tensor) -> Tensor:
-        """Over all processes."""
+        """Return the sum of `values` over all processes."""
         if self.world_size > 1:
             distributed.all_reduce(values)
         return values
 
     def any(self, is_so: bool) -> bool:
-        """Whether it is so in one of them. Every process must call it."""
+        """Return whether it is so in any process. Every process must call it."""
         if self.world_size == 1:
             return is_so
         told = torch.tensor(float(is_so), device=self.device)
@@ -138,7 +140,7 @@ class Processes:
         return bool(told.item())
 
     def of_the_first(self, value: float) -> float:
-        """What the first of them has, where rounding may give each another. Every process must call it."""
+        """Return the first process's value, because rounding may give each another. Every process must call it."""
         if self.world_size == 1:
             return value
         told = torch.tensor(value, dtype=torch.float64, device=self.device)
@@ -150,13 +152,13 @@ class Processes:
             distributed.barrier()
 
     def states(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The whole state of both, wherever its parts are. Every process must call it."""
+        """Return the whole state of both, even if it is divided. Every process must call it."""
         if not _is_sharded(model):
             return model.state_dict(), optimizer.state_dict()
         return whole.get_state_dict(model, optimizer, options=_WHOLE)
 
     def divided_weights(self, model: nn.Module) -> dict[str, Any] | None:
-        """All weights of a model that is divided among the processes; None: it is not. Every process must call it."""
+        """Return all weights of a divided model; None if it is not divided. Every process must call it."""
         if not _is_sharded(model):
             return None
         weights = whole.get_model_state_dict(model, options=_WHOLE)
@@ -164,11 +166,11 @@ class Processes:
         return {name: weight for name, weight in weights.items() if name not in tied}
 
     def put_together(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Parts of weights made whole. Every process must call it."""
+        """Gather divided weights. Every process must call it."""
         return {name: _whole(weight) for name, weight in weights.items()}
 
     def divide(self, weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-        """What `put_together` gave, divided as the weights of `model` are. Every process must call it."""
+        """Divide what `put_together` returned as the weights of `model` are divided. Every process must call it."""
         like = model.state_dict()
         return {name: _divided(weight, like[name]) for name, weight in weights.items()}
 
@@ -179,7 +181,7 @@ class Processes:
         model_state: dict[str, Any],
         optimizer_state: dict[str, Any],
     ) -> None:
-        """Bring both to what `states` gave, with as many processes or with others."""
+        """Restore both from what `states` returned, for any number of processes."""
         if not _is_sharded(model):
             model.load_state_dict(model_state)
             optimizer.load_state_dict(optimizer_state)
@@ -206,8 +208,7 @@ def _divided(weight: Tensor, like: Tensor) -> Tensor:
 
 
 def _has_idle_weights(module: nn.Module, inputs: object) -> bool:
-    """Whether the loss does not depend on some of them: a pooler that nobody asks, global attention without a token
-    that has it."""
+    """Return whether the loss ignores some weights: an unused pooler, or global attention without global tokens."""
     module(inputs).backward()
     has_idle = any(weight.requires_grad and weight.grad is None for weight in module.parameters())
     module.zero_grad()
@@ -231,8 +232,8 @@ def _sharding(environment: Mapping[str, str]) -> Sharding:
             return "fsdp"
         case other:
             raise ParamsError(
-                "the environment variable CLOZELINE_SHARDING cannot be used",
+                "the environment variable CLOZELINE_SHARDING has an unknown value",
                 given=other,
-                expected="ddp: every device has the whole model, or fsdp: its parts are divided among them",
+                expected="ddp (every device has the whole model) or fsdp (the devices share it)",
                 do="correct it, or unset it",
             )

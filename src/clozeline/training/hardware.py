@@ -1,4 +1,4 @@
-"""Where and in which numbers one training computes."""
+"""Hardware of one training."""
 
 from dataclasses import dataclass
 from typing import Any, Generic
@@ -13,7 +13,7 @@ from clozeline.training.state import Inputs
 
 @dataclass(frozen=True)
 class Hardware(Generic[Inputs]):
-    """Devices, numbers, and how much of a batch is in memory at once."""
+    """Processes with their devices, precision, and the part of a batch that is in memory at once."""
 
     processes: Processes
     precision: Precision
@@ -21,6 +21,6 @@ class Hardware(Generic[Inputs]):
 
     @classmethod
     def plain(cls) -> "Hardware[Any]":
-        """One process on the CPU, fp32, batches whole."""
+        """Return one process on the CPU, in fp32, with whole batches."""
         device = torch.device("cpu")
         return cls(Processes.alone(), Precision.of("fp32", device), MicroBatches(None, device))

@@ -1,11 +1,11 @@
-"""Looks at held-out text while a training runs: is it still getting better, and when was it best?"""
+"""Validation looks during training: is the model still improving, and when was it best?"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from clozeline.artifacts.curves import Look
+from clozeline.training.curves import Look
 from clozeline.training.distribution import Processes
 from clozeline.training.state import State
 
@@ -16,9 +16,9 @@ class Looks:
 
     every_steps: int
     patience: int | None
-    """Stop after so many looks without a lower loss; None: never."""
+    """Number of looks without a lower loss after which training stops; None: never."""
     measure: Callable[[], float]
-    """Loss on held-out text, nats per target, of the model as it is."""
+    """Returns the current model's loss on held-out text, in nats per target."""
     best_weights: dict[str, Tensor] | None = None
 
     @property
@@ -29,10 +29,10 @@ class Looks:
         return step % self.every_steps == 0 or is_last
 
     def take(self, model: nn.Module, state: State, processes: Processes) -> Look:
-        """Measure, and remember the weights if they are the best so far. The training goes on as if nothing was.
+        """Measure the loss. With `patience`, keep the weights if they are the best so far. Training is not affected.
 
-        Of several processes each has the loss that the first has measured: they stop at the same step, or each waits
-        for the other.
+        All processes take the loss that the first one measured, so that they stop at the same step and do not wait for
+        each other forever.
         """
         model.eval()
         look = Look(state.step, processes.of_the_first(self.measure()))

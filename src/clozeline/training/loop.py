@@ -1,6 +1,6 @@
-"""The one training loop: forward, backward, clip, step, log, look, checkpoint.
+"""The training loop: forward, backward, clip, step, log, look, checkpoint.
 
-It knows nothing of masks or labels: it is given batches that can start anywhere, and a loss that sums.
+It knows nothing about masks or labels: it gets batches that can start anywhere, and a loss that sums.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,21 +20,21 @@ from clozeline.training.state import Batch, Inputs, State
 from clozeline.training.steps import Steps
 
 _MOST_EMPTY_BATCHES = 1000
-"""Batches in a row without a target, after which no one is waited for."""
+"""Number of consecutive batches without a target after which the training stops with an error."""
 
 
 @dataclass(frozen=True)
 class Loop(Generic[Inputs]):
-    """One training, from its newest checkpoint (or from nothing) to its last step."""
+    """One training, from its newest checkpoint (or from the start) to its last step."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     batches_from: Callable[[int, int], Iterator[Batch[Inputs]]]
-    """`(epoch, index)` → the batches from there on, without end."""
+    """Maps `(epoch, index)` to the endless sequence of batches from there on."""
     loss_sum: Callable[[Inputs], Tensor]
-    """Summed over the targets of a batch, nats."""
+    """Maps a batch to its loss in nats, summed over targets."""
     fraction_at: Callable[[int], float]
-    """Step, counted from 0 → learning rate, as a fraction of each group's peak."""
+    """Maps a step, counted from 0, to the learning rate as a fraction of each group's peak."""
     total_steps: int
     clip_norm: float
     log_every_steps: int
@@ -42,11 +42,11 @@ class Loop(Generic[Inputs]):
     checkpoints: Checkpoints
     hardware: Hardware[Inputs]
     seed: int
-    """Decides what is random in a step: dropout."""
+    """Seed of the randomness in a step (dropout)."""
     looks: Looks | None = None
 
     def run(self, state: State, callback: Callback) -> State:
-        """Train from `state` to the last step; a run killed at any step and resumed ends with the same bytes.
+        """Train from `state` to the last step. A run that was killed at any step and resumed ends with the same bytes.
 
         Raises:
             TrainingError: the loss or the gradient is not finite, or no batch has a target.
@@ -90,7 +90,7 @@ class Loop(Generic[Inputs]):
             self.save(state)
 
     def _draw(self, steps: Steps[Inputs], state: State, callback: Callback) -> None:
-        """A point of the curve."""
+        """Add a point to the curve."""
         state.window_loss_sum += steps.read()
         callback.on_point(state.close_window(self.optimizer.param_groups[0]["lr"], steps.last_norm))
 
@@ -98,14 +98,14 @@ class Loop(Generic[Inputs]):
         return self.looks is not None and self.looks.has_lost_patience(state)
 
     def save(self, state: State, **more: object) -> None:
-        """A checkpoint; `more` is kept with it and comes back from `Checkpoints.load_newest`."""
+        """Save a checkpoint; `more` is stored with it and comes back from `Checkpoints.load_newest`."""
         everything = self.everything(state)
         if self.hardware.processes.is_first:
             self.checkpoints.save(state.step, everything | more)
         self.hardware.processes.wait()
 
     def everything(self, state: State) -> dict[str, Any]:
-        """What `restore` needs."""
+        """Return what `restore` needs."""
         processes = self.hardware.processes
         model, optimizer = processes.states(self.model, self.optimizer)
         best = self.looks.best_weights if self.looks is not None else None
@@ -118,10 +118,10 @@ class Loop(Generic[Inputs]):
         }
 
     def resume(self) -> State:
-        """Bring model and optimizer to the newest checkpoint; the start, if there is none.
+        """Restore model and optimizer from the newest checkpoint. Without one, return the state of the start.
 
         Raises:
-            ArtifactError: a checkpoint belongs to another run, or not all processes see the same ones.
+            ArtifactError: a checkpoint belongs to another run, or processes see different checkpoints.
         """
         processes = self.hardware.processes
         if processes.is_first:
@@ -134,7 +134,7 @@ class Loop(Generic[Inputs]):
         return State() if saved is None else self.restore(saved)
 
     def restore(self, saved: Mapping[str, Any]) -> State:
-        """Bring model and optimizer to where `everything` was told."""
+        """Restore model and optimizer from what `everything` returned."""
         self.hardware.processes.restore(self.model, self.optimizer, saved["model"], saved["optimizer"])
         self.hardware.precision.scaler.load_state_dict(saved["scaler"])
         if self.looks is not None:
@@ -145,8 +145,8 @@ class Loop(Generic[Inputs]):
 
 def _not_together(checkpoints: Checkpoints, own_step: int, first_step: int) -> ArtifactError:
     return ArtifactError(
-        "processes that train together would go on from different steps",
-        given=f"step {own_step:,} in {checkpoints.folder} here, step {first_step:,} where the first process looks",
+        "processes that train together would resume from different steps",
+        given=f"step {own_step:,} in {checkpoints.folder} here, step {first_step:,} in that of the first process",
         expected="one folder that every machine sees at the same path",
         do=f"share {checkpoints.folder.parent} among the machines, or remove it from all of them",
     )
@@ -155,7 +155,7 @@ def _not_together(checkpoints: Checkpoints, own_step: int, first_step: int) -> A
 def _nothing_to_learn(batch: Batch[Any]) -> TrainingError:
     return TrainingError(
         "the training has nothing to learn",
-        given=f"no target in {_MOST_EMPTY_BATCHES:,} batches up to batch {batch.index} of epoch {batch.epoch}",
-        expected="tokens that a model is asked for",
-        do="raise `masking.mask_rate`, or give texts that are not special or unknown tokens alone",
+        given=f"{_MOST_EMPTY_BATCHES + 1:,} batches without a target, up to batch {batch.index} of epoch {batch.epoch}",
+        expected="tokens that can be targets",
+        do="raise `masking.mask_rate`, or add texts that are not all special or unknown tokens",
     )

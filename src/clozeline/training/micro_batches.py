@@ -1,4 +1,4 @@
-"""A batch in parts that fit into memory; their gradients add up to that of the whole."""
+"""Micro-batches: parts of a batch that fit into memory. Their gradients add up to that of the whole."""
 
 import itertools
 import logging
@@ -13,19 +13,19 @@ _LOG = logging.getLogger(__name__)
 
 
 class Divisible(Protocol):
-    """Rows that can be taken apart."""
+    """Rows that can be split."""
 
     @property
     def num_rows(self) -> int: ...
 
     @property
     def num_slots(self) -> int:
-        """Tokens, padding among them: what memory is needed for."""
+        """Number of tokens, padding included, which determines the memory."""
 
     def rows(self, first: int, last: int) -> Self: ...
 
     def silent(self) -> Self:
-        """The same rows, asked for nothing."""
+        """Return the same rows without targets."""
 
     def to(self, device: torch.device) -> Self: ...
 
@@ -34,17 +34,17 @@ Rows = TypeVar("Rows", bound=Divisible)
 
 
 class MicroBatches(Generic[Rows]):
-    """Cuts batches into parts of at most so many slots, on their way to the device."""
+    """Cuts batches into parts of a limited number of slots, and moves them to the device."""
 
     def __init__(
         self,
         most_slots: int | None,
         device: torch.device,
         longest_row: int = 1,
-        remedies: str = "take a smaller model, or shorter rows",
+        remedies: str = "use a smaller model, or shorter rows",
     ) -> None:
-        """`most_slots`: None is no bound. `longest_row`: tokens that any bound in params.yaml has to leave room for.
-        `remedies`: what helps where one row does not fit.
+        """`most_slots`: limit of a part; None: no limit. `longest_row`: tokens of the longest row, which any limit in
+        params.yaml has to hold. `remedies`: what helps if one row does not fit.
         """
         self.most_slots = most_slots
         self.remedies = remedies
@@ -56,10 +56,11 @@ class MicroBatches(Generic[Rows]):
         return cls(params.micro_batch_tokens, device, params.max_length, remedies(params))
 
     def parts(self, batch: Rows, rows_short: int = 0) -> list[Rows]:
-        """Parts of nearly equal numbers of rows; each has one row at least.
+        """Return parts with nearly equal numbers of rows, at least one row each.
 
-        `rows_short`: how many rows more another process has. They are as many parts as it needs, for a model that is
-        divided among processes is put together for each part by all of them: of fewer rows than parts, some are silent.
+        `rows_short`: how many rows more another process has. Every process makes as many parts as that one, because a
+        model that is divided among processes is gathered by all of them for each part. With fewer rows than parts, some
+        parts are silent.
         """
         return [part.to(self._device) for part in self._cut(batch, rows_short)]
 
@@ -76,30 +77,32 @@ class MicroBatches(Generic[Rows]):
         return [batch.rows(first, last) if first < last else batch.rows(0, 1).silent() for first, last in spans]
 
     def half(self, batch: Rows, rows_short: int = 0) -> int | None:
-        """Half the tokens of the largest part; None: that is one row already. `rows_short`: as for `parts`."""
+        """Return half the tokens of the largest part; None if that part is one row. `rows_short`: as in `parts`."""
         largest_rows = -(-(batch.num_rows + rows_short) // len(self._cut(batch, rows_short)))
         return None if largest_rows == 1 else largest_rows * (batch.num_slots // batch.num_rows) // 2
 
     def bound_to_set(self, batch: Rows, rows_short: int = 0) -> int | None:
-        """What to write as `micro_batch_tokens`, so that less of such a batch is in memory at once; None: nothing that
-        may stand there does that. `rows_short`: as for `parts`."""
+        """Return a `micro_batch_tokens` that reduces the memory for such a batch; None if no allowed value does.
+
+        `rows_short`: as in `parts`.
+        """
         half = self.half(batch, rows_short)
         if half is None or self._longest_row >= 2 * half:
             return None
         return max(half, self._longest_row)
 
     def halve(self, batch: Rows, rows_short: int = 0) -> bool:
-        """After memory ran out: parts half as large from now on. False: a part was one row already.
+        """Halve the parts from now on, after memory ran out. Return False if a part was one row already.
 
-        Processes that train together all halve theirs to the same.
+        Processes that train together all halve theirs to the same size.
         """
         half = self.half(batch, rows_short)
         if half is None:
             return False
         self.most_slots = half
         _LOG.warning(
-            "out of memory with %d tokens at once: going on with %d at once, in as many parts as the batch needs;"
-            " the result is that of the whole batch. Set `micro_batch_tokens: %d` to start so",
+            "out of memory with %d tokens at once: continuing with parts of %d, which together give the result of the"
+            " whole batch. Set `micro_batch_tokens: %d` to start with such parts",
             2 * half,
             half,
             max(half, self._longest_row),

@@ -1,6 +1,6 @@
-"""Memory that ran out: told from every other fault, and told to a person with the settings that need less of it.
+"""Out-of-memory errors: told from every other fault, and explained with the settings that need less memory.
 
-A GPU has an error of its own for it. On a CPU torch raises a plain RuntimeError, and numpy and Python a MemoryError.
+A GPU has its own error for it. On a CPU torch raises a plain RuntimeError; numpy and Python raise a MemoryError.
 """
 
 import contextlib
@@ -21,8 +21,9 @@ _WORDS = re.compile(
     rf"can't allocate memory|std::bad_alloc|{_OF_ONEDNN}|CUDA error: out of memory|CUBLAS_STATUS_ALLOC_FAILED",
     re.MULTILINE,
 )
-"""Of a RuntimeError: of torch's allocator for CPUs, of C++ around it, of oneDNN, whose kernels need memory of their own
-(of one that it does not have, it says more); and of CUDA below torch's allocator for GPUs."""
+"""Messages of a RuntimeError: from torch's CPU allocator, from C++ around it, from CUDA below torch's GPU allocator,
+and from oneDNN, whose kernels need memory of their own (its message is longer where a kernel does not exist).
+"""
 _AMOUNT = re.compile(r"allocate ([\d.]+) (bytes|[KMGTPE]iB)")
 
 
@@ -31,14 +32,14 @@ class Shortage:
     """Whether memory ran out."""
 
     told: str | None = None
-    """How much was asked for when it did, in words; None: it did not."""
+    """Amount that was requested, in words; None: memory did not run out."""
 
 
 @contextlib.contextmanager
 def noting_shortage() -> Iterator[Shortage]:
-    """End the block where memory runs out in it, and say so; any other fault goes on.
+    """End the block if memory runs out in it, and record that. Any other error propagates.
 
-    The error is not kept: its frames hold what memory ran out for.
+    The error is not kept, because its frames hold the memory.
     """
     shortage = Shortage()
     try:
@@ -52,35 +53,35 @@ def noting_shortage() -> Iterator[Shortage]:
 
 
 def _go_on_without_onednn() -> None:
-    """Once there was no memory for a kernel, oneDNN 3.12 makes none in that thread any more, however much there is
-    (uxlfoundation/oneDNN, pull request 5907): smaller parts alone would not help.
+    """Turn oneDNN off. Once memory for a kernel was missing, oneDNN 3.12 creates no kernel in that thread any more,
+    even with enough memory (uxlfoundation/oneDNN, pull request 5907): smaller parts alone would not help.
     """
     onednn: Any = torch.backends.mkldnn
     onednn.enabled = False
     _LOG.warning(
-        "no memory for a kernel of oneDNN, which has none for this process any more: going on with torch's own; "
-        "in bf16 they are many times slower"
+        "oneDNN had no memory for a kernel and creates no more in this process: continuing with torch's own kernels, "
+        "which are many times slower in bf16"
     )
 
 
 def told_of_memory(error: Exception) -> str | None:
-    """How much was asked for when memory ran out, in words; None: `error` is another fault."""
+    """Return the amount that was requested when memory ran out, in words; None: `error` is another fault."""
     said = str(error)
     if not isinstance(error, torch.OutOfMemoryError | MemoryError) and not _WORDS.search(said):
         return None
     amount = _AMOUNT.search(said)
     if amount is None:
-        return f"how much was asked for is not told: {(said or type(error).__name__).splitlines()[0]}"
+        return f"the requested amount is unknown: {(said or type(error).__name__).splitlines()[0]}"
     number, unit = amount.groups()
-    return f"{int(number):,} bytes were asked for" if unit == "bytes" else f"{number} {unit} were asked for"
+    return f"{int(number):,} bytes were requested" if unit == "bytes" else f"{number} {unit} were requested"
 
 
 @dataclass(frozen=True)
 class _Remedy:
-    """What makes a row, or the optimizer's state, need less memory."""
+    """A change of params that reduces the memory for a row or for the optimizer's state."""
 
     is_open: Callable[[Any], bool]
-    """Whether these params leave it to be done."""
+    """Whether these params still allow the change."""
     text: str
 
 
@@ -99,9 +100,9 @@ _OF_FINE_TUNING = (
     _Remedy(lambda params: getattr(params, "train_length", None) is None, "lower `max_length`"),
     _Remedy(
         lambda params: params.lora is None and params.frozen_layers is None,
-        "train fewer weights by `frozen_layers` or `lora`",
+        "train fewer weights with `frozen_layers` or `lora`",
     ),
-    _Remedy(_always, "take a smaller encoder"),
+    _Remedy(_always, "use a smaller encoder"),
 )
 _REMEDIES: Sequence[tuple[type[PretrainParams | FinetuneParams], Sequence[_Remedy]]] = (
     (PretrainParams, _OF_PRETRAINING),
@@ -110,9 +111,9 @@ _REMEDIES: Sequence[tuple[type[PretrainParams | FinetuneParams], Sequence[_Remed
 
 
 def remedies(params: PretrainParams | FinetuneParams) -> str:
-    """What to change in the section that `params` are, where parts of one row each do not fit into memory.
+    """Return what to change in the section `params` if even parts of one row each do not fit into memory.
 
-    A smaller batch, and smaller parts of it, are none: of one row there is no smaller part.
+    A smaller batch or smaller parts would not help: no part is smaller than one row.
     """
     table = next(table for section, table in _REMEDIES if isinstance(params, section))
     *others, last = [remedy.text for remedy in table if remedy.is_open(params)]

@@ -1,4 +1,4 @@
-"""In which numbers a training computes: what is asked for, as far as the processor is fast at it."""
+"""Precision of a training: the requested one, if the processor is fast at it."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -14,33 +14,35 @@ from clozeline.errors import ParamsError
 Requested = Literal["auto", "fp32", "bf16", "fp16"]
 Name = Literal["fp32", "bf16", "fp16"]
 _BF16_INSTRUCTIONS = ("avx512_bf16", "amx_bf16", "bf16")
-"""Of x86 (Intel, AMD) and of ARM, as torch.cpu.get_capabilities calls them."""
+"""Capabilities of x86 (Intel, AMD) and of ARM, under the names of torch.cpu.get_capabilities."""
 _DTYPES = MappingProxyType({"bf16": torch.bfloat16, "fp16": torch.float16})
 
 
 @dataclass(frozen=True)
 class Precision:
-    """How one training computes. Weights, gradients and the optimizer's state stay fp32 in all of them."""
+    """Precision of one training. Weights, gradients and the optimizer's state are always fp32."""
 
     name: Name
     device: torch.device
     scaler: torch.amp.GradScaler
-    """Keeps small fp16 gradients from becoming zero; passes everything through in fp32 and bf16."""
+    """Keeps small fp16 gradients from underflowing; does nothing in fp32 and bf16."""
 
     @classmethod
     def choose(cls, requested: Requested, device: torch.device) -> "Precision":
-        """`auto` is fp32 on a CPU, where a result must not depend on the model of the processor; on a GPU it is bf16
-        if that has it, else fp16. fp32 on a GPU lets matrix products round their factors to TF32, in this process.
+        """Return the precision for `requested`.
+
+        `auto` is fp32 on a CPU, where a result must not depend on the model of the processor; on a GPU it is bf16 if
+        supported, else fp16. fp32 on a GPU lets matrix products round their factors to TF32, for the whole process.
 
         Raises:
-            ParamsError: the processor cannot compute in `requested`, or only so slowly that it must be a mistake.
+            ParamsError: the processor does not support `requested`, or is so slow at it that it must be a mistake.
         """
         processor = _PROCESSORS.get(device.type, _UNKNOWN)
         name = processor.best() if requested == "auto" else requested
         problem = processor.problem_with(name)
         if problem is not None:
             raise ParamsError(
-                f"`precision` {name} is not for this processor",
+                f"`precision: {name}` does not suit this processor",
                 given=f"{name} on {device}",
                 expected=problem,
                 do="set `precision` to auto, or fp32",
@@ -51,11 +53,11 @@ class Precision:
 
     @classmethod
     def of(cls, name: Name, device: torch.device) -> "Precision":
-        """Exactly `name`, whether the processor is good at it or not."""
+        """Return exactly `name`, whether or not the processor is fast at it."""
         return cls(name, device, torch.amp.GradScaler(device.type, enabled=name == "fp16"))
 
     def autocast(self) -> AbstractContextManager[None]:
-        """Around forward pass and loss, not around the backward pass."""
+        """Return the context for the forward pass and the loss, but not for the backward pass."""
         if self.name == "fp32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=_DTYPES[self.name])
@@ -65,7 +67,7 @@ class Precision:
 class _Processor:
     best: Callable[[], Name]
     problem_with: Callable[[Name], str | None]
-    """What is expected instead; None: it can compute so."""
+    """Returns what is expected instead; None: the precision is supported."""
 
 
 def _best_of_cuda() -> Name:
@@ -78,10 +80,10 @@ def _problem_with_cuda(name: Name) -> str | None:
 
 def _problem_with_cpu(name: Name) -> str | None:
     if name == "fp16":
-        return "a GPU: fp16 needs its speed to be worth the care"
+        return "a GPU: on a CPU, fp16 is not worth its loss scaling"
     if name == "bf16" and not _cpu_has_bf16():
         instructions = ", ".join(_BF16_INSTRUCTIONS)
-        return f"a CPU with one of {instructions}: without them bf16 is 27 times slower than fp32, measured"
+        return f"a CPU with one of {instructions}: without them bf16 is 27 times slower than fp32 (measured)"
     return None
 
 
@@ -97,4 +99,4 @@ def _cpu_has_bf16() -> bool:
 _PROCESSORS: Mapping[str, _Processor] = MappingProxyType(
     {"cpu": _Processor(lambda: "fp32", _problem_with_cpu), "cuda": _Processor(_best_of_cuda, _problem_with_cuda)}
 )
-_UNKNOWN = _Processor(lambda: "fp32", lambda name: None if name == "fp32" else "fp32 on a processor of this kind")
+_UNKNOWN = _Processor(lambda: "fp32", lambda name: None if name == "fp32" else "fp32 on this kind of processor")

@@ -1,4 +1,4 @@
-"""The learning rate, as a fraction of its peak, is a pure function of the optimizer step."""
+"""Learning rate as a fraction of its peak: a pure function of the optimizer step."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -11,9 +11,9 @@ from clozeline.params import ScheduleParams
 
 @dataclass(frozen=True)
 class Schedule:
-    """Linear warm-up to the peak, perhaps a stay there, then a fall to `final_fraction` at the last step.
+    """Linear warm-up to the peak, an optional plateau, then a decay to `final_fraction` at the last step.
 
-    Micro-batches and devices split a step and are no steps, so that the curve does not depend on them.
+    Micro-batches and devices divide a step and do not count as steps, so the curve does not depend on them.
     """
 
     params: ScheduleParams
@@ -21,7 +21,7 @@ class Schedule:
 
     @classmethod
     def linear_to_zero(cls, warmup_steps: int, total_steps: int) -> Self:
-        """The schedule of fine-tuning (Devlin et al. 2018, appendix A.2)."""
+        """Return the schedule of fine-tuning (Devlin et al. 2018, appendix A.2)."""
         linear = ScheduleParams(
             decay="linear",
             warmup_steps=warmup_steps,
@@ -33,10 +33,10 @@ class Schedule:
         return cls(linear, total_steps)
 
     def fraction(self, step: int) -> float:
-        """Of the peak, 0-1, at `step`, counted from 0; steps past the last are like the last.
+        """Return the fraction of the peak (0-1) at `step`, counted from 0; steps past the last are like the last.
 
-        Warm-up gives its first step a first stride, so that none is lost to a rate of zero. So its last step is at the
-        peak already, and the first step of the fall is there too: two steps at the peak.
+        The first step of warm-up is above `initial_fraction`, so that no step is lost to a rate of zero. Warm-up
+        therefore reaches the peak in its last step, and the decay starts at the peak: two steps are at the peak.
         """
         if step < self.params.warmup_steps:
             done = (step + 1) / self.params.warmup_steps
@@ -50,12 +50,12 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Decay:
-    """How the rate falls once warm-up is over."""
+    """Shape of the decay after warm-up."""
 
     left: Callable[[float, float], float]
-    """Share of the fall that is done (0-1) and `power` → share of the height that is left (1-0)."""
+    """Maps the share of the decay that is done (0-1) and `power` to the share of the height that is left (1-0)."""
     start: Callable[[Schedule], int]
-    """The last step at the peak."""
+    """Returns the last step at the peak."""
 
 
 def _after_warmup(schedule: Schedule) -> int:

@@ -1,44 +1,44 @@
-"""What a training is made of in time: batches, points of its curve, looks at held-out text, how far it has come."""
+"""State of a training: batches, points of its curve, validation looks and progress."""
 
 from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, Generic, TypeVar
 
-from clozeline.artifacts.curves import CurvePoint, Look
+from clozeline.training.curves import CurvePoint, Look
 
 Inputs = TypeVar("Inputs")
 
 
 @dataclass(frozen=True)
 class Batch(Generic[Inputs]):
-    """What one optimizer step learns from, and its place in the endless sequence of batches."""
+    """Input of one optimizer step, and its place in the endless sequence of batches."""
 
     epoch: int
     index: int
     inputs: Inputs
-    """This process's part of it: all of it, unless several train together."""
+    """This process's part of the batch: all of it, unless several processes train together."""
     num_tokens: int
-    """Real tokens of the whole batch, padding left out."""
+    """Real tokens of the whole batch, without padding."""
     num_targets: int
-    """Of the whole batch: the loss of every part is divided by it, so parts add up to the mean over targets."""
+    """Targets of the whole batch. The loss of every part is divided by it, so parts add up to the mean over targets."""
     num_rows_without_target: int = 0
-    """Of the whole batch: rows that were read and taught nothing."""
+    """Rows of the whole batch that have no target and teach nothing."""
     rows_short: int = 0
-    """How many rows more the process with the most has: all of them must cut their rows into as many parts."""
+    """Rows that this process has fewer than the one with the most. All processes have to make equally many parts."""
 
 
 @dataclass
 class State:
-    """How far a training has come: with the model and the optimizer, all that resuming needs."""
+    """Progress of a training: with model and optimizer, all that resuming needs."""
 
     step: int = 0
     epoch: int = 0
     index: int = 0
-    """The next batch of `epoch`."""
+    """Index of the next batch of `epoch`."""
     num_tokens: int = 0
     num_targets: int = 0
     num_empty_batches: int = 0
-    """Batches in which no token was a target: no step was taken."""
+    """Batches without a target, for which no step was taken."""
     num_rows_without_target: int = 0
     window_loss_sum: float = 0.0
     window_targets: int = 0
@@ -53,7 +53,7 @@ class State:
         self.window_targets += batch.num_targets
 
     def close_window(self, learning_rate: float, gradient_norm: float) -> CurvePoint:
-        """A new point of the curve, over the steps since the one before."""
+        """Add a point to the curve, over the steps since the previous point, and return it."""
         mean_loss = self.window_loss_sum / self.window_targets
         point = CurvePoint(self.step, mean_loss, learning_rate, gradient_norm, self.num_tokens)
         self.curve.append(point)
@@ -62,11 +62,11 @@ class State:
 
     @property
     def best_look(self) -> Look | None:
-        """The first of those with the lowest loss; one without a finite loss is none."""
+        """First look with the lowest loss. Looks without a finite loss are ignored."""
         return min((look for look in self.looks if isfinite(look.loss)), key=lambda look: look.loss, default=None)
 
     @classmethod
     def of(cls, fields: dict[str, Any]) -> "State":
-        """From what `dataclasses.asdict` made of one."""
+        """Return a state from its `dataclasses.asdict` form."""
         curve = [CurvePoint(**point) for point in fields["curve"]]
         return cls(**fields | {"curve": curve, "looks": [Look(**look) for look in fields["looks"]]})

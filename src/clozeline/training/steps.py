@@ -1,4 +1,4 @@
-"""One optimizer step after another: gradients of a batch's parts summed, clipped, applied."""
+"""Optimizer steps: gradients of a batch's parts are summed, clipped and applied."""
 
 import contextlib
 import math
@@ -15,17 +15,18 @@ from clozeline.training.randomness import begin_step
 from clozeline.training.state import Batch, Inputs
 
 _MOST_SKIPPED = 50
-"""Steps in a row without a finite gradient, in fp16: the scale has then fallen from 2^16 to 2^-34."""
+"""Consecutive fp16 steps without a finite gradient: by then the scale has fallen from 2^16 to 2^-34."""
 _NUM_WARY = 3
-"""Steps of several processes in which memory may run out in one of them, and all go on: the optimizer makes its state
-in the first, and batches are of about one size."""
+"""Number of first steps in which several processes go on if memory runs out in one of them. The optimizer makes its
+state in the first, and batches are of about one size.
+"""
 
 
 class Steps(Generic[Inputs]):
-    """Takes steps, and remembers their losses until someone reads them.
+    """Takes steps, and keeps their losses until they are read.
 
-    On a GPU reading waits for all that was asked of it: losses are then read where a point of the curve or a
-    checkpoint needs them, and the processor runs ahead in between. On a CPU reading costs nothing.
+    Reading on a GPU waits for all queued work. Losses are therefore read only for a point of the curve or a checkpoint,
+    and the CPU runs ahead in between. On a CPU reading costs nothing.
     """
 
     def __init__(
@@ -50,10 +51,11 @@ class Steps(Generic[Inputs]):
         self.last_norm = 0.0
 
     def take(self, batch: Batch[Inputs], step: int) -> None:
-        """Change the weights by what `batch` teaches.
+        """Update the weights from `batch`.
 
         Raises:
-            TrainingError: memory ran out, and the batch cannot be taken apart further.
+            TrainingError: memory ran out and the batch cannot be split further; or, on a CPU, the loss or the gradient
+                is not finite.
         """
         loss_sum = self._sum_gradients(batch, step)
         scaler = self._hardware.precision.scaler
@@ -68,10 +70,10 @@ class Steps(Generic[Inputs]):
         self._optimizer.zero_grad()
 
     def read(self) -> float:
-        """Sum of the losses since the last call, over all processes, nats.
+        """Return the sum of the losses since the last call, over all processes, in nats.
 
         Raises:
-            TrainingError: a loss or a gradient was not finite; it names the first step and its batch.
+            TrainingError: a loss or a gradient was not finite; the error names the first such step and its batch.
         """
         if not self._unread:
             return 0.0
@@ -93,12 +95,12 @@ class Steps(Generic[Inputs]):
         if processes.world_size > 1:
             self._num_wary -= 1
             with self._explaining_memory(batch, micro_batches.bound_to_set(batch.inputs, batch.rows_short)):
-                # The engine sums with a backward pass: this one adds nothing.
+                # DDP sums in a backward pass: this one adds zero to the gradient.
                 self._add_gradient(micro_batches.parts(batch.inputs, batch.rows_short)[-1], scale=0.0, is_summed=True)
         return total
 
     def _in_parts_that_fit(self, batch: Batch[Inputs], step: int) -> Tensor:
-        """Gradients in each process; where memory runs out in one of them, smaller parts in all."""
+        """Compute gradients in each process. If memory runs out in one of them, all use smaller parts."""
         processes, micro_batches = self._hardware.processes, self._hardware.micro_batches
         while True:
             with noting_shortage() as shortage:
@@ -111,9 +113,9 @@ class Steps(Generic[Inputs]):
             self._num_wary = _NUM_WARY
 
     def _attempt(self, batch: Batch[Inputs], step: int, is_summed: bool) -> Tensor:
-        """Gradient of the mean over the batch's targets; returns the sum over this process's.
+        """Compute the gradient of the mean over the batch's targets; return the loss sum over this process's targets.
 
-        `is_summed`: the gradient is that of all processes in the end.
+        `is_summed`: whether the gradient is summed over all processes in the end.
         """
         processes, device = self._hardware.processes, self._hardware.precision.device
         begin_step(self._seed, step, processes.rank, device)
@@ -133,7 +135,10 @@ class Steps(Generic[Inputs]):
         return loss_sum.detach()
 
     def _stop_if_not_finite(self, step: int, batch: Batch[Any], loss_sum: float, norm: float) -> None:
-        """fp16 gradients that are not finite are no fault: the scaler skips their step and scales less."""
+        """Raise if the loss or the gradient is not finite.
+
+        With fp16 a gradient that is not finite is no fault: the scaler skips the step and lowers the scale.
+        """
         is_scaled = self._hardware.precision.scaler.is_enabled()
         if math.isfinite(loss_sum) and (math.isfinite(norm) or is_scaled):
             return
@@ -145,21 +150,23 @@ class Steps(Generic[Inputs]):
         )
 
     def _stop_if_all_are_skipped(self, step: int, batch: Batch[Any], norm: float) -> None:
-        """A scale that is halved again and again was not at fault."""
+        """Raise after too many skipped steps in a row: the scale was not the cause."""
         self._num_skipped = 0 if math.isfinite(norm) else self._num_skipped + 1
         if self._num_skipped < _MOST_SKIPPED:
             return
         raise TrainingError(
             f"training diverged at step {step}, on batch {batch.index} of epoch {batch.epoch}",
-            given=f"a gradient that is not finite in {_MOST_SKIPPED} steps, at any scale: none changed the weights",
+            given=f"a gradient that is not finite in {_MOST_SKIPPED} steps in a row, at any scale: all were skipped",
             expected="finite numbers",
             do="set `precision` to bf16 or fp32, or lower `optimizer.learning_rate`, then run again",
         )
 
     @contextlib.contextmanager
     def _explaining_memory(self, batch: Batch[Any], bound: int | None) -> Iterator[None]:
-        """Raises:
-        TrainingError: memory ran out inside.
+        """Explain an out-of-memory error in the block.
+
+        Raises:
+            TrainingError: memory ran out in the block.
         """
         with noting_shortage() as shortage:
             yield
@@ -167,24 +174,27 @@ class Steps(Generic[Inputs]):
             raise self._out_of_memory(batch, bound, shortage.told)
 
     def _out_of_memory(self, batch: Batch[Any], bound: int | None, told: str | None) -> TrainingError:
-        """`bound`: of the tokens in memory at once, lower than it was; None: it is not they that do not fit.
-        `told`: of how much was asked for; None: memory ran out in another process.
+        """Return the error to raise.
+
+        Args:
+            bound: lower limit of the tokens in memory at once that may help; None: even one row does not fit.
+            told: amount that was requested; None: memory ran out in another process.
         """
         if bound is None:
-            needed = "one row of it alone, and the optimizer's state, that fit into memory"
+            needed = "memory for one row and the optimizer's state"
             do = self._hardware.micro_batches.remedies
         else:
-            needed = "parts of it that fit into the memory of each device"
-            do = f"set `micro_batch_tokens: {bound}` or less in params.yaml: the step is the same, summed in parts"
+            needed = "parts of the batch that fit into the memory of each device"
+            do = f"set `micro_batch_tokens: {bound}` or less in params.yaml: parts of the batch give the same step"
         return TrainingError(
             f"out of memory on batch {batch.index} of epoch {batch.epoch}",
-            given=f"{batch.num_tokens:,} tokens in the batch; {told or 'it was in another process'}",
+            given=f"{batch.num_tokens:,} tokens in the batch; {told or 'memory ran out in another process'}",
             expected=needed,
             do=do,
         )
 
 
 def _local(norm: Tensor) -> Tensor:
-    """Of sharded gradients the norm is sharded too."""
+    """Return the whole norm; the norm of sharded gradients is sharded too."""
     whole = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
     return whole.detach().double()

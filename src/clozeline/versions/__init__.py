@@ -1,1 +1,1 @@
-"""The one adapter of DVC: its graph, how a stage of it ended, and the bytes behind its hashes."""
+"""The only adapter of DVC: the stage graph, the outcome of a stage, and the bytes behind a hash."""

@@ -1,4 +1,4 @@
-"""DVC's own graph, read when a run starts."""
+"""DVC's stage graph, read when a run starts."""
 
 import hashlib
 import json
@@ -13,36 +13,37 @@ from dvc.repo import Repo, lock_repo
 from dvc.stage import PipelineStage, Stage
 
 from clozeline.errors import ParamsError
+from clozeline.versions.project import open_project
 
 
 @dataclass(frozen=True)
 class StageNode:
-    """One stage of dvc.yaml, `foreach` and templates expanded."""
+    """One stage of dvc.yaml, with `foreach` and templates expanded."""
 
     name: str
     parents: tuple[str, ...]
-    """Stages whose outputs it reads."""
+    """Names of the stages whose outputs it reads."""
     description: str
     deps: tuple[str, ...]
-    """Files and folders that it reads on this machine, from the project's root if they are below it."""
+    """Local files and folders that it reads; relative to the project's root if they are below it."""
     outs: tuple[str, ...]
-    """What it writes, metrics and plots among it, from the project's root."""
+    """Paths that it writes, including metrics and plots, relative to the project's root."""
     metrics: tuple[str, ...]
-    """Paths of its metric files, from the project's root."""
+    """Paths of its metric files, relative to the project's root."""
     shown: tuple[str, ...]
-    """Paths of its plots and reports: what a person looks at."""
+    """Paths of its plots and reports, for people."""
     is_changed: bool
-    """Whether DVC finds it, or any stage that it depends on, out of date."""
+    """Whether DVC finds it or any of its ancestors out of date."""
 
 
 def read_stage_graph(root: Path) -> tuple[StageNode, ...]:
-    """Every stage of the project in `root`, each after those that it depends on.
+    """Return every stage of the project in `root` in topological order.
 
     Raises:
         ParamsError: dvc.yaml cannot be read.
     """
     with _open_repo(root) as repo:
-        # A `.dvc` file is data that a person added: there is nothing to run.
+        # A `.dvc` file holds data that a person added; it has nothing to run.
         stages = {_name(stage): stage for stage in repo.index.stages if isinstance(stage, PipelineStage)}
         graph, status = repo.index.graph, repo.status()
         parents = {name: sorted(stages.keys() & map(_name, graph.successors(stages[name]))) for name in stages}
@@ -55,7 +56,7 @@ def read_stage_graph(root: Path) -> tuple[StageNode, ...]:
 
 
 def fingerprint(root: Path, name: str) -> str:
-    """A hash of all that the result of stage `name` depends on, as it is now: command, params, and inputs."""
+    """Return a sha256 of everything that the result of stage `name` depends on now: command, params and inputs."""
     with _open_repo(root) as repo:
         (stage,) = (stage for stage in repo.index.stages if _name(stage) == name)
         with lock_repo(repo):
@@ -67,14 +68,14 @@ def fingerprint(root: Path, name: str) -> str:
 @contextmanager
 def _open_repo(root: Path) -> Iterator[Repo]:
     try:
-        with Repo(str(root), _wait_for_lock=True) as repo:
+        with open_project(root, waits_for_lock=True) as repo:
             yield repo
     except DvcException as error:
         raise ParamsError(
             f"DVC cannot read the stages of {root / 'dvc.yaml'}",
             given=str(error),
             expected="a dvc.yaml whose stages, templates and paths agree with params.yaml",
-            do="mend what DVC names; `dvc stage list` must work",
+            do="correct the fault that DVC names, until `dvc stage list` works",
         ) from error
 
 
@@ -95,7 +96,7 @@ def _node(stage: PipelineStage, parents: tuple[str, ...], is_changed: bool) -> S
 
 
 def _name(stage: Stage) -> str:
-    """As `dvc repro` takes it in the project's root; `addressing` depends on the current folder."""
+    """Return the name for `dvc repro` in the project's root; DVC's `addressing` depends on the current folder."""
     file = _from_root(stage.path, stage)
     return stage.name if file == "dvc.yaml" else f"{file}:{stage.name}"
 

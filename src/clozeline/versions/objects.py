@@ -1,4 +1,4 @@
-"""Whether the bytes behind a hash of dvc.lock can still be had: in DVC's cache, in the workspace, or in git."""
+"""Search for the bytes behind a hash of dvc.lock: in DVC's cache, in the workspace, and in git."""
 
 import hashlib
 import json
@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Self
 
+from clozeline.versions.project import open_project
+
 _FOLDER: Final = ".dir"
 
 
 class Objects:
-    """The bytes of one DVC project."""
+    """The stored files of one DVC project."""
 
     def __init__(self, repo: Any) -> None:
         self._repo = repo
@@ -23,26 +25,24 @@ class Objects:
     @contextmanager
     def open(cls, root: Path) -> Iterator[Self]:
         """Open the project in `root`."""
-        from dvc.repo import Repo
-
-        with Repo(str(root)) as repo:
+        with open_project(root) as repo:
             yield cls(repo)
 
     def fault_of(self, path: str, md5: str, commit: str | None) -> str | None:
-        """What is wrong with `path` at `md5`; None if every byte of it is there."""
+        """Return what is missing or damaged of `path` at `md5`; None if every byte of it is available."""
         fault = self._fault_in_cache(md5)
         if fault is None or self.md5_of(self._root / path) == md5 or self._md5_in_git(path, commit) == md5:
             return None
         return fault
 
     def md5_of(self, path: Path) -> str | None:
-        """DVC's hash of a file or folder; None if there is no such path."""
+        """Return DVC's hash of a file or folder; None if the path is missing."""
         from dvc.fs import localfs
         from dvc_data.hashfile.build import build
 
         if not path.exists():
             return None
-        # The ignore file is for what stages read and write; `work/`, where registered packages lie, is ignored whole.
+        # .dvcignore covers all of `work/`, where registered packages lie, so it must not apply there.
         ignored = None if path.is_relative_to(self._root / "work") else self._repo.dvcignore
         _, _, built = build(self._repo.cache.local, str(path), localfs, "md5", dry_run=True, ignore=ignored)
         return str(built.hash_info.value)
@@ -50,9 +50,9 @@ class Objects:
     def _fault_in_cache(self, md5: str) -> str | None:
         file = self._cache / md5[:2] / md5[2:]
         if not file.is_file():
-            return f"{md5} is not in the cache, nor in the workspace, nor in git"
+            return f"{md5} is neither in the cache, nor in the workspace, nor in git"
         if _md5_of(file) != md5.removesuffix(_FOLDER):
-            return f"{file} has other bytes than its name says"
+            return f"{file} is damaged: its content does not match its name"
         if not md5.endswith(_FOLDER):
             return None
         for entry in json.loads(file.read_bytes()):

@@ -1,7 +1,7 @@
-"""One stage brought up to date by DVC, in a process of its own: `python -m clozeline.versions.reproduce STAGE`.
+"""Bring one stage up to date with DVC, in a process of its own: `python -m clozeline.versions.reproduce STAGE`.
 
-The exit code says how it ended: it is one of `EXIT_CODES`, or that of the stage's own command, or that of the error
-which stands on standard error. DVC's own exit code tells success only, and its lines are made for people.
+The exit code is one of `EXIT_CODES`, that of the stage's own command, or that of the error printed to standard error.
+DVC's own exit code tells only success, and its output is made for people.
 """
 
 import os
@@ -14,14 +14,15 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 from clozeline.errors import ClozelineError, TransientError
+from clozeline.versions.project import open_project
 
 Outcome = Literal["executed", "restored", "unchanged"]
 EXIT_CODES: Final[Mapping[Outcome, int]] = MappingProxyType({"executed": 0, "restored": 100, "unchanged": 101})
 _FAILED: Final = 1
 _KILLED: Final = 137
 
-# DVC runs a command as `$SHELL -c COMMAND`. This shell writes down that it ran, and how the command ended; killed, it
-# leaves what it wrote first. It waits for its command when both are told to end, as DVC waits for it.
+# DVC runs a command as `$SHELL -c COMMAND`. This shell records that it ran, and then the exit code of the command. If
+# it is killed, its first record (137) remains. On SIGTERM it waits for its command, as DVC waits for it.
 _SHELL: Final = """#!/bin/sh
 trap : TERM
 echo {killed} > {file}
@@ -33,7 +34,7 @@ exit $code
 
 
 class _Shell:
-    """What DVC takes for the user's shell."""
+    """The recording shell that DVC runs instead of the user's."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "shell"
@@ -43,24 +44,23 @@ class _Shell:
 
     @property
     def exit_code(self) -> int | None:
-        """Of the last command that it ran; None: it ran none."""
+        """Exit code of the last command that it ran; None if it ran none."""
         return int(self._file.read_text(encoding="utf-8")) if self._file.exists() else None
 
 
 def outcome_of(exit_code: int) -> Outcome | None:
-    """How a process of this file ended; None: it failed."""
+    """Return the outcome behind an exit code of this program; None if it failed."""
     return next((outcome for outcome, code in EXIT_CODES.items() if code == exit_code), None)
 
 
 def reproduce(name: str) -> int:
-    """Bring stage `name` of the project in this folder up to date, and return the exit code that says how.
+    """Bring stage `name` of the project in the current folder up to date; return the exit code for the outcome.
 
-    DVC's locks are waited for: without that, the work of a stage is lost where another command holds one at its end.
+    It waits for DVC's locks. Otherwise a stage loses its work if another command holds a lock when it ends.
     """
     from dvc.exceptions import DvcException
-    from dvc.repo import Repo
 
-    with Repo(_wait_for_lock=True) as repo, tempfile.TemporaryDirectory(dir=repo.tmp_dir) as folder:
+    with open_project(Path.cwd(), waits_for_lock=True) as repo, tempfile.TemporaryDirectory(dir=repo.tmp_dir) as folder:
         repo.scm_context.quiet = True  # no advice on git's commands
         shell = _Shell(Path(folder).resolve())
         os.environ["SHELL"] = str(shell.path)
@@ -74,7 +74,7 @@ def reproduce(name: str) -> int:
 
 
 def _exit_code_of(command: int) -> int:
-    """That of the stage's command, unless it has a meaning of its own here."""
+    """Return the exit code of the stage's command, or 1 if that code means an outcome here."""
     return _FAILED if outcome_of(command) else command
 
 
@@ -86,7 +86,7 @@ def _error_of(name: str, error: BaseException) -> ClozelineError:
         said.append(said[-1].__cause__)
     if any(isinstance(cause, LockError) for cause in said):
         return TransientError(
-            f"another DVC command holds what stage `{name}` needs",
+            f"another DVC command holds a lock that stage `{name}` needs",
             given=str(said[-1]),
             expected="one DVC command at a time in this folder",
             do="wait until it ends, then run again",
@@ -94,8 +94,8 @@ def _error_of(name: str, error: BaseException) -> ClozelineError:
     return ClozelineError(
         f"DVC could not bring stage `{name}` up to date",
         given=": ".join(map(str, said)),
-        expected="a stage that DVC can run, and every output that dvc.yaml names made by it",
-        do=f"mend what it names; `dvc repro {name}` tells it as well",
+        expected="a stage that DVC can run, and that makes every output in dvc.yaml",
+        do=f"correct the fault that DVC names; `dvc repro {name}` shows it too",
     )
 
 

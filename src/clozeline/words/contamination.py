@@ -1,12 +1,12 @@
-"""Which texts of a test were, nearly, trained on: figures of such are no figures of what is new to a model.
+"""Contamination: test texts that also stand, exactly or nearly, in the training text. A model has seen them before.
 
-Every training text is compared, in one pass and in memory that does not grow with it. Two texts are nearly the same as
-in `near_duplicates`, by word shingles; but the few texts of a test allow to find all pairs, not only most of them:
-prefix filtering (Bayardo, Ma, Srikant 2007, "Scaling up all pairs similarity search"). Of a text's n shingles, a text
-that shares a share s of them has at least one of any n - ⌈s n⌉ + 1; so only its rarest are looked for.
+One pass compares every training text, in memory that does not grow with the training text. Similarity is measured by
+word shingles, as in `near_duplicates`. A test has few texts, so all pairs can be found instead of most: prefix
+filtering (Bayardo, Ma, Srikant 2007, "Scaling up all pairs similarity search"). A text with a share s of another's n
+shingles holds at least one of any n - ⌈s n⌉ + 1 of them, so only the rarest are looked for.
 
-Names end in their shape: N test texts, T training texts of a batch, S shingles of all texts, K looked-for shingles,
-X beginnings of shingles, F shingles that may be looked for, P pairs.
+Suffixes of names give the shape: N test texts, T training texts of a batch, S shingles of all texts, K looked-for
+shingles, X prefixes of shingles, F shingles that may be looked for, P pairs.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,12 +22,12 @@ from clozeline.words.numbers.runs import run_positions
 from clozeline.words.shingles import PlainSets, plain_sets
 
 SIMILARITY = 0.8
-"""Of Jaccard, or of the share that is contained; at or above, a test text counts as trained on."""
+"""Limit of contamination: Jaccard similarity, or contained share of the test text's shingles, ≥ 0.8."""
 MIN_CONTAINED_SHINGLES = 10
-"""Twelve words: shorter ones are in some long text by chance."""
+"""Twelve words: shorter texts occur in some long text by chance."""
 _BATCH_TEXTS = 500
 _PREFIX_BITS = 22
-"""Of a hash: one look into a table of them says of nearly every shingle that it is not looked for, without a search."""
+"""Bits of a hash that index a table. One look-up rules out nearly every shingle that is not looked for."""
 _PAIRS_AT_A_TIME = 2_000
 Hashes = NDArray[np.uint32]
 Numbers = NDArray[np.int64]
@@ -35,18 +35,18 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Contamination:
-    """Of the texts of a test."""
+    """Contamination of the texts of a test."""
 
     num_texts: int
     num_near_duplicates: int
-    """A training text has nearly the same word shingles."""
+    """Texts that are near-duplicates of a training text."""
     num_contained: int
-    """Of the others: nearly all their shingles are in one, longer, training text."""
+    """Other texts whose shingles stand almost all in one longer training text."""
 
     def __str__(self) -> str:
         return (
-            f"{self.num_near_duplicates:,} are nearly a training text and {self.num_contained:,} more are inside one: "
-            f"{self.fraction:.1%}"
+            f"{self.num_near_duplicates:,} are near-duplicates of a training text and {self.num_contained:,} more are "
+            f"contained in one: {self.fraction:.1%}"
         )
 
     @property
@@ -66,13 +66,13 @@ def contamination(test: Sequence[str], training: Iterable[list[str]]) -> Contami
 
 
 def in_batches(texts: Sequence[str]) -> Iterator[list[str]]:
-    """Texts as `contamination` takes those of a training."""
+    """Yield batches of training texts for `contamination`."""
     for start in range(0, len(texts), _BATCH_TEXTS):
         yield list(texts[start : start + _BATCH_TEXTS])
 
 
 def text_batches(path: Path) -> Iterator[list[str]]:
-    """The texts of a Parquet file of data/clean."""
+    """Yield the texts of a Parquet file of data/clean in batches."""
     with pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
             for batch in file.iter_batches(_BATCH_TEXTS, row_groups=[group], columns=["text"], use_threads=False):
@@ -81,14 +81,14 @@ def text_batches(path: Path) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class _Probes:
-    """The texts of the test, and by which shingles each is looked for."""
+    """Texts of the test, and the shingles by which each is looked for."""
 
     sets: PlainSets
     key_K: Hashes
-    """Sorted."""
+    """Hashes of the looked-for shingles, sorted."""
     text_K: Numbers
     is_prefix_X: NDArray[np.bool_] = field(init=False)
-    """Whether any of `key_K` begins with these bits."""
+    """Whether any of `key_K` has this prefix."""
     is_near_N: NDArray[np.bool_] = field(init=False)
     is_contained_N: NDArray[np.bool_] = field(init=False)
 
@@ -111,14 +111,14 @@ class _Probes:
         return cls(sets, sets.hashes_S[chosen_K], text_S[chosen_K])
 
     def look_into(self, training: PlainSets) -> None:
-        """Mark the texts that a training text of the batch is near to, or contains."""
+        """Mark the test texts that are similar to a training text of the batch, or contained in one."""
         test_P, training_P = self._candidates(training)
         for start in range(0, len(test_P), _PAIRS_AT_A_TIME):
             part = slice(start, start + _PAIRS_AT_A_TIME)
             self._compare(training, test_P[part], training_P[part])
 
     def _candidates(self, training: PlainSets) -> tuple[Numbers, Numbers]:
-        """Pairs that share a looked-for shingle and are long enough to share as many as they must."""
+        """Return the pairs that share a looked-for shingle and whose sizes allow enough shared shingles."""
         found_F = np.flatnonzero(self.is_prefix_X[_prefixes(training.hashes_S)])
         key_F = training.hashes_S[found_F]
         first_F = np.searchsorted(self.key_K, key_F, side="left")
@@ -139,7 +139,7 @@ class _Probes:
             np.repeat(pair_P, sets.counts_N[chosen_P]) | sets.hashes_of(chosen_P)
             for sets, chosen_P in ((self.sets, test_P), (training, training_P))
         ]
-        keys_S = np.sort(np.concatenate(keys), kind="stable")  # of two that are in order, which this kind only merges
+        keys_S = np.sort(np.concatenate(keys), kind="stable")  # a stable sort only merges the two sorted runs
         shared_S = (keys_S[1:][keys_S[1:] == keys_S[:-1]] >> np.uint64(32)).astype(np.int64)
         common_P = np.bincount(shared_S, minlength=len(test_P))
         ours_P, theirs_P = self.sets.counts_N[test_P], training.counts_N[training_P]
@@ -149,5 +149,5 @@ class _Probes:
 
 
 def _prefixes(hashes_S: Hashes) -> Hashes:
-    """Their highest bits."""
+    """Return the highest bits of each hash."""
     return hashes_S >> np.uint32(32 - _PREFIX_BITS)

@@ -1,6 +1,6 @@
-"""Cuts many texts into words at once, by the class of each byte: no Python object for a word, ten times as fast.
+"""Cut many texts into words at once, by the class of each byte: ten times as fast as a Python object for each word.
 
-It knows ASCII alone: in UTF-8 every byte of another character is 128 or more, and all of those are of one class.
+Only ASCII is distinguished: in UTF-8 every byte of another character is 128 or more, and all of those share a class.
 
 Shapes: D texts, Y bytes of all texts, W words of all texts, U distinct words.
 """
@@ -20,26 +20,26 @@ _LAST_BYTE = np.uint64(56)
 
 @dataclass(frozen=True)
 class CutTexts:
-    """The words of some texts in reading order, each distinct one spelled once."""
+    """Words of some texts in reading order, with each distinct word spelled once."""
 
     distinct_U: Any
     """Arrow array of strings."""
     index_W: NDArray[np.int32]
-    """Which of the distinct words each word is."""
+    """Index of each word among the distinct words."""
     num_words_D: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class ByteClasses:
-    """Which bytes stand between words, which are a word each, and by what those inside a word are replaced."""
+    """Classes of bytes: blanks between words, words of one byte, and letters, some of which are replaced."""
 
     classes: bytes
     spellings: bytes | None
-    """256 bytes to translate by; None where every byte stays as it is."""
+    """Translation table of 256 bytes; None if every byte stays as it is."""
 
     @classmethod
     def of(cls, *, blanks: str, alone: str = "", replaced: dict[str, str] | None = None) -> "ByteClasses":
-        """All other bytes are letters. `replaced`: ASCII character to ASCII character."""
+        """Return classes in which all other bytes are letters. `replaced` maps ASCII characters to ASCII characters."""
         classes = bytearray([_LETTER] * 256)
         for characters, kind in ((blanks, _BLANK), (alone, _ALONE)):
             for character in characters:
@@ -48,7 +48,7 @@ class ByteClasses:
         return cls(bytes(classes), "".join(spellings.values()).encode("latin-1") if replaced else None)
 
     def cut(self, texts_D: Any, whole_D: NDArray[np.bool_] | None = None) -> CutTexts:
-        """Cut Arrow strings into words; a text of `whole_D` is one word, whatever is in it."""
+        """Cut Arrow strings into words; a text flagged in `whole_D` stays one word."""
         offsets_D, content = text_bytes(texts_D)
         class_Y = np.frombuffer(bytearray(content.translate(self.classes)), np.uint8)
         for text in np.flatnonzero(whole_D).tolist() if whole_D is not None else ():
@@ -70,7 +70,7 @@ class ByteClasses:
 def _begins(
     class_Y: NDArray[np.uint8], is_kept_Y: NDArray[np.bool_], offsets_D: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
-    """Where a word begins: at every kept byte that does not go on with a letter after a letter of the same text."""
+    """Return where words begin: at each kept byte unless it is a letter after a letter of the same text."""
     is_letter_Y = class_Y == _LETTER
     begins_Y = is_kept_Y.copy()
     begins_Y[1:] &= ~(is_letter_Y[1:] & is_letter_Y[:-1])
@@ -80,10 +80,10 @@ def _begins(
 
 
 def _kept_before(is_kept_Y: NDArray[np.bool_], starts_W: NDArray[np.int64]) -> NDArray[np.int32]:
-    """How many bytes are kept before each of these, which is kept itself.
+    """Return the number of kept bytes before each of these bytes, which are kept themselves.
 
-    Eight bytes are summed as one number, which a product makes their running sums, one in each byte: a sum over all
-    bytes takes four times as long.
+    One multiplication turns eight flags into their running sums, one in each byte. A sum over all bytes takes four
+    times as long.
     """
     flags = np.zeros(-(-len(is_kept_Y) // _EIGHT) * _EIGHT, np.uint8)
     flags[: len(is_kept_Y)] = is_kept_Y
@@ -96,7 +96,7 @@ def _kept_before(is_kept_Y: NDArray[np.bool_], starts_W: NDArray[np.int64]) -> N
 
 
 def text_bytes(texts_D: Any) -> tuple[NDArray[np.int64], bytes]:
-    """Where each text of an Arrow array begins and ends in the UTF-8 bytes of all, and these bytes."""
+    """Return the bounds of each text of an Arrow array within the UTF-8 bytes of all texts, and these bytes."""
     texts_D = texts_D.cast(pa.string())
     assert not texts_D.null_count
     if not len(texts_D):

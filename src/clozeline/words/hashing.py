@@ -1,4 +1,4 @@
-"""Hashes of many words at once, by their bytes: no Python object for a word, and nothing to remember.
+"""Hashes of many words at once, from their bytes, without a Python object for each word or a table.
 
 Shapes: U words, Y bytes of all of them.
 """
@@ -15,9 +15,9 @@ _BASE = np.uint64(0x9E3779B97F4A7C15)
 
 
 def word_hashes(words_U: Any) -> NDArray[np.uint64]:
-    """64 bits of each string of an Arrow array: a polynomial in its bytes modulo 2^64, mixed.
+    """Return 64 bits for each string of an Arrow array: a polynomial in its bytes modulo 2^64, mixed.
 
-    Of two words chosen for it the hashes can be equal: what must be right compares the words too.
+    Words can be constructed to collide: a caller that needs certainty has to compare the words too.
     """
     offsets_U, content = text_bytes(words_U)
     lengths_U = np.diff(offsets_U)

@@ -1,6 +1,6 @@
 """A text as a set of word shingles, its MinHash signature, and the bands that near-duplicates share.
 
-Names end in their shape: N texts, W words of all texts, S shingles of all texts, P permutations, B bands.
+Suffixes of names give the shape: N texts, W words of all texts, S shingles of all texts, P permutations, B bands.
 """
 
 import re
@@ -23,9 +23,9 @@ from clozeline.words.numbers.runs import run_positions
 
 NUM_PERMUTATIONS = 128
 _SHINGLE_WORDS = 3
-"""Short texts need short shingles: one changed word spoils three of them, of five-word ones five."""
+"""Short texts need short shingles: one changed word spoils three shingles of three words, but five of five words."""
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|\w+")
-"""Chinese and Japanese put no spaces between words; there a character stands for a word."""
+"""Chinese and Japanese have no spaces between words, so there each character is a word."""
 _ASCII = ByteClasses.of(
     blanks="".join(chr(code) for code in range(128) if not (chr(code).isalnum() or chr(code) == "_")),
     replaced=dict(zip(string.ascii_uppercase, string.ascii_lowercase, strict=True)),
@@ -33,13 +33,13 @@ _ASCII = ByteClasses.of(
 _MIN_RECALL = 0.97
 _SIGNATURE_SEED = 1
 _SIGNATURE = Struct(f"={NUM_PERMUTATIONS}I")
-"""Half of the time that NumPy takes for so many numbers of Python."""
+"""Takes half as long as NumPy for this many Python integers."""
 _FACTORS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], dtype=np.uint64)
 
 
 @dataclass(frozen=True)
 class ShingleSets:
-    """The sets of many texts: `hashes_S` sorted and unique within each text, and `counts_N` of them."""
+    """Shingle sets of many texts: `hashes_S` sorted and unique within each text, `counts_N` the size of each set."""
 
     hashes_S: NDArray[np.uint32]
     counts_N: NDArray[np.int64]
@@ -48,7 +48,7 @@ class ShingleSets:
 
 @dataclass(frozen=True)
 class PlainSets:
-    """The sets of many texts, without their bands."""
+    """Shingle sets of many texts, without their bands."""
 
     hashes_S: NDArray[np.uint32]
     """Sorted and unique within each text."""
@@ -60,24 +60,24 @@ class PlainSets:
         return starts_N
 
     def hashes_of(self, texts_P: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """The sets of some texts, back to back."""
+        """Return the sets of some texts, back to back."""
         counts_P = self.counts_N[texts_P]
         return self.hashes_S[run_positions(self.starts_N[texts_P], counts_P)]
 
 
 @dataclass(frozen=True)
 class Banding:
-    """Locality-sensitive hashing: texts that agree on all `num_rows` of any of `num_bands` are candidates."""
+    """Locality-sensitive hashing: candidates agree on all `num_rows` rows of one of `num_bands` bands."""
 
     num_bands: int
     num_rows: int
 
     @classmethod
     def finding(cls, similarity: float) -> "Banding":
-        """The most selective banding that finds at least 97 % of the pairs of this Jaccard similarity.
+        """Return the most selective banding that finds at least 97 % of the pairs of this Jaccard similarity.
 
-        A pair of similarity s is found with probability 1 - (1 - s^r)^b
-        (Leskovec, Rajaraman, Ullman: Mining of Massive Datasets, section 3.4.2).
+        A pair of similarity s is found with probability 1 - (1 - s^r)^b (Leskovec, Rajaraman, Ullman: Mining of Massive
+        Datasets, section 3.4.2).
         """
         for num_rows in range(NUM_PERMUTATIONS, 1, -1):
             num_bands = NUM_PERMUTATIONS // num_rows
@@ -87,23 +87,23 @@ class Banding:
 
 
 def shingle_sets(texts_N: Any, banding: Banding) -> ShingleSets:
-    """Shingle, sketch and band a batch of texts (Arrow strings); the result of a text does not depend on its batch."""
+    """Shingle, sketch and band a batch of texts (Arrow strings). The result for a text does not depend on its batch."""
     shingles_S, num_shingles_N = _shingles(*_hashed_words(texts_N))
     hashes_S, counts_N = _unique_within_text(shingles_S, num_shingles_N)
     return ShingleSets(hashes_S, counts_N, _bands(shingles_S, num_shingles_N, banding))
 
 
 def plain_sets(texts: list[str]) -> PlainSets:
-    """Shingle a batch of texts: the sets of `shingle_sets` without their signatures, which take most of its time."""
-    # Half of a surrogate pair, which Arrow does not take, is no more of a word than a question mark.
+    """Return the sets of `shingle_sets` without the signatures, which take most of its time."""
+    # A lone surrogate, which Arrow refuses, is no more of a word than a question mark.
     whole = [text if text.isascii() else text.encode("utf-8", "replace").decode() for text in texts]
     return PlainSets(*_unique_within_text(*_shingles(*_hashed_words(pa.array(whole, pa.string())))))
 
 
 def _hashed_words(texts_N: Any) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Hashes of the words of all texts back to back, and how many each text has: three at least, `""` if need be.
+    """Return the word hashes of all texts back to back, and each text's number of words, padded with `""` to three.
 
-    ASCII is cut all at once; what has no word in it, or other characters, text by text.
+    ASCII texts are cut all at once; texts without words or with other characters one by one.
     """
     is_ascii_N = pc.equal(pc.binary_length(texts_N), pc.utf8_length(texts_N))
     cut = _ASCII.cut(texts_N.filter(is_ascii_N))

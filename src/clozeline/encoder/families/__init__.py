@@ -1,8 +1,8 @@
-"""The encoder families: a row each. A new family is a new row.
+"""The encoder families, one row each. A new family is a new row.
 
-Those in LAYOUTS run on our layers; the others on stock classes (stock.py). All are saved in the published layout, so
-that what is trained loads anywhere. That is why none has RMSNorm: no published encoder with a masked head lets its norm
-be chosen, and one that was exchanged by us would load elsewhere without an error and give other logits.
+Families in LAYOUTS run on our layers, the others on stock classes (stock.py). All are saved in the published layout,
+so that trained models load anywhere. For that reason none offers RMSNorm: no published encoder with a masked head has a
+configurable norm, and an exchanged norm would load elsewhere without an error and give other logits.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
 FORMS: Mapping[str, tuple[Objective, Form]] = MappingProxyType(
     {form.class_name: (objective, form) for family in FAMILIES.values() for objective, form in family.forms.items()}
 )
-"""Keyed by the name of the class, which config.json has under `architectures`."""
+"""Keyed by the class name in config.json, under `architectures`."""
 
 LAYOUTS: Mapping[str, Layout] = MappingProxyType(
     {
@@ -62,4 +62,4 @@ LAYOUTS: Mapping[str, Layout] = MappingProxyType(
         )
     }
 )
-"""Keyed by what config.json calls `model_type`."""
+"""Keyed by `model_type` in config.json."""

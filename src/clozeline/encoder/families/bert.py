@@ -1,4 +1,4 @@
-"""BERT and its nearest kin: post-norm layers, learned positions, plain MLPs."""
+"""BERT and its closest relatives: post-norm layers, learned positions, plain MLPs."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -41,7 +41,7 @@ def bert_dropouts(params: ModelParams) -> dict[str, float]:
 def bert_values(
     params: ModelParams, ids: TokenIds, sizes: Mapping[str, Shape] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """What BERT's configuration and those made after it call alike."""
+    """Return the fields that BERT's configuration shares with those modelled on it."""
     shape = shape_of(params, gated=False, published=sizes)
     return {
         "vocab_size": ids.vocab_size,
@@ -60,7 +60,7 @@ def bert_values(
 
 
 def roberta_values(params: ModelParams, ids: TokenIds) -> dict[str, Any]:
-    """The table of positions is longer than what is read by the rows that no token has: 514 for 512 if [PAD] is 1."""
+    """Return RoBERTa's fields. Its position table has rows that no token uses: 514 for 512 tokens if [PAD] is 1."""
     return bert_values(params, ids) | {
         "max_position_embeddings": params.max_position_embeddings + ids.pad_id + 1,
         "type_vocab_size": 1,
@@ -95,12 +95,12 @@ def _roberta_architecture(config: Any) -> Architecture:
 
 
 def drawn(config: Any) -> dict[str, Any]:
-    """How a head of BERT's kin is drawn."""
+    """Return how the heads of BERT and its relatives are initialized."""
     return {"dense_std": config.initializer_range, "output_std": config.initializer_range}
 
 
 def vocabulary_head(config: Any, activation: str | None = None, width: str = "hidden_size") -> HeadShape:
-    """`activation`: None, that of the layers. `width`: what the table's is called."""
+    """Return a vocabulary head. `activation`: None is that of the layers. `width`: field that holds the table's."""
     return HeadShape(
         config.vocab_size,
         dense_size=getattr(config, width),
@@ -117,7 +117,7 @@ def classifier_dropout(config: Any) -> float:
 
 
 def _pooled_classifier(config: Any) -> HeadShape:
-    """Of the pooler, which BERT has in its encoder."""
+    """Return a classifier on top of the pooler, which BERT keeps in its encoder."""
     return HeadShape(
         config.num_labels,
         dense_size=config.hidden_size,
@@ -150,7 +150,7 @@ def answerer(config: Any) -> HeadShape:
 
 
 def pooler(config: Any) -> HeadShape:
-    """Nobody asks it here; saved without it, stock transformers would make up another."""
+    """Return the pooler. Nothing here uses it, but stock transformers would draw a random one if it were missing."""
     return HeadShape(0, dense_size=config.hidden_size, activation="tanh", **drawn(config))
 
 

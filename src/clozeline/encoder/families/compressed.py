@@ -1,4 +1,4 @@
-"""Families that are small on purpose: DistilBERT and ALBERT."""
+"""Compressed families: DistilBERT and ALBERT."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -158,7 +158,7 @@ DISTILBERT_LAYOUT = Layout(
 
 
 def _albert(params: ModelParams, ids: TokenIds) -> AlbertConfig:
-    """Embeddings are 128 wide whatever the layers are, as in every published size."""
+    """Configure embeddings 128 wide (or as wide as narrower layers), as in every published size."""
     values = bert_values(params, ids)
     return AlbertConfig(
         **values,
@@ -169,7 +169,7 @@ def _albert(params: ModelParams, ids: TokenIds) -> AlbertConfig:
 
 
 def _albert_architecture(config: Any) -> Architecture:
-    """A layer of the published count is a group of inner ones, and the groups are spread over the layers."""
+    """Return the architecture: each published layer is a group of inner layers, and layers share the groups evenly."""
     drop, num_layers, inner = config.hidden_dropout_prob, config.num_hidden_layers, config.inner_group_num
     groups = [int(number / (num_layers / config.num_hidden_groups)) for number in range(num_layers)]
     return bert_architecture(
@@ -235,4 +235,4 @@ DISTILBERT = Family(
 """Sanh et al. 2019: BERT's layers without token types, trained here as a masked language model, not distilled."""
 
 ALBERT = Family({"mlm": Form("AlbertForMaskedLM", AlbertConfig, _albert)}, bert_dropouts)
-"""Lan et al. 2019: every layer has the same weights."""
+"""Lan et al. 2019: all layers share their weights."""

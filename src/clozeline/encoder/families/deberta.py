@@ -1,6 +1,6 @@
-"""DeBERTa: content and position attend apart.
+"""DeBERTa: disentangled attention, with separate terms for content and position.
 
-transformers has no fused attention for it, so that it is slow here for its size.
+transformers has no fused attention for it, so it is slow for its size.
 """
 
 from typing import Any
@@ -13,14 +13,14 @@ from clozeline.params import ModelParams
 
 _POSITION_BUCKETS = 256
 _V2_CONVOLUTION = 3
-"""Width in tokens."""
+"""Width of the convolution in tokens."""
 
 
 def _deberta(params: ModelParams, ids: TokenIds, **more: Any) -> DebertaV2Config:
-    """As published: relative positions alone, in buckets that widen with the distance (He et al. 2021, section 2).
+    """Configure as published (He et al. 2021, section 2): relative positions only, in buckets that widen with distance.
 
-    `legacy` is transformers' name for a head with BERT's parts. Its other one ties the vocabulary to a matrix that is
-    no part of the vocabulary, so that a saved model would not load.
+    `legacy` is transformers' name for a head with BERT's parts. Its other head ties the vocabulary to a matrix outside
+    the vocabulary, so that a saved model would not load.
     """
     return DebertaV2Config(
         **bert_values(params, ids),
@@ -44,4 +44,4 @@ DEBERTA_V2 = Family({"mlm": Form("DebertaV2ForMaskedLM", DebertaV2Config, _deber
 """He et al. 2020, with the convolution over the first layer that v2 added."""
 
 DEBERTA_V3 = Family({"mlm": Form("DebertaV2ForMaskedLM", DebertaV2Config, _deberta)}, bert_dropouts)
-"""He et al. 2021: the architecture; its replaced-token detection is another objective."""
+"""He et al. 2021: the architecture, without the paper's objective (replaced-token detection)."""

@@ -1,4 +1,4 @@
-"""ELECTRA: BERT's layers under a generator, a discriminator, and what is fine-tuned from the latter."""
+"""ELECTRA: BERT's layers with the heads of a generator, a discriminator and fine-tuned tasks."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -73,7 +73,7 @@ _ELECTRA_SIZES: Mapping[str, Shape] = MappingProxyType({"small": Shape(12, 256, 
 
 
 def _electra(params: ModelParams, ids: TokenIds) -> ElectraConfig:
-    """Embeddings are 128 wide up to 256 hidden, as in ELECTRA-Small, and as wide as the layers above, as in Base."""
+    """Configure embeddings 128 wide up to a hidden size of 256 (ELECTRA-Small), then as wide as the layers (Base)."""
     values = bert_values(params, ids, _ELECTRA_SIZES)
     hidden_size: int = values["hidden_size"]
     embedding_size = min(hidden_size, _SMALL_EMBEDDING) if hidden_size <= 2 * _SMALL_EMBEDDING else hidden_size
@@ -89,4 +89,6 @@ ELECTRA = Family(
     bert_dropouts,
     fixed=GELU_IN_HEAD,
 )
-"""Clark et al. 2020. Under `rtd` what the paper trains; else its generator alone, a model with narrow embeddings."""
+"""Clark et al. 2020. `rtd` trains generator and discriminator, as in the paper; the other objectives train the
+generator alone, a model with narrow embeddings.
+"""

@@ -1,4 +1,4 @@
-"""What is known of a family of encoders."""
+"""Description of an encoder family."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from clozeline.params import ModelParams
 
 @dataclass(frozen=True)
 class TokenIds:
-    """The ids a model's configuration names, and how many there are."""
+    """Vocabulary size and special ids for a model's configuration."""
 
     vocab_size: int
     pad_id: int
@@ -28,14 +28,14 @@ class Form:
     """A family under one objective."""
 
     class_name: str
-    """Of transformers, which config.json has under `architectures`."""
+    """Class of transformers, as in config.json under `architectures`."""
     config_class: type[PretrainedConfig]
     configure: Configure
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """A knob that the classes of a family do not ask for: changed by us, stock transformers would not follow."""
+    """A knob that a family's classes in transformers ignore. If we applied it, stock transformers would not follow."""
 
     knob: str
     value: object
@@ -44,21 +44,21 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of encoder, under each objective that transformers has it for."""
+    """A family of encoders, with a form for each objective that transformers has it for."""
 
     forms: Mapping[Objective, Form]
-    """Under `rtd` it is that of the discriminator, whose generator has the form under `mlm`."""
+    """Forms by objective. `rtd` is the discriminator; its generator has the form under `mlm`."""
     dropouts: Callable[[ModelParams], dict[str, float]]
-    """What the dropout rates are called in the configuration."""
+    """Dropout rates under the names of the family's configuration."""
     is_pre_norm: bool = False
-    """Layers add to what they are given, so that one can be skipped; else their outputs are normalized."""
+    """Whether layers add to their input, so that one can be skipped; otherwise they normalize their output."""
     fixed: tuple[Fixed, ...] = ()
     exports: bool = True
-    """To ONNX, with the same logits for any batch and length."""
+    """Whether an exported graph gives the same logits for any batch size and length."""
 
 
 def causal(configure: Configure) -> Configure:
-    """The same configuration, of a decoder: transformers' older classes have both in one."""
+    """Return `configure` for a decoder: transformers' older classes serve as encoder and as decoder."""
 
     def configure_causal(params: ModelParams, ids: TokenIds) -> PretrainedConfig:
         config: Any = configure(params, ids)

@@ -1,7 +1,7 @@
-"""How a family is published: its configuration, and what its weights are called.
+"""Published layout of a family: its configuration, and the names of its weights.
 
-Names are written without the prefix of the encoder; `{layer}` is the number of a layer. A row translates a module's
-name, or that of one of its parameters.
+Names lack the prefix of the encoder; `{layer}` stands for the number of a layer. An entry translates the name of a
+module or of a single parameter.
 """
 
 import re
@@ -17,8 +17,10 @@ from clozeline.encoder.architecture import Architecture, HeadShape
 from clozeline.errors import ArtifactError
 
 Objective = Literal["mlm", "clm", "rtd"]
-"""Masked: attention is open to both sides. Causal: each position sees itself and what is before it. Replaced-token
-detection: a small masked model replaces tokens, and the encoder, open to both sides, is to find them."""
+"""`mlm` predicts masked tokens and attends to both sides. `clm` predicts the next token; each position sees itself and
+earlier ones. `rtd` (replaced-token detection) trains the encoder, which attends to both sides, to find tokens that a
+small masked model replaced.
+"""
 TaskHead = Literal["feature-extraction", "text-classification", "token-classification", "question-answering"]
 HeadKind = Objective | TaskHead
 Names = Mapping[str, str]
@@ -31,11 +33,11 @@ class HeadRow:
     """A head of a family."""
 
     class_name: str
-    """Of transformers, which config.json has under `architectures`."""
+    """Class of transformers, as in config.json under `architectures`."""
     shape: Callable[[Any], HeadShape]
-    """Configuration → head."""
+    """Maps the configuration to the head."""
     names: Names = field(default_factory=lambda: MappingProxyType({}))
-    """`{encoder}`, at the beginning of a published name, is the prefix of the encoder."""
+    """Published names; a leading `{encoder}` stands for the prefix of the encoder."""
 
 
 @dataclass(frozen=True)
@@ -44,20 +46,20 @@ class Layout:
 
     config_class: type[PretrainedConfig]
     prefix: str
-    """Of the encoder's weights, where a head stands beside it."""
+    """Prefix of the encoder's weights if a head is saved beside it."""
     architecture: Callable[[Any], Architecture]
-    """Raises ArtifactError of a configuration that it does not cover."""
+    """Maps the configuration to the architecture; raises ArtifactError if our layers do not support it."""
     names: Names
     heads: Mapping[HeadKind, HeadRow]
     inner_layers: Callable[[Any], int] = lambda config: 1
-    """Of ALBERT's groups."""
+    """Maps the configuration to the number of layers in a group (ALBERT)."""
 
     def published(
         self, names: Iterable[str], config: Any, kind: HeadKind, *, has_prefix: bool | None = None
     ) -> dict[str, str]:
-        """Our name of each parameter → the published one.
+        """Return the published name of each of our parameter names.
 
-        `has_prefix`: whether the encoder's weights were saved beside a head; None: as a model of this kind is saved.
+        `has_prefix`: whether the encoder's weights were saved beside a head; None: as models of this kind are saved.
         """
         beside_head = kind != "feature-extraction" if has_prefix is None else has_prefix
         prefix = f"{self.prefix}." if beside_head else ""
@@ -80,14 +82,16 @@ def _renamed(name: str, names: Names) -> str:
 
 
 def check_covered(config: Any, **allowed: tuple[object, ...]) -> None:
-    """Raises:
-    ArtifactError: a field of the configuration has another value than `allowed`; one that is not there fits.
+    """Refuse a configuration that our layers do not support.
+
+    Raises:
+        ArtifactError: a field has a value outside `allowed`. A missing field is accepted.
     """
     for name, values in allowed.items():
         given = getattr(config, name, values[0])
         if given not in values:
             raise ArtifactError(
-                f"config.json of a {config.model_type} says what our layers do not do",
+                f"config.json of this {config.model_type} model has a setting that our layers do not support",
                 given=f"`{name}`: {given}",
                 expected=f"`{name}`: {' or '.join(map(str, values))}",
                 do="take another checkpoint of this family",
@@ -95,13 +99,15 @@ def check_covered(config: Any, **allowed: tuple[object, ...]) -> None:
 
 
 def known_activation(config: Any, name: str) -> str:
-    """Raises:
-    ArtifactError: transformers has no such activation.
+    """Return the activation in field `name` of the configuration.
+
+    Raises:
+        ArtifactError: transformers has no such activation.
     """
     given = getattr(config, name)
     if given not in ACT2FN:
         raise ArtifactError(
-            f"config.json of a {config.model_type} names an activation that is not known",
+            f"config.json of this {config.model_type} model names an unknown activation",
             given=f"`{name}`: {given}",
             expected=f"one of: {', '.join(sorted(ACT2FN))}",
             do="take another checkpoint of this family",

@@ -1,4 +1,4 @@
-"""Older families for long texts. The newer way is ModernBERT with a larger `max_position_embeddings`."""
+"""Older families for long texts. ModernBERT with a larger `max_position_embeddings` is the newer way."""
 
 from transformers import BigBirdConfig, LongformerConfig
 
@@ -7,7 +7,7 @@ from clozeline.encoder.families.form import Family, Form, TokenIds, causal
 from clozeline.params import ModelParams
 
 _WINDOW = 128
-"""Tokens. Published: 512; but rows are padded to a multiple of it, and most are shorter."""
+"""Attention window in tokens. Published: 512; but rows are padded to a multiple of it, and most are shorter."""
 
 
 def _longformer(params: ModelParams, ids: TokenIds) -> LongformerConfig:
@@ -30,9 +30,9 @@ LONGFORMER = Family(
     fixed=GELU_IN_HEAD,
     exports=False,
 )
-"""Beltagy et al. 2020: each token sees a window; no token is global in pre-training.
+"""Beltagy et al. 2020: each token sees a window; pre-training uses no global tokens.
 
-No ONNX: rows are padded to whole windows in Python, by the length of the text, which torch.export cannot follow.
+No ONNX export: Python code pads rows to whole windows by the length of the text, which torch.export cannot follow.
 """
 
 BIG_BIRD = Family(
@@ -44,7 +44,7 @@ BIG_BIRD = Family(
 )
 """Zaheer et al. 2020, trained with full attention.
 
-transformers' block-sparse attention is no function of a row and the weights: it looks at random blocks in training and
-at others in evaluation, and is left for good at the first batch of short rows. The weights are the same for both: set
-`attention_type` to `block_sparse` in the saved config.json to read long texts with them.
+transformers' block-sparse attention is not a function of a row and the weights: it picks random blocks in training,
+others in evaluation, and switches itself off for good at the first batch of short rows. Both kinds of attention use the
+same weights: set `attention_type` to `block_sparse` in the saved config.json to read long texts with them.
 """

@@ -15,7 +15,7 @@ from clozeline.encoder.sizes import Shape, shape_of
 from clozeline.params import ModelParams
 
 _CUTOFF = 3.0
-"""Standard deviations, where the configuration names none."""
+"""Truncation in standard deviations, if the configuration names none."""
 
 
 def _dropouts(params: ModelParams) -> dict[str, float]:
@@ -58,33 +58,22 @@ def _modernbert(params: ModelParams, ids: TokenIds) -> ModernBertConfig:
 
 
 def _modernbert_decoder(params: ModelParams, ids: TokenIds) -> ModernBertDecoderConfig:
-    """The same, its attention causal (Weller et al. 2025, "Ettin")."""
+    """Configure the decoder: the same layers with causal attention (Weller et al. 2025, "Ettin")."""
     return ModernBertDecoderConfig(**_values(params, ids))
 
 
 def _thetas(config: Any) -> tuple[float, float]:
-    """Of layers that see all, and of local ones: transformers 5 has them in a table, 4 in fields of their own."""
-    table = getattr(config, "rope_parameters", None)
-    if table is None:
-        check_covered(config, rope_scaling=(None,))
-        whole, local = config.global_rope_theta, config.local_rope_theta
-        return float(whole), float(whole if local is None else local)
-    rows = [table[kind] for kind in ("full_attention", "sliding_attention")]
+    """Return the rotary bases of global and of local layers."""
+    rows = [config.rope_parameters[kind] for kind in ("full_attention", "sliding_attention")]
     for row in rows:
-        if row.get("rope_type", "default") != "default":
-            check_covered(config, rope_parameters=("those of rope_type default",))
+        if row["rope_type"] != "default" or row["rope_theta"] is None:
+            check_covered(config, rope_parameters=("rope_type default and a rope_theta for both kinds of layers",))
     return float(rows[0]["rope_theta"]), float(rows[1]["rope_theta"])
 
 
 def _layers(config: Any, reach: int) -> tuple[LayerKind, ...]:
     whole, local = (LayerKind(None, _thetas(config)[0]), LayerKind(reach, _thetas(config)[1]))
-    kinds = getattr(config, "layer_types", None)
-    if kinds is None:
-        every = config.global_attn_every_n_layers
-        kinds = [
-            "sliding_attention" if number % every else "full_attention" for number in range(config.num_hidden_layers)
-        ]
-    return tuple(local if kind == "sliding_attention" else whole for kind in kinds)
+    return tuple(local if kind == "sliding_attention" else whole for kind in config.layer_types)
 
 
 def _architecture(config: Any, reach: int, **more: Any) -> Architecture:
@@ -119,7 +108,7 @@ def _of_encoder(config: Any) -> Architecture:
 
 
 def _of_decoder(config: Any) -> Architecture:
-    """Its window counts the position itself."""
+    """Return the decoder's architecture. Its window counts the position itself."""
     return _architecture(config, config.sliding_window - 1, is_causal=True)
 
 
@@ -230,4 +219,4 @@ MODERNBERT = Family(
     _dropouts,
     is_pre_norm=True,
 )
-"""Warner et al. 2024, section 2.1; reads 8,192 tokens as published (`max_position_embeddings`)."""
+"""Warner et al. 2024, section 2.1. The published models read 8,192 tokens (`max_position_embeddings`)."""

@@ -1,1 +1,1 @@
-"""What fp32 and INT8 of a model are both asked before INT8 may answer: for each task its own questions."""
+"""Exams on which INT8 is compared with fp32 before it may serve, one for each kind of model."""

@@ -1,6 +1,6 @@
 """An exam: texts as a model reads them, how its answers are read, and which of them are right.
 
-A answers, T texts.
+Shapes: A answers, T texts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,23 +25,23 @@ Holds = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class Exam:
-    """Of answers that are either right or wrong."""
+    """Exam whose answers are either right or wrong."""
 
     texts: Sequence[TokenizedText]
     text_A: Places
-    """Which text each answer belongs to."""
+    """Text of each answer."""
     true_A: Places
-    """UNKNOWN where it is not known."""
+    """Right answers, UNKNOWN where they are not known."""
     metric: str
-    """An agreement, if it ends so: with what fp32 says."""
+    """Name of the metric. If it ends with "agreement", the answers of fp32 count as right."""
 
     @property
     def num_texts(self) -> int:
-        """Texts, pairs, questions, …: each may have several answers."""
+        """Number of texts, pairs or questions; each may have several answers."""
         return len(np.unique(self.text_A))
 
     def num_items(self, fp32: Answers) -> int:
-        """That the metric is of: what is known to be right, or what fp32 says."""
+        """Return the number of items in the metric: known right answers, or answers of fp32."""
         return int(self._is_counted.sum())
 
     @property
@@ -51,39 +51,39 @@ class Exam:
 
     @property
     def is_agreement(self) -> bool:
-        """Whether INT8 is held to what fp32 says, for nothing is known to be right."""
+        """Whether the answers of fp32 count as right, because no right answers are known."""
         return self.metric.endswith("agreement")
 
     def answers(self, model: OpenModel, grouped: Iterable[Batch]) -> Answers:
-        """What `model` says to texts of the exam; `grouped` has each of them once."""
+        """Return the answers of `model` to the texts of the exam; `grouped` holds each of them once."""
         return answers(model, grouped, self.read)
 
     def read(self, position: int, rows: Rows) -> Places:
-        """The answers of the text at `position`."""
+        """Return the answers for the text with the index `position`."""
         return likeliest(position, rows)
 
     def counts(self, given: Answers, fp32: Answers) -> Counts:
-        """The metric of `given`, as its two sums over texts."""
+        """Return the metric of `given` as two sums over texts."""
         is_right = self._is_counted & (given.top1_A == (fp32.top1_A if self.is_agreement else self.true_A))
         return Counts(per_text(is_right, self.text_A), per_text(self._is_counted, self.text_A))
 
     def matters(self, one: Answers, other: Answers) -> Holds:
-        """Which answers of two graphs are compared: all, where an answer is one of many."""
+        """Return which answers of two graphs are compared; by default all."""
         return np.ones(len(one.top1_A), dtype=np.bool_)
 
 
 def exam_of(model: OpenModel, sample: Sample) -> Exam:
-    """What `model` can be asked.
+    """Return the exam for the task of `model`.
 
     Raises:
-        DataError: nothing, for no text has a token.
+        DataError: the sample gives no question, because no text has a token.
     """
     exam: Exam = resolved(kind_of(model.manifest.task).exam)(model, sample)
     return exam
 
 
 def different(texts: Sequence[TokenizedText]) -> list[int]:
-    """Places of those that are not read as one before them: what a model reads twice it has shown once."""
+    """Return the indices of texts whose tokens differ from those of all texts before: duplicates prove nothing new."""
     first: dict[tuple[bytes, bytes], int] = {}
     for place, text in enumerate(texts):
         types = b"" if text.types_L is None else text.types_L.tobytes()
@@ -92,16 +92,16 @@ def different(texts: Sequence[TokenizedText]) -> list[int]:
 
 
 def either(one: Holds, other: Holds) -> Holds:
-    """Where one of both says something; everywhere, if that is nowhere."""
+    """Return where at least one of both holds, or everywhere if that is nowhere."""
     is_said = one | other
     return is_said if is_said.any() else ~is_said
 
 
 def nothing_to_ask(given: str) -> DataError:
-    """Of a sample that has no question."""
+    """Return the error for a sample without questions."""
     return DataError(
         "INT8 and fp32 cannot be compared",
         given=given,
-        expected="texts that the tokenizer knows words of",
+        expected="texts with words that the tokenizer knows",
         do="check that tokenizer and validation text belong together",
     )

@@ -1,6 +1,6 @@
-"""Exams of encoders: hidden tokens are to be named, or the two halves of a text to find each other.
+"""Exams of encoders: predict hidden tokens, or match the two halves of a text.
 
-A answers, T texts.
+Shapes: A answers, T texts.
 """
 
 import numpy as np
@@ -14,14 +14,14 @@ from clozeline.inference.question import Rows
 
 
 class MasksExam(Exam):
-    """Answers are what is served: the tokens that the graph names, not what could be made of its logits."""
+    """Exam of masked tokens. Its answers are the tokens that the graph serves as `TOP`, not the argmax of logits."""
 
     def read(self, position: int, rows: Rows) -> Places:
         return named_first(position, rows)
 
 
 def masks_exam(model: OpenModel, sample: Sample) -> Exam:
-    """Tokens are hidden by a rule.
+    """Return the exam of predicting tokens that a fixed rule hides.
 
     Raises:
         DataError: no text has a token.
@@ -31,21 +31,23 @@ def masks_exam(model: OpenModel, sample: Sample) -> Exam:
     hidden = [hide(read[place], model) for place in different(read)]
     text_A = np.repeat(np.arange(len(hidden)), [len(text.true_ids_M) for text in hidden])
     if len(text_A) == 0:
-        given = f"{len(read)} texts without a token that could be hidden, such as {sample.texts[0][:60]!r}"
+        given = f"{len(read)} texts without a token that can be masked, such as {sample.texts[0][:60]!r}"
         raise nothing_to_ask(given)
     true_A = np.concatenate([text.true_ids_M for text in hidden])
     return MasksExam(texts=[it.text for it in hidden], text_A=text_A, true_A=true_A, metric="masked-LM accuracy")
 
 
 def halves_exam(model: OpenModel, sample: Sample) -> Exam:
-    """Each first half is to find its second half: of two that are read as one, rounding would say which is nearer.
+    """Return the exam in which each first half has to find its second half.
+
+    Second halves with equal tokens are asked once, because rounding would decide which is nearer.
 
     Raises:
-        DataError: there is none.
+        DataError: no text has two tokens.
     """
     every = halves(model.tokenize(sample.texts, truncate=True), model.manifest.special_tokens.ids)
     if not every:
-        raise nothing_to_ask("no text of two tokens or more")
+        raise nothing_to_ask("no text with at least two tokens")
     texts = [half for place in different(every[1::2]) for half in every[2 * place : 2 * place + 2]]
     number_A = np.arange(len(texts) // 2)
     return Exam(texts=texts, text_A=number_A, true_A=number_A, metric="halves found")

@@ -1,6 +1,6 @@
 """Exams of classifiers: the label of a text, each of several labels, or which of two texts has the higher score.
 
-A answers, C labels, T texts.
+Shapes: A answers, C labels, T texts.
 """
 
 import math
@@ -22,26 +22,26 @@ from clozeline.inference.tokenization import Given, TokenizedText
 
 @dataclass(frozen=True, kw_only=True)
 class LabelSetExam(Exam):
-    """Answers are 1 or 0, for each label of each text."""
+    """Exam of models that give several labels to a text. An answer is 1 or 0 for each label of each text."""
 
     least_logit: float
-    """Above it, a label is given."""
+    """Logit above which a label is given."""
 
     def num_items(self, fp32: Answers) -> int:
-        """Labels: what a text does not have is no merit."""
+        """Return the number of right labels; a label that a text lacks does not count."""
         return int(self._right(fp32).sum())
 
     def read(self, position: int, rows: Rows) -> Places:
         return (rows > self.least_logit).astype(np.int64)
 
     def counts(self, given: Answers, fp32: Answers) -> Counts:
-        """Of the micro-averaged F1."""
+        """Return the sums of the micro-averaged F1."""
         is_given_A, is_right_A = given.top1_A == 1, self._right(fp32)
         right_T = per_text(is_given_A & is_right_A, self.text_A)
         return Counts(2 * right_T, per_text(is_given_A, self.text_A) + per_text(is_right_A, self.text_A))
 
     def matters(self, one: Answers, other: Answers) -> Holds:
-        """Labels that one of both gives: that most are not given, both know."""
+        """Return the labels that at least one graph gives; on most labels both agree trivially."""
         return either(one.top1_A == 1, other.top1_A == 1)
 
     def _right(self, fp32: Answers) -> Holds:
@@ -50,20 +50,20 @@ class LabelSetExam(Exam):
 
 
 class OrderExam(Exam):
-    """Of a model with one score: whether a text has a higher one than the text before it."""
+    """Exam of models with one score. An answer is whether a text has a higher score than the text before it."""
 
     def answers(self, model: OpenModel, grouped: Iterable[Batch]) -> Answers:
         given = super().answers(model, grouped)
         return Answers((given.top1_A > np.roll(given.top1_A, 1)).astype(np.int64), None)
 
     def read(self, position: int, rows: Rows) -> Places:
-        """Integers in the order of the scores."""
+        """Return integers that sort like the scores."""
         bits = rows.astype(np.float32).view(np.int32).astype(np.int64)
         return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
 
 
 def labels_exam(model: OpenModel, sample: Sample) -> Exam:
-    """With the labels of the task's own items, else with those of the sample."""
+    """Return the exam of a classifier, with the labels of the held-out items or otherwise of the sample."""
     assert isinstance(model, Classifier)
     manifest = model.manifest
     asked, labels_T = _items(model, sample)
@@ -74,7 +74,7 @@ def labels_exam(model: OpenModel, sample: Sample) -> Exam:
         number_T = np.arange(len(read))
         return OrderExam(texts=read, text_A=number_T, true_A=np.full_like(number_T, UNKNOWN), metric="order agreement")
     if manifest.label_scores == "sigmoid":
-        # A column has one label of a text, not all of them.
+        # A column holds one label of a text, not all its labels.
         known_T = labels_T if sample.held_out else [()] * len(read)
         threshold = 0.5 if manifest.decision_threshold is None else manifest.decision_threshold
         return _label_sets(manifest.labels, threshold, read, known_T)
@@ -82,7 +82,7 @@ def labels_exam(model: OpenModel, sample: Sample) -> Exam:
 
 
 def _items(model: Classifier, sample: Sample) -> tuple[list[Given], list[Sequence[str]]]:
-    """What is asked, and the labels that are right, none where they are not known."""
+    """Return the input of each item and its right labels, empty where they are not known."""
     if sample.held_out:
         pairs = [item.text if item.second is None else (item.text, item.second) for item in sample.held_out]
         return list(pairs), [item.right for item in sample.held_out]
@@ -91,7 +91,7 @@ def _items(model: Classifier, sample: Sample) -> tuple[list[Given], list[Sequenc
 
 
 def _halved(text: str) -> tuple[str, str]:
-    """The words of a text as a pair, where there are no pairs to ask."""
+    """Return the two halves of a text as a pair, for a sample without pairs."""
     words = text.split()
     middle = len(words) // 2
     return " ".join(words[:middle]) or text, " ".join(words[middle:]) or text

@@ -1,6 +1,6 @@
-"""Exams of encoders that were fine-tuned on pairs: cosines are to follow scores, or texts to be found that belong.
+"""Exams of encoders that were fine-tuned on pairs: correlation of cosines with scores, or search for matching texts.
 
-A answers, D second texts, H hidden, T texts.
+Shapes: A answers, D second texts, H hidden, T texts.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.artifacts.held_out import HeldOut
+from clozeline.artifacts.finetune.held_out import HeldOut
 from clozeline.exporting.answers import UNKNOWN, Answers
 from clozeline.exporting.exams.exam import Exam, Holds
 from clozeline.exporting.exams.of_encoders import halves_exam
@@ -18,16 +18,19 @@ from clozeline.exporting.sample import Sample
 from clozeline.inference.batching import Batch
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.tokenization import TokenizedText
-from clozeline.tasks.similarity.correlations import Values, spearman
-from clozeline.tasks.similarity.ranking import Floats, by_vectors, ranked
+from clozeline.tasks.scores.correlations import Values, spearman
+from clozeline.tasks.scores.ranking import Floats, by_vectors, ranked
 
 _DECIMALS = 5
-"""Of cosines: what differs beyond is rounding, and says nothing of two pairs that are equally alike."""
+"""Decimals of cosines. Smaller differences are rounding and must not order pairs that are equally similar."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CosinesExam(Exam):
-    """Texts are pairs, in turns; an answer is whether a pair has a higher cosine than the pair before it."""
+    """Exam of scored pairs; the texts of a pair follow each other.
+
+    An answer is whether a pair has a higher cosine than the pair before it.
+    """
 
     score_A: Values
 
@@ -40,18 +43,21 @@ class CosinesExam(Exam):
         return Answers((cosine_A > np.roll(cosine_A, 1)).astype(np.int64), embeddings_TH)
 
     def counts(self, given: Answers, fp32: Answers) -> Counts:
-        """Of Spearman's correlation, as the task has it."""
+        """Return the sums of Spearman's correlation, computed as for the task."""
         part_A = _shares_of_correlation(self.score_A, _cosines(_embeddings(given)))
         return Counts(part_A, np.ones(len(part_A)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchExam(Exam):
-    """Answers are the nearest of all second texts, for each first text; it stands before its own ones."""
+    """Exam of retrieval. An answer is the second text nearest to a first text.
+
+    In `texts`, a first text precedes those of its matches that are new.
+    """
 
     is_first_T: Holds
     belonging: Sequence[Sequence[int]]
-    """Of each first text, its places among the second ones."""
+    """For each first text, the indices of its matches among the second texts."""
     recall_at: int
 
     def num_items(self, fp32: Answers) -> int:
@@ -63,18 +69,18 @@ class SearchExam(Exam):
         return Answers((firsts_AH @ seconds_DH.T).argmax(axis=1), embeddings_TH)
 
     def counts(self, given: Answers, fp32: Answers) -> Counts:
-        """Of the recall, as the task has it."""
+        """Return the sums of the recall, computed as for the task."""
         found = ranked(by_vectors(*self._parted(_embeddings(given))), self.belonging)
         return Counts(found.recall_at(self.recall_at), np.ones(len(self.belonging)))
 
     def _parted(self, embeddings_TH: Floats) -> tuple[Floats, Floats]:
-        """First and second texts, of the first T or of all."""
+        """Split into first and second texts; there may be fewer embeddings than texts in the exam."""
         is_first_T = self.is_first_T[: len(embeddings_TH)]
         return embeddings_TH[is_first_T], embeddings_TH[~is_first_T]
 
 
 def similarity_exam(model: OpenModel, sample: Sample) -> Exam:
-    """With the pairs of the task; where there are none, or they tell nothing apart, with halves of texts.
+    """Return the exam with the held-out pairs, or with halves of texts if there are no pairs that tell anything apart.
 
     Raises:
         DataError: no text has halves.
@@ -98,7 +104,7 @@ def _cosines_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam:
 
 
 def _search_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam | None:
-    """None, where the model cannot tell any second texts apart."""
+    """Return the exam of retrieval; None if there are fewer than two second texts that the model can tell apart."""
     firsts = model.tokenize([item.text for item in items], truncate=True)
     different = list(dict.fromkeys(text for item in items for text in item.right))
     seconds = dict(zip(different, model.tokenize(different, truncate=True), strict=True))
@@ -107,7 +113,7 @@ def _search_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam | None:
     belonging: list[list[int]] = []
     is_first_T: list[bool] = []
     for item, first in zip(items, firsts, strict=True):
-        # What the model reads as one text is one: which of two such is nearer, rounding would decide.
+        # Texts with equal tokens count as one, because rounding would decide which of them is nearer.
         own = {seconds[text].ids_L.tobytes(): seconds[text] for text in item.right}
         new = {ids: text for ids, text in own.items() if ids not in place}
         place |= {ids: number for number, ids in enumerate(new, start=len(place))}
@@ -129,7 +135,7 @@ def _search_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam | None:
 
 
 def _telling(recall_at: int, num_seconds: int) -> int:
-    """1, where all second texts are among the first so many, whatever the model says."""
+    """Return `recall_at`, or 1 if it covers all second texts, whatever the model answers."""
     return recall_at if recall_at < num_seconds else 1
 
 
@@ -139,19 +145,20 @@ def _embeddings(given: Answers) -> Floats:
 
 
 def _cosines(embeddings_TH: Floats) -> Values:
-    """Of each text at an even place with the one behind it."""
+    """Return the cosine of each text at an even index with the text after it."""
     cosine_A: Values = (embeddings_TH[::2] * embeddings_TH[1::2]).sum(axis=1).astype(np.float64)
     return cosine_A.round(_DECIMALS)
 
 
 def _shares_of_correlation(score_A: Values, cosine_A: Values) -> npt.NDArray[np.float64]:
-    """What each pair says of the correlation, which is their mean: the jackknife's pseudo-values (Tukey 1958), for a
-    correlation of ranks is no sum over pairs. All 0, if cosines do not follow scores at all: that is to be no merit.
+    """Return the jackknife pseudo-value (Tukey 1958) of each pair; their mean estimates the correlation.
+
+    They are needed because a rank correlation is no sum over pairs. All are 0 if the correlation is not positive.
     """
     correlation, num_pairs = spearman(score_A, cosine_A), len(score_A)
     if not correlation > 0:
         return np.zeros(num_pairs)
     without_A = np.array([spearman(np.delete(score_A, n), np.delete(cosine_A, n)) for n in range(num_pairs)])
-    without_A = np.nan_to_num(without_A)  # All that is left is alike.
+    without_A = np.nan_to_num(without_A)  # NaN if all remaining values are equal
     shares_A: npt.NDArray[np.float64] = correlation + (num_pairs - 1) * (without_A.mean() - without_A)
     return shares_A

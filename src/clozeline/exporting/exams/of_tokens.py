@@ -1,6 +1,6 @@
 """Exams of models that point into a text: tags of words, and answers to questions.
 
-A answers, L tokens, T texts, W words of a text.
+Shapes: A answers, L tokens, T texts, W words of a text.
 """
 
 import re
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clozeline.artifacts.held_out import EntitySpan, HeldOut
+from clozeline.artifacts.finetune.held_out import EntitySpan, HeldOut
 from clozeline.exporting.answers import UNKNOWN, Answers
 from clozeline.exporting.exams.exam import Exam, Holds, Places, different, either, nothing_to_ask
 from clozeline.exporting.ratios import Counts
@@ -21,7 +21,7 @@ from clozeline.inference.question import Rows
 from clozeline.inference.spans import SpanSearch
 from clozeline.inference.tagger import Tagger
 from clozeline.inference.tokenization import Window
-from clozeline.tasks.question_answering.scores import f1
+from clozeline.tasks.scores.squad import f1
 
 _WORD = re.compile(r"\S+")
 _QUESTION_WORDS = 8
@@ -32,14 +32,14 @@ _END_BITS = 32
 
 @dataclass(frozen=True, kw_only=True)
 class TagsExam(Exam):
-    """Answers are the tag at the first token of each word that is between two spaces."""
+    """Exam of taggers. An answer is the tag at the first token of a word; words are separated by white space."""
 
     tags: Sequence[str]
     first_TW: Sequence[Places]
     true_T: Sequence[frozenset[Extent]]
 
     def num_items(self, fp32: Answers) -> int:
-        """Entities: that a word is outside of them is no merit."""
+        """Return the number of right entities; words outside of entities do not count."""
         return sum(map(len, self._right(fp32)))
 
     def read(self, position: int, rows: Rows) -> Places:
@@ -47,7 +47,7 @@ class TagsExam(Exam):
         return said_W
 
     def counts(self, given: Answers, fp32: Answers) -> Counts:
-        """Of the F1 of entities; of both graphs' entities, if nothing is known to be right."""
+        """Return the sums of the entity F1, against the entities of fp32 if no right ones are known."""
         said_T, true_T = self._entities(given), self._right(fp32)
         right = [2 * len(said & true) for said, true in zip(said_T, true_T, strict=True)]
         return Counts(
@@ -56,7 +56,7 @@ class TagsExam(Exam):
         )
 
     def matters(self, one: Answers, other: Answers) -> Holds:
-        """Words of which one of both says that they are of an entity: that most are not, both know."""
+        """Return the words that at least one graph puts into an entity; on most words both agree trivially."""
         outside = self.tags.index(OUTSIDE) if OUTSIDE in self.tags else UNKNOWN
         return either(one.top1_A != outside, other.top1_A != outside)
 
@@ -70,10 +70,12 @@ class TagsExam(Exam):
 
 
 def tags_exam(model: OpenModel, sample: Sample) -> Exam:
-    """The sentences of the task, else the texts of the sample; of a long one its first window.
+    """Return the exam of a tagger, with the held-out sentences or otherwise the texts of the sample.
+
+    Only the first window of a long text is used.
 
     Raises:
-        DataError: none of them has a word.
+        DataError: no text has a word.
     """
     assert isinstance(model, Tagger)
     every = sample.held_out or [HeldOut(text=text) for text in sample.texts]
@@ -100,19 +102,19 @@ def tags_exam(model: OpenModel, sample: Sample) -> Exam:
 
 
 def _first_windows(windows: Sequence[Window]) -> list[Window]:
-    """Of each text the first, but of those that are read as one."""
+    """Return the first window of each text, without windows whose tokens repeat those of another."""
     first = [window for window in windows if window.place == 0]
     return [first[place] for place in different([window.read for window in first])]
 
 
 def _first_tokens(window: Window, words: Sequence[tuple[int, int]]) -> tuple[Places, list[int]]:
-    """Of each word that the window has a token of: that token, and which word it is."""
+    """Return the first token of each word that has a token in the window, and the indices of these words."""
     starts = [start for start, _ in words]
     first: dict[int, int] = {}
     specials = window.encoding.special_tokens_mask
     for place, (start, end) in enumerate(window.encoding.offsets):
         if not specials[place] and end > start:
-            # Byte-level tokens begin with the space before a word: where they end is in it.
+            # Byte-level tokens may begin with the space before a word, but their last character is inside it.
             first.setdefault(int(np.searchsorted(starts, end - 1, side="right")) - 1, place)
     seen = sorted(first)
     return np.array([first[word] for word in seen], dtype=np.int64), seen
@@ -121,7 +123,7 @@ def _first_tokens(window: Window, words: Sequence[tuple[int, int]]) -> tuple[Pla
 def _in_words(
     entities: Sequence[EntitySpan], words: Sequence[tuple[int, int]], seen: Sequence[int]
 ) -> frozenset[Extent]:
-    """Entities by the places of their words among those that are `seen`."""
+    """Return the entities whose first and last word are in `seen`, with word indices into `seen`."""
     place = {word: number for number, word in enumerate(seen)}
     found = set()
     for entity in entities:
@@ -133,7 +135,7 @@ def _in_words(
 
 @dataclass(frozen=True, kw_only=True)
 class AnswersExam(Exam):
-    """Answers are characters of a context, or none."""
+    """Exam of question answering. An answer is a span of characters of the context, or no answer."""
 
     windows: Sequence[Window]
     contexts: Sequence[str]
@@ -152,7 +154,7 @@ class AnswersExam(Exam):
         return np.array([best.start << _END_BITS | best.end])
 
     def counts(self, given: Answers, fp32: Answers) -> Counts:
-        """Of the F1 of words, as SQuAD's script has it; with fp32's answer, if nothing is known to be right."""
+        """Return the sums of the word F1 of SQuAD's script, against the answers of fp32 if no right ones are known."""
         right_T = [[text] for text in self._texts(fp32)] if self.is_agreement else self.right_T
         parts = [f1(right, said) for right, said in zip(right_T, self._texts(given), strict=True)]
         return Counts(np.array(parts), np.ones(len(parts)))
@@ -165,7 +167,10 @@ class AnswersExam(Exam):
 
 
 def answers_exam(model: OpenModel, sample: Sample) -> Exam:
-    """The questions of the task, else the first words of each text, asked about it; of a long context one window."""
+    """Return the exam with the held-out questions, or otherwise with the first words of each text as its question.
+
+    Only the first window of a long context is used.
+    """
     assert isinstance(model, Answerer)
     asked = [(item.text, item.second or item.text) for item in sample.held_out] or [
         (" ".join(text.split()[:_QUESTION_WORDS]), text) for text in sample.texts
@@ -187,7 +192,7 @@ def answers_exam(model: OpenModel, sample: Sample) -> Exam:
 
 
 def _in_window(right: Sequence[str], window: Window, context: str) -> list[str]:
-    """Those answers that stand in the window: if none does, none is right there."""
+    """Return the right answers that occur in the window; if none does, no answer is right."""
     offsets = [window.encoding.offsets[place] for place in context_of(window).tolist()]
     seen = context[offsets[0][0] : offsets[-1][1]] if offsets else ""
     return [answer for answer in right if answer in seen]

@@ -1,4 +1,4 @@
-"""Sections `finetune` and `finetune_defaults`: one entry for each task, and what tasks have that say nothing else."""
+"""Sections `finetune` and `finetune_defaults`: one entry for each task, and the defaults of tasks."""
 
 from clozeline.params.finetuning.classification import ClassificationParams, LabelledParams
 from clozeline.params.finetuning.question_answering import QuestionAnsweringParams

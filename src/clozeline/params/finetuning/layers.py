@@ -1,4 +1,4 @@
-"""What a task is made of: shared defaults, under those of its kind, under its preset, under what it says itself."""
+"""Layers of a task: shared defaults, overlaid by those of its kind, by its preset, and by its own values."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,17 +14,17 @@ from clozeline.params.section import IdleKeyError, UnknownKeyError
 
 SHARED = "shared"
 _SAID_BY_THE_TASK = frozenset({"kind", "data"})
-"""DVC reads them where the task is, before anything is laid over anything."""
+"""Keys that DVC reads from the task itself, before any layers are merged."""
 _LOCK = "requirements.lock"
-"""What DVC watches of a task whose records are on the hub: the version of what reads them."""
+"""What DVC watches for a task with records on the hub: it fixes the version of their reader."""
 
 
 def whole_task(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """`task` with all that it leaves unsaid.
+    """Return `task` completed by the layers under it.
 
     Raises:
-        ValueError: it names a preset that there is not, or one of another kind; its records are in two places.
-        IdleKeyError: it, or the defaults of its kind, set what does nothing in its kind.
+        ValueError: the preset is unknown or of another kind, or the task names two places for its records.
+        IdleKeyError: the task, or the defaults of its kind, set a key without effect in its kind.
     """
     _check_idle(name, task, defaults)
     whole: dict[str, Any] = {}
@@ -35,19 +35,19 @@ def whole_task(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any]) 
 
 
 def _check_idle(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
-    """What all kinds share may be set to anything: that is not said of this kind."""
+    """Refuse keys without effect in the task or in its kind's defaults; shared defaults may set them."""
     kind = str(task.get("kind"))
     if kind not in SECTIONS:
         return
     for place, said in ((f"finetune.{name}", task), (f"finetune_defaults.{kind}", defaults.get(kind))):
         for key in SECTIONS[kind].idle:
             if isinstance(said, Mapping) and key in said:
-                expected = f"no such key: in a task of kind `{kind}` it does nothing"
+                expected = f"no such key: it has no effect in a task of kind `{kind}`"
                 raise IdleKeyError(f"{place}.{key}", said[key], expected)
 
 
 def _check_one_source(name: str, task: Mapping[str, Any], whole: Mapping[str, Any]) -> None:
-    """Records of the hub are read in place of `data`: a file of the user's own would stay unread, and unmissed."""
+    """Refuse a file in `data` beside records of the hub, which are read instead of it."""
     hub, data = whole.get("hub"), task.get("data")
     dataset = hub.get("dataset") if isinstance(hub, Mapping) else None
     if not isinstance(dataset, str) or not isinstance(data, str):
@@ -55,12 +55,12 @@ def _check_one_source(name: str, task: Mapping[str, Any], whole: Mapping[str, An
     if Path(data) == Path(_LOCK) or _overlap(data, dataset):
         return
     knob = "preset" if task.get("preset") is not None and "hub" not in task else "hub"
-    expected = f"`data: {_LOCK}` where `{knob}` says that the records are on the hub; a file there beside `hub: null`"
+    expected = f"`data: {_LOCK}`, because `{knob}` takes the records from the hub; or `hub: null`, to read the file"
     raise ValueError(expected, {f"finetune.{name}.data": data, f"finetune.{name}.{knob}": whole[knob]})
 
 
 def _overlap(data: str, dataset: str) -> bool:
-    """A dataset in a local folder, which DVC watches, or a part of it."""
+    """Return whether the dataset is a local folder that DVC watches, or a part of it."""
     return Path(data).is_relative_to(dataset) or Path(dataset).is_relative_to(data)
 
 
@@ -72,15 +72,17 @@ def _layers_under(name: str, task: Mapping[str, Any], defaults: Mapping[str, Any
         return layers
     of_kind = [known for known, row in PRESETS.items() if row.kind == task.get("kind")]
     if preset not in of_kind:
-        expected = f"a preset of kind `{task.get('kind')}`: {', '.join(of_kind) or 'there is none'}"
+        expected = f"a preset of kind `{task.get('kind')}`: {', '.join(of_kind) or 'none'}"
         raise ValueError(expected, {f"finetune.{name}.preset": preset})
     return [*layers, PRESETS[preset].values_under(task)]
 
 
 def check_defaults(defaults: Any) -> None:
-    """Raises:
-    ValueError: they are no sections.
-    UnknownKeyError: a section is of no kind, or sets what a task of its kind does not have.
+    """Check the section `finetune_defaults`.
+
+    Raises:
+        ValueError: it does not consist of sections.
+        UnknownKeyError: a section names no kind, or sets a key that tasks of its kind do not have.
     """
     if not isinstance(defaults, Mapping):
         raise ValueError("sections: `shared`, and one for each kind", {"finetune_defaults": defaults})
@@ -92,7 +94,7 @@ def check_defaults(defaults: Any) -> None:
 
 
 def where_laid(key: str, tree: Any) -> str:
-    """`finetune.TASK.a.b`, or `finetune_defaults.….a.b` if that is where it was written."""
+    """Return `finetune.TASK.a.b`, or `finetune_defaults.….a.b` if the value is set there."""
     section, _, rest = key.partition(".")
     name, _, inner = rest.partition(".")
     if section != "finetune" or not inner:

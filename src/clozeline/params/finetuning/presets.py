@@ -1,7 +1,7 @@
-"""Well-known hub datasets: one word in params.yaml for where they are, how they are split, and what their fields are.
+"""Presets of well-known hub datasets: one word in params.yaml for their address, their splits, and their fields.
 
-The test parts of GLUE have no labels that anyone may see. So its validation part is the test part here, and the
-part to choose by is taken out of the training part.
+The labels of GLUE's test splits are secret. GLUE's validation split is therefore the test split here, and validation
+items are taken out of its training split.
 """
 
 from collections.abc import Mapping
@@ -16,16 +16,16 @@ _SQUAD_V2 = {"dataset": "rajpurkar/squad_v2", "revision": "3ffb306f725f7d2ce8394
 
 @dataclass(frozen=True)
 class Preset:
-    """What a task of this name is laid over."""
+    """Values under those of a task that names this preset."""
 
     kind: str
     hub: Mapping[str, str]
     splits: Mapping[str, str | None]
     knobs: Mapping[str, Any] = field(default_factory=dict)
-    """Of its kind."""
+    """Knobs of the kind of task."""
 
     def values_under(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """A dataset that the task names itself has commits of its own."""
+        """Return the preset's values for `task`, without the revision if the task names its own dataset."""
         own = task.get("hub")
         has_own_dataset = isinstance(own, Mapping) and "dataset" in own
         hub = {name: value for name, value in self.hub.items() if not (has_own_dataset and name == "revision")}
@@ -41,7 +41,7 @@ def _glue(
     metric: str = "accuracy",
     positive_label: str | None = None,
 ) -> Preset:
-    """`positive_label`: of the two tasks whose F1 GLUE reports, that of this class (Wang et al. 2018, section 2)."""
+    """Return the preset of a GLUE task. `positive_label`: class whose F1 GLUE reports (Wang et al. 2018, section 2)."""
     fields = {"text_field": text, "second_field": second, "label_field": "label"}
     knobs = {**fields, "metric": metric, "positive_label": positive_label}
     return Preset(
@@ -53,7 +53,7 @@ def _glue(
 
 
 def _squad(hub: Mapping[str, str]) -> Preset:
-    """The test part is secret: the validation part is the test part here."""
+    """Return the preset of a SQuAD dataset. The test split is secret: the validation split takes its place."""
     return Preset("question_answering", hub, {"train": "train", "validation": None, "test": "validation"})
 
 
@@ -83,4 +83,4 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         "squad_v2": _squad(_SQUAD_V2),
     }
 )
-"""Keyed by `preset`."""
+"""Presets by the value of `preset`."""

@@ -1,4 +1,4 @@
-"""A task of the kind `question_answering`."""
+"""Tasks of the kind `question_answering`."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -9,15 +9,15 @@ from clozeline.params.section import Count, Rule
 
 
 class QuestionAnsweringParams(FinetuneParams):
-    """The stretch of a context that answers a question, or that nothing there does."""
+    """Tasks that find the span of a context that answers a question, or say that no span does."""
 
     kind: Literal["question_answering"]
     question_field: str
     context_field: str
     answers_field: str
-    """Of each record: `{text: [...], answer_start: [...]}`, both empty where the context has no answer."""
+    """Field of the answers, `{text: [...], answer_start: [...]}`; both lists are empty if the context has no answer."""
     stride: Annotated[int, Field(ge=0)]
-    """Tokens that two neighbouring windows of a long context have in common."""
+    """Number of tokens that two neighbouring windows of a long context share."""
     max_question_tokens: Count
     max_answer_tokens: Count
     rules: ClassVar[tuple[Rule, ...]] = (
@@ -25,7 +25,7 @@ class QuestionAnsweringParams(FinetuneParams):
         (
             "max_length max_question_tokens stride",
             lambda length, question, stride: question + stride + 3 < length,
-            "a question, the stride and three special tokens within `max_length`: else windows do not move on",
+            "`max_question_tokens` + `stride` + 3 special tokens below `max_length`: otherwise windows do not advance",
         ),
     )
     measured_by: ClassVar[tuple[str, ...]] = (

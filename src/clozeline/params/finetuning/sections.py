@@ -1,4 +1,4 @@
-"""The kinds of tasks, as params.yaml knows them: a row each. What they do is in clozeline/tasks/kinds.py."""
+"""Table of the kinds of task, as params.yaml knows them. Their behaviour is in clozeline/tasks/kinds.py."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -20,11 +20,11 @@ SECTIONS: Mapping[str, type[FinetuneParams]] = {
     "similarity": SimilarityParams,
     "zero_shot": ZeroShotParams,
 }
-"""Keyed by `kind`."""
+"""Section class of each `kind`."""
 
 
 class _ByKind:
-    """Reads a task as the class that its `kind` names: pydantic's discriminated union, of any number of classes."""
+    """Validates a task as the class that its `kind` names: pydantic's discriminated union, for any set of classes."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         choices = {kind: handler.generate_schema(section) for kind, section in SECTIONS.items()}

@@ -1,4 +1,4 @@
-"""Section `finetune`, as far as it is the same for every kind of task."""
+"""Part of the section `finetune` that all kinds of task share."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -9,7 +9,7 @@ from clozeline.params.section import BelowOne, Count, Fraction, Rule, Section, S
 
 
 class HubParams(Section):
-    """A dataset of the Hugging Face hub, or a local folder of the same shape."""
+    """A dataset of the Hugging Face hub, or a local folder of the same layout."""
 
     dataset: str
     subset: str | None = None
@@ -17,9 +17,9 @@ class HubParams(Section):
 
 
 class SplitsParams(Section):
-    """Which file of the folder `data`, or which split of the hub dataset, is which part.
+    """Source of each split: a file of the folder `data`, or a split of the hub dataset.
 
-    A part that is null is taken out of `train`, by `validation_fraction` or `test_fraction`.
+    A split that is null is taken out of `train`, by `validation_fraction` or `test_fraction`.
     """
 
     train: str
@@ -28,7 +28,7 @@ class SplitsParams(Section):
 
 
 class LoraParams(Section):
-    """Low-rank adapters beside every matrix of the layers (Hu et al. 2022); merged into plain weights at the end."""
+    """Low-rank adapters beside every matrix of the layers (Hu et al. 2022), merged into the weights at the end."""
 
     rank: Count
     alpha: Count
@@ -37,45 +37,46 @@ class LoraParams(Section):
 
 
 class FinetuneParams(Section):
-    """What every kind has; a kind adds its own knobs in a class of its own."""
+    """Knobs of every kind; each kind adds its own in a subclass."""
 
     kind: str
     data: str
-    """What DVC watches: a file, a folder, or for a hub dataset the lock that versions its reader."""
+    """What DVC watches: a file, a folder, or for a hub dataset the lock that fixes the version of its reader."""
     preset: str | None
-    """A row of PRESETS: what it sets lies under what the task says itself."""
+    """Row of PRESETS, whose values the task may override."""
     hub: HubParams | None
     splits: SplitsParams | None
-    """Null: one file (or the split `train`), of which each record goes where its own hash sends it."""
+    """Null: one file (or the split `train`); the hash of each record decides its split."""
     validation_fraction: Fraction
     test_fraction: Fraction
     max_length: Annotated[int, Field(ge=8)]
     batch_size: Count
     micro_batch_tokens: Count | None
-    """At most so many, padding among them, are in memory at once; gradients are summed exactly. Null: no bound."""
+    """Most tokens in memory at once, including padding; gradients are summed exactly. Null: no bound."""
     epochs: Count
     looks_per_epoch: Count
-    """How often the validation part is looked at; the weights of the best look are kept."""
+    """Number of validation looks per epoch; the weights of the best look are kept."""
     patience: Count | None
-    """Stop after so many looks without a better figure; null: train to the end."""
+    """Looks without a better figure after which training stops; null: train to the end."""
     num_seeds: Count
-    """So many trainings, from `seed` on; the best on the validation part is kept, and the test figure's mean and
-    deviation over all are reported."""
+    """Number of trainings, from `seed` on. The best on the validation split is kept; the mean and deviation of the test
+    figure over all are reported.
+    """
     optimizer: OptimizerParams
     warmup_fraction: Share
     layer_decay: Annotated[float, Field(gt=0, le=1)]
-    """Each layer learns at so much of the rate of the one above it; 1: all alike."""
+    """Ratio of each layer's learning rate to that of the layer above it; 1: all equal."""
     frozen_layers: Annotated[int, Field(ge=0)] | None
-    """Embeddings and so many of the lowest layers are not trained; null: all are."""
+    """Number of lowest layers that stay frozen, with the embeddings; null: everything is trained."""
     lora: LoraParams | None
     precision: Literal["auto", "fp32", "bf16", "fp16"]
     checkpoint_every_steps: Count | None
-    """Beside those at each look; null: at looks alone."""
+    """Steps between checkpoints besides those at each look; null: only at looks."""
     num_examples: Annotated[int, Field(ge=0)]
-    """Test items shown with what was right and what was said."""
+    """Number of test items shown with the right answer and the model's."""
     num_threads: Count | None
     rules: ClassVar[tuple[Rule, ...]] = (
-        ("validation_fraction test_fraction", lambda a, b: a + b < 1, "a sum below 1: the rest is trained on"),
+        ("validation_fraction test_fraction", lambda a, b: a + b < 1, "a sum below 1: the rest is the training split"),
         (
             "lora frozen_layers",
             lambda lora, frozen: lora is None or frozen is None,
@@ -88,7 +89,7 @@ class FinetuneParams(Section):
         ),
     )
     idle: ClassVar[tuple[str, ...]] = ()
-    """Knobs that a kind has from all kinds, and that do nothing in it."""
+    """Shared knobs that have no effect in this kind."""
     measured_by: ClassVar[tuple[str, ...]] = (
         "kind",
         "preset",
@@ -97,5 +98,6 @@ class FinetuneParams(Section):
         "validation_fraction",
         "test_fraction",
     )
-    """Knobs (or sections of them) that with the seed decide what is measured: which items are the test part, and by
-    which rules they are judged. Figures of two versions compare only where these are the same."""
+    """Knobs (or sections of them) that, with the seed, decide what is measured: which items form the test split, and
+    how they are scored. Figures of two versions compare only if these are equal.
+    """

@@ -1,4 +1,4 @@
-"""A task of the kind `similarity`."""
+"""Tasks of the kind `similarity`."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -9,33 +9,31 @@ from clozeline.params.section import Count, Positive, Rule
 
 
 class SimilarityParams(FinetuneParams):
-    """Vectors of texts whose cosine says how alike they are: learned from scored pairs, or from pairs that belong
-    together.
-    """
+    """Tasks that train embeddings whose cosine says how alike two texts are, from scored or from matching pairs."""
 
     kind: Literal["similarity"]
     first_field: str
     second_field: str
     score_field: str | None
-    """Where a pair's score is; null: pairs have none, and each belongs together."""
+    """Field of a pair's score; null: pairs have no score, and each is a match."""
     lowest_score: float
-    """Of pairs that have nothing in common: a cosine of 0."""
+    """Score of pairs that have nothing in common: cosine 0."""
     highest_score: float
-    """Of pairs that say the same: a cosine of 1."""
+    """Score of pairs with the same meaning: cosine 1."""
     columns: Annotated[tuple[str, ...], Field(min_length=2)] | None
-    """Names of the columns of tab-separated files without a header, in which quotes are characters like others."""
+    """Column names of tab-separated files without a header, in which quotes are ordinary characters."""
     docstring_field: str | None
-    """Or one text, of which both are taken: its first sentence, and all that follows it. Null: two fields."""
+    """Field of one text that gives both: its first sentence, and the rest. Null: two fields."""
     title_field: str | None
-    """... and where its qualified name is, which is taken out of both; null: there is none."""
+    """Field of the qualified name of that text, which is removed from both; null: none."""
     max_train: Annotated[int, Field(ge=2)] | None
-    """At most so many pairs are trained on, chosen by their hashes; null: all."""
+    """Most pairs to train on, chosen by their hashes; null: all."""
     train_length: Annotated[int, Field(ge=8)] | None
-    """Texts are cut at so many tokens where they are trained on: more pairs in the same time. Null: at `max_length`."""
+    """Tokens at which texts are cut in training: more pairs in the same time. Null: `max_length`."""
     temperature: Positive
-    """Of pairs that belong together: their cosines are divided by it before the softmax over a batch."""
+    """Matching pairs: divisor of their cosines before the softmax over a batch."""
     recall_at: Count
-    """The headline of such pairs: share of first texts with a second text of theirs among so many nearest ones."""
+    """Headline metric of matching pairs: share of first texts with a match among this many nearest texts."""
     rules: ClassVar[tuple[Rule, ...]] = (
         *FinetuneParams.rules,
         (
@@ -51,7 +49,7 @@ class SimilarityParams(FinetuneParams):
         (
             "docstring_field score_field",
             lambda docstring, score: docstring is None or score is None,
-            "`score_field: null` where both texts are taken of one: they belong together",
+            "`score_field: null` beside `docstring_field`, whose two parts always match",
         ),
         (
             "docstring_field title_field",

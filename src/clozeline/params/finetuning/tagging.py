@@ -1,4 +1,4 @@
-"""A task of the kind `tagging`."""
+"""Tasks of the kind `tagging`."""
 
 from typing import ClassVar, Literal
 
@@ -6,15 +6,15 @@ from clozeline.params.finetuning.shared import FinetuneParams
 
 
 class TaggingParams(FinetuneParams):
-    """A tag for each word: entities by type and extent."""
+    """Tasks with a tag for each word: entities by type and extent."""
 
     kind: Literal["tagging"]
     tokens_field: str
-    """Of JSON Lines, Parquet and hub datasets: the list of words."""
+    """JSON Lines, Parquet and hub datasets: field of the list of words."""
     tags_field: str
-    """... and the list of their tags."""
+    """... and field of the list of their tags."""
     token_column: int
-    """Of files in columns (CoNLL), counted from 0; from the last one back where negative."""
+    """Files in columns (CoNLL): column of the words, counted from 0, or from the last one back if negative."""
     tag_column: int
     measured_by: ClassVar[tuple[str, ...]] = (
         *FinetuneParams.measured_by,

@@ -1,1 +1,5 @@
-"""What every request passes before a protocol reads it: keys, bounds for bodies, answers to faults, and the log."""
+"""Middleware that every request passes before a protocol reads it.
+
+`open_requests` bound on open requests · `access` API keys · `hosts` host names · `body_limit` bounds for bodies ·
+`faults` answers to exceptions · `request_log` the log.
+"""

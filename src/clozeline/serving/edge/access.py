@@ -1,4 +1,4 @@
-"""Who is let in: those with a key, if keys are set, and nobody new once the server stops."""
+"""Access control: host name, API key, and no new requests once the server stops."""
 
 import hashlib
 import hmac
@@ -12,13 +12,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clozeline.errors import ParamsError
 from clozeline.serving import HEALTH_PATHS, KEYS_VARIABLE
+from clozeline.serving.edge.hosts import AllowedHosts
 from clozeline.serving.errors import ApiError, not_ready, problem
 from clozeline.serving.models.service import Service
 from clozeline.serving.protocols.dialects import refusal
 
 _MIN_CHARACTERS = 16
 OPEN_PATHS = HEALTH_PATHS | {"/", "/docs", "/openapi.json"}
-"""Need no key: they tell nothing of the models or of what is asked."""
+"""Paths that need no API key: they reveal nothing about models or requests."""
 _WHILE_STOPPING = HEALTH_PATHS | {"/metrics", "/models"}
 SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
@@ -32,16 +33,16 @@ SECURITY_HEADERS = {
 
 @dataclass(frozen=True, repr=False)
 class ApiKeys:
-    """Hashes of the keys that are let in; none: everybody is."""
+    """Hashes of the accepted API keys. Without any, every request is accepted."""
 
     digests: tuple[bytes, ...] = ()
 
     @classmethod
     def of(cls, keys: Iterable[str]) -> "ApiKeys":
-        """Of keys as they are written in a file or variable, blank ones left out.
+        """Return the hashes of `keys`, as a file or variable holds them; blank keys are skipped.
 
         Raises:
-            ParamsError: one is short enough to be guessed.
+            ParamsError: a key is short enough to be guessed.
         """
         wanted = [key.strip() for key in keys if key.strip()]
         short = next((key for key in wanted if len(key) < _MIN_CHARACTERS), None)
@@ -50,16 +51,16 @@ class ApiKeys:
                 "an API key can be guessed",
                 given=f"a key of {len(short)} characters",
                 expected=f"at least {_MIN_CHARACTERS} characters",
-                do="make one with `openssl rand -hex 32`",
+                do="create one with `openssl rand -hex 32`",
             )
         return cls(tuple(_digest(key.encode()) for key in wanted))
 
     @classmethod
     def read(cls, file: Path | None) -> "ApiKeys":
-        """From `file`, a key on each line, and from the variable CLOZELINE_API_KEYS, parted by commas.
+        """Read keys from `file`, one per line, and from the variable CLOZELINE_API_KEYS, separated by commas.
 
         Raises:
-            ParamsError: the file cannot be read; or what is there holds no key.
+            ParamsError: the file cannot be read, or the file or the variable holds no key.
         """
         from_variable = cls._from_variable()
         if file is None:
@@ -69,7 +70,7 @@ class ApiKeys:
         except (OSError, UnicodeDecodeError) as error:
             raise _no_keys(file, str(error)) from error
         if not keys.digests:
-            raise _no_keys(file, "no key in it")
+            raise _no_keys(file, "no key")
         return cls((*keys.digests, *from_variable.digests))
 
     @classmethod
@@ -80,25 +81,26 @@ class ApiKeys:
         keys = cls.of(given.split(","))
         if not keys.digests:
             raise ParamsError(
-                f"{KEYS_VARIABLE} is set, and would let everybody in",
-                given="no key in it",
-                expected="keys with commas between them",
-                do=f"set it to a key (`openssl rand -hex 32` makes one), or `unset {KEYS_VARIABLE}`",
+                f"{KEYS_VARIABLE} is set but holds no key, so every request would be accepted",
+                given="no key",
+                expected="keys, separated by commas",
+                do=f"set it to a key (`openssl rand -hex 32` creates one), or `unset {KEYS_VARIABLE}`",
             )
         return keys
 
     def let_in(self, headers: Headers) -> bool:
-        """Whether `headers` have one of the keys. Takes as long for any key that is wrong."""
+        """Return whether `headers` carry an accepted key. Every wrong key takes the same time."""
         given = _digest(_given_key(headers).encode("latin-1"))
         found = [hmac.compare_digest(given, digest) for digest in self.digests]
         return any(found) or not self.digests
 
 
 class Access:
-    """Refuses who has no key, and what comes after the signal to stop; adds the headers of a careful server."""
+    """Refuses requests with a wrong host name, without a key, or after the signal to stop; adds security headers."""
 
-    def __init__(self, app: ASGIApp, service: Service, keys: ApiKeys) -> None:
+    def __init__(self, app: ASGIApp, service: Service, keys: ApiKeys, hosts: AllowedHosts) -> None:
         self._app = app
+        self._hosts = hosts
         self._service = service
         self._keys = keys
         self._headers = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
@@ -119,6 +121,9 @@ class Access:
 
     def _chosen(self, scope: Scope) -> ASGIApp:
         path = scope["path"]
+        if error := self._hosts.refusal(scope):
+            self._service.metrics.rejected(error.detail.code)
+            return refusal(error, scope)
         if self._service.phase == "stopping" and path not in _WHILE_STOPPING:
             self._service.metrics.rejected("stopping")
             return refusal(not_ready("stopping", hang_up=True), scope)
@@ -126,7 +131,7 @@ class Access:
             headers = Headers(scope=scope)
             if not self._keys.let_in(headers):
                 self._service.metrics.rejected("no_key")
-                return refusal(_no_key("a key that is not one of them" if _given_key(headers) else "no key"), scope)
+                return refusal(_no_key("an unknown key" if _given_key(headers) else "no key"), scope)
         return self._app
 
 
@@ -141,9 +146,9 @@ def _digest(key: bytes) -> bytes:
 
 def _no_keys(file: Path, given: str) -> ParamsError:
     return ParamsError(
-        "the file of API keys cannot be used",
+        "the file with API keys cannot be used",
         given=f"{file}: {given}",
-        expected="a text file with a key on each line",
+        expected="a text file with one key per line",
         do="correct --api-keys-file",
     )
 
@@ -152,9 +157,9 @@ def _no_key(given: str) -> ApiError:
     return problem(
         401,
         "no_key",
-        "this server answers to those who have a key",
+        "this server requires an API key",
         given=given,
         expected="authorization: Bearer KEY, or x-api-key: KEY",
-        do="ask whoever runs this server for a key",
+        do="ask the operator of this server for a key",
         headers={"www-authenticate": "Bearer"},
     )

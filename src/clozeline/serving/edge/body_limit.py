@@ -1,19 +1,20 @@
-"""The middleware that reads bodies: each within its size and time, and all of them within so much memory."""
+"""Middleware that reads bodies, with limits for the size and time of each and for the memory of all."""
 
 import asyncio
 from dataclasses import dataclass, field
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from clozeline.serving.edge.open_requests import CROWDED, crowded, visit_of
 from clozeline.serving.errors import ApiError, problem
 from clozeline.serving.models.service import Service
 from clozeline.serving.protocols.dialects import refusal
 
 MAX_BODY_BYTES = 2 * 2**20
 MAX_BODY_SECONDS = 60.0
-"""From the head of a request to the end of its body."""
+"""Longest time from the head of a request to the end of its body."""
 _DRAINED_TIMES = 16
-"""Of a body that is too large, so many times what may be is read and thrown away: a client that is still sending would
+"""A body that is too large is read and discarded up to this multiple of the limit: a client that is still sending would
 not see an early answer."""
 _REASONS = {408: "body_too_slow", 413: "body_too_large", 429: "bodies_full"}
 
@@ -22,24 +23,24 @@ _REASONS = {408: "body_too_slow", 413: "body_too_large", 429: "bodies_full"}
 class BodyBounds:
     one_bytes: int = MAX_BODY_BYTES
     all_bytes: int = 32 * MAX_BODY_BYTES
-    """Of every request that is not answered yet, however many connections there are."""
+    """Limit for the bodies of all unanswered requests together, over all connections."""
     seconds: float = MAX_BODY_SECONDS
-    """From the head to the end of the body."""
+    """Longest time from the head to the end of the body."""
 
 
 @dataclass(slots=True)
 class _Body:
     parts: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
-    """As it was sent,"""
+    """Size as the client sent it."""
     held_bytes: int = 0
-    """and what is kept of it."""
+    """Size of the parts that are kept in memory."""
     left: bool = False
-    """The client went away before the end."""
+    """Whether the client closed the connection before the end of the body."""
 
 
 class BodyLimit:
-    """Reads the body before the application does, so that a refusal comes for any route, with a length or chunked."""
+    """Reads each body before the application does, so that the limits hold for every route, and for chunked bodies."""
 
     def __init__(self, app: ASGIApp, service: Service, bounds: BodyBounds | None = None) -> None:
         self._app = app
@@ -60,12 +61,17 @@ class BodyLimit:
                 self._metrics.rejected(_REASONS[error.status])
                 await refusal(error, scope)(scope, receive, send)
                 return
+            visit = visit_of(scope)
+            if visit and visit.is_refused:
+                self._metrics.rejected(CROWDED)
+                await refusal(crowded(), scope)(scope, receive, send)
+                return
             await self._app(scope, _replaying(b"".join(body.parts), receive), send)
         finally:
             self._held_bytes -= body.held_bytes
 
     async def _read(self, scope: Scope, receive: Receive, body: _Body) -> ApiError | None:
-        """Read into `body`; what is wrong with it, if anything is."""
+        """Read the body into `body`; return an error if it exceeds a limit."""
         bounds = self._bounds
         if _asks_first(scope) > bounds.one_bytes:
             return _body_too_large(bounds.one_bytes)
@@ -96,14 +102,14 @@ class BodyLimit:
 
 
 def _asks_first(scope: Scope) -> int:
-    """Bytes of the body of a client that waits to hear whether it may send them; of any other, 0."""
+    """Return the declared size of a body that waits for `100 Continue`; 0 for any other request."""
     headers: dict[bytes, bytes] = dict(scope["headers"])
     declared = headers.get(b"content-length", b"0")
     return int(declared) if b"expect" in headers and declared.isdigit() else 0
 
 
 def _replaying(content: bytes, receive: Receive) -> Receive:
-    """`receive`, and before it the whole body that has been read."""
+    """Return a `receive` that gives the whole body first, then the messages of `receive`."""
     replayed = False
 
     async def replay() -> Message:
@@ -132,10 +138,10 @@ def _body_too_slow(max_seconds: float) -> ApiError:
     return problem(
         408,
         "body_too_slow",
-        "the body of the request did not come to its end",
-        given=f"a body that is not whole after {max_seconds:g} s",
+        "the body of the request did not arrive in time",
+        given=f"an incomplete body after {max_seconds:g} s",
         expected=f"the whole body within {max_seconds:g} s",
-        do="send less at once, or over a faster line",
+        do="send less at once, or use a faster connection",
         headers={"connection": "close"},
     )
 
@@ -144,9 +150,9 @@ def _bodies_full(max_bytes: int) -> ApiError:
     return problem(
         429,
         "overloaded",
-        "this server holds as many requests as it has room for",
+        "the bodies of all open requests together are too large",
         given=f"bodies of more than {max_bytes:,} bytes together",
-        expected=f"at most {max_bytes:,} bytes of all requests that are not answered",
-        do="wait as long as Retry-After says, then send it again",
+        expected=f"at most {max_bytes:,} bytes in the bodies of unanswered requests",
+        do="wait for the time in Retry-After, then send the request again",
         headers={"retry-after": "1", "x-should-retry": "true", "connection": "close"},
     )

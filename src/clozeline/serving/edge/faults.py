@@ -1,4 +1,4 @@
-"""Every way a request can fail, told in the words of the protocol that it asked."""
+"""Exception handlers: every failure becomes an error response in the words of the requested protocol."""
 
 import difflib
 import logging
@@ -36,7 +36,7 @@ _CODES: dict[type[ClozelineError], str] = {
     TargetError: "unknown_target",
     DataError: "unusable_data",
 }
-"""Of the faults that inference finds; the first that fits."""
+"""Codes of the errors that inference raises. The first class that matches wins."""
 
 
 async def _told(request: Request, error: Exception) -> Response:
@@ -57,7 +57,7 @@ def _no_route(request: Request, error: HTTPException) -> ApiError:
     return problem(
         404,
         "no_such_route",
-        "there is nothing at this path",
+        "no route has this path",
         given=f"{request.method} {asked_path(request.scope)}",
         expected=f"one of: {', '.join(paths)}",
         do=f"use {near[0]}" if near else "see /docs",
@@ -70,7 +70,7 @@ def _wrong_method(request: Request, error: HTTPException) -> ApiError:
     return problem(
         405,
         "wrong_method",
-        "this path does not answer this method",
+        "this path does not support this method",
         given=f"{request.method} {asked_path(request.scope)}",
         expected=allowed,
         do=f"send {' or '.join(methods)} instead",
@@ -85,14 +85,14 @@ def _other_status(request: Request, error: HTTPException) -> ApiError:
         phrase.lower().replace(" ", "_"),
         str(error.detail),
         given=f"{request.method} {asked_path(request.scope)}",
-        expected="a request as /docs shows it",
+        expected="a request as shown at /docs",
         do="compare it with the example of this route at /docs",
         headers=error.headers,
     )
 
 
 async def _from_model(request: Request, error: Exception) -> Response:
-    """What inference says of a text is the client's business; anything else is ours."""
+    """Answer 422 if inference refuses a text; raise any other error again, as a fault of the server."""
     assert isinstance(error, ClozelineError)
     code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), None)
     if code is None:
@@ -107,7 +107,7 @@ async def _from_model(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
-    """Of what is around `Faults`, which has the rest: Starlette raises it again, and uvicorn hangs up."""
+    """Answer a fault of the middleware around `Faults`. Starlette raises it again, and uvicorn hangs up."""
     return refusal(_internal_error(request.method, request.url.path, hang_up=True), request.scope)
 
 
@@ -122,9 +122,9 @@ HANDLERS: Mapping[Any, Callable[[Request, Exception], Awaitable[Response]]] = Ma
 
 
 class Faults:
-    """A fault of the server in the middle of a request: its traceback in the log, and 500 for the client.
+    """Innermost middleware: logs the traceback of an unexpected exception and answers 500.
 
-    Innermost, so that what is around it counts, logs, and gives its headers to a 500 as to any other answer.
+    The middleware around it counts and logs a 500, and adds headers to it, as for any other answer.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -146,7 +146,7 @@ class Faults:
         if caught.error is None:
             return
         if has_begun:
-            raise caught.error  # half an answer is out: only hanging up tells
+            raise caught.error  # the answer has begun: only hanging up tells the client
         _LOG.error("a request failed", exc_info=caught.error)
         await refusal(_internal_error(scope["method"], scope["path"]), scope)(scope, receive, send)
 
@@ -155,7 +155,7 @@ def _internal_error(method: str, path: str, *, hang_up: bool = False) -> ApiErro
     return problem(
         500,
         "internal_error",
-        "the server failed on this request; this is a fault of the server",
+        "the request failed because of a fault in the server",
         given=f"{method} {path}",
         expected="an answer",
         do="look for the traceback in the server's log",

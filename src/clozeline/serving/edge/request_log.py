@@ -1,4 +1,4 @@
-"""One line and one count for each request; nothing in them that a client wrote: no text, no query, no unknown path."""
+"""One log line and one count for each request, without anything a client wrote: no text, query or unknown path."""
 
 import logging
 import time
@@ -15,7 +15,7 @@ _QUIET = HEALTH_PATHS | {"/metrics"}
 
 
 class RequestLog:
-    """`POST /embed 200 3.1 ms`; those that machines repeat are told at debug level only."""
+    """Logs `POST /embed 200 3.1 ms`; health checks and `/metrics` at debug level only."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app = app
@@ -47,7 +47,7 @@ class RequestLog:
 
 
 def _endpoint_at(scope: Scope) -> object:
-    """Who would have answered a request that was refused before anybody looked for it."""
+    """Return the endpoint of a request that was refused before routing; None if no route matches."""
     routes: list[BaseRoute] = scope["app"].routes
     found = (route.matches(scope) for route in routes)
     return next((told["endpoint"] for match, told in found if match is not Match.NONE), None)

@@ -1,1 +1,1 @@
-"""Which models there are: where they come from, how they are opened, who answers, and what follows a moved alias."""
+"""Served models: their sources, loading, choice of the precision, catalogue, cache of answers, and moved aliases."""

@@ -1,15 +1,15 @@
-"""Answers that are given again to the very same body. Off unless it is given a size, and in every benchmark."""
+"""Cache of answers by the exact bytes of the body. Off by default, and in every benchmark."""
 
 from collections import OrderedDict
 
 Key = tuple[str, bytes, int]
-"""Path, body, and how often a model was replaced before: an answer of an old model is not found any more."""
+"""Path, body, and number of model swaps so far, so that answers of a replaced model are not found."""
 _COST_OF_ONE = 512
-"""Bytes that an entry takes beside its key and its answer, roughly."""
+"""Approximate bytes of an entry besides its body and its answer."""
 
 
 class AnswerCache:
-    """The answers used last, as long as all of them fit `size_bytes`."""
+    """Keeps the most recently used answers that fit into `size_bytes`."""
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes
@@ -21,7 +21,7 @@ class AnswerCache:
         return self._size_bytes > 0
 
     def find(self, key: Key) -> tuple[bytes, dict[str, str]] | None:
-        """The body and headers that were kept under `key`."""
+        """Return the body and headers kept under `key`; None if there are none."""
         kept = self._kept.get(key)
         if kept:
             self._kept.move_to_end(key)

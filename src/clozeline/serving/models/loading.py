@@ -1,9 +1,9 @@
-"""From a source to a model that has answered once."""
+"""Open a source: fetch, check, choose a precision, load and warm up."""
 
 import logging
 from pathlib import Path
 
-from clozeline.artifacts.manifest import GRAPHS, Precision, data_file, read_manifest
+from clozeline.artifacts.export.manifest import GRAPHS, Precision, data_file, read_manifest
 from clozeline.errors import ArtifactError, TransientError
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
@@ -20,18 +20,18 @@ _BESIDE_BYTES = 24 * 2**20
 
 
 def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel:
-    """Fetch, check and load a model, and run it once, so that its first client does not wait for it.
+    """Fetch, check and load a model, and warm it up, so that its first client does not wait.
 
-    Without a `precision`, the graph answers that was found fit: fp32, and it is said, where INT8 was refused by its
-    checks or is slower on this processor. A release has timed both on its own; elsewhere, and of a folder, which no
-    release says anything of, they are timed here for a moment, if both are there and there is memory for both.
+    Without a `precision`, the faster graph answers, but INT8 only if it passed its checks; fp32 is logged as a warning.
+    A release has timed both graphs on its processor. On other processors, and for folders, both are timed here for a
+    moment, if both exist and fit into memory.
 
     Raises:
-        ArtifactError: it is not there, or its bytes are not those that were exported.
-        TransientError: the registry does not answer, or its weights do not fit into the memory that is left.
+        ArtifactError: the model is missing, or its files differ from the manifest.
+        TransientError: the registry does not answer, or the weights do not fit into the free memory.
     """
     found = fetched(source)
-    give_back_freed()  # a model that was let go of since, whose room this one can have
+    give_back_freed()  # the memory of models freed since, which this one may need
     chosen = choice(found, read_manifest(found.folder), precision)
     _check_room(found.folder, chosen.precision)
     model = load(found.folder, precision=chosen.precision)
@@ -39,7 +39,7 @@ def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel
         model, chosen = _faster(found.folder, model)
     if precision is None:
         level = logging.WARNING if chosen.precision == "fp32" else logging.INFO
-        _LOG.log(level, "%s: %s answers, because %s", source.name, chosen.precision, chosen.reason)
+        _LOG.log(level, "%s: serving %s, because %s", source.name, chosen.precision, chosen.reason)
     sha256 = model.manifest.files[GRAPHS[chosen.precision]].sha256
     _warm_up(model)
     give_back_freed()
@@ -50,7 +50,7 @@ def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel
 
 
 def _faster(folder: Path, int8: OpenModel) -> tuple[OpenModel, Choice]:
-    """The graph that answers sooner on this processor; fp32 need not be there, nor memory for both."""
+    """Return the faster graph on this processor; INT8 if fp32 is missing or does not fit into memory."""
     try:
         _check_room(folder, "fp32")
         fp32 = load(folder, precision="fp32")
@@ -61,29 +61,29 @@ def _faster(folder: Path, int8: OpenModel) -> tuple[OpenModel, Choice]:
 
 
 def room_bytes(weights_bytes: int) -> int:
-    """Memory that loading takes at its highest, of a graph whose weights are so large.
+    """Return the peak memory, in bytes, of loading a graph with weights of this size.
 
-    The file is read whole, and ONNX Runtime packs a second copy of each matrix before it lets go of the first; beside
-    that are the vocabulary and the first run. Measured with ONNX Runtime 1.31 on x86-64, as the highest resident memory
-    over that before: 165 MiB for 86 MiB of float32 (6 layers of 384), 62 for 22 of INT8, 449 for 300 of nothing but
-    matrices. In a control group the first was killed with 151 MiB left and loaded with 156, the second with 46 and 56.
-    Once `give_back_freed` was called 100 to 114 MiB of the first stay, and 33 to 50 of the second.
+    The file is read whole, and ONNX Runtime packs a second copy of each matrix before it frees the first. Vocabulary
+    and first run come on top. Measured with ONNX Runtime 1.31 on x86-64, as growth to the peak of resident memory:
+    165 MiB for 86 MiB of float32 (6 layers of 384), 62 MiB for 22 MiB of INT8, 449 MiB for 300 MiB of matrices alone.
+    In a control group the first was killed with 151 MiB left and loaded with 156, the second with 46 and 56. After
+    `give_back_freed` 100 to 114 MiB of the first stay, and 33 to 50 MiB of the second.
     """
     return int(_COPIES * weights_bytes) + _BESIDE_BYTES
 
 
 def _check_room(folder: Path, precision: Precision | None) -> None:
-    """Better no new model than one that ends the process, and with it the model that answers."""
+    """Raise TransientError if the model does not fit into memory: loading it could kill the process and all models."""
     manifest = read_manifest(folder)
     graph = GRAPHS[precision or manifest.served]
     weights_bytes = sum(manifest.files[name].size_bytes for name in (graph, data_file(graph)) if name in manifest.files)
     free_bytes = free_memory_bytes()
     if free_bytes is not None and room_bytes(weights_bytes) > free_bytes:
         raise TransientError(
-            f"there is no memory for {folder}",
-            given=f"{free_bytes / 2**20:,.0f} MiB that this process may still take",
-            expected=f"{room_bytes(weights_bytes) / 2**20:,.0f} MiB, which loading {weights_bytes / 2**20:,.0f} MiB "
-            "of weights may take for a moment",
+            f"there is not enough memory to load {folder}",
+            given=f"{free_bytes / 2**20:,.0f} MiB free for this process",
+            expected=f"{room_bytes(weights_bytes) / 2**20:,.0f} MiB, the peak while {weights_bytes / 2**20:,.0f} MiB "
+            "of weights load",
             do="give the container more memory, serve fewer models, or serve --precision int8",
         )
 

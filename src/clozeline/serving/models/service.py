@@ -1,4 +1,4 @@
-"""What requests share: the models once they are loaded, the way to the workers, and whether to send requests here."""
+"""State that all requests share: the models once loaded, the way to the workers, and the phase of the server."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -23,19 +23,19 @@ _STALL_SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How much is done at once, and how much may wait."""
+    """How much runs at once, and how much may wait."""
 
     num_workers: int
     admission: Admission = field(default_factory=Admission)
     batch_tokens: int = BATCH_TOKENS
     timeout_seconds: float = DEFAULT_TIMEOUT_SECONDS
-    """Of a request that says none itself."""
+    """Timeout of a request that sets none itself."""
     cache_bytes: int = 0
-    """Of answers that are kept, to be given again; 0: none."""
+    """Size of the cache of answers; 0: no cache."""
 
 
 class Service:
-    """Loading until `open` gives it models, stopping once `drain` was called; answers in between and while it stops."""
+    """Loading until `open` gives it models, stopping after `drain`. Accepted requests are answered even then."""
 
     def __init__(self, capacity: Capacity, tracing: Tracing | None = None) -> None:
         self.scheduler = Scheduler(
@@ -61,11 +61,11 @@ class Service:
         self.metrics.serves(served.identity, instead_of=self.catalogue.swap(served))
 
     def drain(self) -> None:
-        """Say not ready from now on; what has been accepted is still answered."""
+        """Report not ready from now on. Accepted requests are still answered."""
         self._stopping = True
 
     def close(self) -> None:
-        """End the worker threads, after what they have begun."""
+        """Drain, and end the threads after the admitted work."""
         self.drain()
         self.workers.close()
         self.asking.close()
@@ -79,17 +79,17 @@ class Service:
 
     @property
     def catalogue(self) -> Catalogue:
-        """The models.
+        """The loaded models.
 
         Raises:
-            ApiError: 503, they are not loaded yet.
+            ApiError: 503, the models are not loaded yet.
         """
         if self._catalogue is None:
             raise self.not_ready()
         return self._catalogue
 
     def fault(self) -> str | None:
-        """What is wrong with the workers, if anything is: only a restart mends it."""
+        """Return what is wrong with the workers, if anything. Only a restart helps."""
         return self.workers.fault(_STALL_SECONDS)
 
     def not_ready(self) -> ApiError:

@@ -1,4 +1,4 @@
-"""Which models to use: folders of `dist/` and `models:/…` URIs of the registry, under the names clients call them."""
+"""Sources of models: folders of `dist/` and `models:/…` URIs of the registry, with their names for clients."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clozeline import registry
-from clozeline.artifacts.manifest import FILES, Precision, Task, read_manifest
+from clozeline.artifacts.export.manifest import FILES, Precision, Task, read_manifest
 from clozeline.errors import ArtifactError, ParamsError
 from clozeline.inference.model_kinds import kind_of
 
@@ -17,7 +17,7 @@ _NAMED = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)=(?P<place>.+)")
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model as it was asked for: `[NAME=]models:/…` or `[NAME=]FOLDER`."""
+    """A model as the user names it: `[NAME=]models:/…` or `[NAME=]FOLDER`."""
 
     name: str
     place: str
@@ -33,7 +33,7 @@ class ModelSource:
 
     @property
     def is_alias(self) -> bool:
-        """Whether another version may come to stand behind it."""
+        """Whether the source is an alias of the registry, which may move to another version."""
         return self.place.startswith(REGISTRY_SCHEME) and "@" in self.place
 
 
@@ -41,37 +41,39 @@ class ModelSource:
 class FetchedModel:
     folder: Path
     version: str | None
-    """Of the registry; a folder has none."""
+    """Registered version; None for a folder."""
     served: Precision | None = None
-    """The graph that the registry says is to answer; None: what the manifest says."""
+    """Precision that the release chose; None: the manifest decides."""
     served_on: str | None = None
-    """The processor that the registry says so of."""
+    """Processor on which the release chose it."""
+    int8_speedup: float | None = None
+    """Time of fp32 / time of INT8, measured on that processor."""
 
 
 def parse_sources(texts: Sequence[str]) -> list[ModelSource]:
-    """Each text as a source.
+    """Return the source of each text.
 
     Raises:
-        ParamsError: two of them would have the same name.
+        ParamsError: two sources have the same name.
     """
     sources = [ModelSource.parse(text) for text in texts]
     names = [source.name for source in sources]
     twice = next((source for source in reversed(sources) if names.count(source.name) > 1), None)
     if twice:
         raise ParamsError(
-            f"two models would be called {twice.name}",
+            f"two models have the name {twice.name}",
             given=", ".join(source.place for source in sources if source.name == twice.name),
-            expected="a name of its own for each model",
-            do=f"name one of them, as {twice.name}-2={twice.place}",
+            expected="a different name for each model",
+            do=f"rename one of them: {twice.name}-2={twice.place}",
         )
     return sources
 
 
 def default_sources() -> list[ModelSource]:
-    """The champions of the registry if there are any, else every exported model, encoders first.
+    """Return the champions of the registry; if it has none, every exported model, encoders first.
 
     Raises:
-        ArtifactError: there is neither.
+        ArtifactError: there is neither a champion nor an exported model.
     """
     places = registry.champions() or [str(folder) for folder in exported()]
     if not places:
@@ -80,11 +82,11 @@ def default_sources() -> list[ModelSource]:
 
 
 def default_for(task: Task) -> ModelSource:
-    """The one exported model of a task (dist/encoder, if there are several); else the registry's one champion.
+    """Return the only exported model of a task (dist/encoder if there are several), else the only champion.
 
     Raises:
-        ArtifactError: there is none.
-        ParamsError: there are several, and it is not clear which is meant.
+        ArtifactError: no such model.
+        ParamsError: several models fit.
     """
     places = [str(folder) for folder in exported(task)] or _champions(task)
     preferred = [place for place in places if Path(place).name == "encoder"] or places
@@ -92,7 +94,7 @@ def default_for(task: Task) -> ModelSource:
         raise _no_model("ask", task)
     if len(preferred) > 1:
         raise ParamsError(
-            f"several models are of the task {task}",
+            f"several models have the task {task}",
             given="no --model",
             expected=f"one of: {', '.join(preferred)}",
             do=f"choose one: --model {preferred[0]}",
@@ -101,7 +103,7 @@ def default_for(task: Task) -> ModelSource:
 
 
 def exported(task: Task | None = None) -> list[Path]:
-    """The packages in `dist/`, of one task or of any: encoders first, then by name."""
+    """Return the packages in `dist/`, of one task or of any: encoders first, then by name."""
     folders = [file.parent for file in DIST.glob(f"*/{FILES.manifest}")]
     tasks = {folder: read_manifest(folder).task for folder in folders}
     return sorted(
@@ -111,26 +113,26 @@ def exported(task: Task | None = None) -> list[Path]:
 
 
 def fetched(source: ModelSource) -> FetchedModel:
-    """The folder of a source; what the registry keeps elsewhere is downloaded first.
+    """Return the folder of a source. A model of the registry is downloaded first if needed.
 
     Raises:
-        ArtifactError: the registry has no such model.
+        ArtifactError: the registry has no such model, or its files are not those that were registered.
         TransientError: the registry does not answer.
     """
     if not source.place.startswith(REGISTRY_SCHEME):
         return FetchedModel(Path(source.place), None)
     package = registry.fetch(source.place)
-    return FetchedModel(package.folder, package.version, package.served, package.served_on)
+    return FetchedModel(package.folder, package.version, package.served, package.served_on, package.int8_speedup)
 
 
 def _champions(task: Task) -> list[str]:
-    """The live models of the registry that are of a task: the encoder has one, every other model is asked which."""
+    """Return the URIs of the champions of a task. The encoder is found by its name, other models by their manifest."""
     prefix = f"{REGISTRY_SCHEME}{registry.model_name('encoder')}@"
     if kind_of(task).fills_masks:
         return [uri for uri in registry.champions() if uri.startswith(prefix)]
     others = [uri for uri in registry.champions() if not uri.startswith(prefix)]
     if len(others) < 2:
-        return others  # whoever opens it sees whether it can
+        return others  # opening a single one shows whether it fits the task
     return [uri for uri in others if read_manifest(registry.resolve(uri)).task == task]
 
 
@@ -138,7 +140,7 @@ def _no_model(verb: str, task: str) -> ArtifactError:
     return ArtifactError(
         f"there is no model to {verb}",
         given=f"no {DIST}/*/{FILES.manifest} ({task}), and no champion in the registry",
-        expected="an exported or a released model",
-        do="run `make run` (or `dvc repro`) here, which exports what `export.models` in params.yaml names, or name a "
+        expected="an exported or released model",
+        do="run `make run` (or `dvc repro`), which exports the models of `export.models` in params.yaml, or name a "
         "model: a folder, or models:/NAME@ALIAS",
     )

@@ -1,4 +1,4 @@
-"""Follows the aliases of the registry: when one moves, the new version is loaded beside the old and takes its place."""
+"""Follows aliases of the registry: when one moves, the new version is loaded beside the old one and replaces it."""
 
 import logging
 import threading
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from clozeline import registry
-from clozeline.artifacts.manifest import Precision
+from clozeline.artifacts.export.manifest import Precision
 from clozeline.errors import ArtifactError
 from clozeline.machine.heap import give_back_freed
 from clozeline.serving.errors import Caught
@@ -21,7 +21,7 @@ _MAX_LOOKS_LEFT_OUT = 30
 
 @dataclass(slots=True)
 class _Refused:
-    """A version that could not be served, or a registry that did not answer: it is tried again, ever less often."""
+    """A version that could not be served (None: the registry did not answer). It is tried again ever less often."""
 
     version: str | None
     looks_left: int = 1
@@ -29,7 +29,7 @@ class _Refused:
 
 
 class AliasWatcher:
-    """Looks every `interval_seconds` in a thread of its own."""
+    """Looks at the aliases every `interval_seconds` in its own thread."""
 
     def __init__(
         self,
@@ -46,14 +46,14 @@ class AliasWatcher:
         self._live_version = live_version
         self._refused: dict[str, _Refused] = {}
         self._seen: dict[str, str | None] = {}
-        """The version that each alias stood for at the last look."""
+        """Version behind each alias at the last look; None if the registry did not answer."""
         self._swapped = False
-        """Whether the last look replaced a model, which requests on their way may have held for a moment longer."""
+        """Whether the last look replaced a model. Requests in progress may have held its memory a moment longer."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="clozeline-watcher", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch, if there is an alias to watch."""
+        """Start the thread if there are aliases and an interval."""
         if self._sources and self._interval_seconds:
             self._thread.start()
 
@@ -61,7 +61,7 @@ class AliasWatcher:
         self._stop.set()
 
     def look(self) -> None:
-        """Look once at each alias; whatever is wrong with its new version, the old one goes on answering."""
+        """Look once at each alias. If its new version fails, the old one goes on answering."""
         if self._swapped:
             self._swapped = False
             give_back_freed()
@@ -86,21 +86,21 @@ class AliasWatcher:
         _check_same_task(self._service.catalogue.named(source.name), opened)
         self._service.swap(opened)
         self._swapped = True
-        _LOG.info("%s: version %s answers from now on", source.name, version)
+        _LOG.info("%s: now serving version %s", source.name, version)
 
     def _served_version(self, source: ModelSource) -> str:
         return self._service.catalogue.named(source.name).identity.version
 
     def _refuse(self, source: ModelSource, version: str | None, error: Exception) -> None:
-        """Say it once for each version, and leave out twice as many looks before each further try."""
+        """Log the failure once for each version, and skip twice as many looks before each further try."""
         before = self._refused.get(source.name)
         if before and before.version == version:
             before.looks_left_out = min(2 * before.looks_left_out, _MAX_LOOKS_LEFT_OUT)
             before.looks_left = before.looks_left_out
             return
         self._refused[source.name] = _Refused(version)
-        what = f"version {version} is not served" if version else "it is not known which version is live"
-        _LOG.error("%s: %s; version %s goes on answering\n%s", source.name, what, self._served_version(source), error)
+        what = f"version {version} cannot be served" if version else "the version of its alias is unknown"
+        _LOG.error("%s: %s; still serving version %s\n%s", source.name, what, self._served_version(source), error)
         if version:
             self._service.metrics.refused_version(source.name)
 
@@ -110,12 +110,12 @@ class AliasWatcher:
 
 
 def _check_same_task(before: LoadedModel, after: LoadedModel) -> None:
-    """Raises ArtifactError: the routes that clients of `before` ask would find no model any more."""
+    """Raise ArtifactError if the task differs: routes that clients of `before` use would find no model any more."""
     given, expected = after.model.manifest.task, before.model.manifest.task
     if given != expected:
         raise ArtifactError(
-            f"version {after.identity.version} of {after.identity.name} is a model of another task",
+            f"version {after.identity.version} of {after.identity.name} has another task",
             given=given,
-            expected=f"{expected}, as version {before.identity.version}",
-            do="register it under another name, or start the server again to serve it under this one",
+            expected=f"{expected}, the task of version {before.identity.version}",
+            do="register it under another name, or restart the server to serve it under this name",
         )

@@ -1,1 +1,1 @@
-"""What is told of requests to those who run the server: counts, spans, and what shows drift. Knows no other room."""
+"""Metrics, spans and signs of drift for operators of the server. Imports no other folder of serving."""

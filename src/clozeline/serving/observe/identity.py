@@ -1,29 +1,29 @@
-"""Which model it is that answers, as headers, counts and spans tell it."""
+"""Identity of the model that answers, as headers, metrics and spans report it."""
 
 from dataclasses import dataclass
 from string import punctuation
 from urllib.parse import quote
 
-from clozeline.artifacts.manifest import Precision
+from clozeline.artifacts.export.manifest import Precision
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Of one loaded graph."""
+    """Identity of one loaded graph."""
 
     name: str
-    """What clients call it."""
+    """Name that clients use."""
     source: str
-    """The registry URI or folder that it was loaded from."""
+    """Registry URI or folder from which the model was loaded."""
     version: str
     sha256: str
-    """Of the graph that answers."""
+    """Hash of the graph file."""
     precision: Precision
     precision_reason: str = ""
-    """Why this graph, of the two."""
+    """Why this precision was chosen."""
 
     @property
     def headers(self) -> dict[str, str]:
-        # A folder may have a name that no header can hold.
+        # Percent-encoded: a folder name may hold characters that no header can carry.
         name = quote(self.name, safe=punctuation.replace("%", ""))
         return {"x-model": name, "x-model-version": self.version, "x-model-sha256": self.sha256}

@@ -1,10 +1,11 @@
-"""What the server counts, as Prometheus reads it; every server has a registry of its own.
+"""Prometheus metrics of the server; each server has its own registry.
 
-Shares are left to the reader: padding is `clozeline_padding_tokens_total / (that + clozeline_batch_tokens_sum)`,
-unknown words are `clozeline_unknown_tokens_total / clozeline_tokens_total`.
+Shares are left to queries: padding is `clozeline_padding_tokens_total / (that + clozeline_batch_tokens_sum)`,
+unknown tokens are `clozeline_unknown_tokens_total / clozeline_tokens_total`.
 """
 
 from collections.abc import Callable, Iterable, Sequence, Sized
+from dataclasses import dataclass
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -18,7 +19,7 @@ _PROBABILITIES = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99,
 
 
 class Batch(Protocol):
-    """What is counted of a micro-batch."""
+    """The part of a micro-batch that the metrics read."""
 
     @property
     def entries(self) -> Sized: ...
@@ -28,32 +29,47 @@ class Batch(Protocol):
     def padded_tokens(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Totals of one model since the server started."""
+
+    num_requests: int
+    num_texts: int
+    tokenize_seconds: float
+    queue_seconds: float
+    inference_seconds: float
+
+
 class Metrics:
-    """Safe to use from any thread."""
+    """All metrics of one server. Thread-safe."""
 
     def __init__(self, num_workers: int, waiting_tokens: Callable[[], int]) -> None:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)  # process_resident_memory_bytes, process_open_fds and others
-        self._requests = self._counter("requests", "Requests answered", "route", "status")
-        self._request_seconds = self._histogram("request_seconds", "From the head to the answer", _SECONDS, "route")
-        self._rejections = self._counter("rejections", "Requests that were not computed, or not to the end", "reason")
-        self._kept_answers = self._counter("kept_answers", "Looks for an answer that was kept: hit or miss", "result")
-        self._tokenize = self._histogram("tokenize_seconds", "Tokenization of a request", _SECONDS, "model")
-        self._queue = self._histogram("queue_seconds", "From admission to the first text that runs", _SECONDS, "model")
-        self._inference = self._histogram("inference_seconds", "From there to the last answer", _SECONDS, "model")
-        self._batch_seconds = self._histogram("batch_seconds", "One micro-batch in the graph", _SECONDS)
-        self._batch_tokens = self._histogram("batch_tokens", "Tokens of a micro-batch, without padding", _TOKENS)
-        self._batch_texts = self._histogram("batch_texts", "Texts of a micro-batch", _TEXTS)
-        self._padding = self._counter("padding_tokens", "Padding that ran in micro-batches")
-        self._text_tokens = self._histogram("text_tokens", "Tokens of a text", _TOKENS, "model")
-        self._tokens = self._counter("tokens", "Tokens of admitted texts", "model")
-        self._unknown = self._counter("unknown_tokens", "Tokens that the vocabulary does not have", "model")
+        self._requests = self._counter("requests", "Answered requests", "route", "status")
+        self._request_seconds = self._histogram(
+            "request_seconds", "Seconds from the head to the answer", _SECONDS, "route"
+        )
+        self._rejections = self._counter("rejections", "Requests refused, or dropped before the answer", "reason")
+        self._kept_answers = self._counter("kept_answers", "Look-ups in the cache of answers: hit or miss", "result")
+        self._tokenize = self._histogram("tokenize_seconds", "Seconds to tokenize a request", _SECONDS, "model")
+        self._queue = self._histogram("queue_seconds", "Seconds in the queue until a text runs", _SECONDS, "model")
+        self._inference = self._histogram(
+            "inference_seconds", "Seconds from the first run to the answer", _SECONDS, "model"
+        )
+        self._batch_seconds = self._histogram("batch_seconds", "Seconds to run a micro-batch", _SECONDS)
+        self._batch_tokens = self._histogram("batch_tokens", "Tokens in a micro-batch, without padding", _TOKENS)
+        self._batch_texts = self._histogram("batch_texts", "Texts in a micro-batch", _TEXTS)
+        self._padding = self._counter("padding_tokens", "Padding in micro-batches that ran")
+        self._text_tokens = self._histogram("text_tokens", "Tokens in a text", _TOKENS, "model")
+        self._tokens = self._counter("tokens", "Tokens in admitted texts", "model")
+        self._unknown = self._counter("unknown_tokens", "Unknown tokens in admitted texts", "model")
         self._confidence = self._histogram("confidence", "Probability of the best answer", _PROBABILITIES, "model")
-        self._models = self._gauge("model_info", "1 for each model that is served", *_IDENTITY)
-        self._swaps = self._counter("model_swaps", "Times a model was replaced while serving", "model")
+        self._models = self._gauge("model_info", "1 for each served model", *_IDENTITY)
+        self._swaps = self._counter("model_swaps", "Times a served model was replaced", "model")
         self._refused_versions = self._counter("refused_versions", "New versions that could not be served", "model")
-        self._gauge("workers", "Threads that run models").set(num_workers)
-        self._gauge("queue_tokens", "Tokens that wait now").set_function(waiting_tokens)
+        self._gauge("workers", "Worker threads").set(num_workers)
+        self._gauge("queue_tokens", "Tokens that wait in the queue").set_function(waiting_tokens)
 
     def request(self, route: str, status: int, seconds: float) -> None:
         self._requests.labels(route, str(status)).inc()
@@ -66,7 +82,7 @@ class Metrics:
         self._kept_answers.labels("hit" if was_there else "miss").inc()
 
     def admitted(self, model: str, lengths: Sequence[int], num_unknown: int, tokenize_seconds: float) -> None:
-        """Of a request's texts what tells drift: their tokens, and how many of them the model does not know."""
+        """Count an admitted request. Lengths of texts and unknown tokens show drift."""
         self._tokenize.labels(model).observe(tokenize_seconds)
         of_text = self._text_tokens.labels(model)
         for length in lengths:
@@ -79,7 +95,7 @@ class Metrics:
         self._inference.labels(model).observe(inference_seconds)
 
     def confident(self, model: str, probabilities: Iterable[float]) -> None:
-        """Of each answer of a request, the probability of its best candidate."""
+        """Observe the probability of the best candidate of each answer."""
         for probability in probabilities:
             self._confidence.labels(model).observe(probability)
 
@@ -98,8 +114,22 @@ class Metrics:
     def refused_version(self, model: str) -> None:
         self._refused_versions.labels(model).inc()
 
+    def spent(self, model: str) -> Spent:
+        """Return the totals of the model called `model`, over all its versions."""
+
+        def told(sample: str) -> float:
+            return self._registry.get_sample_value(f"clozeline_{sample}", {"model": model}) or 0.0
+
+        return Spent(
+            num_requests=int(told("inference_seconds_count")),
+            num_texts=int(told("text_tokens_count")),
+            tokenize_seconds=told("tokenize_seconds_sum"),
+            queue_seconds=told("queue_seconds_sum"),
+            inference_seconds=told("inference_seconds_sum"),
+        )
+
     def text(self) -> bytes:
-        """Everything, in Prometheus' text format."""
+        """Return all metrics in the Prometheus text format."""
         return generate_latest(self._registry)
 
     def _counter(self, name: str, meaning: str, *labels: str) -> Counter:

@@ -1,7 +1,7 @@
-"""Requests as spans of OpenTelemetry: one of the server, in it those of tokenization, queue and inference.
+"""OpenTelemetry spans: a server span for each request, with child spans for tokenization, queue and inference.
 
-They carry on the trace that a client names (`traceparent`), and hold nothing of what a client wrote: method, route,
-status, model and counts. Attributes are named by the semantic conventions for HTTP where these have a name.
+Spans continue the trace that a client names (`traceparent`). They hold method, route, status, model and counts, and
+nothing that a client wrote. Attribute names follow the semantic conventions for HTTP where these define one.
 """
 
 import logging
@@ -24,12 +24,14 @@ from clozeline.errors import ParamsError
 from clozeline.serving.observe.identity import Identity
 from clozeline.serving.observe.tracing import Moments, told_method, told_route, told_status
 
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+"""Variables with the address of the collector; the first one that is set counts."""
 _CLOSING_SECONDS = 5.0
-"""For a collector to take the last spans; one that does not must not hold up the end of the server."""
+"""Time for a collector to take the last spans. A slow collector must not delay the end of the server."""
 
 
 class Spans:
-    """Hands every span to `processor`."""
+    """Creates spans and hands them to `processor`."""
 
     def __init__(self, processor: SpanProcessor) -> None:
         resource = Resource.create({SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME", "clozeline")})
@@ -39,7 +41,7 @@ class Spans:
 
     @classmethod
     def to_collector(cls) -> Self:
-        """Sends them to OTEL_EXPORTER_OTLP_ENDPOINT, many at once, from a thread of their own."""
+        """Return spans that a background thread sends in batches to OTEL_EXPORTER_OTLP_ENDPOINT."""
         return cls(BatchSpanProcessor(CollectorExporter.from_environment()))
 
     def around(self, app: ASGIApp) -> ASGIApp:
@@ -68,7 +70,7 @@ class Spans:
             self._tracer.start_span(name, attributes=attributes, start_time=at(began)).end(at(ended))
 
     def close(self) -> None:
-        """Send what has not been sent, as far as that comes to an end."""
+        """Send the remaining spans, for at most `_CLOSING_SECONDS`."""
         ending = threading.Thread(target=self._provider.shutdown, name="clozeline-last-spans", daemon=True)
         ending.start()
         ending.join(_CLOSING_SECONDS)
@@ -96,9 +98,9 @@ class Spans:
 
 
 class CollectorExporter(OTLPSpanExporter):
-    """To where the variables of OpenTelemetry say: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS, and others.
+    """Exporter configured by the variables of OpenTelemetry: OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_EXPORTER_OTLP_HEADERS, …
 
-    Its exporter logs every try of every batch. That a collector does not take them is told once, until it does.
+    The base class logs every attempt for every batch. This one logs a failing collector once, until it recovers.
     """
 
     def __init__(self) -> None:
@@ -108,14 +110,14 @@ class CollectorExporter(OTLPSpanExporter):
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Raises ParamsError: the variables name no address of HTTP."""
-        named = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
-        if named and not named.startswith(("http://", "https://")):
+        """Return the exporter. Raises ParamsError: the endpoint is not an HTTP address."""
+        variable = next((name for name in _ENDPOINTS if os.environ.get(name)), None)
+        if variable and not os.environ[variable].startswith(("http://", "https://")):
             raise ParamsError(
-                "spans cannot be sent there",
-                given=f"OTEL_EXPORTER_OTLP_ENDPOINT={named}",
+                "the address of the span collector is not an HTTP address",
+                given=f"{variable}={os.environ[variable]}",
                 expected="http://HOST:4318, where a collector listens for OTLP over HTTP",
-                do="correct the variable, or leave --traces out",
+                do=f"correct {variable}, or start the server without --traces",
             )
         return cls()
 

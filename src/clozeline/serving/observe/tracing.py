@@ -1,4 +1,4 @@
-"""What is told of a request, in its line of the log and in its span: nothing that a client wrote; and who hears it."""
+"""Tracing interface, and the facts about a request that logs and spans share: none of them is client text."""
 
 import asyncio
 from dataclasses import dataclass
@@ -10,56 +10,56 @@ from clozeline.serving.observe.identity import Identity
 
 _CLIENT_LEFT = 499
 LISTENER = "clozeline.listener"
-"""Key of a scope under which wire.py gives the transport that the answer will take."""
+"""Key of a scope: the transport of the answer, set by uvicorn_adapter.py."""
 
 
 def told_route(scope: Scope) -> str:
-    """The route that was asked for, as the application wrote it: each endpoint has a path."""
+    """Return the route of the request as the application declares it; `(no route)` if none matches."""
     path: str = getattr(scope.get("endpoint"), "path", "(no route)")
     return path
 
 
 def told_status(scope: Scope, start: Message) -> int:
-    """The status of the answer that begins with `start`; 499 where nobody is there to hear it."""
+    """Return the status of the answer that begins with `start`; 499 if the client has left."""
     listener: asyncio.BaseTransport | None = scope.get(LISTENER)
     status: int = start["status"]
     return _CLIENT_LEFT if listener and listener.is_closing() else status
 
 
 def told_method(scope: Scope) -> str:
-    """The method, which is the client's word too: any token is one."""
+    """Return the method, shortened or as `?` if odd: HTTP lets a client send any token."""
     method: str = scope["method"]
     return method[:10] if method.isalpha() else "?"
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of one request, in seconds of a monotonic clock."""
+    """Times of one request, in seconds of a monotonic clock."""
 
     arrived: float
     submitted: float
-    """Tokenized and admitted."""
+    """Time at which it was tokenized, ready for admission."""
     started: float
-    """Its first text ran."""
+    """Time at which its first text began to run."""
     answered: float
 
 
 class Tracing(Protocol):
     def around(self, app: ASGIApp) -> ASGIApp:
-        """`app`, each of its requests traced."""
+        """Return `app` with each request traced."""
         ...
 
     def answered(self, identity: Identity, moments: Moments, num_texts: int, tokens: int) -> None:
-        """The request that is being handled went through these moments."""
+        """Record the moments of the request that is being handled."""
         ...
 
     def close(self) -> None:
-        """Send what has not been sent."""
+        """Send the remaining spans."""
         ...
 
 
 class NoTracing:
-    """The default."""
+    """Tracing that does nothing; the default."""
 
     def around(self, app: ASGIApp) -> ASGIApp:
         return app
@@ -70,7 +70,7 @@ class NoTracing:
 
 
 def tracing(is_on: bool) -> Tracing:
-    """OpenTelemetry, whose SDK is not even imported unless it is on."""
+    """Return OpenTelemetry tracing if `is_on`. Otherwise its SDK is not even imported."""
     if not is_on:
         return NoTracing()
     from clozeline.serving.observe.trace_spans import Spans

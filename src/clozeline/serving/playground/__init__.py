@@ -1,4 +1,4 @@
-"""The page at `/`: one file without anything from elsewhere, and a policy that lets nothing else run in it."""
+"""The page at `/`: one self-contained file, and a security policy that lets nothing else run in it."""
 
 import base64
 import hashlib
@@ -6,12 +6,12 @@ from importlib.resources import files
 
 
 def page() -> str:
-    """The HTML, with its style and its script inside."""
+    """Return the HTML with its style and script inlined."""
     return _part("page.html").replace("/* style */", _part("style.css")).replace("/* script */", _part("script.js"))
 
 
 def headers() -> dict[str, str]:
-    """Only this style and this script, by their hashes, and requests to this server alone."""
+    """Return headers that allow only this style and this script, by their hashes, and requests to this server."""
     policy = (
         "default-src 'none'",
         f"style-src {_hash('style.css')}",

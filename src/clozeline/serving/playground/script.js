@@ -1,5 +1,5 @@
 "use strict";
-// All text from the server is set as text, never as markup; the key stays in this page and is gone with it.
+// All text from the server is set as text, never as markup; the key is kept in this page only.
 const find = (selector, parent = document) => parent.querySelector(selector);
 const make = (tag, parent, text = "", name = "") => {
   const node = document.createElement(tag);
@@ -19,12 +19,12 @@ class Refusal extends Error {
 
 const GONE = {
   message: "the server does not answer",
-  given: "no connection to it",
-  expected: "a server that runs",
-  do: "look whether it still runs, then load this page again",
+  given: "no connection",
+  expected: "a running server",
+  do: "check that the server runs, then reload this page",
 };
 
-// /embed refuses in the words of text-embeddings-inference: all of it in one sentence.
+// Errors of /embed have the form of text-embeddings-inference: one sentence.
 function toldIn(error) {
   if (typeof error !== "string") return error;
   const [, message, given, expected, remedy] = error.match(/^(.*) \(given: (.*); expected: (.*); do: (.*)\)$/s);
@@ -45,7 +45,7 @@ async function ask(path, body) {
   return { content, headers: answer.headers, roundTrip: performance.now() - started };
 }
 
-// The server has names of its own for what it was sent, and counts from 0: a person is told what the page calls it.
+// Errors name fields as the API does, and count from 0; the page shows the label of the field instead.
 function titleOf(place, parent) {
   const fields = [...parent.querySelectorAll("[data-param]")].filter((one) => !one.disabled);
   for (const name of [place, place?.replace(/\[\d+\]$/, "")]) {
@@ -68,7 +68,7 @@ function tell(parent, { headers, roundTrip }) {
   const name = headers.get("x-model");
   const spent = ["tokenization", "queue", "inference"].map((part) => `${part} ${headers.get(`x-${part}-time`)}`);
   make("p", parent, `${headers.get("x-total-time")} ms in the server (${spent.join(", ")}), ${roundTrip.toFixed(1)} ms with `
-    + `the way there and back · ${headers.get("x-compute-tokens")} tokens · ${name}, version `
+    + `the network · ${headers.get("x-compute-tokens")} tokens · ${name}, version `
     + `${headers.get("x-model-version")}, graph ${headers.get("x-model-sha256").slice(0, 12)}`, "told");
 }
 
@@ -79,7 +79,7 @@ function ranking(parent, rows, choose) {
     const label = make(choose ? "button" : "span", item, name, "name");
     if (choose) {
       label.type = "button";
-      label.title = "Put it into the sentence";
+      label.title = "Put this word into the sentence";
       label.onclick = () => choose(name);
     }
     const track = make("div", item, "", "track");
@@ -88,7 +88,7 @@ function ranking(parent, rows, choose) {
   }
 }
 
-// The text with some of its characters marked; `spans` in order, in characters as the server counts them: code points.
+// Show the text with its `spans` marked, which are in order; positions count code points, as on the server.
 function marked(parent, text, spans) {
   const characters = Array.from(text);
   const part = (start, end) => characters.slice(start, end).join("");
@@ -131,7 +131,7 @@ async function compare(section, result, { name: model }) {
   make("p", result, cosine.toFixed(3), "big");
   const track = make("div", result, "", "track");
   make("div", track, "", "bar").style.width = `${100 * Math.max(0, Math.min(1, cosine))}%`;
-  make("p", result, "Cosine of the two embeddings: 1 is the same direction, 0 is nothing in common.", "told");
+  make("p", result, "Cosine of the two embeddings: 1 means the same direction, 0 means no similarity.", "told");
   return answer;
 }
 
@@ -146,8 +146,8 @@ async function classify(section, result, { name: model, labels, decision_thresho
   make("h3", result, "Likeliest labels");
   ranking(result, scores.slice(0, Math.max(NUM_RANKED, given.length)).map((one) => ({ name: one.label, score: one.score, given: given.includes(one) })));
   if (several) {
-    make("p", result, given.length ? `Given: ${given.map((one) => one.label).join(", ")}` : "None of them is given", "given");
-    make("p", result, `A text has every label that scores above ${(100 * threshold).toFixed(1)} %.`, "told");
+    make("p", result, given.length ? `Assigned: ${given.map((one) => one.label).join(", ")}` : "No label scores high enough", "given");
+    make("p", result, `The text gets every label that scores above ${(100 * threshold).toFixed(1)} %.`, "told");
   }
   return answer;
 }
@@ -207,13 +207,14 @@ function prepare(id, models) {
   const section = find(`#${id}`);
   const [route, send] = ASKED[id];
   const able = models.filter((model) => model.routes.includes(route) && (id !== "fill" || model.mask_token));
-  // As the server chooses: a model that was trained to tell goes before one that only fills a blank.
-  if (id === "choose") able.sort((one, other) => (one.task === "fill-mask") - (other.task === "fill-mask"));
+  // Models that were trained to compare or to choose come before models that only fill blanks.
+  const fills = (model) => model.routes.includes(ASKED.fill[0]);
+  able.sort((one, other) => fills(one) - fills(other));
   section.hidden = !able.length;
   const choice = find("select", section);
   choice.replaceChildren(...able.map((model) => new Option(`${model.name} (${model.precision})`, model.name)));
   const chosen = () => able.find((model) => model.name === choice.value);
-  // What only models of one task, or of pairs, can be asked is shown with those.
+  // Fields for models of one task, or of pairs, are shown only with such a model.
   choice.onchange = () => {
     section.querySelectorAll("[data-task]").forEach((one) => { one.hidden = chosen()?.task !== one.dataset.task; });
     section.querySelectorAll("[data-pairs]").forEach((one) => {
@@ -226,7 +227,7 @@ function prepare(id, models) {
   const button = find("button:not([type])", section);
   find("form", section).onsubmit = async (event) => {
     event.preventDefault();
-    if (button.disabled) return; // Enter comes here too
+    if (button.disabled) return; // Enter also submits
     button.disabled = true;
     try {
       tell(result, await send(section, result, chosen()));
@@ -261,9 +262,9 @@ function lineage(models) {
           + (model.quantization.static_activations.length
             ? `, ${model.quantization.static_activations.length} of them with a fixed scale` : "")
         : model.precision,
-      "Family": `${model.family}, ${model.hidden_size} hidden, ${model.vocab_size} words, ${model.max_length} tokens at most`,
+      "Family": `${model.family}, hidden size ${model.hidden_size}, vocabulary of ${model.vocab_size} tokens, at most ${model.max_length} tokens in a text`,
       "Exported with": Object.entries(model.versions).map((pair) => pair.join(" ")).join(", "),
-      "Locked by": `sha256 ${model.lock_sha256}`,
+      "Requirements lock": `sha256 ${model.lock_sha256}`,
       "Labels": model.labels.join(", "),
     };
     for (const [term, meaning] of Object.entries(rows)) {
@@ -289,8 +290,8 @@ async function begin() {
     lineage(models);
   } catch (error) {
     const isEarly = error.told?.code === "not_ready";
-    const said = isEarly ? "The models are being loaded; this page waits for them." : inWords(error, document);
-    if (problem.textContent !== said) problem.textContent = said; // or it would be read aloud each time
+    const said = isEarly ? "The models are loading; this page waits for them." : inWords(error, document);
+    if (problem.textContent !== said) problem.textContent = said; // screen readers announce each change
     problem.hidden = false;
     if (isEarly) waiting = setTimeout(begin, AGAIN_MILLISECONDS);
   }
@@ -298,7 +299,10 @@ async function begin() {
 
 find("#add-mask").onclick = () => {
   const field = find("#fill-text");
-  field.setRangeText("[MASK]", field.selectionStart, field.selectionEnd, "end");
+  const { value, selectionStart: start, selectionEnd: end } = field;
+  const before = /\S$/.test(value.slice(0, start)) ? " " : "";
+  const after = /^[\p{L}\p{N}[]/u.test(value.slice(end)) ? " " : ""; // no space before punctuation
+  field.setRangeText(`${before}[MASK]${after}`, start, end, "end");
   field.focus();
 };
 find("#key").onsubmit = (event) => {

@@ -1,10 +1,10 @@
-"""What clients speak: each protocol is a file that parses what they send, asks a model, and shapes its answer.
+"""Protocols: each is a file that parses requests, asks a model, and shapes the answers.
 
-`operation`   one path, and the call that it is handed
+`operation`   one path, and the `Call` that it gets
 `dialects`    a protocol: its paths and its words for errors
-`table`       every protocol that is spoken here
-`reading`     from bytes to a body; `fields`: what bodies are made of
+`table`       every protocol of the server
+`reading`     from bytes to a body; `fields`: types that bodies share
 `endpoint`    one path at work
 `openapi`     the document
-`house/`      the paths of the house, a file for each kind of model; other protocols ask through them
+`house/`      Clozeline's own paths, a file for each kind of model; other protocols ask through their functions
 """

@@ -6,28 +6,28 @@ from itertools import zip_longest
 from typing import Annotated, Any
 
 import orjson
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator, Field, Tag
 
 from clozeline.serving.errors import ApiError, problem
-from clozeline.serving.protocols.fields import NUMBER_TAG, TEXT_TAG, RequestBody, checked_texts
+from clozeline.serving.protocols.fields import MAX_TEXTS, NUMBER_TAG, TEXT_TAG, WHOLE, RequestBody, checked_texts
 
 TEXT_COLUMN = "text"
 _Names = tuple[str, str]
 
 
 def _name_kind(given: object) -> str | None:
-    return {str: TEXT_TAG, int: NUMBER_TAG}.get(type(given))
+    return {str: TEXT_TAG, int: NUMBER_TAG, float: NUMBER_TAG}.get(type(given))
 
 
 _ColumnName = Annotated[
-    Annotated[str, Tag(TEXT_TAG)] | Annotated[int, Tag(NUMBER_TAG)],
+    Annotated[str, Tag(TEXT_TAG)] | Annotated[int, WHOLE, Tag(NUMBER_TAG)],
     Discriminator(_name_kind, custom_error_type="name_type", custom_error_message="a name, or a number"),
 ]
 
 
 class DataframeSplit(RequestBody):
-    columns: list[_ColumnName]
-    data: list[list[Any]]
+    columns: Annotated[list[_ColumnName], Field(min_length=1)]
+    data: Annotated[list[list[Any]], Field(min_length=1, max_length=MAX_TEXTS)]
     index: list[Any] | None = None
 
     def records(self) -> list[dict[str, Any]]:
@@ -37,16 +37,16 @@ class DataframeSplit(RequestBody):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What came, and in which shape."""
+    """Content of a request, and the name of its shape."""
 
     shape: str
     given: Any
 
     def texts(self) -> list[str]:
-        """A text for each row.
+        """Return the text of each row.
 
         Raises:
-            ApiError: 422, a row is no text, or it is not clear which column holds the texts.
+            ApiError: 422, a row is not a text, or it is not clear which column holds the texts.
         """
         rows = self._rows()
         if isinstance(rows, dict):
@@ -54,10 +54,10 @@ class Sent:
         return checked_texts(_column(rows) if isinstance(rows, list) else [rows], self.shape)
 
     def pairs(self, names: _Names) -> list[tuple[str, str]]:
-        """Two texts for each row: its columns of these names, or JSON with them, as registry/served_model.py takes it.
+        """Return two texts for each row: the columns `names`, or JSON with these keys, as in registry/served_model.py.
 
         Raises:
-            ApiError: 422, a row has no text, has other columns, or is no such JSON.
+            ApiError: 422, a row lacks one of the columns, has no text in it, or is not such JSON.
         """
         rows = self._rows()
         if isinstance(rows, dict):
@@ -75,13 +75,13 @@ class Sent:
 
 
 def _turned(columns: dict[str, Any]) -> list[dict[str, Any]]:
-    """Rows of columns; of each column a list, or of a single row its values."""
+    """Return the rows of `columns`. Each column is a list, or the value of a single row."""
     listed = {name: value if isinstance(value, list) else [value] for name, value in columns.items()}
     return [dict(zip(listed, row, strict=True)) for row in zip_longest(*listed.values())]
 
 
 def _record(row: Any) -> dict[str, Any] | None:
-    """A row with its columns; None: it is none, and no JSON of one."""
+    """Return a row as a dict, parsed from JSON if it is a string; None if it is neither."""
     if isinstance(row, list) and len(row) == 1:
         row = row[0]
     if isinstance(row, str):
@@ -97,10 +97,10 @@ def _no_pair(place: str, record: dict[str, Any] | None, names: _Names) -> ApiErr
     return problem(
         422,
         "no_pair",
-        f"{place} has not the two texts that this model reads",
+        f"`{place}` does not hold the two texts that the model reads",
         given="no columns" if record is None else f"columns: {', '.join(record) or 'none'}",
         expected=f"`{first}` and `{second}`",
-        do=f'send both as columns, or each row as JSON: {{"{first}": "…", "{second}": "…"}}',
+        do=f'send both texts as columns, or each row as JSON: {{"{first}": "…", "{second}": "…"}}',
         param=place,
     )
 
@@ -120,8 +120,8 @@ def _text_column(names: Sequence[str] | dict[str, Any]) -> str:
     raise problem(
         422,
         "no_text_column",
-        "it is not clear which column holds the texts",
+        "it is unclear which column holds the texts",
         given=f"columns: {', '.join(names) or 'none'}",
-        expected=f"one column, or one called `{TEXT_COLUMN}`",
-        do=f"call the column of texts `{TEXT_COLUMN}`",
+        expected=f"one column, or a column named `{TEXT_COLUMN}`",
+        do=f"name the column with the texts `{TEXT_COLUMN}`",
     )

@@ -1,6 +1,6 @@
-"""A protocol as a row: its paths, and its words for errors, from the one record of errors.py.
+"""A protocol as a row: its paths, and its words for the error record of errors.py.
 
-Whose words are spoken is told by the path alone, so that also a middleware that refuses a request speaks them.
+The path alone decides on the words, so that a middleware that refuses a request uses them too.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,18 +23,18 @@ class ErrorEnvelope(ErrorBody):
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """How a protocol tells an error."""
+    """How a protocol words an error."""
 
     envelope: type[BaseModel]
     say: Callable[[int, ErrorDetail], BaseModel]
     unusable: int = 422
-    """Status of what can be read, but not used."""
+    """Status of a body that can be read, but not used."""
 
     def status(self, status: int) -> int:
         return self.unusable if status == 422 else status
 
     def refusal(self, error: ApiError) -> JsonResponse:
-        """The answer that tells a client about `error`."""
+        """Return the response that tells a client about `error`."""
         said = self.say(error.status, error.detail)
         return JsonResponse(said.model_dump(), self.status(error.status), error.headers)
 
@@ -44,7 +44,7 @@ def _house(status: int, detail: ErrorDetail) -> ErrorEnvelope:
 
 
 def sentence(detail: ErrorDetail) -> str:
-    """All of it, for clients that show a person this and nothing else."""
+    """Return the whole error as one text, for clients that show nothing else."""
     return f"{detail.message} (given: {detail.given}; expected: {detail.expected}; do: {detail.do})"
 
 
@@ -53,16 +53,16 @@ HOUSE_WORDS = Words(ErrorEnvelope, _house)
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One protocol."""
+    """One protocol: its words for errors and its paths."""
 
     words: Words
     operations: tuple[Operation, ...]
     tag: str | None = None
-    """Under which the document lists its paths."""
+    """Heading of its paths in the document."""
 
 
 class Dialects:
-    """All protocols of a server. The first part of a path says which one is spoken there."""
+    """All protocols of a server. The first part of a path decides which one is used."""
 
     def __init__(self, rows: Iterable[Dialect]) -> None:
         self.rows = tuple(rows)
@@ -75,12 +75,12 @@ class Dialects:
         return tuple(operation for dialect in self.rows for operation in dialect.operations)
 
     def words_at(self, path: str) -> Words:
-        """Of the protocol that is spoken at `path`; everywhere else those of the house."""
+        """Return the words of the protocol at `path`; elsewhere Clozeline's own."""
         return self._words.get(_first_part(path), HOUSE_WORDS)
 
 
 def refusal(error: ApiError, scope: Scope) -> JsonResponse:
-    """The answer that tells a client about `error`, in the words of the path that it asked."""
+    """Return the response that tells a client about `error`, in the words of the requested path."""
     dialects: Dialects = scope["app"].state.dialects
     return dialects.words_at(scope["path"]).refusal(error)
 

@@ -1,6 +1,6 @@
-"""text-embeddings-inference: /embed, /predict, /similarity and /info; the rest is in rerank.py and tokens.py.
+"""text-embeddings-inference: /embed, /predict, /similarity and /info; rerank.py and tokens.py hold the rest.
 
-/metrics is that of the house.
+/metrics is that of house/status.py.
 """
 
 from importlib.metadata import version
@@ -47,7 +47,7 @@ _PREDICT = "/predict"
 
 
 class HuggingFaceError(ErrorBody):
-    """Of the pipelines, and of text-embeddings-inference."""
+    """Error of Hugging Face's pipelines and of text-embeddings-inference."""
 
     error: str
     error_type: str
@@ -64,7 +64,7 @@ _OneOrTwo = Annotated[list[Text], Field(min_length=1, max_length=2)]
 
 
 def _predicted_kind(inputs: object) -> str | None:
-    """Of a list of three texts and more, none: as a pair is a list of two, it would not be clear what is meant."""
+    """Return the tag of the inputs; None for a list of three or more texts, because a list of two is a pair."""
     if isinstance(inputs, str):
         return TEXT_TAG
     kind = nesting(inputs)
@@ -77,17 +77,17 @@ class PredictRequest(RequestBody):
         | Annotated[_OneOrTwo, Tag(FLAT_TAG)]
         | Annotated[Annotated[list[_OneOrTwo], Field(min_length=1, max_length=MAX_TEXTS)], Tag(NESTED_TAG)],
         Field(
-            description=f'A text, also as ["a"], or a pair of texts: ["a", "b"]; or a list of 1 to {MAX_TEXTS} of such '
-            'lists: [["a"], ["b"]]. Pairs are for models that were trained on pairs.'
+            description=f'A text ("a" or ["a"]), a pair of texts (["a", "b"]), or a list of 1 to {MAX_TEXTS} such '
+            'lists ([["a"], ["b"]]). Pairs are for models that were trained on pairs.'
         ),
         Discriminator(
             _predicted_kind,
             custom_error_type="inputs_type",
-            custom_error_message='a text, "a"; or a list of texts, each in a list of its own, [["a"], ["b"], ["c"]]; '
-            'or of pairs, [["a", "b"]]',
+            custom_error_message='a text ("a"), a list of texts, each in its own list ([["a"], ["b"], ["c"]]), or a '
+            'list of pairs ([["a", "b"]])',
         ),
     ]
-    raw_scores: Annotated[bool, Field(description="The logits, instead of probabilities.")] = False
+    raw_scores: Annotated[bool, Field(description="Return logits instead of probabilities.")] = False
     truncate: Truncate = False
     truncation_direction: TruncationDirection = "right"
 
@@ -95,8 +95,8 @@ class PredictRequest(RequestBody):
 class RawScore(BaseModel):
     label: str
     score: float = Field(
-        description="Probability among all labels, or of a model of several labels a text, of this one; the logit if "
-        "`raw_scores` was set."
+        description="Probability among all labels, or of this label alone if a text can have several; the logit if "
+        "`raw_scores` is set."
     )
 
 
@@ -117,10 +117,10 @@ class SimilarityRequest(RequestBody):
 
 
 class Info(BaseModel):
-    """Of the model that answers who names none."""
+    """The model that answers requests without a model name."""
 
     model_id: str
-    model_sha: str = Field(description="SHA-256 of the graph that answers.")
+    model_sha: str = Field(description="SHA-256 of the served graph.")
     model_dtype: str
     model_type: dict[str, dict[str, Any]]
     max_input_length: int
@@ -135,7 +135,7 @@ PREDICT_EXAMPLES = {
     "one text": Example("One text", {"inputs": "Parse a date."}),
     "several": Example("Several texts", {"inputs": [["Parse a date."], ["Open a file."]]}),
     "pair": Example(
-        "A pair of texts, of a model that reads pairs",
+        "A pair of texts, for a model that reads pairs",
         {"inputs": [["How do I sort a list?", "Sort a list in place."]]},
         asks=reads_pairs,
     ),
@@ -177,7 +177,7 @@ async def info(call: Call) -> Response:
 
 
 def _given(inputs: str | list[str] | list[list[str]]) -> tuple[list[Given], bool]:
-    """What is asked, text or pair, and whether it is one alone: two texts in one list are a pair to these clients."""
+    """Return the texts or pairs, and whether there is a single one. For these clients a list of two texts is a pair."""
     if isinstance(inputs, str):
         return [inputs], True
     alone = [one for one in inputs if isinstance(one, str)]
@@ -211,11 +211,11 @@ EMBED = Operation(
 SIMILARITY = Operation(
     path="/similarity",
     answer=similarity,
-    summary="How near one sentence is to others",
-    told="The cosine with each of the sentences, in their order",
+    summary="Compare one sentence with others",
+    told="The cosine with each sentence, in the order of the request",
     result=list[float],
     body=SimilarityRequest,
-    examples={"two": Example("One sentence beside two others", {"inputs": _COMPARED})},
+    examples={"two": Example("One sentence and two others", {"inputs": _COMPARED})},
     place=_compared_place,
 )
 EMBEDDINGS_INFERENCE = Dialect(
@@ -225,14 +225,14 @@ EMBEDDINGS_INFERENCE = Dialect(
         Operation(
             path=_PREDICT,
             answer=predict,
-            summary="Label texts, each text's labels in a flat list",
-            told="All labels of a text, best first; of several texts, a list for each",
+            summary="Classify texts; the labels of a text are a flat list",
+            told="All labels of the text, best first; a list for each of several texts",
             result=list[RawScore] | list[list[RawScore]],
             body=PredictRequest,
             examples=PREDICT_EXAMPLES,
         ),
         SIMILARITY,
-        Operation(path="/info", answer=info, summary="The model that answers who names none", result=Info),
+        Operation(path="/info", answer=info, summary="The default model", result=Info),
         RERANKING,
         *TOKEN_OPERATIONS,
     ),

@@ -1,4 +1,4 @@
-"""One path at work: reads what was sent, lets its protocol answer, and keeps the answer where that is asked for."""
+"""One path at work: reads the body, lets its protocol answer, and caches the answer if the cache is on."""
 
 from collections.abc import Iterable
 from http import HTTPStatus
@@ -32,7 +32,7 @@ def routes_of_all(dialects: Dialects, service: Service) -> list[BaseRoute]:
 
 
 class _Whole(BaseRoute):
-    """Every path that has no name in it, found at once: Starlette would try one after the other."""
+    """All paths without parameters, found in one look-up. Starlette would try one route after the other."""
 
     def __init__(self, endpoints: Iterable["Endpoint"]) -> None:
         self._endpoints = {endpoint.path: endpoint for endpoint in endpoints}
@@ -50,7 +50,7 @@ class _Whole(BaseRoute):
 
 
 class Endpoint:
-    """An application of ASGI. What it receives first is the whole body: edge/body_limit.py has read it."""
+    """ASGI application of one path. Its first message is the whole body, which edge/body_limit.py has read."""
 
     def __init__(self, operation: Operation, service: Service) -> None:
         self.operation = operation
@@ -68,7 +68,7 @@ class Endpoint:
         return await self.operation.answer(Call(request, self._service))
 
     async def _answer_to_body(self, request: Request) -> Response:
-        raw: bytes = (await request.receive()).get("body", b"")  # whole: it has been read before
+        raw: bytes = (await request.receive()).get("body", b"")  # the whole body, see the class
         num_json_bytes = self.operation.read(request.headers, raw)
         call = Call(request, self._service, self._timeout_milliseconds(request), raw[num_json_bytes:])
         if self._service.cache.is_on and self.operation.read is read_json:
@@ -77,7 +77,7 @@ class Endpoint:
 
     async def _made(self, call: Call, raw_json: bytes) -> Response:
         assert self._body is not None
-        content = parse_json(raw_json)
+        content = {} if self.operation.is_body_optional and not raw_json else parse_json(raw_json)
         try:
             body = self._body.validate_python(content)
         except ValidationError as error:
@@ -85,14 +85,14 @@ class Endpoint:
         return await self.operation.answer(call, body)
 
     async def _kept_or_made(self, call: Call, raw: bytes) -> Response:
-        """The answer to the very same body as before, or a new one, which is kept if it is one."""
+        """Return the cached answer to the same bytes, or a new answer, which is cached if its status is 200."""
         service = self._service
         key = (asked_path(call.request.scope), raw, service.catalogue.num_swaps)
         kept = service.cache.find(key)
         service.metrics.looked_for_a_kept_answer(was_there=kept is not None)
         if kept:
             body, headers = kept
-            no_time = {name: "0.00" for name in TIMES if name in headers}  # those that were kept are another request's
+            no_time = {name: "0.00" for name in TIMES if name in headers}  # the cached times belong to another request
             return Response(body, headers=headers | no_time | {"x-cache": "hit"})
         response = await self._made(call, raw)
         if response.status_code == HTTPStatus.OK:

@@ -1,31 +1,50 @@
-"""What the bodies of every protocol are made of, and how much one request may ask for."""
+"""Types that the bodies of all protocols share, and the limits of one request."""
 
 import difflib
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from clozeline.serving.protocols.reading import unusable
 
 MAX_TEXTS = 256
 MAX_TEXT_CHARACTERS = 100_000
-"""Many times what any model reads: a text beyond it would only be tokenized, for seconds, to be cut or refused."""
+"""Many times what any model reads: a longer text would take seconds to tokenize, only to be cut or refused."""
 MAX_TOP_K = 100
 MAX_ANSWER_CHARACTERS = 16 * 2**20
-"""Of the texts in the answer to one request: 100 KB of masks with 100 candidates each would be told in gigabytes."""
+"""Limit for the texts in one answer: 100 KB of masks with 100 candidates each would make gigabytes."""
 MAX_TIMEOUT_MILLISECONDS = 600_000
 
 TEXT_TAG = "(one text)"
 TEXTS_TAG = "(texts)"
 PAIR_TAG, PAIRS_TAG = "(one pair)", "(pairs)"
 FLAT_TAG, NESTED_TAG, NUMBER_TAG = "(flat)", "(nested)", "(number)"
-"""Which kind of value it is, as faults of it are placed; clients hear nothing of what stands in brackets."""
+"""Tags for kinds of values, which pydantic puts into locations of errors. Clients do not see parts in parentheses."""
+
+
+def _whole(given: object) -> object:
+    return int(given) if isinstance(given, float) and given.is_integer() else given
+
+
+WHOLE: Final = BeforeValidator(_whole)
+"""Accepts 5.0 as an integer, as JSON Schema does; strict pydantic refuses it. It comes after the bounds, or these
+are missing from the schema."""
 
 Text = Annotated[
     str,
-    # A model has nothing to read in blank text, and tokenizers drop NUL without a word.
+    # Blank text gives a model nothing to read, and tokenizers drop NUL silently.
     Field(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=r"^[^\u0000]*[^\u0000\s][^\u0000]*$"),
 ]
 Texts = Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)]
@@ -41,7 +60,7 @@ def inputs_kind(inputs: object) -> str | None:
 
 
 def nesting(given: object) -> str | None:
-    """Whether a list is one of lists; None: it is no list."""
+    """Return the tag of a list of lists or of a flat list; None if it is not a list."""
     if not isinstance(given, list):
         return None
     return NESTED_TAG if given and isinstance(given[0], list) else FLAT_TAG
@@ -58,41 +77,41 @@ Inputs = Annotated[
 ]
 Dimensions = Annotated[
     int | None,
-    Field(ge=1, description="Keep the first so many numbers of each vector, and make its length 1 again; null: all."),
+    Field(ge=1, description="Number of leading dimensions to keep; each vector is normalized again. null: all."),
+    WHOLE,
 ]
-TopK = Annotated[int, Field(ge=1, le=MAX_TOP_K)]
+TopK = Annotated[int, Field(ge=1, le=MAX_TOP_K), WHOLE]
 Targets = Annotated[list[Text], Field(min_length=1, max_length=MAX_TOP_K)]
-ModelName = Annotated[
-    str | None, Field(description="A name from /models; null: the first model there that answers this route.")
-]
+ModelName = Annotated[str | None, Field(description="A name from /models; null: the default model of this route.")]
 Truncate = Annotated[
-    bool, Field(description="Cut a text that is longer than the model reads at its end, instead of refusing it.")
+    bool, Field(description="Cut off the end of a text that is too long for the model, instead of refusing the text.")
 ]
 
 TruncationDirection = Annotated[
-    Literal["right", "Right"] | None, Field(description="Which end of a long text is cut off; only the right one is.")
+    Literal["right", "Right"] | None,
+    Field(description="End at which long texts are cut; only the right end is supported."),
 ]
-PromptName = Annotated[None, Field(description="No model has prompts.")]
+PromptName = Annotated[None, Field(description="Always null: no model has prompts.")]
 _MAX_TOKENS = 100_000
-NumTokens = Annotated[int, Field(ge=1, le=_MAX_TOKENS)]
-TokenOverlap = Annotated[int, Field(ge=0, le=_MAX_TOKENS)]
+NumTokens = Annotated[int, Field(ge=1, le=_MAX_TOKENS), WHOLE]
+TokenOverlap = Annotated[int, Field(ge=0, le=_MAX_TOKENS), WHOLE]
 
 TimeoutMilliseconds = Annotated[
     int,
     Field(
         ge=1,
         le=MAX_TIMEOUT_MILLISECONDS,
-        description="Answer within so many milliseconds, or with 504; without it, the server's own limit holds.",
+        description="Milliseconds until the request ends with 504; without it, the timeout of the server applies.",
     ),
 ]
 
 
 _COMPARED_CHARACTERS = 100
-"""Of a key that is not known: to compare a very long one would hold up other requests."""
+"""Part of an unknown key that is compared: a very long key would hold up other requests."""
 
 
 class RequestBody(BaseModel):
-    """Nothing is guessed: a key that is not known, or a number in quotes, is refused."""
+    """Strict base of all request bodies: refuses unknown keys, and numbers in quotes."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -112,10 +131,10 @@ class RequestBody(BaseModel):
 
 
 def checked_texts(given: Sequence[Any], param: str) -> list[str]:
-    """`given` as the texts of a request.
+    """Return `given` as the texts of a request.
 
     Raises:
-        ApiError: 422, naming the one of `param` that is none.
+        ApiError: 422, an item is not a text; names its place in `param`.
     """
     try:
         return _TEXTS.validate_python(list(given), strict=True)

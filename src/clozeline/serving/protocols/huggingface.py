@@ -1,6 +1,6 @@
 """Hugging Face's pipelines: `{"inputs", "parameters"}`, as `huggingface_hub.InferenceClient` posts it to a URL.
 
-They are asked as the paths of the house are. Labels come nested here, a list for each text; /predict has them flat.
+Requests and answers are those of other paths. Labels come nested here, a list for each text; /predict has them flat.
 """
 
 from dataclasses import replace
@@ -26,14 +26,14 @@ HUGGING_FACE = Dialect(
         _pipeline("feature-extraction", EMBED),
         _pipeline("text-classification", CLASSIFY),
         _pipeline("token-classification", TAG),
-        replace(_pipeline("question-answering", ANSWER), told="The best answer; more than one, if asked for"),
+        replace(_pipeline("question-answering", ANSWER), told="The best answer, or a list if `top_k` is above 1"),
         _pipeline("sentence-similarity", SIMILARITY),
         _pipeline("zero-shot-classification", ZERO_SHOT),
         replace(
             _pipeline("zero-shot-classification-lists", ZERO_SHOT),
             answer=zero_shot_lists,
             name="zero_shot_lists",
-            summary="The same, as huggingface_hub before 1.0 reads it",
+            summary="Zero-shot classification, in the form that huggingface_hub before 1.0 reads",
             told="The labels, best first, and their probabilities",
             result=ZeroShotLists,
         ),

@@ -1,9 +1,8 @@
-"""The Open Inference Protocol, version 2, over HTTP: what the clients of Triton and KServe speak.
+"""The Open Inference Protocol, version 2, over HTTP, for clients of Triton and KServe.
 
-Texts come as a tensor `text`, pairs of them as `text` and `text_pair`, questions as `question` and `context`. An
-encoder answers with `embedding`, or with `token` and `score` where it is to fill a mask; a classifier with `label` and
-`score`; a tagger with `entities`, a list in JSON for each text; a question answerer with `answer` and `score`, and with
-its place in the context, in characters, `start` and `end`.
+Texts come as a tensor `text`, pairs as `text` and `text_pair`, questions as `question` and `context`. An encoder
+answers `embedding`, or `token` and `score` for a mask; a classifier `label` and `score`; a tagger `entities`, a JSON
+list for each text; a question-answering model `answer`, `score`, and the characters of the context, `start` and `end`.
 """
 
 from dataclasses import replace
@@ -13,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from clozeline.artifacts.manifest import Manifest
+from clozeline.artifacts.export.manifest import Manifest
 from clozeline.inference.answerer import Answerer
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.tagger import Tagger
@@ -37,6 +36,9 @@ from clozeline.serving.protocols.tensor_kinds import (
     tensor_kind,
 )
 from clozeline.serving.scheduling.work import LoadedModel
+
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics")
+"""Triton's names of its extensions; triton.py answers the last two."""
 
 
 class InferenceProtocolError(ErrorBody):
@@ -78,7 +80,7 @@ class ServerMetadata(BaseModel):
 
 class TensorMetadata(BaseModel):
     name: str
-    datatype: str
+    datatype: tensors.Datatype
     shape: list[int]
 
 
@@ -113,12 +115,12 @@ EXAMPLES = {
         asks=lambda model: isinstance(model, Encoder),
     ),
     "pairs": Example(
-        "Labels of a pair of texts, of a model that reads pairs",
+        "Labels of a pair of texts, for a model that reads pairs",
         {"inputs": [_one("text", "How do I sort a list?"), _one("text_pair", "Sort a list in place.")]},
         asks=reads_pairs,
     ),
     "entities": Example(
-        "The entities of a text, of a tagger",
+        "The entities of a text, for a tagger",
         {
             "parameters": {"aggregation_strategy": "first"},
             "inputs": [_one("text", "Maria Lopez lives in Oslo.")],
@@ -127,7 +129,7 @@ EXAMPLES = {
         asks=lambda model: isinstance(model, Tagger),
     ),
     "answers": Example(
-        "Answers from a context, of a model that is asked questions",
+        "Answers from a context, for a question-answering model",
         {
             "parameters": {"top_k": 2, "handle_impossible_answer": True},
             "inputs": [_one("question", "Where does Maria live?"), _one("context", "Maria Lopez lives in Oslo.")],
@@ -138,21 +140,21 @@ EXAMPLES = {
 
 
 async def server(call: Call) -> Response:
-    return JsonResponse({"name": "clozeline", "version": version_of("clozeline"), "extensions": ["binary_tensor_data"]})
+    return JsonResponse({"name": "clozeline", "version": version_of("clozeline"), "extensions": EXTENSIONS})
 
 
 async def metadata(call: Call) -> Response:
-    served = _named(call)
-    return JsonResponse(_metadata(served).model_dump(), headers=served.identity.headers)
+    served = named(call)
+    return JsonResponse(metadata_of(served).model_dump(), headers=served.identity.headers)
 
 
 async def model_ready(call: Call) -> Response:
-    served = _named(call)
+    served = named(call)
     return JsonResponse({"name": call.request.path_params["model"], "ready": True}, headers=served.identity.headers)
 
 
 async def infer(call: Call, body: InferRequest) -> Response:
-    served = _named(call, TENSORS)
+    served = named(call, TENSORS)
     manifest = served.model.manifest
     check_parameters(manifest.task, body.parameters)
     wanted = outputs_of(manifest.task, [output.name for output in body.outputs])
@@ -168,11 +170,11 @@ async def infer(call: Call, body: InferRequest) -> Response:
     return tensors.answer(told | ({} if body.id is None else {"id": body.id}), outputs, headers)
 
 
-def _named(call: Call, path: str | None = None) -> LoadedModel:
-    """The model, and its version, that the path names.
+def named(call: Call, path: str | None = None) -> LoadedModel:
+    """Return the model whose name, and version if given, the path holds.
 
     Raises:
-        ApiError: 404, there is none of that name, or another version of it is served.
+        ApiError: 404, no model has that name, or another version of it is served.
     """
     name, version = call.request.path_params["model"], call.request.path_params.get("version")
     wanted = call.wanted(name)
@@ -191,7 +193,7 @@ def _inputs(call: Call, manifest: Manifest, body: InferRequest) -> dict[tensors.
     }
 
 
-def _metadata(served: LoadedModel) -> ModelMetadata:
+def metadata_of(served: LoadedModel) -> ModelMetadata:
     manifest = served.model.manifest
     second_axes: dict[OutputName, int] = {"embedding": manifest.hidden_size, "entities": 1}
     return ModelMetadata(
@@ -213,19 +215,24 @@ def _place(number: int) -> str:
 _METADATA = Operation(
     path="/v2/models/{model}",
     answer=metadata,
-    summary="A model, its input and outputs",
-    told="Which model it is",
+    summary="Inputs and outputs of a model",
+    told="Name, version, inputs and outputs of the model",
     tells="model",
     result=ModelMetadata,
 )
 _READY = replace(
-    _METADATA, path="/v2/models/{model}/ready", answer=model_ready, summary="Is it loaded?", result=ModelReady
+    _METADATA,
+    path="/v2/models/{model}/ready",
+    answer=model_ready,
+    summary="Is the model loaded?",
+    told="The model is loaded",
+    result=ModelReady,
 )
 _INFER = Operation(
     path=TENSORS,
     answer=infer,
-    summary="Ask a model",
-    told="The outputs that were asked for",
+    summary="Run a model",
+    told="The requested outputs",
     result=InferResponse,
     body=InferRequest,
     examples=EXAMPLES,
@@ -234,25 +241,25 @@ _INFER = Operation(
 )
 
 
-def _of_version(asked: Operation, name: str) -> Operation:
+def of_version(asked: Operation, name: str) -> Operation:
     path = asked.path.replace("{model}", "{model}/versions/{version}")
-    return replace(asked, path=path, name=name, summary="As without version")
+    return replace(asked, path=path, name=name, summary="Same as without a version")
 
 
 INFERENCE_PROTOCOL = Dialect(
     Words(InferenceProtocolError, _said, unusable=400),
     (
         Operation(
-            path="/v2", answer=server, summary="The server, and what it adds to the protocol", result=ServerMetadata
+            path="/v2", answer=server, summary="Name, version and extensions of the server", result=ServerMetadata
         ),
-        Operation(path="/v2/health/live", answer=live, summary="As /health/live", result=Health),
-        Operation(path="/v2/health/ready", answer=ready, summary="As /health/ready", result=Health),
+        Operation(path="/v2/health/live", answer=live, summary="Same as /health/live", result=Health),
+        Operation(path="/v2/health/ready", answer=ready, summary="Same as /health/ready", result=Health),
         _METADATA,
         _READY,
         _INFER,
-        _of_version(_METADATA, "metadata_of_version"),
-        _of_version(_READY, "version_ready"),
-        _of_version(_INFER, "infer_version"),
+        of_version(_METADATA, "metadata_of_version"),
+        of_version(_READY, "version_ready"),
+        of_version(_INFER, "infer_version"),
     ),
     tag="Open Inference Protocol",
 )

@@ -1,12 +1,13 @@
-"""MLflow's scoring server: /invocations in its four shapes, and /version; the answers are those of
-`mlflow.pyfunc.load_model(…).predict`, as registry/served_model.py gives them.
+"""MLflow's scoring server: /invocations in its four shapes, and /version.
+
+The answers equal those of `mlflow.pyfunc.load_model(…).predict`, which registry/served_model.py gives.
 """
 
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, WithJsonSchema, model_validator
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 from starlette.responses import PlainTextResponse, Response
@@ -20,7 +21,7 @@ from clozeline.inference.tokenization import Given
 from clozeline.serving.errors import ErrorDetail
 from clozeline.serving.protocols.dataframes import DataframeSplit, Sent
 from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sentence
-from clozeline.serving.protocols.fields import ModelName, RequestBody, TopK, Truncate
+from clozeline.serving.protocols.fields import MAX_TEXTS, ModelName, RequestBody, Text, Texts, TopK, Truncate
 from clozeline.serving.protocols.house.answer import Answer, answered, check_answer_size
 from clozeline.serving.protocols.house.classify import LabelScore, labelled, reads_pairs
 from clozeline.serving.protocols.house.fill_mask import Mask, count_confidence, filling
@@ -30,9 +31,9 @@ from clozeline.serving.protocols.operation import Call, Example, JsonResponse, O
 _PATH = "/invocations"
 _PAIR, _QUESTION = ("text", "text_pair"), ("question", "context")
 _SHAPES = ("dataframe_split", "dataframe_records", "instances", "inputs")
-_TEXT: dict[str, Any] = {"type": "string"}
-_TEXTS: dict[str, Any] = {"type": "array", "items": _TEXT}
-_RECORDS: dict[str, Any] = {"type": "array", "items": {"type": "object"}}
+_TEXT: dict[str, Any] = TypeAdapter(Text).json_schema()
+_TEXTS: dict[str, Any] = TypeAdapter(Texts).json_schema()
+_RECORDS: dict[str, Any] = _TEXTS | {"items": {"type": "object"}}
 
 
 def _given(shape: str) -> JsonDict:
@@ -40,20 +41,23 @@ def _given(shape: str) -> JsonDict:
 
 
 class Params(RequestBody):
-    top_k: Annotated[TopK, Field(description="Candidates for each mask, labels for each text, or answers.")] = 5
+    top_k: Annotated[
+        TopK,
+        Field(description="Number of candidates for each mask, labels for each text, or answers to each question."),
+    ] = 5
     truncate: Truncate = False
     model: ModelName = None
 
 
 class InvocationsRequest(RequestBody):
-    """Exactly one of the four shapes. Of several columns, the one called `text` is read; a classifier of pairs reads
-    `text` and `text_pair`, a question answerer `question` and `context`, each also as JSON in one text.
+    """Exactly one of the four shapes. Of several columns, `text` is read. A classifier of pairs reads `text` and
+    `text_pair`, and a question-answering model `question` and `context`: two columns, or JSON with these keys.
     """
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [_given(shape) for shape in _SHAPES]})
 
     dataframe_split: DataframeSplit | None = None
-    dataframe_records: list[dict[str, Any]] | None = None
+    dataframe_records: Annotated[list[dict[str, Any]], Field(min_length=1, max_length=MAX_TEXTS)] | None = None
     instances: Annotated[Any, WithJsonSchema({"anyOf": [_TEXTS, _RECORDS, {"type": "null"}]})] = None
     inputs: Annotated[Any, WithJsonSchema({"anyOf": [_TEXT, _TEXTS, {"type": "object"}, {"type": "null"}]})] = None
     params: Params | None = None
@@ -68,8 +72,8 @@ class InvocationsRequest(RequestBody):
 
 
 class Record(BaseModel):
-    """Of an encoder `embedding`, and `masks` if it fills them; of a classifier `labels`; of a tagger `entities`; of a
-    question answerer `answers`.
+    """Answers to one text: `embedding` from an encoder, with `masks` if it fills them; `labels` from a classifier;
+    `entities` from a tagger; `answers` from a question-answering model.
     """
 
     embedding: list[float] | None = None
@@ -106,20 +110,20 @@ EXAMPLES = {
     "inputs": Example("Texts", {"inputs": ["Return the [MASK] of the list."], "params": {"top_k": 2}}),
     "instances": Example("Instances", {"instances": [{"text": "Open a file."}]}),
     "dataframe_split": Example(
-        "A dataframe, as its columns and rows",
+        "A dataframe by columns and rows",
         {"dataframe_split": {"columns": ["id", "text"], "data": [[1, "Open a file."], [2, "Sort a list."]]}},
     ),
     "dataframe_records": Example(
-        "A dataframe, row by row",
+        "A dataframe as a list of rows",
         {"dataframe_records": [{"text": "Open a file."}]},
     ),
     "pairs": Example(
-        "Pairs of texts, of a model that reads pairs",
+        "Pairs of texts, for a model that reads pairs",
         {"instances": [{"text": "How do I sort a list?", "text_pair": "Sort a list in place."}]},
         asks=reads_pairs,
     ),
     "answers": Example(
-        "Questions with their contexts, of a model that is asked questions",
+        "Questions with their contexts, for a question-answering model",
         {"instances": [{"question": "Where does Maria live?", "context": "Maria Lopez lives in Oslo."}]},
         asks=lambda model: isinstance(model, Answerer),
     ),
@@ -141,7 +145,7 @@ async def mlflow_version(call: Call) -> Response:
 
 
 Answered = tuple[list[dict[str, Any]], dict[str, str]]
-"""The records, and the headers that tell who gave them."""
+"""Records, and headers that name the model."""
 
 
 async def label_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
@@ -166,7 +170,7 @@ async def answer_records(call: Call, name: str, sent: Sent, params: Params) -> A
 async def encoder_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
     served, texts = call.models.embedder(name), sent.texts()
     model = served.model
-    places: list[int] = []  # of the texts whose masks are filled: known once they are tokenized
+    places: list[int] = []  # indices of the texts with masks, known once they are tokenized
 
     def questions() -> Iterator[AnyQuestion]:
         yield model.embedding(texts, truncate=params.truncate)
@@ -188,7 +192,7 @@ async def encoder_records(call: Call, name: str, sent: Sent, params: Params) -> 
 
 
 def _place(number: int) -> str:
-    return f"rows[{number}]"  # the shapes differ, and each has rows
+    return f"rows[{number}]"  # every shape has rows
 
 
 MLFLOW = Dialect(
@@ -197,7 +201,7 @@ MLFLOW = Dialect(
         Operation(
             path=_PATH,
             answer=invocations,
-            summary="Ask a model as MLflow's scoring server is asked",
+            summary="Run a model, as on MLflow's scoring server",
             told="A record for each text",
             result=InvocationsResponse,
             body=InvocationsRequest,
@@ -207,7 +211,7 @@ MLFLOW = Dialect(
         Operation(
             path="/version",
             answer=mlflow_version,
-            summary="Of MLflow, whose protocol this is",
+            summary="Version of MLflow, whose protocol this is",
             result=PlainTextResponse.media_type,
         ),
     ),

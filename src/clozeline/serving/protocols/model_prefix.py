@@ -1,7 +1,7 @@
-"""`/models/NAME` before the path of any route: the model called NAME answers there.
+"""`/models/NAME` before the path of any route: the model called NAME answers.
 
-For clients that know a base URL and cannot send a name, as those of text-embeddings-inference and of Hugging Face's
-pipelines. Routes that tell of the server itself say the same behind it.
+For clients that know a base URL and cannot send a name, such as those of text-embeddings-inference and of Hugging
+Face's pipelines. The prefix changes nothing on routes about the server itself.
 """
 
 from collections.abc import Awaitable
@@ -10,32 +10,33 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 PREFIX = "/models/"
 _NAME = "clozeline.encoder"
-"""Key of a scope under which the name is that stood before its path."""
+"""Key of a scope: the name that stood before the path."""
 
 
 class ModelPrefix:
-    """Outermost: whoever is within, from the keys to the counts, sees the path of the route and nothing before it."""
+    """Removes the prefix: every middleware within, and the route, see the path of the route alone."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        return self._app(_without_prefix(scope), receive, send)
+        return self._app(without_prefix(scope), receive, send)
 
 
 def asked_path(scope: Scope) -> str:
-    """The whole path, as the client sent it."""
+    """Return the whole path, as the client sent it."""
     name, path = prefixed_name(scope), str(scope["path"])
     return path if name is None else f"{PREFIX}{name}{path}"
 
 
 def prefixed_name(scope: Scope) -> str | None:
-    """The name before the path."""
+    """Return the name before the path, if there is one."""
     name: str | None = scope.get(_NAME)
     return name
 
 
-def _without_prefix(scope: Scope) -> Scope:
+def without_prefix(scope: Scope) -> Scope:
+    """Return the scope with the path behind the prefix; the same scope if there is none."""
     if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
         return scope
     name, _, path = scope["path"].removeprefix(PREFIX).partition("/")

@@ -1,4 +1,4 @@
-"""OpenAI's `/v1/embeddings` and `/v1/models`, as its SDK asks and reads them."""
+"""OpenAI's `/v1/embeddings` and `/v1/models`, in the form that its SDK sends and reads."""
 
 from typing import Annotated, Any, Literal
 
@@ -46,7 +46,8 @@ def _no_token_ids(given: Any) -> Any:
     first = given[0] if isinstance(given, list) and given else None
     if isinstance(first, int) or (isinstance(first, list) and first and isinstance(first[0], int)):
         raise PydanticCustomError(
-            "token_ids", "text: token ids are those of another tokenizer (LangChain: check_embedding_ctx_length=False)"
+            "token_ids",
+            "text, because token ids are those of another tokenizer (LangChain: check_embedding_ctx_length=False)",
         )
     return given
 
@@ -54,7 +55,7 @@ def _no_token_ids(given: Any) -> Any:
 _TEXTS = f"a text, or a list of 1 to {_MAX_TEXTS} texts"
 _Input = Annotated[
     Annotated[Text, Tag(TEXT_TAG)] | Annotated[list[Text], Field(min_length=1, max_length=_MAX_TEXTS), Tag(TEXTS_TAG)],
-    Field(description=f"{_TEXTS.capitalize()}; no token ids, which would be those of another tokenizer."),
+    Field(description=f"{_TEXTS.capitalize()}. Token ids are refused, because they are those of another tokenizer."),
     Discriminator(inputs_kind, custom_error_type="inputs_type", custom_error_message=_TEXTS),
     BeforeValidator(_no_token_ids),
 ]
@@ -64,10 +65,10 @@ class EmbeddingsRequest(RequestBody):
     model: Annotated[str, Field(description="A name from /v1/models.")]
     input: _Input
     encoding_format: Annotated[
-        EncodingFormat, Field(description="base64: of little-endian float32, as OpenAI's SDK asks for.")
+        EncodingFormat, Field(description="base64 holds little-endian float32; OpenAI's SDK asks for it.")
     ] = "float"
     dimensions: Dimensions = None
-    user: Annotated[str | None, Field(description="Read, and used for nothing.")] = None
+    user: Annotated[str | None, Field(description="Accepted and ignored.")] = None
     truncate: Truncate = False
 
 
@@ -78,7 +79,7 @@ class Embedding(BaseModel):
 
 
 class Usage(BaseModel):
-    prompt_tokens: int = Field(description="Special tokens among them.")
+    prompt_tokens: int = Field(description="Number of tokens, including special tokens.")
     total_tokens: int
 
 
@@ -90,10 +91,10 @@ class EmbeddingList(BaseModel):
 
 
 class Model(BaseModel):
-    id: str = Field(description="For `model` in a request.")
+    id: str = Field(description="Value of `model` in a request.")
     object: Literal["model"] = "model"
-    created: int = Field(description="Always 0: a package tells no time, so that the same model is the same bytes.")
-    owned_by: str = Field(description="The registry URI or folder that it was loaded from.")
+    created: int = Field(description="Always 0: a package holds no time, so that its bytes are reproducible.")
+    owned_by: str = Field(description="Registry URI or folder from which the model was loaded.")
 
 
 class ModelList(BaseModel):
@@ -148,14 +149,14 @@ OPENAI = Dialect(
         Operation(
             path=_EMBEDDINGS,
             answer=embeddings,
-            summary="Embed texts, as OpenAI's SDK asks",
+            summary="Embed texts, in the form of OpenAI's API",
             told="One vector of length 1 for each text",
             result=EmbeddingList,
             body=EmbeddingsRequest,
             examples=EXAMPLES,
             place=_place,
         ),
-        Operation(path=_LIST, answer=models, summary="What is served", result=ModelList),
+        Operation(path=_LIST, answer=models, summary="The served models", result=ModelList),
         Operation(
             path="/v1/models/{model}",
             answer=model,

@@ -1,10 +1,11 @@
-"""/openapi.json: what every path takes and says, of all there are, or of those that the models of a server answer."""
+"""/openapi.json: requests and answers of all paths, or of the paths that the served models answer."""
 
 import re
 from collections.abc import Iterable, Mapping, Set
 from copy import deepcopy
 from functools import cached_property
 from importlib.metadata import version
+from inspect import getdoc
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -20,14 +21,18 @@ from clozeline.serving.protocols.fields import TimeoutMilliseconds
 from clozeline.serving.protocols.operation import Example, Operation
 from clozeline.serving.scheduling.work import LoadedModel
 
-DESCRIPTION = """Your own encoder, answering on an ordinary CPU.
+DESCRIPTION = """Your own encoder, served on an ordinary CPU.
 
-These are the routes that the models of this server answer.
-`/models/NAME` before the path of a route, as in `/models/NAME/embed`, lets the model of that name answer: for clients
-that know a base URL and cannot send `model`.
-Errors come in the words of the protocol of their route; where it has none of its own, they are
-`{"error": {"code", "message", "param", "given", "expected", "do"}}`. Each route shows which it is.
-Every answer says in `x-model`, `x-model-version` and `x-model-sha256` which model gave it.
+This document lists the routes that the served models answer. While the models load, and without a valid API key, it
+lists all routes.
+
+`/models/NAME` before the path of a route, as in `/models/NAME/embed`, chooses the model of that name, for clients that
+know a base URL and cannot send `model`.
+
+An error has the form of its route's protocol, or Clozeline's own:
+`{"error": {"code", "message", "param", "given", "expected", "do"}}`. Each route shows its form.
+
+The headers `x-model`, `x-model-version` and `x-model-sha256` name the model that answered.
 """
 _NAMED = {
     "x-model": "Name of the model that answered",
@@ -35,17 +40,17 @@ _NAMED = {
     "x-model-sha256": "SHA-256 of its graph",
 }
 _TIMED = {
-    "x-compute-tokens": "Tokens of the texts, special tokens among them",
+    "x-compute-tokens": "Tokens of the texts, including special tokens",
     "x-tokenization-time": "Milliseconds until the texts were tokenized",
-    "x-queue-time": "Milliseconds from there until the first text ran",
-    "x-inference-time": "Milliseconds from there until the last answer was there",
-    "x-total-time": "Milliseconds of all three",
+    "x-queue-time": "Milliseconds from then until the first text ran",
+    "x-inference-time": "Milliseconds from then until the last answer",
+    "x-total-time": "Milliseconds of the three together",
 }
 _HEADERS: Mapping[str, Mapping[str, str]] = MappingProxyType({"nothing": {}, "model": _NAMED, "time": _NAMED | _TIMED})
 _IN_PATH: Mapping[str, tuple[str, dict[str, Any]]] = MappingProxyType(
     {
         "model": ("A name from /models.", {"examples": ["encoder"]}),
-        "version": ("Of the model; another than the one that is served is not found.", {}),
+        "version": ("Version of the model; any version but the served one gets a 404.", {}),
     }
 )
 _KEYS = {
@@ -58,16 +63,16 @@ _Part = tuple[Operation | Words, Literal["body", "answer", "error"]]
 
 
 class _Unsorted(GenerateJsonSchema):
-    """The type of a value before its bounds, as people and generators of requests read it."""
+    """Keeps the order of keys: the type of a value before its bounds, as people and request generators read it."""
 
     def sort(self, value: JsonSchemaValue, parent_key: str | None = None) -> JsonSchemaValue:
         return value
 
 
 class Document:
-    """Of `dialects`; where a key is asked for, it is not for `open_paths`.
+    """The document of `dialects`. `open_paths` need no API key; None: no path does.
 
-    It is made when it is first asked for, in a quarter of a second.
+    It is built on first use, in about 0.25 s.
     """
 
     def __init__(self, dialects: Dialects, open_paths: Set[str] | None = None) -> None:
@@ -76,7 +81,7 @@ class Document:
 
     @cached_property
     def whole(self) -> dict[str, Any]:
-        """Of every path."""
+        """The document of every path."""
         schemas, components = self._schemas()
         paths: dict[str, Any] = {}
         for dialect in self._dialects.rows:
@@ -90,7 +95,7 @@ class Document:
         return {"openapi": "3.1.0", "info": info, "paths": paths, "components": {"schemas": components, **keys}}
 
     def served(self, catalogue: Catalogue) -> dict[str, Any]:
-        """Of the paths that a model of `catalogue` answers, with its name in each example, which is answered."""
+        """Return the document of the paths that a model of `catalogue` answers. Its examples work as they are."""
         paths = {}
         for operation in self._dialects.operations:
             told = _served(operation, self.whole["paths"][operation.path], catalogue)
@@ -99,7 +104,7 @@ class Document:
         return {**self.whole, "paths": paths}
 
     def _schemas(self) -> tuple[dict[_Part, Any], dict[str, Any]]:
-        """Of each part of each path, and of what these share."""
+        """Return the schema of each part of each path, and the schemas that these share."""
         asked: list[tuple[_Part, Literal["validation", "serialization"], TypeAdapter[Any]]] = []
         for operation in self._dialects.operations:
             if operation.body:
@@ -118,7 +123,7 @@ class Document:
 
 
 def _without_nulls(schema: Any) -> Any:
-    """`schema` without `default: null`, by which generators of requests would send a null for each key."""
+    """Return `schema` without `default: null`, which makes request generators send a null for each key."""
     if isinstance(schema, dict):
         return {key: _without_nulls(value) for key, value in schema.items() if value is not None}
     return [_without_nulls(one) for one in schema] if isinstance(schema, list) else schema
@@ -133,12 +138,12 @@ def _operation(operation: Operation, words: Words, schemas: Mapping[_Part, Any])
     }
     if parameters := _parameters(operation):
         told["parameters"] = parameters
-    if operation.answer.__doc__:
-        told["description"] = operation.answer.__doc__
+    if description := getdoc(operation.answer):
+        told["description"] = description
     if operation.body:
         examples = {name: {"summary": one.summary, "value": one.value} for name, one in operation.examples.items()}
         content = {_JSON: {"schema": schemas[operation, "body"], "examples": examples}}
-        told["requestBody"] = {"required": True, "content": content}
+        told["requestBody"] = {"required": not operation.is_body_optional, "content": content}
     return told
 
 
@@ -168,7 +173,7 @@ def _answer(operation: Operation, schemas: Mapping[_Part, Any]) -> dict[str, Any
 
 
 def _refusals(operation: Operation, words: Words, schema: dict[str, Any]) -> dict[str, Any]:
-    """By status; a protocol may tell two of ours as one."""
+    """Return the error responses by status. A protocol may map two statuses to one."""
     meanings: dict[int, list[str]] = {}
     for status, meaning in operation.may_say.items():
         meanings.setdefault(words.status(status), []).append(meaning)
@@ -183,13 +188,13 @@ def _json(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _served(operation: Operation, whole: dict[str, Any], catalogue: Catalogue) -> dict[str, Any]:
-    """What `whole` tells of a path, as it is asked of these models; empty: of none."""
+    """Return the entry `whole` of a path with examples for these models; empty if none of them answers."""
     able = _able(catalogue, operation.path.replace(_VERSION, ""))
-    if operation.body and not able:
+    if operation.asks_model and not able:
         return {}
     told = deepcopy(whole)
-    ((method, asked),) = told.items()
-    if method == "post":
+    (asked,) = told.values()
+    if operation.asks_model:
         asked["requestBody"]["content"][_JSON]["examples"] = _answered_examples(operation, able)
     (first, *_) = catalogue
     for parameter in asked.get("parameters", ()):
@@ -199,13 +204,13 @@ def _served(operation: Operation, whole: dict[str, Any], catalogue: Catalogue) -
 
 
 def _able(catalogue: Catalogue, route: str) -> list[LoadedModel]:
-    """The models that answer `route` to who names none."""
+    """Return the models that answer `route`; on routes of every model, only the default one."""
     able = [served for served in catalogue if route in routes_of(served.model)]
     return able[:1] if route in ANY else able
 
 
 def _answered_examples(operation: Operation, able: Iterable[LoadedModel]) -> dict[str, Any]:
-    """The examples that one of `able` answers, each with its name where it has one."""
+    """Return the examples that a model of `able` answers, with its name where the body holds one."""
     examples = {}
     takes_either = any(example.asks for example in operation.examples.values())
     for name, example in operation.examples.items():

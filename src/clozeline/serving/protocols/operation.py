@@ -1,4 +1,4 @@
-"""One path of a protocol: what it takes, what it answers, and what /openapi.json says of it."""
+"""One path of a protocol: its request, its answer, and its entry in /openapi.json."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ Made = TypeVar("Made")
 
 
 class JsonResponse(Response):
-    """Numpy arrays and dataclasses straight to bytes, without lists in between."""
+    """Serializes numpy arrays and dataclasses straight to bytes, without lists in between."""
 
     media_type = "application/json"
 
@@ -38,25 +38,25 @@ class JsonResponse(Response):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One request, and the way from it to the models."""
+    """One request, and its access to the models."""
 
     request: Request
     service: Service
     timeout_milliseconds: int | None = None
-    """None: as long as the server lets any request take."""
+    """None: the timeout of the server."""
     behind_json: bytes = b""
-    """What came after the JSON, of a protocol that has such."""
+    """Bytes after the JSON, for protocols with raw tensors."""
 
     @property
     def models(self) -> Catalogue:
-        """Raises ApiError: 503, they are not loaded yet."""
+        """The loaded models. Raises ApiError: 503, they are not loaded yet."""
         return self.service.catalogue
 
     def wanted(self, name: str | None = None) -> str | None:
-        """Which model is to answer: the one before the path, or `name`, of the body; None: whichever can.
+        """Return the requested model: the name before the path, or `name` of the body; None: any that can answer.
 
         Raises:
-            ApiError: 422, the two are not the same.
+            ApiError: 422, the two names differ.
         """
         prefixed = prefixed_name(self.request.scope)
         if prefixed is None or name is None or name == prefixed:
@@ -67,24 +67,24 @@ class Call:
             "the path names one model and the request another",
             given=f"{PREFIX}{prefixed} and {name}",
             expected="one name",
-            do="leave `model` out, or ask without the prefix",
+            do="leave `model` out, or remove the prefix",
             param="model",
         )
 
     async def ask(
         self, served: LoadedModel, texts: Sequence[str], question: Callable[[], Question[Answer]]
     ) -> Reply[Answer]:
-        """What `served` answers to the question about `texts`; raises as `Asking.ask_together`."""
+        """Return the answers of `served` to the question about `texts`. Raises what `Asking.ask_together` raises."""
         return await self.service.asking.ask(self.request, served, texts, question, self.timeout_milliseconds)
 
     async def ask_together(
         self, served: LoadedModel, texts: Sequence[str], questions: Callable[[], Sequence[AnyQuestion]]
     ) -> list[Reply[Any]]:
-        """As `ask`, of several questions: all of them are admitted, or none."""
+        """Like `ask` with several questions: all of them are admitted, or none."""
         return await self.service.asking.ask_together(self.request, served, texts, questions, self.timeout_milliseconds)
 
     async def finished(self, reply: Reply[Any], work: Callable[[], Made], texts: Sequence[str]) -> Made:
-        """What `work` makes of the answers to `texts`; raises as `Asking.finished`."""
+        """Return the result of `work` on the answers to `texts`. Raises what `Asking.finished` raises."""
         return await self.service.asking.finished(reply, work, sum(map(len, texts)))
 
 
@@ -95,26 +95,31 @@ class Example:
     summary: str
     value: dict[str, Any]
     asks: Callable[[OpenModel], bool] | None = None
-    """Of which models it asks something; None: of any that answers its path and reads texts alone."""
+    """Tells which models can answer it; None: any that answers its path and reads single texts."""
 
 
 Refusals = dict[int, str]
-"""What a path may say instead of its answer, by status."""
-LOADING: Refusals = {503: "Loading, or stopping; Retry-After says when"}
-KEYED: Refusals = {401: "No API key that is known, where keys are asked for"}
+"""Meaning of each error status that a path may answer."""
+_EVERYWHERE: Refusals = {
+    400: "The Host header is missing, repeated or invalid",
+    421: "The server does not answer under this host name; see `clozeline serve --allowed-host`",
+    429: "Too many requests are open; Retry-After says when to retry",
+}
+LOADING: Refusals = {503: "The server is loading or stopping; Retry-After says when to retry"}
+KEYED: Refusals = {401: "The API key is missing or unknown, and the server requires one"}
 ASKED: Refusals = {
-    400: "The body is not JSON",
+    400: "The body is not JSON; or: the Host header is missing, repeated or invalid",
     **KEYED,
-    404: "No such model, or no such label",
-    408: "The body did not come to its end",
-    413: "The body is too large, or more work than is done before the deadline",
+    404: "No such model or label",
+    408: "The body did not arrive in time",
+    413: "The body is too large, or its work cannot finish before the deadline",
     415: "The content type is not JSON in UTF-8, or the body is compressed",
-    422: "A field, or a text, that cannot be used",
-    429: "Too much work waits; Retry-After says when to come back",
+    422: "A field or a text cannot be used",
+    429: "Too much work is waiting; Retry-After says when to retry",
     **LOADING,
     504: "The deadline of the request passed",
 }
-"""Of whatever a model answers."""
+"""Errors of every path that a model answers."""
 
 
 def listed(number: int) -> str:
@@ -123,28 +128,30 @@ def listed(number: int) -> str:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Operation:
-    """GET, or with a `body` POST, of one path."""
+    """GET of one path, or POST if it has a `body`."""
 
     path: str
     answer: Callable[..., Awaitable[Response]]
     """Takes the `Call`, and the body if there is one."""
     summary: str
     result: Any
-    """Type of what is answered, in JSON; a text: the media type of an answer that is none."""
+    """Type of the JSON answer, or the media type of an answer that is not JSON."""
     told: str = "Successful Response"
-    """What the answer is."""
+    """Description of the answer."""
     tells: Literal["nothing", "model", "time"] | None = None
-    """What its headers say: which model gave it, and where the time went; None: both of what is asked with a body."""
+    """What the headers name: nothing, the model, or the model and the times. None: all of it if there is a body."""
     refusals: Refusals | None = None
-    """What may come instead; None: what always may, where a model answers, and where the server tells of itself."""
+    """Errors besides those of every path. None: `ASKED` if a model answers, else `KEYED` and `LOADING`."""
     body: type[BaseModel] | None = None
+    is_body_optional: bool = False
+    """Whether an empty body stands for `{}`."""
     examples: Mapping[str, Example] = field(default_factory=dict)
     read: Callable[[Headers, bytes], int] = read_json
-    """How many bytes of what was sent are its JSON; raises ApiError: it cannot be read."""
+    """Returns how many bytes of the body are its JSON. Raises ApiError: the body cannot be read."""
     place: Callable[[int], str] = listed
-    """The field of the text of this number: inference numbers them from 0, and a client knows its own fields."""
+    """Returns the field that holds the text of this number: inference numbers texts from 0, clients know fields."""
     name: str = ""
-    """Of the operation in the document; none: that of `answer`."""
+    """Name of the operation in the document; empty: the name of `answer`."""
 
     @property
     def method(self) -> Literal["GET", "POST"]:
@@ -155,14 +162,20 @@ class Operation:
         return self.tells or ("time" if self.body else "nothing")
 
     @property
+    def asks_model(self) -> bool:
+        """Whether a model answers the body."""
+        return self.body is not None and self.says != "nothing"
+
+    @property
     def is_timed(self) -> bool:
-        """Whether a graph runs for it, and its client may say how long it waits."""
+        """Whether a graph runs, so that the client may set a timeout."""
         return self.says == "time"
 
     @property
     def may_say(self) -> Refusals:
-        """Instead of its answer, by status."""
-        return self.refusals or (KEYED | LOADING if self.says == "nothing" else ASKED)
+        """Meaning of each error status that the path may answer."""
+        asked = self.refusals or (KEYED | LOADING if self.says == "nothing" else ASKED)
+        return _EVERYWHERE | asked
 
     @property
     def operation_name(self) -> str:

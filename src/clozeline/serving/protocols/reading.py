@@ -1,4 +1,4 @@
-"""From the bytes of a request to its body; what cannot be used is named by its field, in the words of JSON."""
+"""From the bytes of a request to its body. Errors name the field, in the words of JSON."""
 
 import re
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ _EXPECTED = {
     "bool_type": "true or false",
     "none_required": "null",
 }
-"""Instead of pydantic's words, where they speak of its own workings."""
+"""Replacements for messages of pydantic that name its internals."""
 
 
 def read_json(headers: Headers, raw: bytes) -> int:
-    """All of `raw` is JSON, if `headers` say so.
+    """Return the length of `raw`, which is JSON as a whole.
 
     Raises:
-        ApiError: 415, they say something else.
+        ApiError: 415, `headers` do not declare plain JSON in UTF-8.
     """
     if _is_plain(headers):
         return len(raw)
@@ -41,7 +41,7 @@ def read_json(headers: Headers, raw: bytes) -> int:
         raise problem(
             415,
             "not_json",
-            "the body is of a type that is not read here",
+            "the server does not read bodies of this content type",
             given=f"content-type: {given}" if given else "no content-type",
             expected="content-type: application/json",
             do="add the header (curl: -H 'content-type: application/json')",
@@ -51,22 +51,22 @@ def read_json(headers: Headers, raw: bytes) -> int:
 
 
 def _is_plain(headers: Headers) -> bool:
-    """Whether they say nothing of the body but that it is JSON, as nearly all do: parsing a content type takes long."""
+    """Return whether the headers say only `application/json`, as nearly all do: parsing a content type is slow."""
     about = [header for header in headers.raw if header[0] in _ABOUT_BODY]
     return about == _PLAIN
 
 
 def check_encoding(headers: Headers) -> None:
-    """Raises ApiError: 415, the body is compressed, or its letters are said to be others than UTF-8."""
+    """Raise ApiError (415) if `headers` declare a compressed body, or a charset other than UTF-8."""
     codings = ", ".join(headers.getlist("content-encoding"))
     if any(coding.strip().lower() not in _AS_IT_IS for coding in codings.split(",")):
         raise problem(
             415,
             "compressed_body",
-            "the body is compressed, and only plain bodies are read here",
+            "the body is compressed, and the server reads only uncompressed bodies",
             given=f"content-encoding: {codings}",
-            expected="JSON as it is, with no content-encoding",
-            do="send it uncompressed; of a large one, the texts in several requests",
+            expected="uncompressed JSON, with no content-encoding",
+            do="send it uncompressed; split a large body into several requests",
             headers={"accept-encoding": "identity"},
         )
     content_type = headers.get("content-type", "")
@@ -74,7 +74,7 @@ def check_encoding(headers: Headers) -> None:
         raise problem(
             415,
             "not_utf8",
-            "the body is said to be in letters that are not read here",
+            "the server does not read this charset",
             given=f"content-type: {content_type}",
             expected="JSON in UTF-8, with charset=utf-8 or no charset",
             do="encode the body as UTF-8 and correct the header",
@@ -82,10 +82,10 @@ def check_encoding(headers: Headers) -> None:
 
 
 def parse_json(raw: bytes) -> Any:
-    """What `raw` says, which is UTF-8 without lone surrogates or NaN.
+    """Return the content of `raw`: JSON in UTF-8, without lone surrogates or NaN.
 
     Raises:
-        ApiError: 400, it is not JSON.
+        ApiError: 400, `raw` is not JSON.
     """
     try:
         return orjson.loads(raw)
@@ -95,13 +95,13 @@ def parse_json(raw: bytes) -> Any:
             "malformed_json",
             "the body is not JSON",
             given=f"{error.msg} at line {error.lineno}, column {error.colno}" if raw else "an empty body",
-            expected='a JSON object in UTF-8, as {"inputs": "…"}',
-            do="mend the body; /docs has an example for each route",
+            expected='a JSON object in UTF-8, such as {"inputs": "…"}',
+            do="correct the body; /docs has an example for each route",
         ) from error
 
 
 def unusable(faults: Sequence[Any], *place: str) -> ApiError:
-    """422: of the `faults` that pydantic finds in what stands at `place` the first, unknown keys before others."""
+    """Return a 422 for the first of the `faults` that pydantic found at `place`; unknown keys come first."""
     fault = min(faults, key=lambda fault: fault["type"] != "unknown_key")
     param = _param((*place, *fault["loc"]))
     more = f" (1 of {len(faults)} faults)" if len(faults) > 1 else ""
@@ -115,7 +115,7 @@ def unusable(faults: Sequence[Any], *place: str) -> ApiError:
             param=param,
             given=context["key"],
             expected=fault["msg"],
-            do=f"rename it to `{context['near']}`" if context["near"] else "remove it, or correct its name",
+            do=f"rename it to `{context['near']}`" if context["near"] else "remove it or correct its name",
         )
     return problem(
         422,
@@ -124,12 +124,12 @@ def unusable(faults: Sequence[Any], *place: str) -> ApiError:
         param=param,
         given="nothing" if fault["type"] == "missing" else written(fault["input"]),
         expected=_expected(fault),
-        do="mend it; /docs has an example for each route",
+        do="correct it; /docs has an example for each route",
     )
 
 
 def _param(location: tuple[int | str, ...]) -> str | None:
-    """`("inputs", "(texts)", 3)` is `inputs[3]`: what stands in brackets is a tag of fields.py."""
+    """Return `inputs[3]` for `("inputs", "(texts)", 3)`: parts in parentheses are tags of fields.py."""
     path = ""
     for part in location:
         if isinstance(part, int):

@@ -1,6 +1,6 @@
-"""text-embeddings-inference's /rerank: texts in the order in which they answer a query.
+"""text-embeddings-inference's /rerank: orders texts by how well they answer a query.
 
-It asks a model that reads both at once. As there, an encoder's vectors are no stand-in: /similarity compares them.
+It needs a model that reads query and text together. Embeddings do not replace it, as there: /similarity compares them.
 """
 
 from typing import Annotated
@@ -17,15 +17,15 @@ from clozeline.serving.protocols.operation import Call, Example, JsonResponse, O
 class RerankRequest(RequestBody):
     query: Text
     texts: Texts
-    raw_scores: Annotated[bool, Field(description="The logits, instead of probabilities.")] = False
-    return_text: Annotated[bool, Field(description="Send the texts back beside their scores.")] = False
+    raw_scores: Annotated[bool, Field(description="Return logits instead of probabilities.")] = False
+    return_text: Annotated[bool, Field(description="Return the texts with their scores.")] = False
     truncate: Truncate = False
     truncation_direction: TruncationDirection = "right"
 
 
 class Rank(BaseModel):
-    index: int = Field(ge=0, description="Of the text among those sent.")
-    score: float = Field(description="Probability that it answers the query, or the logit if `raw_scores` was set.")
+    index: int = Field(ge=0, description="Index of the text in the request.")
+    score: float = Field(description="Probability that the text answers the query; the logit if `raw_scores` is set.")
     text: str | None = None
 
 
@@ -60,7 +60,7 @@ RERANKING = Operation(
     path=RERANK,
     answer=rerank,
     summary="Order texts by how well they answer a query",
-    told="The texts by their places, best first",
+    told="Index and score of each text, best first",
     result=list[Rank],
     body=RerankRequest,
     examples={"two": Example("Two texts for a query", _EXAMPLE)},

@@ -1,4 +1,4 @@
-"""Every protocol that is spoken here. A new one is a file with a `Dialect`, and a row."""
+"""Every protocol of the server. A new one needs a file with a `Dialect`, and its name here."""
 
 from typing import Final
 
@@ -14,6 +14,7 @@ from clozeline.serving.protocols.huggingface import HUGGING_FACE
 from clozeline.serving.protocols.inference_protocol import INFERENCE_PROTOCOL
 from clozeline.serving.protocols.mlflow import MLFLOW
 from clozeline.serving.protocols.openai import OPENAI
+from clozeline.serving.protocols.triton import TRITON
 
 HOUSE = Dialect(HOUSE_WORDS, (FILL_MASK, CLASSIFY, TAG, ANSWER, ZERO_SHOT, *OPERATIONS))
-DIALECTS: Final = Dialects((HOUSE, OPENAI, EMBEDDINGS_INFERENCE, HUGGING_FACE, INFERENCE_PROTOCOL, MLFLOW))
+DIALECTS: Final = Dialects((HOUSE, OPENAI, EMBEDDINGS_INFERENCE, HUGGING_FACE, INFERENCE_PROTOCOL, TRITON, MLFLOW))

@@ -1,7 +1,7 @@
-"""What each kind of model reads and gives in the Open Inference Protocol: a row of inputs, outputs and parameters.
+"""Inputs, outputs and parameters of each kind of model in the Open Inference Protocol.
 
 N texts, H hidden, K candidates, labels or answers: `embedding` is [N, H], `entities` [N, 1], all others are [N, K].
-The protocol has numbers, strings and booleans for parameters: what is a list on other paths cannot be said here.
+Parameters of the protocol are numbers, strings and booleans: lists that other paths take are missing here.
 """
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ import numpy as np
 import orjson
 from pydantic import Field
 
-from clozeline.artifacts.manifest import Manifest, Task
+from clozeline.artifacts.export.manifest import Manifest, Task
 from clozeline.inference.answerer import Answer
 from clozeline.inference.encoder import Encoder, Filled
 from clozeline.inference.model_kinds import kind_of, resolved
@@ -42,25 +42,25 @@ DATATYPES: Mapping[OutputName, Datatype] = MappingProxyType(
     }
 )
 Answered = tuple[dict[OutputName, Values], dict[str, str]]
-"""The outputs, and the headers that tell who gave them."""
+"""Outputs, and headers that name the model."""
 _OF_PAIRS: tuple[InputName, InputName] = ("text", "text_pair")
 _NO_ANSWER = Answer("", 0.0, 0, 0)
-"""Where a context has fewer answers than another of the same request."""
+"""Padding for a context with fewer answers than another of the same request."""
 
 
 class InferParameters(TagReading, AnswerSearch):
-    """Those of tags and answers are as on /tag and /answer."""
+    """Parameters for tags and answers are those of /tag and /answer."""
 
     binary_data_output: bool = False
     top_k: Annotated[
-        TopK | None, Field(description="Candidates of the mask, labels, or answers; null: 5, all, or 1.")
+        TopK | None, Field(description="Number of candidates for the mask (null: 5), labels (all) or answers (1).")
     ] = None
     truncate: Truncate = False
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request, whose names its model has."""
+    """A checked request: its model has the named inputs, outputs and parameters."""
 
     call: Call
     model: str
@@ -70,7 +70,7 @@ class Asked:
 
 
 async def _labelled(asked: Asked) -> Answered:
-    """Labels of a classifier, best first: of texts, or of pairs of them."""
+    """Return the labels of texts or pairs of texts, best first."""
     served = asked.call.models.classifier(asked.model)
     of_pairs = served.model.manifest.reads_pairs
     given: Sequence[Given] = _pairs_of(asked.inputs, *_OF_PAIRS) if of_pairs else asked.inputs["text"]
@@ -81,7 +81,7 @@ async def _labelled(asked: Asked) -> Answered:
 
 
 async def _encoded(asked: Asked) -> Answered:
-    """The embeddings of an encoder, its words for the one mask of each text, or both."""
+    """Return embeddings, candidates for the one mask of each text, or both."""
     served = asked.call.models.embedder(asked.model)
     texts, wanted = asked.inputs["text"], asked.outputs
     fills = bool({"token", "score"} & set(wanted))
@@ -107,14 +107,14 @@ async def _encoded(asked: Asked) -> Answered:
 
 
 async def _tagged(asked: Asked) -> Answered:
-    """The entities of each text as a list in JSON: a tensor has no room for more of them here than there."""
+    """Return the entities of each text as a JSON list, because their number differs between texts."""
     served = asked.call.models.tagger(asked.model)
     found, headers = await tagged(asked.call, served, asked.inputs["text"], asked.parameters)
     return {"entities": [[orjson.dumps(of_text).decode()] for of_text in found]}, headers
 
 
 async def _answered(asked: Asked) -> Answered:
-    """The best answers to each question, best first."""
+    """Return the answers to each question, best first."""
     served, wanted = asked.call.models.answerer(asked.model), asked.parameters
     pairs = _pairs_of(asked.inputs, "question", "context")
     search = wanted.spans(wanted.top_k or 1)
@@ -143,7 +143,7 @@ def _only_mask(number: int, masks: list[list[Filled]]) -> list[Filled]:
             "several_masks",
             "a tensor has room for one mask in each text",
             given=f"{len(masks)} masks in text {number}",
-            expected="1",
+            expected="1 mask in each text",
             do="send the text to /fill-mask, which answers for each mask",
             param=f"inputs[0].data[{number}]",
         )
@@ -152,16 +152,16 @@ def _only_mask(number: int, masks: list[list[Filled]]) -> list[Filled]:
 
 @dataclass(frozen=True, slots=True)
 class TensorKind:
-    """One kind of model."""
+    """Tensors of one kind of model."""
 
     answer: Callable[[Asked], Awaitable[Answered]]
     outputs: tuple[OutputName, ...]
     parameters: frozenset[str]
-    """Those that say something to it."""
+    """Names of the parameters that it reads."""
     inputs: tuple[InputName, ...] = ("text",)
-    """A classifier of pairs has `text` and `text_pair`: each first text with the second in its place."""
+    """Names of the inputs. For a classifier of pairs see `inputs_of`."""
     unasked: tuple[OutputName, ...] = ()
-    """What comes where no outputs are named; empty: all."""
+    """Outputs if the request names none; empty: all."""
 
 
 _OF_ALL = frozenset({"binary_data_output"})
@@ -178,33 +178,33 @@ ANSWERS = TensorKind(
 
 
 def tensor_kind(task: Task) -> TensorKind:
-    """The one that the row of a model's task names."""
+    """Return the tensors of the models of a task."""
     kind: TensorKind = resolved(kind_of(task).tensors)
     return kind
 
 
 def inputs_of(manifest: Manifest) -> tuple[InputName, ...]:
-    """The names of what it reads: of a classifier of pairs two, each first text with the second in its place."""
+    """Return the names of the inputs. A classifier of pairs has two, `text` and `text_pair`, matched by position."""
     return _OF_PAIRS if manifest.reads_pairs else tensor_kind(manifest.task).inputs
 
 
 def check_inputs(manifest: Manifest, given: Sequence[InputName]) -> None:
-    """Raises ApiError: 422, the model is asked with other inputs."""
+    """Raise ApiError (422) if the request has other inputs than the model."""
     names = inputs_of(manifest)
     if sorted(given) != sorted(names):
         raise problem(
             422,
             "no_such_input",
-            "the model is asked with other inputs",
+            "these are not the inputs of the model",
             given=", ".join(given),
             expected=" and ".join(names),
-            do="name the inputs as /v2/models/NAME does, each once",
+            do="send each input that /v2/models/NAME lists, once",
             param="inputs",
         )
 
 
 def outputs_of(task: Task, requested: Sequence[OutputName]) -> tuple[OutputName, ...]:
-    """The names asked for, each once.
+    """Return the requested names, each once, or the default outputs if none are named.
 
     Raises:
         ApiError: 422, a model of `task` has no such output.
@@ -226,7 +226,7 @@ def outputs_of(task: Task, requested: Sequence[OutputName]) -> tuple[OutputName,
 
 
 def check_parameters(task: Task, parameters: InferParameters) -> None:
-    """Raises ApiError: 422, one of those that were sent says nothing to a model of `task`."""
+    """Raise ApiError (422) if a parameter was sent that models of `task` do not read."""
     known = tensor_kind(task).parameters
     unread = sorted(parameters.model_fields_set - known)
     if unread:
@@ -242,19 +242,19 @@ def check_parameters(task: Task, parameters: InferParameters) -> None:
 
 
 def _pairs_of(inputs: Mapping[InputName, list[str]], first: InputName, second: InputName) -> list[tuple[str, str]]:
-    """The texts of two inputs, by their places.
+    """Return the texts of two inputs as pairs, by position.
 
     Raises:
-        ApiError: 422, one has more of them than the other.
+        ApiError: 422, the inputs differ in length.
     """
     if len(inputs[first]) != len(inputs[second]):
         raise problem(
             422,
             "unpaired_inputs",
-            "the texts of the two inputs belong together by their places",
+            "the two inputs have different numbers of texts",
             given=f"{len(inputs[first])} in `{first}`, {len(inputs[second])} in `{second}`",
-            expected="as many of one as of the other",
-            do=f"send as many in `{second}` as in `{first}`, again where several go with one",
+            expected="the same number of texts, paired by position",
+            do=f"send one text in `{second}` for each text in `{first}`, and repeat texts where needed",
             param="inputs",
         )
     return list(zip(inputs[first], inputs[second], strict=True))

@@ -1,6 +1,6 @@
-"""Tensors of the Open Inference Protocol: in JSON, or as Triton's clients send them, raw bytes behind the JSON.
+"""Tensors of the Open Inference Protocol: in JSON, or as raw bytes behind the JSON, as Triton's clients send them.
 
-Strings are BYTES: in the raw form each has its length before it, 4 bytes, little-endian.
+Strings are BYTES. In the raw form, 4 bytes with the length, little-endian, precede each string.
 """
 
 import math
@@ -14,12 +14,12 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import numpy.typing as npt
 import orjson
-from pydantic import BaseModel, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from clozeline.serving.errors import ApiError, problem
-from clozeline.serving.protocols.fields import FLAT_TAG, NESTED_TAG, RequestBody, nesting
+from clozeline.serving.protocols.fields import FLAT_TAG, MAX_TEXTS, NESTED_TAG, WHOLE, RequestBody, Text, nesting
 from clozeline.serving.protocols.operation import JsonResponse
 from clozeline.serving.protocols.reading import check_encoding
 
@@ -30,8 +30,10 @@ Values = npt.NDArray[np.float32] | npt.NDArray[np.int64] | list[list[str]]
 _COUNT = struct.Struct("<I")
 
 
+_OneText = Annotated[list[Text], Field(min_length=1, max_length=1)]
 _Strings = Annotated[
-    Annotated[list[str], Tag(FLAT_TAG)] | Annotated[list[list[str]], Tag(NESTED_TAG)],
+    Annotated[Annotated[list[Text], Field(min_length=1, max_length=MAX_TEXTS)], Tag(FLAT_TAG)]
+    | Annotated[Annotated[list[_OneText], Field(min_length=1, max_length=MAX_TEXTS)], Tag(NESTED_TAG)],
     Discriminator(
         nesting, custom_error_type="data_type", custom_error_message="a list of texts, or of lists of one text"
     ),
@@ -39,19 +41,37 @@ _Strings = Annotated[
 
 
 class InputParameters(RequestBody):
-    binary_data_size: Annotated[int | None, Field(ge=0, description="Bytes behind the JSON, instead of `data`.")] = None
+    binary_data_size: Annotated[
+        int | None,
+        Field(ge=0, description="Number of bytes behind the JSON that hold the texts, instead of `data`."),
+        WHOLE,
+    ] = None
 
 
 class InputTensor(RequestBody):
+    """Texts are in `data`, or in `binary_data_size` bytes behind the JSON."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "anyOf": [
+                {"required": ["data"], "properties": {"data": {"type": "array"}}},
+                {
+                    "required": ["parameters"],
+                    "properties": {"parameters": {"type": "object", "required": ["binary_data_size"]}},
+                },
+            ]
+        }
+    )
+
     name: InputName
-    shape: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1, max_length=2)]
+    shape: Annotated[list[Annotated[int, Field(ge=1), WHOLE]], Field(min_length=1, max_length=2)]
     datatype: Literal["BYTES"]
     parameters: InputParameters = InputParameters()
     data: Annotated[_Strings | None, Field(description="The texts, flat or in the shape [texts, 1].")] = None
 
 
 class Tensor(BaseModel):
-    """Of an answer: `data` row by row, or so many bytes behind the JSON."""
+    """Tensor of an answer: `data` in row-major order, or bytes behind the JSON."""
 
     name: str
     shape: list[int]
@@ -68,29 +88,31 @@ class OutputTensor:
 
 
 def read_tensors(headers: Headers, raw: bytes) -> int:
-    """The length of the JSON in `raw`, whatever its content type is said to be: these clients send none.
+    """Return the length of the JSON in `raw`. Any content type will do, since these clients send none.
 
     Raises:
-        ApiError: 415, it is compressed, or no UTF-8; 422, there is not so much of it.
+        ApiError: 415, the body is compressed or not UTF-8; 422, the given length is not a number, or exceeds the body.
     """
     check_encoding(headers)
     length = headers.get(HEADER_LENGTH, str(len(raw)))
     if not length.isdecimal() or int(length) > len(raw):
         raise _unreadable(
-            f"{HEADER_LENGTH}: {length}, of a body of {len(raw)} bytes", "the length of the JSON in bytes"
+            f"{HEADER_LENGTH}: {length}, for a body of {len(raw)} bytes", "the length of the JSON in bytes"
         )
     return int(length)
 
 
 def strings_of(inputs: Sequence[InputTensor], behind_json: bytes) -> list[list[str]]:
-    """The strings of each input; what comes as raw bytes lies behind the JSON in the order of the inputs.
+    """Return the strings of each input. Raw bytes lie behind the JSON in the order of the inputs.
 
     Raises:
-        ApiError: 422, they are not as many as a shape says, or not UTF-8.
+        ApiError: 422, a size or a shape does not fit the data, or the strings are not UTF-8.
     """
     sizes_bytes = [tensor.parameters.binary_data_size or 0 for tensor in inputs]
     if sum(sizes_bytes) != len(behind_json):
-        raise _unreadable(f"{len(behind_json)} bytes behind the JSON", f"{sum(sizes_bytes)}, as the inputs say")
+        raise _unreadable(
+            f"{len(behind_json)} bytes behind the JSON", f"{sum(sizes_bytes)}, the sum of `binary_data_size`"
+        )
     ends = list(accumulate(sizes_bytes))
     return [
         _strings(number, tensor, behind_json[end - size : end])
@@ -101,22 +123,24 @@ def strings_of(inputs: Sequence[InputTensor], behind_json: bytes) -> list[list[s
 def _strings(number: int, tensor: InputTensor, raw: bytes) -> list[str]:
     is_raw = tensor.parameters.binary_data_size is not None
     if is_raw and tensor.data is not None:
-        raise _unreadable("`data`, and a size of bytes behind the JSON", "one of them", number)
+        raise _unreadable("both `data` and `parameters.binary_data_size`", "one of them", number)
+    if not is_raw and tensor.data is None:
+        raise _unreadable("neither `data` nor `parameters.binary_data_size`", "one of them", number)
     if is_raw:
         texts = _unpacked(number, raw)
     else:
         texts = [text for row in tensor.data or [] for text in ([row] if isinstance(row, str) else row)]
     if len(texts) != math.prod(tensor.shape) or tensor.shape[1:] not in ([], [1]):
         raise _unreadable(
-            f"shape {tensor.shape}, and {len(texts)} strings",
-            "shape [texts] or [texts, 1], and as many strings",
+            f"shape {tensor.shape} with {len(texts)} strings",
+            "shape [N] or [N, 1] with N strings",
             number,
         )
     return texts
 
 
 def answer(content: dict[str, Any], outputs: Sequence[OutputTensor], headers: dict[str, str]) -> Response:
-    """`content` with its outputs, those that were asked for so as raw bytes behind the JSON."""
+    """Return `content` with its outputs. Binary ones follow as raw bytes behind the JSON."""
     tensors, raws = [], []
     for output in outputs:
         tensor, raw = _told(output)
@@ -134,7 +158,7 @@ def answer(content: dict[str, Any], outputs: Sequence[OutputTensor], headers: di
 
 
 _NUMBERS: Mapping[str, tuple[Datatype, str]] = MappingProxyType({"f": ("FP32", "<f4"), "i": ("INT64", "<i8")})
-"""By the kind of their array: what they are called, and how they go over the wire."""
+"""Datatype and wire format by the kind of the numpy array."""
 
 
 def _told(output: OutputTensor) -> tuple[dict[str, Any], bytes]:
@@ -164,7 +188,9 @@ def _unpacked(number: int, raw: bytes) -> list[str]:
         start = begin + length
         if start > len(raw):
             raise _unreadable(
-                "a string that ends behind its tensor", "each string behind its length, 4 bytes little-endian", number
+                "a string that ends behind its tensor",
+                "strings that follow their lengths, 4 bytes little-endian",
+                number,
             )
         texts.append(_decoded(number, raw[begin:start]))
     return texts
@@ -175,12 +201,12 @@ def _decoded(number: int, raw: bytes) -> str:
         return raw.decode()
     except UnicodeDecodeError as error:
         raise _unreadable(
-            f"bytes that are no UTF-8: {raw[error.start : error.end]!r}", "text in UTF-8", number
+            f"bytes that are not UTF-8: {raw[error.start : error.end]!r}", "text in UTF-8", number
         ) from error
 
 
 def _unreadable(given: str, expected: str, number: int | None = None) -> ApiError:
-    """`number`: of the input that it is about; None: all of them."""
+    """Return a 422 about input `number`; None: about all inputs."""
     return problem(
         422,
         "unreadable_tensor",

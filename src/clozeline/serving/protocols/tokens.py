@@ -1,16 +1,17 @@
-"""text-embeddings-inference's /tokenize and /decode: texts as the first model reads them, and back."""
+"""text-embeddings-inference's /tokenize and /decode: from texts to the tokens of a model, and back."""
 
 from typing import Annotated
 
 from pydantic import BaseModel, Discriminator, Field, Tag
 from starlette.responses import Response
 
-from clozeline.artifacts.manifest import Manifest
+from clozeline.artifacts.export.manifest import Manifest
 from clozeline.serving.errors import problem
 from clozeline.serving.protocols.fields import (
     FLAT_TAG,
     MAX_TEXTS,
     NESTED_TAG,
+    WHOLE,
     Inputs,
     ModelName,
     PromptName,
@@ -21,7 +22,7 @@ from clozeline.serving.protocols.fields import (
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 
 _MAX_IDS = 65_536
-_Ids = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, max_length=_MAX_IDS)]
+_Ids = Annotated[list[Annotated[int, Field(ge=0), WHOLE]], Field(min_length=1, max_length=_MAX_IDS)]
 
 
 class TokenizeRequest(RequestBody):
@@ -35,7 +36,7 @@ class DecodeRequest(RequestBody):
     ids: Annotated[
         Annotated[_Ids, Tag(FLAT_TAG)]
         | Annotated[Annotated[list[_Ids], Field(min_length=1, max_length=MAX_TEXTS)], Tag(NESTED_TAG)],
-        Field(description="Token ids of one text, or a list of such."),
+        Field(description="Token ids of one text, or a list of such lists."),
         Discriminator(
             nesting, custom_error_type="ids_type", custom_error_message="token ids of one text, or a list of such lists"
         ),
@@ -48,7 +49,7 @@ class SimpleToken(BaseModel):
     id: int
     text: str
     special: bool
-    start: int | None = Field(description="In the text, in characters; null: it was added.")
+    start: int | None = Field(description="First character in the text; null for an added special token.")
     stop: int | None
 
 
@@ -90,10 +91,10 @@ def _check_known(lists: list[list[int]], manifest: Manifest) -> None:
         raise problem(
             422,
             "unknown_token",
-            "the vocabulary of the model is smaller",
+            "a token id is not in the vocabulary of the model",
             given=largest,
             expected=f"ids from 0 to {manifest.vocab_size - 1}",
-            do="send ids that /tokenize gave for this model",
+            do="send ids that /tokenize returns for this model",
             param="ids",
         )
 
@@ -102,8 +103,8 @@ TOKEN_OPERATIONS = (
     Operation(
         path="/tokenize",
         answer=tokenize,
-        summary="Take texts apart into tokens",
-        told="The tokens of each text, also if one text was sent alone",
+        summary="Split texts into tokens",
+        told="A list of tokens for each text, even for a single text",
         tells="model",
         result=list[list[SimpleToken]],
         body=TokenizeRequest,
@@ -112,7 +113,7 @@ TOKEN_OPERATIONS = (
     Operation(
         path="/decode",
         answer=decode,
-        summary="Put tokens together to texts",
+        summary="Join token ids into texts",
         told="The text of each list of ids",
         tells="model",
         result=list[str],

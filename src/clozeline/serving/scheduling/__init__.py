@@ -1,6 +1,7 @@
-"""When which text runs with which others.
+"""Scheduling: which texts run together, and when.
 
-`work` what waits · `window` which lengths run together · `line` whose turn it is · `pace` how fast it goes ·
-`admission` who may wait · `scheduler` the five under one lock · `workers` the threads around it.
-All but the last are told the time and start no thread.
+`work` tickets and micro-batches · `window` which lengths run together · `line` the order · `pace` the measured speed ·
+`admission` which requests may wait · `scheduler` the five under one lock · `workers` the threads around it ·
+`asking`, `tokenizing`, `waiting` the way of a request from its handler to the scheduler and back.
+The first six get the time from their callers and start no thread.
 """

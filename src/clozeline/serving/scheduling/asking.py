@@ -1,4 +1,4 @@
-"""From a handler to the workers and back: tokenize, be admitted, wait, and stop waiting in time."""
+"""The way from a handler to the workers and back: tokenize, submit, and wait until the deadline."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -21,13 +21,15 @@ from clozeline.serving.scheduling.work import Lane, LoadedModel, Ticket
 Answer = TypeVar("Answer")
 Made = TypeVar("Made")
 
+ARRIVED = "clozeline.arrived"
+"""Key of a scope: `time.monotonic` when the whole request was read. The handler may start later."""
 TIMES = ("x-tokenization-time", "x-queue-time", "x-inference-time", "x-total-time")
-"""Headers that say where the time of a request went, in milliseconds; the last is the sum."""
+"""Headers with the time of each phase of a request in milliseconds; the last is the total."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long the client of a request waits; times are those of the scheduler's clock."""
+    """Arrival and deadline of a request, on the scheduler's clock."""
 
     request: Request
     arrived_seconds: float
@@ -36,13 +38,13 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Reply(Generic[Answer]):
-    """The answers to the texts of a question, and what its response says of the model and the time."""
+    """Answers to the texts of a question, and headers for the response that name the model and the times."""
 
     answers: list[Answer]
     headers: dict[str, str]
-    """Of the whole request."""
+    """Headers for the whole request."""
     tokens: int
-    """Of all texts, special tokens among them."""
+    """Number of tokens of all texts, including special tokens."""
     patience: Patience
 
 
@@ -52,7 +54,7 @@ class _Asked(Ticket):
 
 
 def deliver(tickets: Sequence[Ticket]) -> None:
-    """Wake the handlers of `tickets`, all of one event loop."""
+    """Wake the handlers of `tickets`, which share one event loop."""
     first = tickets[0]
     assert isinstance(first, _Asked)
     loop = first.settled.get_loop()
@@ -68,7 +70,7 @@ def _wake(tickets: Sequence[Ticket]) -> None:
 
 
 class Asking:
-    """The way of every request that a model answers."""
+    """Passes every request for a model to the scheduler and waits for the answers."""
 
     def __init__(self, scheduler: Scheduler, metrics: Metrics, tracing: Tracing, timeout_seconds: float) -> None:
         self._scheduler = scheduler
@@ -78,7 +80,7 @@ class Asking:
         self._tokenizer = TokenizerThread()
         self._stopped: asyncio.Future[None] | None = None
         self.last_deadline_seconds = 0.0
-        """By then every request that came so far is answered."""
+        """Latest deadline of the requests so far, on the scheduler's clock."""
 
     async def ask(
         self,
@@ -88,7 +90,7 @@ class Asking:
         question: Callable[[], Question[Answer]],
         timeout_milliseconds: int | None = None,
     ) -> Reply[Answer]:
-        """What `served` answers to the question about `texts`, once it is tokenized; raises as `ask_together`."""
+        """Return the answers of `served` to the question about `texts`. Raises what `ask_together` raises."""
         (reply,) = await self.ask_together(request, served, texts, lambda: [question()], timeout_milliseconds)
         return reply
 
@@ -100,12 +102,12 @@ class Asking:
         questions: Callable[[], Sequence[AnyQuestion]],
         timeout_milliseconds: int | None = None,
     ) -> list[Reply[Any]]:
-        """What `served` answers to each question about `texts`: all of them are admitted, or none.
+        """Return the answers of `served` to each question about `texts`: all questions are admitted, or none.
 
         Raises:
-            ApiError: 429, too much waits; 413, it is more than is done before its deadline; 504, its deadline passed;
-                499, its client left; 503, nothing is waited for any more. Nothing more of it runs.
-            ClozelineError: what tokenization says of a text.
+            ApiError: 429, too much waits; 413, the work does not fit before the deadline; 504, the deadline passed;
+                499, the client left; 503, the server stops now. The waiting texts of the request do not run.
+            ClozelineError: tokenization refuses a text.
         """
         patience = self._patience(request, timeout_milliseconds)
         try:
@@ -132,22 +134,21 @@ class Asking:
         return [Reply(ticket.answers, headers, ticket.tokens, patience) for ticket in tickets]
 
     async def finished(self, reply: Reply[Any], work: Callable[[], Made], num_characters: int) -> Made:
-        """What `work` makes of the answers to so many characters, where it does not hold up other requests.
+        """Return the result of `work` on the answers to so many characters, without blocking other requests.
 
-        The models have done their part: it is refused no more, and the deadline of its request holds.
+        The models have run, so the request is not refused any more. Its deadline still holds.
 
         Raises:
-            ApiError: 504, the deadline passed; 499, the client left; 503, nothing is waited for any more.
+            ApiError: 504, the deadline passed; 499, the client left; 503, the server stops now.
         """
         wait = partial(self._in_time, patience=reply.patience)
         return await self._tokenizer.made(work, num_characters, wait, is_admitted=True)
 
     async def tokenizing(self, request: Request, work: Callable[[], Made], num_characters: int) -> Made:
-        """What `work` makes of so many characters, where it does not hold up other requests.
+        """Return the result of `work` on so many characters, without blocking other requests.
 
         Raises:
-            ApiError: 429, too much waits; 504, its deadline passed; 499, its client left; 503, nothing is waited for
-                any more.
+            ApiError: 429, too much waits; 504, the deadline passed; 499, the client left; 503, the server stops now.
         """
         try:
             return await self._made(work, num_characters, self._patience(request, None))
@@ -155,7 +156,7 @@ class Asking:
             raise self._overloaded(error) from error
 
     def stop(self) -> None:
-        """Let every request end at once, with 503; to be called in the event loop."""
+        """End every request at once with 503. Call it in the event loop."""
         stopped = self._stopping()
         if not stopped.done():
             stopped.set_result(None)
@@ -165,12 +166,12 @@ class Asking:
 
     def _patience(self, request: Request, timeout_milliseconds: int | None) -> Patience:
         timeout_seconds = timeout_milliseconds / 1000 if timeout_milliseconds else self._timeout_seconds
-        now_seconds = self._scheduler.clock()
-        self.last_deadline_seconds = max(self.last_deadline_seconds, now_seconds + timeout_seconds)
-        return Patience(request, now_seconds, now_seconds + timeout_seconds)
+        arrived_seconds: float = request.scope.get(ARRIVED, self._scheduler.clock())
+        self.last_deadline_seconds = max(self.last_deadline_seconds, arrived_seconds + timeout_seconds)
+        return Patience(request, arrived_seconds, arrived_seconds + timeout_seconds)
 
     def _stopping(self) -> "asyncio.Future[None]":
-        """Done once `stop` was called: one for all requests, of the loop that they run in."""
+        """Return the future that `stop` completes, shared by all requests of the event loop."""
         if self._stopped is None:
             self._stopped = asyncio.get_running_loop().create_future()
         return self._stopped
@@ -184,7 +185,7 @@ class Asking:
         return await self._tokenizer.made(work, num_characters, lambda making: self._in_time(making, patience))
 
     async def _settled(self, ticket: _Asked, patience: Patience) -> None:
-        """Wait until `ticket` is settled, its deadline has passed, or nobody waits for it any more."""
+        """Wait until `ticket` is settled. Raises its error, or what `_in_time` raises."""
         await self._in_time(ticket.settled, patience)
         if isinstance(ticket.error, DeadlineError):
             raise self._late(patience)
@@ -196,7 +197,7 @@ class Asking:
         """Wait until `awaited` is done.
 
         Raises:
-            ApiError: 504, the deadline passed before; 499, the client left; 503, nothing is waited for any more.
+            ApiError: 504, the deadline passed before; 499, the client left; 503, the server stops now.
         """
         left_seconds = patience.deadline_seconds - self._scheduler.clock()
         ended = await outcome(awaited, patience.request, left_seconds, self._stopping())
@@ -239,23 +240,23 @@ class Asking:
 
 
 def overloaded(refusal: Refusal) -> ApiError:
-    """Why a request was not admitted: 429, or 413 where it is no use to come again."""
+    """Return the error for a request that was not admitted: 429, or 413 if a retry cannot help."""
     if refusal.retry_after_seconds is None:
         return problem(
             413,
             "too_much_work",
-            "the request is more than this server does before its deadline",
+            "the server cannot finish this request before its deadline",
             given=refusal.given,
             expected=refusal.expected,
-            do="send the texts in several requests, or give it a larger x-timeout-ms",
+            do="send the texts in several requests, or set a larger x-timeout-ms",
         )
     return problem(
         429,
         "overloaded",
-        "more work waits than this server answers in time",
+        "the server is overloaded",
         given=refusal.given,
         expected=refusal.expected,
-        do="wait as long as Retry-After says, then send it again",
+        do="wait for the time in Retry-After, then send the request again",
         headers={"retry-after": str(refusal.retry_after_seconds), "x-should-retry": "true"},
     )
 
@@ -264,10 +265,10 @@ def deadline_passed(waited_seconds: float) -> ApiError:
     return problem(
         504,
         "deadline_passed",
-        "the answer was not there in time, and is no longer worked on",
-        given=f"{1000 * waited_seconds:,.0f} ms since it arrived",
-        expected="an answer before the deadline of the request",
-        do="send it again, with fewer texts or a larger x-timeout-ms",
+        "the deadline of the request passed before its answer",
+        given=f"{1000 * waited_seconds:,.0f} ms since the request arrived",
+        expected="an answer before the deadline",
+        do="send fewer texts, or set a larger x-timeout-ms",
     )
 
 
@@ -275,8 +276,8 @@ def client_left() -> ApiError:
     return problem(
         499,
         "client_left",
-        "the client closed the connection before the answer was there",
+        "the client closed the connection before the answer",
         given="a closed connection",
         expected="a client that waits",
-        do="nothing: the request is no longer worked on",
+        do="nothing: the server dropped the request",
     )

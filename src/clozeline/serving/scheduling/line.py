@@ -1,14 +1,14 @@
-"""The line: whose turn it is, and who goes along.
+"""The line: the order in which waiting texts run, and which of them run together.
 
-A request's turn is when it arrived, plus a wait that grows with its tokens. Small requests therefore pass large ones
-that came shortly before them, and nobody is passed by what came later than that wait: no text starves. A turn never
-changes, so the line is a heap. With the text whose turn it is run those of nearly its length that came in the same
-second: if any might, then under a load that does not end the last of those that came together would wait for much that
-came after them (1.7 times as long, of texts of 4 to 64 tokens of which 10 s of work wait).
+A request's turn is its arrival plus a delay that grows with its tokens. Small requests therefore pass large ones that
+came shortly before them. The delay is bounded, so no text starves. A turn never changes, so the line is a heap.
+The text whose turn it is runs with texts of similar length that arrived in the same second. Without this limit, under
+constant load, the last of several texts that arrived together would wait for many later ones (1.7 times as long, with
+texts of 4 to 64 tokens and 10 s of work waiting).
 
-Of a bulk request (admission.py) each text has a turn of its own: they are spread over the time that the request has.
-Until its turn has come, a text of it is passed by whatever comes, and goes along with nothing but its like; where
-nothing else waits, it runs all the same. From then on it is as if it had come at its turn.
+Each text of a bulk request (admission.py) has its own turn. The turns are spread over the time that the request has.
+Before its turn, such a text lets others pass and runs only with texts like it, but it does run if nothing else waits.
+From its turn on, it counts as a text that arrived then.
 """
 
 import heapq
@@ -21,7 +21,7 @@ from clozeline.serving.scheduling.window import BATCH_TOKENS, share, window
 from clozeline.serving.scheduling.work import Entry, Lane, MicroBatch, Model, Ticket
 
 YIELD_SECONDS_PER_TOKEN = 0.001
-"""By how much a request's turn comes later for each of its tokens: about what a token costs, times five."""
+"""Delay of a request's turn for each of its tokens: about five times the cost of a token."""
 MAX_YIELD_SECONDS = 2.0
 
 
@@ -30,7 +30,7 @@ def turn_of(ticket: Ticket) -> float:
 
 
 def turns_of(ticket: Ticket) -> list[float]:
-    """When the turn of each of its texts comes."""
+    """Return the turn of each text."""
     if not ticket.spread_seconds:
         return [turn_of(ticket)] * len(ticket.entries)
     seconds_per_token = ticket.spread_seconds / ticket.tokens
@@ -40,17 +40,17 @@ def turns_of(ticket: Ticket) -> list[float]:
 
 _Turns = list[tuple[float, int, Entry]]
 SecondsFor = Callable[[Model, float], float]
-"""How long a model takes for so many tokens."""
+"""Returns the seconds that a model takes for a number of tokens."""
 
 
 class Line:
-    """Everything that waits. Not safe to use from two threads."""
+    """All waiting texts. Not thread-safe."""
 
     def __init__(self, batch_tokens: int = BATCH_TOKENS) -> None:
         self._batch_tokens = batch_tokens
         self._turns: _Turns = []
         self._later: _Turns = []
-        """Of bulk requests, the texts whose turn has not come."""
+        """Texts of bulk requests whose turn has not come."""
         self._later_tokens = 0
         self._bulk: dict[Ticket, None] = {}
         self._shelves: dict[_Place, _Shelf] = {}
@@ -76,7 +76,7 @@ class Line:
             self._bulk[ticket] = None
 
     def pass_time(self, now_seconds: float) -> None:
-        """Let what was to run later, and has its turn by now, be as what came now."""
+        """Mark bulk texts as due if their turn has come by `now_seconds`."""
         while self._later and self._later[0][0] <= now_seconds:
             entry = heapq.heappop(self._later)[2]
             if entry.waits:
@@ -87,24 +87,24 @@ class Line:
 
     @property
     def due_tokens(self) -> int:
-        """Tokens that wait, but for those that are to run later."""
+        """Waiting tokens, without those of bulk texts whose turn has not come."""
         return self.tokens - self._later_tokens
 
     def seconds(self, seconds_for: SecondsFor) -> float:
-        """How long all that waits takes,"""
+        """Return the seconds of work that wait."""
         return sum(seconds_for(place.lane.model, shelf.tokens) for place, shelf in self._shelves.items())
 
     def due_seconds(self, seconds_for: SecondsFor) -> float:
-        """and what of it is not to run later."""
+        """Return the seconds of waiting work that is due."""
         due = ((place.lane, shelf) for place, shelf in self._shelves.items() if place.second is not None)
         return sum(seconds_for(lane.model, shelf.tokens) for lane, shelf in due)
 
     def promised(self, seconds_for: SecondsFor) -> float:
-        """Of each second, how much bulk requests are to have for them, until their last texts have begun."""
+        """Return the share of each second that is promised to bulk requests whose last text still waits."""
         return sum(seconds_for(ticket.lane.model, ticket.tokens) / ticket.spread_seconds for ticket in self._bulk)
 
     def remove(self, ticket: Ticket) -> None:
-        """Take out what still waits of `ticket`."""
+        """Remove the texts of `ticket` that still wait."""
         waiting = [entry for entry in ticket.entries if entry.waits]
         for entry in waiting:
             self._take_off(entry)
@@ -112,7 +112,7 @@ class Line:
             self._left(waiting)
 
     def take(self, num_idle: int = 1) -> MicroBatch | None:
-        """The entry whose turn it is, with those of nearly its length; `num_idle` workers share what waits."""
+        """Take the text whose turn it is with others of similar length; `num_idle` workers share the waiting tokens."""
         while self._turns and not self._turns[0][2].waits:
             heapq.heappop(self._turns)
         if not self._turns:
@@ -134,7 +134,7 @@ class Line:
 
     def _forget_if_empty(self, entry: Entry) -> None:
         if not self._shelf(entry).entries:
-            del self._shelves[_place(entry)]  # a model that was replaced is let go of
+            del self._shelves[_place(entry)]  # keeps no reference to a replaced model
 
     def _left(self, entries: list[Entry]) -> None:
         for entry in entries:
@@ -149,7 +149,7 @@ class Line:
         self._later = self._without_what_left(self._later)
 
     def _without_what_left(self, turns: _Turns) -> _Turns:
-        """`turns`, or what still waits of them where most do not."""
+        """Return `turns`; only the waiting ones once most have left."""
         if len(turns) <= 2 * self.num_texts + 64:
             return turns
         waiting = [turn for turn in turns if turn[2].waits]
@@ -158,11 +158,11 @@ class Line:
 
 
 class _Place(NamedTuple):
-    """Where what may run together waits."""
+    """Key of a shelf: the texts of one place may run together."""
 
     lane: Lane
     second: int | None
-    """None: it is to run later."""
+    """None: texts of bulk requests whose turn has not come."""
 
 
 def _place(entry: Entry) -> _Place:
@@ -170,7 +170,7 @@ def _place(entry: Entry) -> _Place:
 
 
 class _Shelf:
-    """What waits in one place, by length; of equal lengths, in the order they came."""
+    """The waiting texts of one place, by length; equal lengths in order of arrival."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []

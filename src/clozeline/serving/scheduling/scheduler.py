@@ -1,4 +1,4 @@
-"""Line, admission and pace under one lock: handlers submit and give up, workers take and hand back."""
+"""Line, admission and pace under one lock: handlers submit and give up tickets, workers take and hand back batches."""
 
 import threading
 import time
@@ -11,11 +11,11 @@ from clozeline.serving.scheduling.window import BATCH_TOKENS, MIN_SHARE_TOKENS
 from clozeline.serving.scheduling.work import Entry, MicroBatch, Model, Ticket
 
 Deliver = Callable[[Sequence[Ticket]], None]
-"""Called, in any thread, with tickets that are settled; each comes once. Does not call back."""
+"""Called in any thread with settled tickets, once for each. Must not call the scheduler."""
 
 
 class OverloadedError(Exception):
-    """A ticket was not admitted; nothing of it runs."""
+    """A ticket was not admitted; none of its texts runs."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal)
@@ -23,11 +23,11 @@ class OverloadedError(Exception):
 
 
 class DeadlineError(Exception):
-    """The deadline of a ticket passed before its answers were there."""
+    """The deadline of a ticket passed while texts of it still waited."""
 
 
 class Scheduler:
-    """Safe to use from any thread. Nothing here waits but `take`."""
+    """Thread-safe. Only `take` blocks."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Scheduler:
         self._admission = admission or Admission()
         self._paces = Paces(num_workers)
         self._full_paces = Paces(num_workers)
-        """Of micro-batches that were at least half full: the fastest that a token is run here."""
+        """Paces over micro-batches that were at least half full, where a token costs least."""
         self._batch_tokens = batch_tokens
         self._line = Line(batch_tokens)
         self._num_idle = 0
@@ -55,7 +55,7 @@ class Scheduler:
         return self._line.tokens
 
     def check_open(self) -> None:
-        """Before a request is even tokenized.
+        """Check, before a request is even tokenized, whether any request would be admitted.
 
         Raises:
             OverloadedError: no request would be admitted now.
@@ -64,10 +64,10 @@ class Scheduler:
             self._raise(self._admission.refusal(self._waiting(), Asks(tokens=1), self._paces.of_all))
 
     def submit(self, *tickets: Ticket) -> None:
-        """Let `tickets`, all for one model, wait, all or none; `deliver` gets each when it is settled.
+        """Queue `tickets`, all for one model: all or none. `deliver` gets each of them once it is settled.
 
         Raises:
-            OverloadedError: too much waits already, or they are more than is done before their deadline.
+            OverloadedError: too much waits already, or the tickets cannot be answered before their deadline.
         """
         deadline_seconds = min(ticket.deadline_seconds for ticket in tickets)
         asks = Asks(sum(ticket.tokens for ticket in tickets), deadline_seconds - self.clock())
@@ -80,13 +80,13 @@ class Scheduler:
                 self._changed.notify(min(len(ticket.entries), -(-ticket.tokens // MIN_SHARE_TOKENS)))
 
     def give_up(self, ticket: Ticket) -> None:
-        """Nobody waits for `ticket` any more: what has not begun of it never will, and it is not delivered."""
+        """Drop `ticket`: its waiting texts never run, and it is not delivered."""
         with self._changed:
             self._line.remove(ticket)
             ticket.is_settled = True
 
     def take(self) -> MicroBatch | None:
-        """What to run next, as soon as there is something; None: the scheduler is closed and nothing is left."""
+        """Wait for the next micro-batch and return it; None if the scheduler is closed and nothing is left."""
         with self._changed:
             self._num_idle += 1
             while (batch := self._next()) is None and not self._closed:
@@ -95,7 +95,7 @@ class Scheduler:
             return batch
 
     def hand_back(self, batch: MicroBatch, answers: Sequence[object], seconds: float) -> None:
-        """`batch` ran for `seconds`: an answer for each entry, or the exception that it met."""
+        """Take the result of `batch`, which ran for `seconds`: an answer or an exception for each entry."""
         with self._changed:
             self._paces.note(batch.lane.model, batch.padded_tokens, seconds)
             if batch.padded_tokens >= self._batch_tokens / 2:
@@ -112,10 +112,10 @@ class Scheduler:
             self._changed.notify_all()
 
     def _admitted(self, asks: Asks, model: Model) -> float:
-        """Over how many seconds the texts have their turns.
+        """Return the seconds over which the turns of the texts are spread; 0 if they come together.
 
         Raises:
-            OverloadedError: they may not wait.
+            OverloadedError: the request is not admitted.
         """
         pace, full_pace = self._paces.known_of(model), self._full_paces.of(model)
         spread_seconds = self._admission.spread_seconds(asks, full_pace, self._batch_tokens)
@@ -144,7 +144,7 @@ class Scheduler:
         return self._paces.known_of(model).seconds_for(tokens)
 
     def _next(self) -> MicroBatch | None:
-        """Of what waits, what to run now; what nobody waits for any more is left out."""
+        """Return the next micro-batch, if any. Tickets past their deadline fail and do not run."""
         now_seconds = self.clock()
         self._line.pass_time(now_seconds)
         while batch := self._line.take(self._num_idle):
@@ -162,7 +162,7 @@ class Scheduler:
         return None
 
     def _settles(self, entry: Entry, answer: object) -> bool:
-        """Note the answer to one text; True if its ticket is settled by it."""
+        """Record the answer to one text; return whether it settles the ticket."""
         ticket = entry.ticket
         if ticket.is_settled:
             return False

@@ -1,4 +1,4 @@
-"""Where requests are tokenized: short ones where they arrive, long ones in a thread, where so much may wait."""
+"""Tokenization of requests: short ones in the event loop, long ones in a thread with a bounded queue."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,15 +10,15 @@ from clozeline.serving.scheduling.scheduler import OverloadedError
 
 Made = TypeVar("Made")
 Wait = Callable[["asyncio.Future[Any]"], Awaitable[None]]
-"""Returns once the future is done; raises where nobody waits for it any more."""
+"""Returns once the future is done; raises if its request ends before."""
 
 _INLINE_CHARACTERS = 4_096
-"""Shorter requests are tokenized where they arrive: a thread would cost more. Longer ones would hold up the others."""
+"""Requests up to this length are tokenized in the event loop: a thread would cost more. Longer ones would block it."""
 _MAX_WAITING_CHARACTERS = 8 * 2**20
 
 
 class TokenizerThread:
-    """One thread: the cores are the workers'."""
+    """One thread, because the cores belong to the workers."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="clozeline-tokenizer")
@@ -27,10 +27,10 @@ class TokenizerThread:
     async def made(
         self, work: Callable[[], Made], num_characters: int, wait: Wait, *, is_admitted: bool = False
     ) -> Made:
-        """What `work` makes of so many characters; what `wait` gives up before its turn is not begun.
+        """Return the result of `work` on so many characters. If `wait` raises before `work` begins, it never runs.
 
         Raises:
-            OverloadedError: too much waits, and its request is not admitted yet.
+            OverloadedError: too much waits, and the request is not admitted yet.
         """
         if num_characters <= _INLINE_CHARACTERS:
             return work()

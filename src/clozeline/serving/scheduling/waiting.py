@@ -1,4 +1,4 @@
-"""Waiting for what another thread makes, no longer than anybody waits for it."""
+"""Wait for the work of another thread, but only as long as the client waits."""
 
 import asyncio
 from typing import Any, Literal
@@ -6,7 +6,7 @@ from typing import Any, Literal
 from starlette.requests import Request
 
 _WATCH_AFTER_SECONDS = 0.02
-"""Only of a request that takes longer is it watched whether its client has left."""
+"""Time after which the server begins to watch whether the client leaves."""
 
 Outcome = Literal["done", "late", "left", "stopped"]
 
@@ -14,9 +14,9 @@ Outcome = Literal["done", "late", "left", "stopped"]
 async def outcome(
     awaited: "asyncio.Future[Any]", request: Request, timeout_seconds: float, stopped: "asyncio.Future[None]"
 ) -> Outcome:
-    """How the wait for `awaited` ended; it is not cancelled where nobody waits for it any more.
+    """Wait for `awaited` and return how the wait ended. `awaited` is never cancelled.
 
-    Once `stopped` is done nothing is waited for.
+    The wait also ends once `stopped` is done.
     """
     until_seconds = asyncio.get_running_loop().time() + timeout_seconds
     done, _ = await asyncio.wait({awaited}, timeout=max(0.0, min(_WATCH_AFTER_SECONDS, timeout_seconds)))

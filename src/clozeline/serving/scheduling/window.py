@@ -1,26 +1,26 @@
-"""Which texts run together: those of nearly the length of the one whose turn it is.
+"""Which texts run together: those of similar length to the text whose turn it is.
 
-On a CPU the whole gain of batching is 1.3 times, and padding costs as much as text: a few hundred tokens of nearly
-equal length are best (measured on 2 AVX2 cores, 6 layers of 384, mixed lengths: 414 ms of 256 tokens each, 439 of 512,
-532 of 1,024, 752 of 4,096, and 436 ms one by one).
+On a CPU batching gains at most a factor of 1.3, and padding costs as much as text. A few hundred tokens of similar
+length are best. Measured on 2 AVX2 cores with 6 layers of 384 and mixed lengths: 414 ms in micro-batches of 256 tokens,
+439 of 512, 532 of 1,024, 752 of 4,096, and 436 ms one by one.
 """
 
 from collections.abc import Sequence
 
 BATCH_TOKENS = 384
-"""Most tokens of a micro-batch, padding among them."""
+"""Most tokens of a micro-batch, including padding."""
 MAX_PADDING = 0.1
-"""Most of a micro-batch that may be padding, 0-1."""
+"""Largest share of padding in a micro-batch, 0-1."""
 MIN_SHARE_TOKENS = 32
-"""Fewer than these are not parted among workers."""
+"""Fewer tokens are not split among workers."""
 
 
 def window(
     lengths: Sequence[int], anchor: int, *, budget_tokens: int, max_padding: float = MAX_PADDING
 ) -> tuple[int, int]:
-    """From `low` to before `high`: the places in the ascending `lengths` that run together with that at `anchor`.
+    """Return `low`, `high`: the slice of the ascending `lengths` that runs together with the one at `anchor`.
 
-    The nearest lengths join first, as long as all of them, padded, fit the budget and little of that is padding.
+    The nearest lengths join first, as long as the padded slice fits the budget and has little padding.
     The anchor itself always runs, alone if it is longer than the budget.
     """
     low, high = anchor, anchor + 1
@@ -41,5 +41,5 @@ def window(
 
 
 def share(waiting_tokens: int, num_idle: int, budget_tokens: int) -> int:
-    """The budget of one of `num_idle` workers that are free at once: none takes all while another has nothing."""
+    """Return the token budget of one of `num_idle` idle workers, so that none takes everything."""
     return min(budget_tokens, max(-(-waiting_tokens // num_idle), MIN_SHARE_TOKENS))

@@ -1,4 +1,4 @@
-"""What is run: models by what clients call them; and what waits: a ticket for each request, an entry for each text."""
+"""Served models by name, and what waits for them: a ticket for each question of a request, an entry for each text."""
 
 import math
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ LoadedModel = ServedModel[OpenModel]
 
 
 class Model(Protocol):
-    """What a lane needs of a model."""
+    """The part of a model that a lane needs."""
 
     def rows(self, texts: Sequence[TokenizedText], output: str) -> Sequence[Rows]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """Texts that can run together: those of one open model that want the same output of its graph."""
+    """Texts that can run together: they need the same output of the same model."""
 
     model: Model
     output: str
@@ -38,28 +38,28 @@ class Lane:
 
 @dataclass(eq=False, slots=True)
 class Ticket:
-    """One request, admitted as a whole; times are those of the scheduler's clock."""
+    """One question of a request, admitted as a whole. Times are those of the scheduler's clock."""
 
     lane: Lane
     question: AnyQuestion
     arrived_seconds: float
     deadline_seconds: float = math.inf
-    """After it, nobody waits for the answers."""
+    """Time after which the texts are no longer run."""
     spread_seconds: float = field(init=False, default=0.0)
-    """Over how long its texts have their turns; 0: they have them together."""
+    """Seconds over which the turns of its texts are spread; 0: they come together."""
     entries: tuple["Entry", ...] = field(init=False)
     answers: list[Any] = field(init=False)
-    """Of each text, once it has run."""
+    """Answer to each text; None until the text has run."""
     num_left: int = field(init=False)
-    """Texts that have not run."""
+    """Number of texts that have not run."""
     num_waiting: int = field(init=False, default=0)
-    """Texts that are in the line."""
+    """Number of texts in the line."""
     tokens: int = field(init=False)
     is_settled: bool = field(init=False, default=False)
-    """Answered, failed, or given up: what still runs of it is thrown away."""
+    """Answered, failed or given up. Results of texts that still run are discarded."""
     error: BaseException | None = field(init=False, default=None)
     started_seconds: float | None = field(init=False, default=None)
-    """When its first text ran."""
+    """Time at which its first text began to run."""
 
     def __post_init__(self) -> None:
         self.entries = tuple(Entry(self, position, len(text)) for position, text in enumerate(self.question.texts))
@@ -75,12 +75,12 @@ class Entry:
     ticket: Ticket
     position: int
     length: int
-    """In tokens."""
+    """Length in tokens."""
     second: int = 0
-    """When it came, or of a bulk request when its turn comes: in whole seconds of the scheduler's clock."""
+    """Second of its arrival, or of its turn in a bulk request: a whole number on the scheduler's clock."""
     waits: bool = False
     is_later: bool = False
-    """Waits, and does not count for who comes now: its turn has not come."""
+    """Whether it is a bulk text whose turn has not come. Admission of other requests does not count it."""
 
     @property
     def text(self) -> TokenizedText:
@@ -97,7 +97,7 @@ class MicroBatch:
 
     @property
     def tokens(self) -> int:
-        """Without padding."""
+        """Tokens without padding."""
         return sum(entry.length for entry in self.entries)
 
     @property

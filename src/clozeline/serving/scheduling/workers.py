@@ -1,7 +1,7 @@
-"""The threads that run models, so that the event loop only ever waits.
+"""Worker threads that run models, so that the event loop never blocks.
 
-ONNX Runtime and the tokenizer release the GIL: one session that runs on one core in each of N threads answers
-1.34 times as much as one session that runs on N cores (measured on 2 AVX2 cores).
+ONNX Runtime and the tokenizer release the GIL. N threads that share a session, each on one core, answer 1.34 times as
+much as one session on N cores (measured on 2 AVX2 cores).
 """
 
 import threading
@@ -15,15 +15,15 @@ from clozeline.serving.scheduling.work import Entry, MicroBatch
 _JOIN_SECONDS = 5.0
 
 Observe = Callable[[MicroBatch, float], None]
-"""Called with each micro-batch that ran, and its seconds."""
+"""Called with each micro-batch that ran and its duration in seconds."""
 
 
 class WorkerDiedError(Exception):
-    """The thread that ran a text ended in the middle of it."""
+    """The worker thread ended while it ran the text."""
 
 
 class Workers:
-    """`num_threads` threads that run what `scheduler` gives them until it is closed."""
+    """`num_threads` threads that run the micro-batches of `scheduler` until it is closed."""
 
     def __init__(self, scheduler: Scheduler, num_threads: int, observe: Observe) -> None:
         self._scheduler = scheduler
@@ -43,20 +43,20 @@ class Workers:
 
     @property
     def num_running(self) -> int:
-        """Micro-batches that run now."""
+        """Number of micro-batches that run now."""
         return len(self._began_seconds)
 
     def fault(self, stall_seconds: float) -> str | None:
-        """What is wrong with the threads: one has ended, or runs one micro-batch for more than `stall_seconds`."""
+        """Return which threads ended, or have run one micro-batch for more than `stall_seconds`; None if none."""
         dead = [thread.name for thread in self._threads if not thread.is_alive()]
         if dead and not self._closing:
             return f"{', '.join(dead)} ended"
         now_seconds = self._scheduler.clock()
         stalled = [name for name, began in list(self._began_seconds.items()) if now_seconds - began > stall_seconds]
-        return f"{', '.join(stalled)} runs one micro-batch for more than {stall_seconds:g} s" if stalled else None
+        return f"{', '.join(stalled)}: in one micro-batch for more than {stall_seconds:g} s" if stalled else None
 
     def close(self) -> None:
-        """End the threads, after what has been admitted."""
+        """Close the scheduler, and give each thread `_JOIN_SECONDS` to finish the admitted work."""
         self._closing = True
         self._scheduler.close()
         for thread in self._threads:
@@ -80,7 +80,7 @@ class Workers:
 
 
 def _answers(batch: MicroBatch) -> list[object]:
-    """Of each entry its answer, or the exception that it met: one text's fault is not its neighbours'."""
+    """Return an answer or an exception for each entry. An error of the graph fails every entry."""
     with Caught() as caught:
         found = batch.lane.model.rows([entry.text for entry in batch.entries], batch.lane.output)
     if caught.error:

@@ -1,4 +1,4 @@
-"""What a fine-tuned encoder has to be better than: the largest class, and counting words.
+"""Baselines of classification: the largest class, and logistic regression on TF-IDF.
 
 Shapes: T texts, F features, C classes.
 """
@@ -22,7 +22,7 @@ Shares = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts, or pairs of them."""
+    """Texts or pairs of texts."""
 
     first: Sequence[str]
     second: Sequence[str] | None = None
@@ -32,7 +32,7 @@ class Texts:
 
     @property
     def whole(self) -> list[str]:
-        """Both texts of a pair in one."""
+        """Texts, with both texts of a pair joined by a space."""
         return (
             list(self.first) if self.second is None else list(map(" ".join, zip(self.first, self.second, strict=True)))
         )
@@ -40,22 +40,22 @@ class Texts:
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """Texts and the classes they belong to."""
+    """Texts and their classes."""
 
     texts: Texts
     class_T: Classes
 
 
 def largest_class(class_T: Classes, num_test: int) -> Classes:
-    """The class of most training texts, for every test text."""
+    """Return the most frequent class of the training texts, for every test text."""
     return np.full(num_test, np.bincount(class_T).argmax())
 
 
 def tfidf_logistic_regression(train: LabelledTexts, validation: LabelledTexts, test: Texts) -> Classes:
-    """TF-IDF of words, one logistic regression for each class; its regularization is chosen on `validation`.
+    """Return the classes that one logistic regression per class predicts from TF-IDF of words.
 
-    As strong as this simple method gets without work (pairs of words, one multinomial model: no better here, and
-    forty times slower): a baseline left weak on purpose would prove nothing.
+    `validation` selects the regularization. Word pairs and one multinomial model were no better here, and forty times
+    slower. A deliberately weak baseline would prove nothing.
     """
     features = WordCounts(train.texts)
     train_TF, validation_TF = features.of(train.texts), features.of(validation.texts)
@@ -71,10 +71,11 @@ def tfidf_logistic_regression(train: LabelledTexts, validation: LabelledTexts, t
 def tfidf_label_shares(
     train: Texts, is_true_TC: npt.NDArray[np.float32], figure: Callable[[Shares], float], others: Sequence[Texts]
 ) -> list[Shares]:
-    """Probability of each label for each text of `others`, the validation part and what follows, by the same method.
+    """Return the probability of each label for each text of `others`, by the same method for independent labels.
 
     Args:
-        figure: how good probabilities for the validation texts are; the regularization is chosen by it.
+        figure: score of the probabilities on the validation texts; selects the regularization.
+        others: the validation texts first, then further texts.
     """
     features = WordCounts(train)
     train_TF, others_TF = features.of(train), [features.of(texts) for texts in others]
@@ -95,14 +96,14 @@ def _column(
 
 
 class WordCounts:
-    """TF-IDF of the words of a text; of a pair those of the first, those of the second, and those of both."""
+    """TF-IDF features of texts. A pair has those of the first text, those of the second, and their products."""
 
     def __init__(self, train: Texts) -> None:
         self._vectorizer = TfidfVectorizer(min_df=2, sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
         self._vectorizer.fit([*train.first, *(train.second or ())])
 
     def of(self, texts: Texts) -> Any:
-        """`features_TF`, sparse."""
+        """Return the sparse matrix `features_TF`."""
         first_TF = self._vectorizer.transform(texts.first)
         if texts.second is None:
             return first_TF

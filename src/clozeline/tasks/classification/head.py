@@ -1,4 +1,4 @@
-"""An encoder with a head that tells classes apart.
+"""Encoder with a classification head.
 
 Shapes: B rows, L longest row, C classes.
 """
@@ -20,19 +20,19 @@ def build(
     seed: int,
     problem: Literal["single_label_classification", "multi_label_classification"] = "single_label_classification",
 ) -> TaskModel:
-    """The encoder's weights under a fresh head of `labels`; as `heads.build`."""
+    """Return the encoder with a fresh head for `labels`; raises as `heads.build`."""
     changes: dict[str, object] = {
         "id2label": dict(enumerate(labels)),
         "label2id": {label: place for place, label in enumerate(labels)},
-        # Masked language modelling never trains [CLS]: the mean over tokens is the better summary of a text.
+        # Masked language modelling never trains [CLS], so the mean over tokens summarizes a text better.
         "classifier_pooling": "mean",
     }
-    if problem == "multi_label_classification":  # one label for each text is what transformers takes unsaid
+    if problem == "multi_label_classification":  # the other problem is the default of transformers
         changes["problem_type"] = problem
     return heads.build(encoder, "text-classification", seed, changes)
 
 
 def class_logits(model: TaskModel, batch: EncodedBatch) -> Tensor:
-    """`logits_BC`."""
+    """Return `logits_BC`."""
     logits_BC: Tensor = model(**batch.inputs).logits
     return logits_BC

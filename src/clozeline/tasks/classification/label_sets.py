@@ -1,4 +1,4 @@
-"""How good predicted sets of labels are, and from which probability on a label is given.
+"""Metrics of predicted label sets, and the decision threshold of probabilities.
 
 Shapes: T texts, C classes.
 """
@@ -20,12 +20,12 @@ _USUAL_THRESHOLD = 0.5
 
 @dataclass(frozen=True)
 class SetScores:
-    """A ratio without a denominator is 0, as in scikit-learn with `zero_division=0`."""
+    """Metrics of label sets. A ratio with denominator 0 is 0, as in scikit-learn with `zero_division=0`."""
 
     micro_f1: float
     macro_f1: float
     exact_match: float
-    """Share of texts all of whose labels are right."""
+    """Share of texts whose label set is exactly right."""
     per_class: dict[str, ClassScore]
 
 
@@ -44,30 +44,30 @@ def score_sets(actual_TC: LabelSets, predicted_TC: LabelSets, labels: Sequence[s
 
 
 def whole(predicted_TC: LabelSets, actual_TC: LabelSets) -> LabelSets:
-    """`predicted_TC` with a column for each label of `actual_TC`: those behind are given to no text."""
+    """Return `predicted_TC`, padded with empty columns to the labels of `actual_TC`."""
     return np.pad(predicted_TC, ((0, 0), (0, actual_TC.shape[1] - predicted_TC.shape[1])))
 
 
 def micro_f1(actual_TC: LabelSets, predicted_TC: LabelSets) -> float:
-    """Of all labels of all texts together."""
+    """Return F1 over all labels of all texts together."""
     whole = actual_TC.sum() + predicted_TC.sum()
     return float(2 * (actual_TC & predicted_TC).sum() / whole) if whole else 0.0
 
 
 def macro_f1(actual_TC: LabelSets, predicted_TC: LabelSets) -> float:
-    """Mean over all labels, those among them that no text here has."""
+    """Return the mean F1 over all labels, including labels without a text here."""
     hits_C = (actual_TC & predicted_TC).sum(axis=0)
     return float(ratio(2 * hits_C, actual_TC.sum(axis=0) + predicted_TC.sum(axis=0)).mean())
 
 
 FIGURES: Mapping[str, Figure] = MappingProxyType({"micro_f1": micro_f1, "macro_f1": macro_f1})
-"""Keyed by `metric` in params.yaml."""
+"""Metrics keyed by `metric` in params.yaml."""
 
 
 def best_threshold(actual_TC: LabelSets, share_TC: npt.NDArray[np.float64], figure: Figure) -> float:
-    """The probability above which labels are given, so that `figure` is highest here; of equal ones that nearest 0.5.
+    """Return the probability above which a label applies, so that `figure` is highest; ties go to the nearest to 0.5.
 
-    Candidates stand between the probabilities that there are, spread evenly over them, and at 0.5.
+    Candidates are 0.5 and midpoints between quantiles of the probabilities.
     """
     shares = np.unique(np.quantile(share_TC, np.linspace(0, 1, _NUM_CANDIDATES + 1)))
     candidates = [_USUAL_THRESHOLD, *((shares[1:] + shares[:-1]) / 2).tolist()]

@@ -1,4 +1,4 @@
-"""A record of a classification task: one text or two, and what it is labelled with."""
+"""A record of a classification task: one text or two, and the labels."""
 
 from dataclasses import dataclass, field
 from typing import Self
@@ -11,19 +11,21 @@ from clozeline.tasks.sources import Part
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """One record; a text that it does not have is empty."""
+    """One record; a missing text is empty."""
 
     texts: tuple[str, ...]
     labels: tuple[str, ...] | None
-    """None: it is not labelled; empty: of a multi-label task, none applies."""
+    """None if the record has no label; empty if no label of a multi-label task applies."""
     given: Part = "train"
     place: str = field(default="", compare=False)
-    """Where it stands."""
+    """Location of the record."""
 
     @classmethod
     def of(cls, record: Record, given: Part, params: LabelledParams) -> Self:
-        """Raises:
-        DataError: a field is of another type; with file and line.
+        """Return the labelled texts of a record.
+
+        Raises:
+            DataError: a field has the wrong type; names file and line.
         """
         fields = [params.text_field, *([params.second_field] if params.second_field else [])]
         read = _several if params.multi_label else _one
@@ -41,7 +43,7 @@ def _one(record: Record, params: LabelledParams) -> tuple[str, ...] | None:
 
 
 def _several(record: Record, params: LabelledParams) -> tuple[str, ...] | None:
-    """A list of strings, or a string in which `label_separator` stands between them."""
+    """Return the labels from a list of strings, or from a string split at `label_separator`."""
     value = record.values[params.label_field]
     if value is None:
         return None

@@ -1,4 +1,4 @@
-"""Any number of labels for each text, none among them.
+"""Multi-label classification: any number of labels for each text, possibly none.
 
 Shapes: T texts, B rows of a batch, C classes.
 """
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clozeline.artifacts.shown_item import ShownItem
-from clozeline.artifacts.task_metrics import Headline
+from clozeline.artifacts.finetune.shown_item import ShownItem
+from clozeline.artifacts.finetune.task_metrics import Headline
 from clozeline.tasks.classification import head as classifier
 from clozeline.tasks.classification.baselines import Shares, tfidf_label_shares
 from clozeline.tasks.classification.label_sets import FIGURES, LabelSets, best_threshold, score_sets, whole
@@ -27,7 +27,9 @@ NO_LABEL = "(none)"
 
 
 class MultiLabel(ClassifierOnTexts):
-    """A probability of its own for each label; those above one threshold, chosen on the validation part, are given."""
+    """Classifier with independent labels. A label applies if its probability is above a threshold, which is chosen on
+    the validation split and shared by all labels.
+    """
 
     problem: Problem = "multi_label_classification"
 
@@ -37,7 +39,7 @@ class MultiLabel(ClassifierOnTexts):
         self._weight_C = _weights(self.train.targets_T) if self.params.class_weights == "balanced" else None
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
-        """Mean over the labels, summed over the rows."""
+        """Return the mean loss over the labels, summed over the rows."""
         logits_BC = classifier.class_logits(self.model, inputs.encoded)
         weight_C = None if self._weight_C is None else self._weight_C.to(logits_BC.device)
         losses_BC = functional.binary_cross_entropy_with_logits(
@@ -46,7 +48,7 @@ class MultiLabel(ClassifierOnTexts):
         return losses_BC.mean(dim=1).sum()
 
     def validation_score(self) -> float:
-        """The headline figure at the best threshold."""
+        """Return the headline figure at the best threshold."""
         actual_TC = self._actual(self.validation)
         share_TC = self._shares(self.validation)
         return self._figure(actual_TC, share_TC > self._threshold(share_TC))
@@ -132,7 +134,9 @@ class MultiLabel(ClassifierOnTexts):
         )
 
     def _pairs(self, actual_TC: LabelSets, predicted_TC: LabelSets) -> Iterator[tuple[str, str]]:
-        """Every label that a text has or was given, beside itself or beside none."""
+        """Yield (actual, predicted) for each label that a text has or got; `NO_LABEL` stands for a label that is
+        missing on one side.
+        """
         for place, label in zip(*np.nonzero(actual_TC | predicted_TC), strict=True):
             name = self.test_part.labels[label]
             yield name if actual_TC[place, label] else NO_LABEL, name if predicted_TC[place, label] else NO_LABEL
@@ -147,13 +151,13 @@ class MultiLabel(ClassifierOnTexts):
         return shown(items, self.params.num_examples)
 
     def _named(self, is_given_TC: LabelSets) -> Sequence[str]:
-        """All labels of each text in one."""
+        """Return the labels of each text, joined into one string."""
         labels = self.test_part.labels
         names = ([labels[place] for place in np.flatnonzero(is_given_C)] for is_given_C in is_given_TC)
         return [", ".join(of_text) or NO_LABEL for of_text in names]
 
 
 def _weights(is_true_TC: np.ndarray[tuple[int, ...], np.dtype[np.float32]]) -> Tensor:
-    """`weight_C`: texts without a label over those with it, so that both sides of each label count alike."""
+    """Return `weight_C`: texts without a label divided by texts with it, so that both have equal weight in the loss."""
     num_true_C = is_true_TC.sum(axis=0)
     return torch.from_numpy(((len(is_true_TC) - num_true_C) / num_true_C).astype(np.float32))

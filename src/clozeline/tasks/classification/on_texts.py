@@ -1,4 +1,4 @@
-"""What a classifier of texts has whether a text has one label or several: its data, its rows, its logits.
+"""Base of the text classifiers with one label or several: data, rows and logits.
 
 Shapes: T texts, B rows of a batch, C classes.
 """
@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.artifacts.held_out import HeldOut, write_held_out
+from clozeline.artifacts.finetune.held_out import HeldOut, write_held_out
 from clozeline.params import LabelledParams
 from clozeline.tasks import heads
 from clozeline.tasks.classification import head as classifier
@@ -30,18 +30,11 @@ Problem = Literal["single_label_classification", "multi_label_classification"]
 
 
 class ClassifierOnTexts:
-    """An encoder under a head on the mean of its last hidden states, and the texts that it learns from."""
+    """An encoder with a head on the mean of its last hidden states, and the texts of the task."""
 
     problem: Problem
 
     def __init__(self, inputs: TaskInputs) -> None:
-        """Read the data and build the model.
-
-        Raises:
-            DataError: the data cannot be read, or there is too little of it.
-            ArtifactError: the encoder is missing, or its tokenizer was made for another model.
-            ParamsError: `max_length` is longer than the encoder can read.
-        """
         params = inputs.params
         assert isinstance(params, LabelledParams)
         self.inputs, self.params = inputs, params
@@ -60,11 +53,11 @@ class ClassifierOnTexts:
         self.batches_per_epoch = num_batches(len(self.train), inputs)
 
     def lengths(self, texts: Texts, labels: Collection[str], opened: OpenTokenizer) -> Ids:
-        """`length_T`: tokens of each text as the model is to read it, to tell `labels` apart."""
+        """Return `length_T`: tokens of each text as the model reads it when it chooses among `labels`."""
         return lengths_of(texts.first, opened, texts.second)
 
     def built(self, inputs: TaskInputs) -> heads.TaskModel:
-        """The model that answers; as `heads.build`."""
+        """Return the model of the task; raises as `heads.build`."""
         return classifier.build(inputs.encoder, self.labels, inputs.seed, self.problem)
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetedBatch]]:
@@ -78,14 +71,14 @@ class ClassifierOnTexts:
         self._hold_out(out)
 
     def _hold_out(self, out: Path) -> None:
-        """Leave the validation part beside the model, for what is exported of it."""
+        """Write the validation split beside the model, for the examination of its exported graphs."""
         held_out = [
             HeldOut(text=it.text, second=it.second or None, right=it.labels) for it in self.selection.validation
         ]
         write_held_out(out, held_out)
 
     def logits(self, part: ClassifiedRows) -> npt.NDArray[np.float32]:
-        """`logits_TC` of every text of a part."""
+        """Return `logits_TC` of every text of a split."""
         logits_TC = np.zeros((len(part), len(self.labels)), dtype=np.float32)
         batches = measuring_batches(part.rows.length_T, self.inputs)
         for rows_B, logits_BC in answers(self.model, batches, part.encoded, classifier.class_logits):
@@ -93,11 +86,11 @@ class ClassifierOnTexts:
         return logits_TC
 
     def num_truncated(self, part: ClassifiedRows) -> int:
-        """How many texts of a part are not read to their end."""
+        """Return the number of texts of a split whose end is cut off."""
         return part.rows.num_truncated
 
     def counts(self) -> dict[str, int]:
-        """Figures of the data, the same for one label and several."""
+        """Return the counts of the data, which are the same for one label and several."""
         identities = (example.identity for example in self.selection.test)
         return {
             "num_classes": len(self.labels),
@@ -110,12 +103,12 @@ class ClassifierOnTexts:
                 self.selection.validation
             ),
             "num_test_of_classes_without_training_text": self.selection.num_not_trained(self.selection.test),
-            # Up to case and white space: test texts that the encoder was pre-trained on.
+            # Test texts that the encoder was pre-trained on, ignoring case and white space.
             "num_test_seen_in_pretraining": count_seen(identities, self.inputs.pretraining_text),
         }
 
     def given(self, place: int) -> dict[str, str]:
-        """A test text as a person reads it."""
+        """Return a test text or pair for display, keyed by field."""
         texts = self.test_part.texts
         named = {"text": texts.first[place]}
         return named if texts.second is None else {**named, "second": texts.second[place]}

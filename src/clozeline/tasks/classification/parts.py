@@ -1,4 +1,4 @@
-"""The parts of a classification task, as texts and as tokens.
+"""Splits of a classification task, as texts and as tokens.
 
 Shapes: T texts, C classes, B rows of a batch.
 """
@@ -14,27 +14,26 @@ import torch
 from clozeline.errors import DataError
 from clozeline.params import LabelledParams
 from clozeline.tasks.classification.baselines import Texts
-from clozeline.tasks.classification.label_files import readers
-from clozeline.tasks.classification.labelled import Labelled, fields_of
+from clozeline.tasks.classification.labelled import Labelled
 from clozeline.tasks.classification.selection import Example, Selection, select
 from clozeline.tasks.encoded import EncodedBatch, TargetedBatch
-from clozeline.tasks.sources import records_of
+from clozeline.tasks.reading import task_records
 from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.text_rows import Ids, TextRows
 from clozeline.tokenizer.folder import OpenTokenizer
 
 Targets = npt.NDArray[Any]
-"""`class_T`, a place among the labels; of a multi-label task `is_true_TC`, 0 or 1."""
+"""`class_T`, indices of labels; for multi-label tasks `is_true_TC`, 0 or 1."""
 
 
 @dataclass(frozen=True)
 class ClassifiedRows:
-    """One part of the task."""
+    """One split of the task."""
 
     texts: Texts
     rows: TextRows
     labels: tuple[str, ...]
-    """What targets are places in: those that can be answered, then others that texts of this part have."""
+    """Labels that targets index: first those the model can answer, then others that occur in this split."""
     targets_T: Targets
     with_types: bool
 
@@ -59,16 +58,16 @@ class ClassifiedRows:
 
 
 Lengths = Callable[[Texts, Collection[str]], Ids]
-"""Tokens of each of these texts as the model is to read it, to tell these labels apart."""
+"""Function (texts, labels) → tokens of each text as the model reads it when it chooses among the labels."""
 
 
 def read_selection(inputs: TaskInputs, params: LabelledParams, lengths: Lengths) -> Selection:
-    """Read the records and choose among them.
+    """Read the records, and select and split them.
 
     Raises:
-        DataError: the data cannot be read, there is too little of it, or a text is too long and `too_long` says error.
+        DataError: the data cannot be read or is too little, or a text is too long and `too_long` is `error`.
     """
-    records = records_of(params, inputs.data, fields_of(params), readers(params.label_files))
+    records = task_records(params, inputs.data)
     labelled = (Labelled.of(record, part, params) for part, record in records)
 
     def fits(examples: Sequence[Example]) -> list[bool]:
@@ -100,7 +99,7 @@ def _too_long(examples: Sequence[Example], length_T: Ids, params: LabelledParams
     longest = int(length_T.argmax())
     return DataError(
         f"{int((length_T > params.max_length).sum())} of {len(examples)} texts are too long for this task",
-        given=f"{length_T[longest]} tokens, with all that stands around it, in: {examples[longest].text[:80]}…",
+        given=f"a row of {length_T[longest]} tokens: {examples[longest].text[:80]}…",
         expected=f"at most {params.max_length} (`max_length` of this task; `too_long: error`)",
         do="raise `max_length`, shorten the texts, or set `too_long: truncate` or `drop`",
     )

@@ -1,4 +1,4 @@
-"""How good predicted classes are.
+"""Metrics of predicted classes.
 
 Shapes: T texts, C classes.
 """
@@ -18,7 +18,7 @@ Classes = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ClassScore:
-    """Of one class; a ratio without a denominator is 0, as in scikit-learn with `zero_division=0`."""
+    """Metrics of one class. A ratio with denominator 0 is 0, as in scikit-learn with `zero_division=0`."""
 
     precision: float
     recall: float
@@ -31,16 +31,16 @@ class Scores:
     accuracy: float
     accuracy_low: float
     accuracy_high: float
-    """Ends of a 95 % interval for the accuracy on other texts like these."""
+    """`accuracy_low` and `accuracy_high` are the ends of the 95 % interval over other texts of the same kind."""
     macro_f1: float
-    """Mean over the classes that occur among the actual or the predicted ones."""
+    """Mean F1 over the classes that occur among the actual or the predicted ones."""
     matthews: float
-    """Correlation of actual and predicted classes (Gorodkin 2004); 0 where either is always the same."""
+    """Correlation of actual and predicted classes (Gorodkin 2004); 0 if either is constant."""
     per_class: dict[str, ClassScore]
 
 
 def score(actual_T: Classes, predicted_T: Classes, labels: Sequence[str]) -> Scores:
-    """Compare predicted with actual classes, both as places in `labels`."""
+    """Compare predicted with actual classes, both given as indices of `labels`."""
     hits_C, actual_C, predicted_C = _margins(actual_T, predicted_T, len(labels))
     precision_C, recall_C = ratio(hits_C, predicted_C), ratio(hits_C, actual_C)
     f1_C = ratio(2 * hits_C, actual_C + predicted_C)
@@ -77,7 +77,7 @@ def matthews(actual_T: Classes, predicted_T: Classes, num_classes: int) -> float
 
 
 def f1_of(class_: int) -> "Figure":
-    """F1 of this class alone, as GLUE has it of MRPC and QQP."""
+    """Return the metric F1 of a single class, as GLUE uses for MRPC and QQP."""
 
     def f1(actual_T: Classes, predicted_T: Classes, num_classes: int) -> float:
         hits_C, actual_C, predicted_C = _margins(actual_T, predicted_T, num_classes)
@@ -88,11 +88,11 @@ def f1_of(class_: int) -> "Figure":
 
 Figure = Callable[[Classes, Classes, int], float]
 FIGURES: Mapping[str, Figure] = MappingProxyType({"accuracy": accuracy, "macro_f1": macro_f1, "matthews": matthews})
-"""Keyed by `metric` in params.yaml; `f1` is that of one class, and `f1_of` it."""
+"""Metrics keyed by `metric` in params.yaml, except `f1`, which `f1_of` makes for one class."""
 
 
 def _margins(actual_T: Classes, predicted_T: Classes, num_classes: int) -> tuple[Classes, Classes, Classes]:
-    """Of each class: texts that are of it and are said to be, texts that are of it, texts that are said to be."""
+    """Return for each class the number of texts predicted correctly, of actual texts, and of predicted texts."""
     hits_C = np.bincount(actual_T[actual_T == predicted_T], minlength=num_classes)
     return hits_C, np.bincount(actual_T, minlength=num_classes), np.bincount(predicted_T, minlength=num_classes)
 

@@ -1,4 +1,4 @@
-"""Which labelled texts a task uses, and which of them it trains on, chooses by, and is judged on."""
+"""Select the labelled texts of a task and split them into training, validation and test."""
 
 import logging
 from collections import Counter
@@ -19,75 +19,77 @@ _MOST_NAMED = 10
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A text (or a pair), its labels, and its identity: the same for texts that differ in case and white space only."""
+    """A text or pair with its labels and its identity, which ignores case and white space."""
 
     text: str
     labels: tuple[str, ...]
-    """Sorted; just one, unless the task is multi-label."""
+    """Sorted labels; exactly one unless the task is multi-label."""
     identity: str
     part: Part
     second: str = ""
     place: str = field(default="", compare=False)
-    """Where its record stands."""
+    """Location of the record."""
 
     @property
     def label(self) -> str:
-        """Of a task with one for each text."""
+        """The only label, for single-label tasks."""
         (label,) = self.labels
         return label
 
 
 @dataclass
 class SelectionCount(RecordCount):
-    """What became of the records."""
+    """Counts of records, used and dropped."""
 
     without_text: int = 0
     without_label: int = 0
     duplicates: int = 0
-    """Same text, same label: one is kept."""
+    """Copies with the same text and labels as a record that is kept."""
     contradictions: int = 0
-    """Same text, several labels: none is kept."""
+    """Records with the same text and different labels; none is kept."""
     in_several_parts: int = 0
-    """Copies of a text that was given for a part that judges: there it stays, and these are not trained on."""
+    """Copies of a text that a stricter split holds (test before validation before training); these are dropped."""
     of_rarer_classes: int = 0
     above_max_per_class: int = 0
     too_long: int = 0
-    """Left out because `too_long: drop` wants it."""
+    """Texts dropped by `too_long: drop`."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The parts of a task."""
+    """Splits of a task."""
 
     labels: tuple[str, ...]
-    """Those that can be answered, sorted; a class is known by its place there. Texts that judge may have others."""
+    """Labels that can be answered, sorted; a class is an index of them. Validation and test texts may have others."""
     train: list[Example]
     validation: list[Example]
     test: list[Example]
     trained_labels: frozenset[str]
-    """Those of the training texts."""
+    """Labels of the training texts."""
     count: SelectionCount = field(default_factory=SelectionCount)
 
     @property
     def every_label(self) -> frozenset[str]:
-        """Those of all texts."""
+        """Labels of all texts."""
         return frozenset(label for example in (*self.train, *self.validation, *self.test) for label in example.labels)
 
     def num_not_trained(self, part: Sequence[Example]) -> int:
-        """How many of these have a label that is on no training text."""
+        """Return the number of texts with a label that no training text has."""
         return sum(not self.trained_labels.issuperset(example.labels) for example in part)
 
 
 Fits = Callable[[Sequence[Example]], Sequence[bool]]
-"""Which of these are short enough."""
+"""Function that tells for each example whether it is short enough."""
 
 
 def select(records: Iterable[Labelled], params: LabelledParams, fits: Fits | None = None) -> Selection:
-    """Choose and split. Of a multi-label task a label of a rarer class leaves its texts in, without it. A label that is
-    only on texts that judge stays on them: what cannot be answered is missed.
+    """Select the examples and split them.
+
+    A multi-label text that loses the label of a rarer class stays in the task. A label that no training text has stays
+    on validation and test texts, and counts as missed.
 
     Raises:
-        DataError: fewer than two classes are left, or a part is empty, or has no label that can be answered.
+        DataError: fewer than two classes are left, or a split is empty or has no label that can be answered.
     """
     count = SelectionCount()
     examples = _of_frequent_classes(_distinct(records, params, count), params, count)
@@ -110,7 +112,7 @@ def select(records: Iterable[Labelled], params: LabelledParams, fits: Fits | Non
 
 
 def _distinct(records: Iterable[Labelled], params: LabelledParams, count: SelectionCount) -> list[Example]:
-    """Each text once, in the order of the records; none of those that are labelled in two ways."""
+    """Return each text once, in the order of the records, without texts whose copies have different labels."""
     found: dict[str, list[Example]] = {}
     for record in records:
         count.num_read += 1
@@ -148,7 +150,7 @@ def _of_frequent_classes(examples: list[Example], params: LabelledParams, count:
 
 
 def _with_labels_of(labels: set[str], examples: list[Example], multi_label: bool) -> list[Example]:
-    """Those with a label of `labels`; of a multi-label task all of them, with what is left of theirs."""
+    """Return the examples with a label in `labels`; for multi-label tasks all examples, with only those labels."""
     if not multi_label:
         return [example for example in examples if example.label in labels]
     return [
@@ -157,7 +159,7 @@ def _with_labels_of(labels: set[str], examples: list[Example], multi_label: bool
 
 
 def _capped(examples: list[Example], max_per_class: int | None, count: SelectionCount) -> list[Example]:
-    """At most `max_per_class` of each class: those of the lowest identity, which is as good as drawn."""
+    """Return at most `max_per_class` examples of each class: those with the lowest hashes, a sample without a seed."""
     if max_per_class is None:
         return examples
     sizes: Counter[str] = Counter()
@@ -181,9 +183,9 @@ def _name_unseen(parts: Mapping[Part, list[Example]], labels: frozenset[str]) ->
         num_texts = sum(judged[label] for label in unseen)
         _LOG.warning(
             "%s as missed: %s (%s)",
-            "1 label of texts that judge is on no training text, and counts"
+            "1 label occurs only in validation or test texts, and counts"
             if len(unseen) == 1
-            else f"{len(unseen)} labels of texts that judge are on no training text, and count",
+            else f"{len(unseen)} labels occur only in validation or test texts, and count",
             _some(unseen),
             "1 text" if num_texts == 1 else f"{num_texts} texts",
         )
@@ -195,8 +197,8 @@ def _check_enough(parts: Mapping[Part, list[Example]], trained: frozenset[str], 
     raise DataError(
         "there are too few labelled texts for this task",
         given=f"{count.num_read} records, of which {count.num_used} could be used: "
-        f"{num_of_each(parts)}; classes of training: {len(trained)}",
-        expected="two classes or more, and texts of them for each part",
+        f"{num_of_each(parts)}; classes in training: {len(trained)}",
+        expected="at least two classes in training, and texts in each split",
         do=remedy(
             "add labelled texts, or check `label_field`, `validation_fraction` and `test_fraction` of this task",
             parts,
@@ -206,14 +208,14 @@ def _check_enough(parts: Mapping[Part, list[Example]], trained: frozenset[str], 
 
 
 def _check_answerable(parts: Mapping[Part, list[Example]], labels: frozenset[str]) -> None:
-    """A part all of whose labels are others than those that can be answered tells nothing."""
+    """Check that every split has a label that can be answered, because it measures nothing otherwise."""
     for part, content in parts.items():
         if all(example.labels and labels.isdisjoint(example.labels) for example in content):
             raise DataError(
-                f"no text of the {part} part has a label that can be answered",
-                given=f"labels there: {_some({label for example in content for label in example.labels})}",
+                f"no {part} text has a label that the model can answer",
+                given=f"labels in {part}: {_some({label for example in content for label in example.labels})}",
                 expected=f"some of these: {_some(labels)}",
-                do="spell labels alike in every part, or name other files in `splits` of this task",
+                do="spell labels the same way in every split, or name other files in `splits` of this task",
             )
 
 

@@ -1,4 +1,4 @@
-"""One label for each text, or for each pair of texts.
+"""Single-label classification of texts or pairs of texts.
 
 Shapes: T texts, B rows of a batch, C classes.
 """
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clozeline.artifacts.shown_item import ShownItem
-from clozeline.artifacts.task_metrics import Headline
+from clozeline.artifacts.finetune.shown_item import ShownItem
+from clozeline.artifacts.finetune.task_metrics import Headline
 from clozeline.errors import ParamsError
 from clozeline.tasks.classification import head as classifier
 from clozeline.tasks.classification.baselines import LabelledTexts, largest_class, tfidf_logistic_regression
@@ -27,7 +27,7 @@ _MOST_NAMED = 10
 
 
 class SingleLabel(ClassifierOnTexts):
-    """Softmax over the classes; the most probable one is the answer."""
+    """Classifier with exclusive labels: softmax over the classes, of which the most probable is the answer."""
 
     problem: Problem = "single_label_classification"
     method: str = "fine-tuned encoder"
@@ -47,7 +47,7 @@ class SingleLabel(ClassifierOnTexts):
         return functional.cross_entropy(logits_BC, inputs.targets_B, weight=weight_C, reduction="sum")
 
     def validation_score(self) -> float:
-        """The headline figure."""
+        """Return the headline figure."""
         return self._figure(self.validation.targets_T, self._answers(self.validation))
 
     def test(self) -> TaskReport:
@@ -94,17 +94,17 @@ class SingleLabel(ClassifierOnTexts):
     def _class_of(self, positive_label: str) -> int:
         if positive_label not in self.labels:
             raise ParamsError(
-                "params.yaml: `positive_label` of the task is on no text that is trained on",
+                "no training text has the `positive_label` of the task",
                 given=positive_label,
                 expected=f"one of: {', '.join(self.labels[:_MOST_NAMED])}{', …' * (len(self.labels) > _MOST_NAMED)}",
-                do="correct it",
+                do="set `positive_label` to one of these labels",
             )
         return self.labels.index(positive_label)
 
     def _f1s(
         self, actual_T: Classes, predicted_T: Classes, counting_T: Classes, largest_T: Classes
     ) -> dict[str, float]:
-        """Of the positive class, if there is one."""
+        """Return F1 of the positive class by method, if the task names a positive class."""
         if self._f1_of_positive is None:
             return {}
         said = {"f1": predicted_T, "baseline_tfidf_f1": counting_T, "majority_f1": largest_T}
@@ -139,6 +139,6 @@ class SingleLabel(ClassifierOnTexts):
 
 
 def _weights(class_T: Classes) -> Tensor:
-    """`weight_C`: the rarer a class, the more each of its texts counts; 1 on average over texts (King & Zeng 2001)."""
+    """Return `weight_C`, inverse to the size of the class and 1 on average over texts (King & Zeng 2001)."""
     size_C = np.bincount(class_T)
     return torch.from_numpy((len(class_T) / (len(size_C) * size_C)).astype(np.float32))

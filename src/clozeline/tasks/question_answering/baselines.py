@@ -1,4 +1,4 @@
-"""What a model that answers questions has to be better than: the sentence most like the question, or nothing."""
+"""Baseline of question answering: the sentence nearest to the question by TF-IDF."""
 
 import re
 from collections.abc import Sequence
@@ -8,14 +8,15 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from clozeline.tasks.question_answering.decoding import best_threshold
 from clozeline.tasks.question_answering.questions import Question
-from clozeline.tasks.question_answering.scores import f1
+from clozeline.tasks.scores.squad import f1
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
 def nearest_sentences(validation: Sequence[Question], test: Sequence[Question]) -> list[str]:
-    """For each question of `test` the sentence of its context nearest to it by TF-IDF; nothing where that one is less
-    like it than a bound that `validation` sets.
+    """Return for each question of `test` the nearest sentence of its context by TF-IDF cosine.
+
+    The answer is an empty string if the cosine is below a threshold chosen on `validation`.
     """
     vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
     vectorizer.fit([question.context for question in (*validation, *test)])

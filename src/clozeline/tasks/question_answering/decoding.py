@@ -1,4 +1,4 @@
-"""From the scores of first and last tokens to the best stretch of a context.
+"""Best answer span of a context from the scores of first and last tokens.
 
 Shapes: L tokens of a window's context.
 """
@@ -14,7 +14,7 @@ Scores = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Span:
-    """First and last token of the best stretch; its score is the sum of both."""
+    """First and last token of a span; its score is the sum of their scores."""
 
     first: int
     last: int
@@ -22,7 +22,7 @@ class Span:
 
 
 def best_span(start_L: Scores, end_L: Scores, most_tokens: int) -> Span:
-    """Of all stretches of at most so many tokens the one with the highest sum of scores; of equal ones the first."""
+    """Return the span of at most `most_tokens` tokens with the highest score; the first of them on a tie."""
     length = len(start_L)
     width = min(most_tokens, length)
     padded = np.concatenate([end_L, np.full(width - 1, -np.inf, dtype=end_L.dtype)])
@@ -32,13 +32,13 @@ def best_span(start_L: Scores, end_L: Scores, most_tokens: int) -> Span:
 
 
 def best_threshold(margin_Q: npt.NDArray[np.float64], gain_Q: npt.NDArray[np.float64]) -> float:
-    """Questions whose margin is above it are left without an answer: the threshold that wins most by that.
+    """Return the threshold with the largest total gain if questions with a margin above it are left unanswered.
 
-    Infinite where it is best to leave none, or all.
+    It is infinite if no question should be left unanswered, and minus infinity if all should.
 
     Args:
-        margin_Q: score of no answer minus that of the best answer.
-        gain_Q: what a question's figure gains by being left without an answer; negative where it loses.
+        margin_Q: score of "no answer" minus the score of the best answer.
+        gain_Q: gain in a question's figure from leaving it unanswered; negative for a loss.
     """
     order = np.argsort(-margin_Q, kind="stable")
     gains = np.concatenate([[0.0], np.cumsum(gain_Q[order])])

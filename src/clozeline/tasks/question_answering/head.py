@@ -1,4 +1,4 @@
-"""An encoder with a head that points at the first and the last token of an answer.
+"""Encoder with a head that scores each token as the first and as the last of an answer.
 
 Shapes: B rows, L longest row.
 """
@@ -13,11 +13,11 @@ from clozeline.tasks.heads import TaskModel
 
 
 def build(encoder: Path, seed: int) -> TaskModel:
-    """The encoder's weights under a fresh head; as `heads.build`."""
+    """Return the encoder with a fresh head; raises as `heads.build`."""
     return heads.build(encoder, "question-answering", seed, {"num_labels": 2})
 
 
 def end_logits(model: TaskModel, batch: EncodedBatch) -> tuple[Tensor, Tensor]:
-    """`start_BL` and `end_BL`."""
+    """Return the logits `start_BL` and `end_BL`."""
     start_BL, end_BL = model(**batch.inputs).logits.unbind(dim=-1)
     return start_BL, end_BL

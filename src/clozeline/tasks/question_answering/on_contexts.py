@@ -1,4 +1,4 @@
-"""The stretch of a context that answers a question, or that nothing there does.
+"""Extractive question answering: the span of a context that answers a question, or no answer.
 
 Shapes: Q questions, W windows, B windows of a batch, L longest of them.
 """
@@ -14,9 +14,9 @@ import numpy.typing as npt
 from torch import Tensor
 from torch.nn import functional
 
-from clozeline.artifacts.held_out import HeldOut, write_held_out
-from clozeline.artifacts.shown_item import ShownItem
-from clozeline.artifacts.task_metrics import Headline
+from clozeline.artifacts.finetune.held_out import HeldOut, write_held_out
+from clozeline.artifacts.finetune.shown_item import ShownItem
+from clozeline.artifacts.finetune.task_metrics import Headline
 from clozeline.params import QuestionAnsweringParams
 from clozeline.tasks import heads
 from clozeline.tasks.encoded import TargetedBatch
@@ -26,10 +26,9 @@ from clozeline.tasks.question_answering import head as answerer
 from clozeline.tasks.question_answering.baselines import nearest_sentences
 from clozeline.tasks.question_answering.decoding import best_span, best_threshold
 from clozeline.tasks.question_answering.questions import AnswerCount, Question, QuestionCount, select
-from clozeline.tasks.question_answering.scores import exact_match, f1
-from clozeline.tasks.question_answering.squad import read_squad
 from clozeline.tasks.question_answering.windows import NO_ANSWER, Windows
-from clozeline.tasks.sources import records_of
+from clozeline.tasks.reading import task_records
+from clozeline.tasks.scores.squad import exact_match, f1
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.task import TaskInputs, TaskReport, only_answer, shown
 from clozeline.tasks.text_rows import training_batches
@@ -40,7 +39,7 @@ _NOTHING = "no answer"
 
 @dataclass(frozen=True)
 class Found:
-    """The best stretch of a context, and how much more likely it is that there is no answer."""
+    """Best span of a context, and the margin: score of "no answer" minus the score of the span."""
 
     text: str
     margin: float
@@ -48,7 +47,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Figures:
-    """metrics/finetune/<task>.json; shares are 0-1, and of the test part."""
+    """Figures of the test split in metrics/finetune/<task>.json; shares are 0-1."""
 
     f1: float
     f1_low: float
@@ -57,8 +56,8 @@ class Figures:
     baseline_nearest_sentence_f1: float
     no_answer_f1: float
     no_answer_margin: float | None
-    """Chosen on the validation part: a question whose margin is above it is left without an answer. None: no such
-    bound; all questions are answered, or none is."""
+    """Margin, chosen on the validation split, above which a question is left unanswered. None: all questions are
+    answered, or none is."""
     num_train: int
     num_validation: int
     num_test: int
@@ -72,21 +71,13 @@ class Figures:
 
 
 class QuestionAnswering:
-    """Extractive question answering by a head that points at both ends of an answer."""
+    """Extractive question answering with a head that scores both ends of an answer."""
 
     def __init__(self, inputs: TaskInputs) -> None:
-        """Read the data and build the model.
-
-        Raises:
-            DataError: the data cannot be read, or there is too little of it.
-            ArtifactError: the encoder is missing, or its tokenizer was made for another model.
-            ParamsError: `max_length` is longer than the encoder can read.
-        """
         params = inputs.params
         assert isinstance(params, QuestionAnsweringParams)
         self._inputs, self._params = inputs, params
-        fields = {name: getattr(params, name) for name in ("question_field", "context_field", "answers_field")}
-        self._questions = select(records_of(params, inputs.data, fields, {".json": read_squad}), params)
+        self._questions = select(task_records(params, inputs.data), params)
         self.model = answerer.build(inputs.encoder, inputs.seed)
         opened = opened_for(self.model, inputs)
         self._with_types = heads.tells_pairs_apart(self.model)
@@ -109,7 +100,7 @@ class QuestionAnswering:
         )
 
     def loss_sum(self, inputs: TargetedBatch) -> Tensor:
-        """Mean of the two ends' losses for each window (Devlin et al. 2018, section 4.2)."""
+        """Return the mean of the losses of both ends, summed over the windows (Devlin et al. 2018, section 4.2)."""
         ends = answerer.end_logits(self.model, inputs.encoded)
         losses = [
             functional.cross_entropy(logits_BL, inputs.targets_B[:, end], reduction="sum")
@@ -118,7 +109,7 @@ class QuestionAnswering:
         return (losses[0] + losses[1]) / 2
 
     def validation_score(self) -> float:
-        """F1, with the margin that is best there."""
+        """Return F1 at the best margin."""
         questions, found = self._questions.validation, self._find(self._validation)
         return _mean_f1(questions, _answers(found, _margin(questions, found)))
 
@@ -174,7 +165,7 @@ class QuestionAnswering:
         write_held_out(out, [HeldOut(text=it.question, second=it.context, right=it.texts) for it in questions])
 
     def _find(self, part: Windows) -> list[Found]:
-        """The best stretch over all windows of each question."""
+        """Return the best span over all windows of each question."""
         texts = [""] * len(part.questions)
         score_Q = np.full(len(texts), -np.inf)
         nothing_Q = np.full(len(texts), np.inf)

@@ -1,6 +1,6 @@
-"""Which questions a task uses, and which of them it trains on, chooses by, and is judged on.
+"""Select the questions of a task and split them into training, validation and test.
 
-All questions about one context go together: what is judged is asked about text that was not trained on.
+All questions about one context share a split, so that validation and test contexts are not trained on.
 """
 
 import logging
@@ -21,7 +21,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Characters `start` … of the context."""
+    """An answer, and the offset of its first character in the context."""
 
     text: str
     start: int
@@ -33,7 +33,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked of a context, and all answers that people gave; none where it has no answer."""
+    """A question about a context, with all accepted answers; none if it has no answer."""
 
     question: str
     context: str
@@ -41,7 +41,7 @@ class Question:
     context_identity: str
     part: Part
     place: str = field(default="", compare=False)
-    """Where its record stands."""
+    """Location of the record."""
 
     @property
     def is_answerable(self) -> bool:
@@ -54,25 +54,25 @@ class Question:
 
 @dataclass
 class QuestionCount(RecordCount):
-    """What became of the records."""
+    """Counts of records, used and dropped."""
 
     without_question: int = 0
     without_context: int = 0
     without_findable_answer: int = 0
-    """None of its answers stands anywhere in its context."""
+    """Questions without an answer that occurs in the context."""
     duplicates: int = 0
     in_several_parts: int = 0
-    """Questions for training about a context that judges."""
+    """Questions about a context that a stricter split holds (test before validation before training)."""
 
 
 @dataclass
 class AnswerCount(Counted):
-    """Counted beside the records, some of which have several answers."""
+    """Counts of answers, of which a record can have several."""
 
     num_moved: int = 0
-    """Answers that stood elsewhere in the context than their offset says."""
+    """Answers found elsewhere in the context than at their offset."""
     num_not_found: int = 0
-    """... and nowhere: they are left out."""
+    """Answers that do not occur in the context; these are dropped."""
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class Questions:
 
 
 def select(records: Iterable[tuple[Part, Record]], params: QuestionAnsweringParams) -> Questions:
-    """Read and split.
+    """Read the questions and split them.
 
     Raises:
-        DataError: a record is not of the shape, or a part has no questions.
+        DataError: a record has the wrong shape, a split has no questions, or training has no answer.
     """
     count, answer_count = QuestionCount(), AnswerCount()
     of_context: dict[str, list[Question]] = {}
@@ -102,18 +102,18 @@ def select(records: Iterable[tuple[Part, Record]], params: QuestionAnsweringPara
         part = strictest(question.part for question in questions)
         count.add("in_several_parts", *(question.place for question in questions if question.part != part))
         parts[part].extend(_distinct([question for question in questions if question.part == part], count))
-    for content in parts.values():  # What comes out does not depend on the order of the records.
+    for content in parts.values():  # The result does not depend on the order of the records.
         content.sort(key=lambda it: (it.context_identity, it.question, it.context, it.texts))
     count.num_used = sum(map(len, parts.values()))
     count.tell()
     if told := answer_count.told_reasons:
-        _LOG.info("answers that stand elsewhere than their offset says: %s", told)
+        _LOG.info("answers that are not at their offset: %s", told)
     _check_enough(parts, count)
     return Questions(parts["train"], parts["validation"], parts["test"], count, answer_count)
 
 
 def _distinct(questions: Iterable[Question], count: QuestionCount) -> list[Question]:
-    """Each once: the first of its copies."""
+    """Return each question once: the first of its copies."""
     distinct: dict[Question, None] = {}
     for question in questions:
         if question in distinct:
@@ -143,20 +143,22 @@ def _question(
 
 
 def _spelled(record: Record, field: str) -> list[tuple[str, int]]:
-    """(text, offset) of each answer, as the record has them."""
+    """Return (text, offset) of each answer of the record that is not blank."""
     answers: Any = record.values[field] or {"text": [], "answer_start": []}
     if not isinstance(answers, dict) or not {"text", "answer_start"} <= set(answers):
         raise record.refuse(field, '{"text": [...], "answer_start": [...]}')
     texts, starts = list(answers["text"]), list(answers["answer_start"])
     if len(texts) != len(starts) or not all(isinstance(text, str) for text in texts):
-        raise record.refuse(field, "as many offsets as texts")
+        raise record.refuse(field, "as many offsets as texts, and texts that are strings")
     if not all(isinstance(start, int) for start in starts):
-        raise record.refuse(field, "offsets that are whole numbers: characters of the context")
+        raise record.refuse(field, "whole numbers as offsets, in characters of the context")
     return [(text, start) for text, start in zip(texts, starts, strict=True) if text.strip()]
 
 
 def _placed(text: str, start: int, context: str, count: AnswerCount, at: str) -> Answer | None:
-    """Where the offset says, or the place nearest to it that has these characters; `at`: where the record stands."""
+    """Return the answer at its offset or else at its nearest occurrence; None if it does not occur. `at` is the
+    location of the record.
+    """
     if start >= 0 and context.startswith(text, start):
         return Answer(text, start)
     places = [place for place in range(len(context) - len(text) + 1) if context.startswith(text, place)]
@@ -173,7 +175,7 @@ def _check_enough(parts: Mapping[Part, list[Question]], count: QuestionCount) ->
     raise DataError(
         "there are too few questions for this task",
         given=f"{count.num_read} records, of which {count.num_used} could be used: {num_of_each(parts)}",
-        expected="questions about several contexts for each part, and answers among those for training",
+        expected="questions in each split (those about one context share a split), and an answer in training",
         do=remedy(
             "add questions, or check the fields, `validation_fraction` and `test_fraction` of this task",
             parts,

@@ -1,4 +1,4 @@
-"""SQuAD's own files (Rajpurkar et al. 2016, 2018): articles of paragraphs, each a context with its questions."""
+"""Reader of SQuAD files (Rajpurkar et al. 2016, 2018): articles of paragraphs, each a context with its questions."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,10 +32,10 @@ _KINDS = MappingProxyType({list: "a list", str: "a string", int: "a whole number
 
 
 def read_squad(path: Path, fields: Fields) -> Iterator[Record]:
-    """One record for each question, of version 1.1 or 2.0.
+    """Yield one record for each question of a file of version 1.1 or 2.0.
 
     Raises:
-        DataError: the file is no JSON, or not of this shape; with the place in it.
+        DataError: the file is not JSON, or has the wrong shape; names the location.
     """
     for article_place, article in enumerate(_member(_document(path), "data", list, f"{path}")):
         where = f"{path}, data[{article_place}]"
@@ -55,15 +55,15 @@ def _document(path: Path) -> Any:
         return parsed("".join(lines_of(path)))
     except ValueError as error:
         raise DataError(
-            f"{path} is no JSON",
+            f"{path} is not JSON",
             given=str(error),
-            expected=f"a file of SQuAD, {_SHAPE}",
-            do="write it again, or name it .jsonl if each line is a record",
+            expected=f"a SQuAD file: {_SHAPE}",
+            do="correct the file, or rename it to .jsonl if each line is a record",
         ) from error
 
 
 def _answers(question: Any, at: str) -> dict[str, list[Any]]:
-    """As the hub's datasets have them. A question marked impossible has none, whatever else stands there."""
+    """Return the answers in the format of hub datasets; none for a question marked impossible."""
     if isinstance(question, dict) and question.get("is_impossible"):
         return {"text": [], "answer_start": []}
     answers = _member(question, "answers", list, at)
@@ -78,9 +78,9 @@ def _member(value: Any, name: str, kind: type, where: str) -> Any:
     if isinstance(member, kind):
         return member
     raise DataError(
-        f"{where}: there is no `{name}` as SQuAD has it",
+        f'{where}: "{name}" is missing or of the wrong type',
         given=_given(value, name),
-        expected=f"`{name}`: {_KINDS[kind]}, as in {_SHAPE}",
+        expected=f'"{name}": {_KINDS[kind]}, as in {_SHAPE}',
         do=_how_to_mend(value, name),
     )
 
@@ -89,11 +89,11 @@ def _given(value: Any, name: str) -> str:
     if not isinstance(value, dict):
         return f"{type(value).__name__}: {str(value)[:80]}"
     if name in value:
-        return f"`{name}`: {str(value[name])[:80]}"
+        return f'"{name}": {str(value[name])[:80]}'
     return f"keys: {', '.join(value) or 'none'}"
 
 
 def _how_to_mend(value: Any, name: str) -> str:
     free = [key for key in value if key not in _KEYS] if isinstance(value, dict) and name not in value else []
     near = nearest(name, free)
-    return f"did you mean `{near}`? call it `{name}` in the file" if near else "correct the file there"
+    return f'rename "{near}" to "{name}" in the file' if near else "correct the file at this place"

@@ -1,4 +1,4 @@
-"""Questions with their contexts as rows: a context that is too long becomes several windows that overlap.
+"""Questions and contexts as rows. A context that is too long becomes several overlapping windows.
 
 Shapes: Q questions, W windows, B windows of a batch, L longest of them.
 """
@@ -17,24 +17,24 @@ from clozeline.tasks.text_rows import Ids, TextRows
 from clozeline.tokenizer.folder import OpenTokenizer
 
 _CONTEXT = 1
-"""Place of the context in a pair."""
+"""Index of the context in a pair."""
 NO_ANSWER = 0
-"""Token of a window, its first, that both ends of no answer point at (Devlin et al. 2018, section 4.3)."""
+"""Position of a window's first token, the target of both ends of "no answer" (Devlin et al. 2018, section 4.3)."""
 
 
 @dataclass(frozen=True)
 class Windows:
-    """One part of the task, as questions and as rows."""
+    """One split of the task, as questions and as rows."""
 
     questions: Sequence[Question]
     rows: TextRows
     question_W: Ids
     first_W: Ids
-    """First token of the context in the window."""
+    """Position of the first token of the context in the window."""
     spans_W: tuple[Ids, ...]
-    """[tokens of the context, 2]: first character, and the one behind the last."""
+    """[tokens of the context, 2]: start and end (exclusive) of each token, in characters of the context."""
     target_W2: Ids
-    """First and last token of the answer; NO_ANSWER twice where it is not, or not whole, in the window."""
+    """Positions of the first and last token of the answer; NO_ANSWER twice if the window does not hold all of it."""
     num_cut_questions: int
     num_in_several: int
     """Questions whose context is longer than a window."""
@@ -67,13 +67,13 @@ class Windows:
         )
 
     def batch(self, windows_B: Ids, with_types: bool) -> TargetedBatch:
-        """Targets are [B, 2]."""
+        """Return rows with their targets [B, 2]."""
         encoded = self.rows.encoded(windows_B, with_types=with_types)
         return TargetedBatch(encoded, torch.from_numpy(self.target_W2[windows_B]))
 
 
 def _cut(questions: Sequence[str], opened: OpenTokenizer, longest: int) -> tuple[list[str], int]:
-    """Questions of at most so many tokens, and how many were longer."""
+    """Return the questions cut to `longest` tokens, and the number of questions that were longer."""
     encodings = opened.tokenizer.encode_batch(list(questions), add_special_tokens=False)
     cut = [
         question if len(encoding) <= longest else question[: encoding.offsets[longest - 1][1]]
@@ -83,14 +83,14 @@ def _cut(questions: Sequence[str], opened: OpenTokenizer, longest: int) -> tuple
 
 
 def _context_of(encoding: Any) -> tuple[int, Ids]:
-    """Place of the context's first token, and the characters of each of its tokens."""
+    """Return the position of the context's first token, and the character span of each of its tokens."""
     places = [place for place, sequence in enumerate(encoding.sequence_ids) if sequence == _CONTEXT]
     spans = np.array([encoding.offsets[place] for place in places], dtype=np.int64).reshape(-1, 2)
     return (places[0] if places else 0), spans
 
 
 def _target(question: Question, first: int, spans: Ids) -> tuple[int, int]:
-    """The first answer is the one to learn."""
+    """Return the positions of the first answer, which is the one to learn, as in `Windows.target_W2`."""
     if not question.answers:
         return NO_ANSWER, NO_ANSWER
     answer = question.answers[0]

@@ -1,4 +1,4 @@
-"""What learned vectors have to be better than: words in common, weighed by how rare they are; and both at once.
+"""Baselines of similarity: TF-IDF cosine and BM25, and the fusion of BM25 with learned vectors.
 
 Shapes: N pairs.
 """
@@ -9,15 +9,15 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.feature_extraction.text import TfidfVectorizer
 
+from clozeline.tasks.scores.ranking import Floats, ScoresOf
 from clozeline.tasks.similarity.bm25 import WordIndex
 from clozeline.tasks.similarity.fusion import fused
-from clozeline.tasks.similarity.ranking import Floats, ScoresOf
 
 _WORD = r"(?u)\b\w+\b"
 
 
 def tfidf_cosines(known: Sequence[str], firsts: Sequence[str], seconds: Sequence[str]) -> npt.NDArray[np.float64]:
-    """`cosine_N` of each first text with its second one; how rare words are is told by `known`."""
+    """Return `cosine_N` of each first text with its second text; the word frequencies come from `known`."""
     vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=_WORD).fit(known)
     one, other = vectorizer.transform(firsts), vectorizer.transform(seconds)
     cosine_N: npt.NDArray[np.float64] = np.asarray(one.multiply(other).sum(axis=1)).ravel()
@@ -25,13 +25,13 @@ def tfidf_cosines(known: Sequence[str], firsts: Sequence[str], seconds: Sequence
 
 
 def bm25(queries: Sequence[str], documents: Sequence[str]) -> ScoresOf:
-    """Scores of all documents for each query; 0 where no word is in common."""
+    """Return a scorer of all documents for each query; the score is 0 if no word is in common."""
     index = WordIndex.of(documents)
     return lambda start, stop: np.stack([index.scores(query) for query in queries[start:stop]])
 
 
 def each_and_both(vectors: ScoresOf, words: ScoresOf) -> Callable[[int, int], Sequence[Floats]]:
-    """By meaning, by words, and by both at once: what `clozeline search` goes by."""
+    """Return a scorer by vectors, by words, and by their fusion, which `clozeline search` uses."""
 
     def scores(start: int, stop: int) -> Sequence[Floats]:
         cosine_BD, words_BD = vectors(start, stop), words(start, stop)

@@ -1,8 +1,8 @@
-"""Pairs on their way into an encoder; a part of a batch knows the whole, for every pair teaches all others.
+"""Batches of pairs for an encoder. A part of a batch knows the whole batch, because each pair is a negative of others.
 
-The softmax of in-batch negatives goes over the whole batch. So a part that fits into memory cannot be a batch of its
-own: it reads the others' texts without gradients, and the gradients of all parts add up to the whole's (Gao et al.
-2021, GradCache, section 3).
+The softmax of in-batch negatives runs over the whole batch. So a part that fits into memory is not a batch of its own:
+it encodes the other texts without gradients, and the gradients of all parts add up to that of the whole batch
+(GradCache, Gao et al. 2021, section 3).
 
 Shapes: B pairs of a batch, P pairs of a part of it.
 """
@@ -20,14 +20,14 @@ from clozeline.tasks.text_rows import Ids, TextRows
 
 @dataclass(frozen=True)
 class Targets:
-    """What is right of each pair of a batch."""
+    """Targets of the pairs of a batch."""
 
     score_B: Tensor | None
-    """0-1; None: pairs belong together."""
+    """Scores, 0-1; None for matching pairs."""
     first_B: Tensor
-    """The same number for the same first text,"""
+    """Number of the first text, the same for equal texts,"""
     second_B: Tensor
-    """... and for the same second text: neither is a negative of its twin."""
+    """... and of the second text. Pairs that share a text are not negatives of each other."""
 
     def rows(self, first: int, last: int) -> Self:
         return self._each(lambda tensor: tensor[first:last])
@@ -42,7 +42,7 @@ class Targets:
 
 @dataclass(frozen=True)
 class PairBatch:
-    """Pairs `first` … `last - 1` of a batch, beside all of it."""
+    """Pairs `first` … `last - 1` of a batch, with the whole batch."""
 
     firsts: EncodedBatch
     seconds: EncodedBatch
@@ -60,7 +60,7 @@ class PairBatch:
 
     @property
     def num_slots(self) -> int:
-        """Of its own pairs: what gradients are kept for."""
+        """Number of tokens, including padding, of its own pairs, for which gradients are kept."""
         return self.num_rows * (self.firsts.num_slots + self.seconds.num_slots) // self.firsts.num_rows
 
     @property
@@ -75,7 +75,7 @@ class PairBatch:
         return type(self)(firsts, seconds, self.targets.to(device), self.first, self.last)
 
     def others(self) -> Iterator[Self]:
-        """All pairs before and behind this part, in parts no larger than it."""
+        """Yield all pairs before and after this part, in parts of at most its size."""
         starts = [*range(0, self.first, self.num_rows), *range(self.last, self.firsts.num_rows, self.num_rows)]
         ends = [self.first if start < self.first else self.firsts.num_rows for start in starts]
         for start, end in zip(starts, ends, strict=True):
@@ -84,7 +84,7 @@ class PairBatch:
 
 @dataclass(frozen=True)
 class PairRows:
-    """Tokenized pairs of one part of the task."""
+    """Tokenized pairs of one split of the task."""
 
     firsts: TextRows
     seconds: TextRows
@@ -97,7 +97,7 @@ class PairRows:
 
     @property
     def length_T(self) -> Ids:
-        """Tokens of both texts."""
+        """Number of tokens in both texts of each pair."""
         return self.firsts.length_T + self.seconds.length_T
 
     def batch(self, rows_B: Ids) -> PairBatch:

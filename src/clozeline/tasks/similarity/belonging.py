@@ -1,4 +1,4 @@
-"""Pairs that belong together: of all second texts, those of a first text are to be the nearest.
+"""Similarity of matching pairs: the nearest of all second texts should be those that match the first text.
 
 Shapes: Q first texts, D second texts, H hidden.
 """
@@ -8,14 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from clozeline.artifacts.held_out import MAX_ITEMS, HeldOut, write_held_out
-from clozeline.artifacts.shown_item import ShownItem
-from clozeline.artifacts.task_metrics import Headline
+from clozeline.artifacts.finetune.held_out import MAX_ITEMS, HeldOut, write_held_out
+from clozeline.artifacts.finetune.shown_item import ShownItem
+from clozeline.artifacts.finetune.task_metrics import Headline
 from clozeline.tasks.intervals import bootstrap_interval
-from clozeline.tasks.similarity.baselines import bm25, each_and_both
-from clozeline.tasks.similarity.on_pairs import OnPairs
-from clozeline.tasks.similarity.pairs import Pair, PairCount
-from clozeline.tasks.similarity.ranking import (
+from clozeline.tasks.scores.ranking import (
     Ranked,
     ScoresOf,
     by_vectors,
@@ -23,6 +20,9 @@ from clozeline.tasks.similarity.ranking import (
     ranked,
     ranked_by_each,
 )
+from clozeline.tasks.similarity.baselines import bm25, each_and_both
+from clozeline.tasks.similarity.on_pairs import OnPairs
+from clozeline.tasks.similarity.pairs import Pair, PairCount
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.task import TaskReport, only_answer, shown
 
@@ -32,7 +32,7 @@ _SHOWN_CHARACTERS = 400
 
 @dataclass(frozen=True)
 class Questions:
-    """Each first text of a part once, each second text once, and which of these belong to it."""
+    """Distinct first and second texts of a split, and for each first text the indices of its matching second texts."""
 
     firsts: list[str]
     seconds: list[str]
@@ -50,8 +50,10 @@ class Questions:
         return cls([*first.values()], [*second.values()], [*second], [sorted(own) for own in belonging.values()])
 
     def held_out(self, recall_at: int) -> list[HeldOut]:
-        """The first `MAX_ITEMS` first texts, and as many second ones at most, for what one text belongs to could be
-        all of them: one of each, and of these again all that belong to it.
+        """Return the first `MAX_ITEMS` first texts with their matching second texts.
+
+        Candidates are limited to the first match of each first text, because one text could match all second texts.
+        Other matches count if they are candidates too.
         """
         kept = self.belonging[:MAX_ITEMS]
         searched = {own[0] for own in kept}
@@ -63,10 +65,10 @@ class Questions:
 
 @dataclass(frozen=True)
 class Figures:
-    """metrics/finetune/<task>.json; shares are 0-1, and of the first texts of the test part."""
+    """Figures in metrics/finetune/<task>.json; shares are 0-1, over the first texts of the test split."""
 
     recall: float
-    """At `recall_at`."""
+    """Recall at `recall_at`."""
     recall_low: float
     recall_high: float
     recall_at_1: float
@@ -75,7 +77,7 @@ class Figures:
     baseline_bm25_recall_at_1: float
     baseline_bm25_mrr: float
     hybrid_recall: float
-    """Of both orders fused: what `clozeline search` goes by."""
+    """Recall of the fusion of vectors and BM25, which `clozeline search` uses."""
     hybrid_recall_at_1: float
     hybrid_mrr: float
     random_order_recall: float
@@ -84,19 +86,19 @@ class Figures:
     num_test: int
     num_first_texts_test: int
     num_second_texts_test: int
-    """What is searched."""
+    """Number of texts that are searched."""
     num_truncated_train: int
     num_truncated_test: int
     num_test_seen_in_pretraining: int
-    """Second texts."""
+    """Number of second texts that the encoder was pre-trained on."""
     records: PairCount
 
 
 class BelongingPairs(OnPairs):
-    """Judged by exact search among all second texts of a part."""
+    """Similarity of matching pairs, measured by exact search among all second texts of a split."""
 
     def validation_score(self) -> float:
-        """Recall."""
+        """Return recall at `recall_at`."""
         questions = Questions.of(self.pairs.validation)
         found = ranked(self._cosines(questions)[0], questions.belonging)
         return float(found.recall_at(self.params.recall_at).mean())
@@ -151,14 +153,14 @@ class BelongingPairs(OnPairs):
         )
 
     def _cosines(self, questions: Questions) -> tuple[ScoresOf, int]:
-        """Of all second texts, and how many texts were cut."""
+        """Return a scorer of all second texts by cosine, and the number of texts that were cut."""
         queries_QH, num_first = self.embed(questions.firsts)
         candidates_DH, num_second = self.embed(questions.seconds)
         return by_vectors(queries_QH, candidates_DH), num_first + num_second
 
 
 def _bucket(rank: int, k: int) -> str:
-    """1, 2-10, 11-100, …, from one power of ten to the next; with the bound that is judged by among them."""
+    """Return the range of ranks, by powers of ten (1, 2-10, 11-100, …), with `k` as an additional bound."""
     if rank == 1:
         return _BEST
     bounds = sorted({k, 10, 100, 1000} - {1})
@@ -175,7 +177,7 @@ def _shown(questions: Questions, found: Ranked) -> list[ShownItem]:
         ShownItem(
             {"text": first},
             questions.seconds[own[0]][:_SHOWN_CHARACTERS],
-            f"place {rank}; first is: {questions.seconds[best][:_SHOWN_CHARACTERS]}",
+            f"rank {rank}; ranked first: {questions.seconds[best][:_SHOWN_CHARACTERS]}",
             rank == 1,
         )
         for first, own, rank, best in zip(

@@ -1,6 +1,6 @@
-"""Documents found by the words that they have in common with a query, weighed by how rare these are: BM25.
+"""BM25 search: documents scored by the words they share with a query, weighted by rarity.
 
-Shapes: D documents, W words, E of each word the documents that have it, one word behind the other.
+Shapes: D documents, W words, E entries (word, document), sorted by word.
 """
 
 import itertools
@@ -25,14 +25,14 @@ _ARRAYS = ("start_W", "document_E", "weight_E")
 
 @dataclass(frozen=True)
 class WordIndex:
-    """What each word adds to the score of each document that has it (Robertson & Zaragoza 2009, equation 3.15, with
-    k1 = 1.2, b = 0.75, and Lucene's idf, which is never negative).
+    """Index of the weight that each word adds to the score of each document with it (Robertson & Zaragoza 2009,
+    equation 3.15, with k1 = 1.2, b = 0.75, and Lucene's idf, which is never negative).
     """
 
     places: Mapping[str, int]
     num_documents: int
     start_W: npt.NDArray[np.int64]
-    """[words + 1]: where a word begins in the other two."""
+    """[words + 1]: index of a word's first entry in the other two arrays."""
     document_E: npt.NDArray[np.int32]
     weight_E: npt.NDArray[np.float32]
 
@@ -63,7 +63,9 @@ class WordIndex:
         )
 
     def scores(self, query: str) -> npt.NDArray[np.float32]:
-        """`score_D`; 0 where no word is in common. A word that the query has twice counts twice."""
+        """Return `score_D`, 0 for documents without a common word. A word that occurs twice in the query counts
+        twice.
+        """
         score_D = np.zeros(self.num_documents, dtype=np.float32)
         for word, times in Counter(words_of(query)).items():
             place = self.places.get(word)
@@ -80,7 +82,7 @@ class WordIndex:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """As saved; of the arrays only what is looked for is read."""
+        """Open a saved index; the arrays are memory-mapped."""
         told = json.loads((folder / _WORDS).read_text(encoding="utf-8"))
         places = {word: place for place, word in enumerate(told["words"])}
         arrays = (np.load(folder / f"{name}.npy", mmap_mode="r") for name in _ARRAYS)
@@ -88,5 +90,5 @@ class WordIndex:
 
 
 def words_of(text: str) -> list[str]:
-    """In lower case, in their order."""
+    """Return the words of a text in lower case, in their order."""
     return _WORD.findall(text.lower())

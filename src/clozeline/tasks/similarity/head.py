@@ -1,4 +1,4 @@
-"""An encoder that turns each text into one vector.
+"""Encoder that embeds each text as one vector.
 
 Shapes: B texts, L longest, H hidden.
 """
@@ -15,12 +15,14 @@ from clozeline.tasks.pooling import mean_of_tokens
 
 
 def build(encoder: Path, seed: int) -> TaskModel:
-    """The encoder's weights without any head; as `heads.build`. `seed` is for a family that pools: nothing uses it."""
+    """Return the encoder without a head; raises as `heads.build`. `seed` draws the pooler of families that have one,
+    which nothing uses.
+    """
     return heads.build(encoder, "feature-extraction", seed, {})
 
 
 def embeddings(model: TaskModel, batch: EncodedBatch) -> Tensor:
-    """`embedding_BH`, each of length 1, in fp32 whatever the model computes in."""
+    """Return `embedding_BH`, vectors of length 1 in fp32, whatever the precision of the model."""
     mask_BL = batch.attention_mask_BL
     hidden_BLH = model.base_model(**batch.inputs).last_hidden_state
     return mean_of_tokens(hidden_BLH.float(), torch.ones_like(batch.input_ids_BL) if mask_BL is None else mask_BL)

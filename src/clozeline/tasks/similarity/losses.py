@@ -1,4 +1,4 @@
-"""What is learned from a batch of pairs, summed over them.
+"""Losses of the pairs of a batch.
 
 Shapes: B pairs, H hidden.
 """
@@ -11,20 +11,20 @@ from clozeline.tasks.similarity.batches import Targets
 
 
 def each_loss(firsts_BH: Tensor, seconds_BH: Tensor, targets: Targets, temperature: float) -> Tensor:
-    """`loss_B` of vectors of length 1."""
+    """Return `loss_B` for vectors of length 1: `cosine_losses` for scored pairs, else `ranking_losses`."""
     if targets.score_B is not None:
         return cosine_losses(firsts_BH, seconds_BH, targets.score_B)
     return ranking_losses(firsts_BH, seconds_BH, targets, temperature)
 
 
 def cosine_losses(firsts_BH: Tensor, seconds_BH: Tensor, score_B: Tensor) -> Tensor:
-    """Squared difference of cosine and score (Reimers & Gurevych 2019, section 3: regression objective)."""
+    """Return the squared difference of cosine and score (regression objective, Reimers & Gurevych 2019, section 3)."""
     return ((firsts_BH * seconds_BH).sum(dim=1) - score_B) ** 2
 
 
 def ranking_losses(firsts_BH: Tensor, seconds_BH: Tensor, targets: Targets, temperature: float) -> Tensor:
-    """Multiple negatives ranking (Henderson et al. 2017, section 4.4) in both directions, their mean (Radford et al.
-    2021, section 2.3): the other pairs of the batch are the negatives, but for those with a text of this pair.
+    """Return the multiple negatives ranking loss (Henderson et al. 2017, section 4.4), the mean of both directions
+    (Radford et al. 2021, section 2.3). Negatives are the other pairs of the batch, except those that share a text.
     """
     cosine_BB = firsts_BH @ seconds_BH.T / temperature
     is_twin_BB = (targets.first_B[:, None] == targets.first_B) | (targets.second_B[:, None] == targets.second_B)

@@ -1,4 +1,4 @@
-"""What both sorts of similarity have in common: texts become vectors, and pairs of them are learned from.
+"""Base of both similarity tasks, scored and matching pairs: embedding of texts, and training on pairs.
 
 Shapes: T texts, H hidden, B pairs of a batch.
 """
@@ -13,34 +13,27 @@ from torch import Tensor
 from clozeline.params import SimilarityParams
 from clozeline.tasks import heads
 from clozeline.tasks.opening import answers, measuring_batches, num_batches, opened_for, warn_of_unknown_tokens
+from clozeline.tasks.reading import task_records
+from clozeline.tasks.scores.ranking import Floats
 from clozeline.tasks.similarity import head as embedder
 from clozeline.tasks.similarity.batches import PairBatch, PairRows
 from clozeline.tasks.similarity.losses import each_loss
 from clozeline.tasks.similarity.pairs import Pair, Pairs, select
-from clozeline.tasks.similarity.ranking import Floats
-from clozeline.tasks.similarity.tables import readers
-from clozeline.tasks.sources import records_of
 from clozeline.tasks.task import TaskInputs
 from clozeline.tasks.text_rows import TextRows, training_batches
 from clozeline.training.state import Batch
 
 
 class OnPairs:
-    """A text's vector is the mean of its last hidden states, of length 1: the package's `sentence_embedding`."""
+    """An embedder trained on pairs. A text's vector is the mean of its last hidden states, normalized to length 1: the
+    `sentence_embedding` of the package.
+    """
 
     def __init__(self, inputs: TaskInputs) -> None:
-        """Read the data and build the model.
-
-        Raises:
-            DataError: the data cannot be read, or there is too little of it.
-            ArtifactError: the encoder is missing, or its tokenizer was made for another model.
-            ParamsError: `max_length` is longer than the encoder can read.
-        """
         params = inputs.params
         assert isinstance(params, SimilarityParams)
         self.inputs, self.params = inputs, params
-        records = records_of(params, inputs.data, _fields(params), readers(params.columns))
-        self.pairs: Pairs = select(records, params)
+        self.pairs: Pairs = select(task_records(params, inputs.data), params)
         self.model = embedder.build(inputs.encoder, inputs.seed)
         self._opened = opened_for(self.model, inputs)
         self._train = self._rows(self.pairs.train)
@@ -50,12 +43,14 @@ class OnPairs:
         self.batches_per_epoch = num_batches(len(self._train), inputs)
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[PairBatch]]:
-        """Buckets of like length: which pairs are each other's negatives is a function of seed and epoch."""
+        """Yield training batches bucketed by length. Seed and epoch decide which pairs are negatives of each other."""
         length_T, params = self._train.length_T, self.params
         return training_batches(length_T, params.batch_size, self.inputs.seed, epoch, index, self._train.batch)
 
     def loss_sum(self, inputs: PairBatch) -> Tensor:
-        """Of this part's pairs; its gradient is that of the whole batch's loss by this part's texts."""
+        """Return the loss of this part's pairs. Its gradient is that of the whole batch's loss with respect to this
+        part's texts.
+        """
         if inputs.is_whole or inputs.targets.score_B is not None:
             own = inputs.targets.rows(inputs.first, inputs.last)
             return each_loss(*self._both(inputs), own, self.params.temperature).sum()
@@ -67,11 +62,11 @@ class OnPairs:
         return loss_B.sum() - loss_B.detach().sum() + loss_B[inputs.first : inputs.last].detach().sum()
 
     def save(self, out: Path) -> None:
-        """The encoder alone, as stock `AutoModel` loads it."""
+        """Write the encoder without a head, as stock `AutoModel` loads it."""
         heads.save(self.model, self.inputs.encoder, self.params.max_length, out)
 
     def embed(self, texts: Sequence[str]) -> tuple[Floats, int]:
-        """`vector_TH`, and how many texts were cut at `max_length`."""
+        """Return `vector_TH`, and the number of texts that were cut at `max_length`."""
         rows = TextRows.encode(texts, self._opened, self.params.max_length)
         vector_TH = np.zeros((len(texts), self.model.config.hidden_size), dtype=np.float32)
         batches = measuring_batches(rows.length_T, self.inputs)
@@ -93,10 +88,3 @@ class OnPairs:
     def _both(self, part: PairBatch) -> tuple[Tensor, Tensor]:
         firsts, seconds = (side.rows(part.first, part.last) for side in (part.firsts, part.seconds))
         return embedder.embeddings(self.model, firsts), embedder.embeddings(self.model, seconds)
-
-
-def _fields(params: SimilarityParams) -> dict[str, str]:
-    """Knob → field, of those that this task reads."""
-    knobs = ("docstring_field", "title_field") if params.docstring_field else ("first_field", "second_field")
-    named = {knob: getattr(params, knob) for knob in (*knobs, "score_field")}
-    return {knob: name for knob, name in named.items() if name is not None}

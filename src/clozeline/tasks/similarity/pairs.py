@@ -1,4 +1,4 @@
-"""Which pairs of texts a task uses, and which of them it trains on, chooses by, and is judged on."""
+"""Select the pairs of texts of a task and split them into training, validation and test."""
 
 import statistics
 from collections.abc import Iterable, Mapping
@@ -19,34 +19,34 @@ _LEAST_DESCRIPTION_WORDS = 5
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two texts; the identity of each is that of all texts of these words in any case."""
+    """Two texts, each with an identity that ignores case and white space."""
 
     first: str
     second: str
     score: float | None
-    """0-1; None: they belong together."""
+    """Score, 0-1; None for a matching pair."""
     first_identity: str
     second_identity: str
     part: Part
     place: str = field(default="", compare=False)
-    """Where its record stands."""
+    """Location of the record."""
 
 
 @dataclass
 class PairCount(RecordCount):
-    """What became of the records."""
+    """Counts of records, used and dropped."""
 
     without_text: int = 0
     without_score: int = 0
     too_short: int = 0
-    """Docstrings without a description, or with a summary that says nothing."""
+    """Docstrings with a summary of fewer than 3 words, or a description of fewer than 5."""
     repeated: int = 0
-    """Docstrings whose description has the summary in it word by word: it would be found without being understood."""
+    """Docstrings whose description contains the summary verbatim, so that a word match would find it."""
     twice: int = 0
-    """The same two texts again; of their scores the mean is taken."""
+    """Copies of a pair; the pair gets their mean score."""
     beyond_max_train: int = 0
     in_several_parts: int = 0
-    """A text of theirs is in a part that judges: they are not trained on, or not chosen by."""
+    """Pairs with a text that a stricter split holds (test before validation before training); these are dropped."""
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,14 @@ class Pairs:
 
 
 def select(records: Iterable[tuple[Part, Record]], params: SimilarityParams) -> Pairs:
-    """Read and split.
+    """Read the pairs and split them.
 
-    Scored pairs go where both texts together send them. Of pairs that belong together all with one second text go where
-    that text sends them, and a first text is in one part alone: what is looked for in a part is only there.
+    The hash of both texts decides the split of a scored pair, that of the second text the split of a matching pair. The
+    texts of matching pairs are in one split only, so that a search in one split has no matches in another.
 
     Raises:
-        DataError: a score is none or beyond the scale, there is too little to train on or to judge by, or all scores of
-            a part are the same.
+        DataError: a score is not a number or outside the scale, a split has fewer than two pairs, or all scores of a
+            split are the same.
     """
     count = PairCount()
     copies: dict[tuple[str, str], list[Pair]] = {}
@@ -76,7 +76,7 @@ def select(records: Iterable[tuple[Part, Record]], params: SimilarityParams) -> 
             copies.setdefault((pair.first_identity, pair.second_identity), []).append(pair)
     merged = [_merged(of_key, count) for of_key in copies.values()]
     kept = merged if params.score_field else _apart(merged, count)
-    # What comes out does not depend on the order of the records.
+    # The result does not depend on the order of the records.
     kept = sorted(kept, key=lambda pair: (pair.first_identity, pair.second_identity))
     parts: dict[Part, list[Pair]] = {part: [pair for pair in kept if pair.part == part] for part in STRICTEST_FIRST}
     parts["train"] = _chosen(parts["train"], params.max_train, count)
@@ -133,7 +133,7 @@ def _of_docstring(
 
 
 def _is_shorter(text: str, num_words: int) -> bool:
-    """A long text is not counted to its end."""
+    """Return whether the text has fewer words, without counting all words of a long text."""
     return len(text.split(maxsplit=num_words - 1)) < num_words
 
 
@@ -160,7 +160,7 @@ def _merged(copies: list[Pair], count: PairCount) -> Pair:
 
 
 def _apart(pairs: list[Pair], count: PairCount) -> list[Pair]:
-    """Those whose texts are in no stricter part: first by second texts, then by first texts."""
+    """Return the pairs without a text in a stricter split, checked by second texts first, then by first texts."""
     for identity_name in ("second_identity", "first_identity"):
         parts: dict[str, set[Part]] = {}
         for pair in pairs:
@@ -172,7 +172,7 @@ def _apart(pairs: list[Pair], count: PairCount) -> list[Pair]:
 
 
 def _chosen(pairs: list[Pair], most: int | None, count: PairCount) -> list[Pair]:
-    """The first ones: they are in the order of their texts' hashes, which others that come or go do not change."""
+    """Return the first `most` pairs. They are sorted by hash, so adding or removing other pairs changes few of them."""
     chosen = pairs[:most]
     count.beyond_max_train = len(pairs) - len(chosen)
     return chosen
@@ -184,9 +184,9 @@ def _check_enough(parts: Mapping[Part, list[Pair]], count: PairCount) -> None:
     raise DataError(
         "there are too few pairs for this task",
         given=f"{count.num_read} records, of which {count.num_used} could be used: {num_of_each(parts)}",
-        expected="two pairs or more for each part",
+        expected="at least two pairs in each split",
         do=remedy(
-            "add pairs, check the fields and fractions of this task in params.yaml, or take it out of `finetune`",
+            "add pairs, check the fields and fractions of this task in params.yaml, or remove it from `finetune`",
             parts,
             count.in_several_parts,
         ),
@@ -194,7 +194,7 @@ def _check_enough(parts: Mapping[Part, list[Pair]], count: PairCount) -> None:
 
 
 def _check_told_apart(parts: Mapping[Part, list[Pair]], score_field: str, params: SimilarityParams) -> None:
-    """Nothing is learned from scores that are all the same, and no figure follows them."""
+    """Check that each split has different scores: constant scores teach nothing and have no correlation."""
     for part, pairs in parts.items():
         scores = {pair.score for pair in pairs}
         if len(scores) > 1:
@@ -202,8 +202,8 @@ def _check_told_apart(parts: Mapping[Part, list[Pair]], score_field: str, params
         share = scores.pop() or 0.0
         score = params.lowest_score + share * (params.highest_score - params.lowest_score)
         raise DataError(
-            f"all scored pairs for {part} have the same score",
-            given=f"{len(pairs)} pairs for {part}, each with the score {score:g}",
-            expected="two different scores or more in each part",
+            f"all {part} pairs have the same score",
+            given=f"{len(pairs)} {part} pairs with the score {score:g}",
+            expected="at least two different scores in each split",
             do=f"add pairs with other scores, or check `score_field` ({score_field}) and `splits` of this task",
         )

@@ -1,4 +1,4 @@
-"""Scored pairs: cosines that follow what people said of how alike two texts are.
+"""Similarity of scored pairs: cosines that follow human scores of how similar two texts are.
 
 Shapes: N pairs, H hidden.
 """
@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.artifacts.held_out import HeldOut, write_held_out
-from clozeline.artifacts.shown_item import ShownItem
-from clozeline.artifacts.task_metrics import Headline
+from clozeline.artifacts.finetune.held_out import HeldOut, write_held_out
+from clozeline.artifacts.finetune.shown_item import ShownItem
+from clozeline.artifacts.finetune.task_metrics import Headline
 from clozeline.records.identity import identity_of
 from clozeline.tasks.intervals import bootstrap_interval
+from clozeline.tasks.scores.correlations import pearson, ranks, spearman
 from clozeline.tasks.similarity.baselines import tfidf_cosines
-from clozeline.tasks.similarity.correlations import pearson, ranks, spearman
 from clozeline.tasks.similarity.on_pairs import OnPairs
 from clozeline.tasks.similarity.pairs import Pair, PairCount
 from clozeline.tasks.splitting import count_seen
@@ -30,7 +30,7 @@ _TRIVIAL_CORRELATION = 0.0
 
 @dataclass(frozen=True)
 class Figures:
-    """metrics/finetune/<task>.json; of the test part."""
+    """Figures of the test split in metrics/finetune/<task>.json."""
 
     spearman: float
     spearman_low: float
@@ -48,10 +48,10 @@ class Figures:
 
 
 class ScoredPairs(OnPairs):
-    """Judged by the order of the cosines: Spearman's correlation with the scores."""
+    """Similarity of scored pairs, measured by Spearman's correlation of cosines with scores."""
 
     def validation_score(self) -> float:
-        """Spearman; not a number if all cosines are the same."""
+        """Return Spearman's correlation; NaN if all cosines are the same."""
         return spearman(_scores(self.pairs.validation), self._cosines(self.pairs.validation)[0])
 
     def save(self, out: Path) -> None:
@@ -94,7 +94,7 @@ class ScoredPairs(OnPairs):
         )
 
     def _cosines(self, pairs: Sequence[Pair]) -> tuple[Values, int]:
-        """`cosine_N`, and how many texts were cut."""
+        """Return `cosine_N`, and the number of texts that were cut."""
         firsts_NH, num_first = self.embed([pair.first for pair in pairs])
         seconds_NH, num_second = self.embed([pair.second for pair in pairs])
         return (firsts_NH * seconds_NH).sum(axis=1).astype(np.float64), num_first + num_second
@@ -121,13 +121,13 @@ def _scores(pairs: Sequence[Pair]) -> Values:
 
 
 def _fifths(value_N: Values) -> list[str]:
-    """Of each value its fifth of all, by rank."""
+    """Return the fifth that each value belongs to, by rank."""
     places = np.minimum((ranks(value_N) - 0.5) / len(value_N) * len(_FIFTHS), len(_FIFTHS) - 1).astype(int)
     return [_FIFTHS[place] for place in places.tolist()]
 
 
 def _or_nothing(correlation: float) -> float:
-    """JSON has no word for what is not a number; where all values are alike nothing is told by them."""
+    """Return the correlation, or 0 for NaN: JSON has no NaN, and constant values carry no information."""
     return correlation if np.isfinite(correlation) else _TRIVIAL_CORRELATION
 
 

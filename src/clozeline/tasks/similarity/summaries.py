@@ -1,4 +1,4 @@
-"""Docstrings as their authors wrote them: a line that sums up, then the description (PEP 257)."""
+"""Split docstrings into summary line and description (PEP 257)."""
 
 import re
 from dataclasses import dataclass
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 _PARAGRAPH_END = re.compile(r"\n[ \t]*\n")
 _SENTENCE_END = re.compile(r"[.!?]\s+(?=[A-Z`\"'(\[:*])")
 _SIGNATURE = re.compile(r"[\w.*]+\([^\n]*\)(?:\s*->\s*[^\n]*)?\s*(?:\n|$)")
-"""`add(x, y, /) -> array`, as compiled functions begin theirs: it is no sentence."""
+"""Signature such as `add(x, y, /) -> array`, with which docstrings of compiled functions begin."""
 _HIDDEN = "this"
 _LETTER = "\ua500"
-"""Of the Vai script. It stands for a name while that is looked for: a pattern with the name itself would take longer to
-make than a text to read. A text that has the letter keeps its names.
+"""Placeholder for a name during the search, a letter of the Vai script: compiling a pattern with the name itself takes
+longer than searching the text. A text that contains the letter keeps its names.
 """
 _ANYWHERE = re.compile(rf"\b(?:[\w.]+\.)?{_LETTER}\b")
 _AS_CODE = re.compile(rf"(?:\b[\w.]+\.{_LETTER}\b|\b{_LETTER}\b(?=\s?\()|(?<=`){_LETTER}(?=`))")
@@ -19,13 +19,13 @@ _AS_CODE = re.compile(rf"(?:\b[\w.]+\.{_LETTER}\b|\b{_LETTER}\b(?=\s?\()|(?<=`){
 @dataclass(frozen=True, slots=True)
 class Docstring:
     summary: str
-    """One line."""
+    """First sentence, or first paragraph if it is one sentence, in one line."""
     description: str
-    """All the rest, without white space that lays it out; empty if there is none."""
+    """The rest, in one line; empty if there is none."""
 
 
 def parted(text: str) -> Docstring:
-    """The first sentence of the first paragraph, and what follows it."""
+    """Split a docstring after the first sentence of its first paragraph, without its signature."""
     whole = text.strip()
     signature = _SIGNATURE.match(whole)
     if signature:
@@ -37,9 +37,9 @@ def parted(text: str) -> Docstring:
 
 
 def without_name(text: str, qualified_name: str) -> str:
-    """`text` in which the last part of a qualified name, and all of it, is `this`: whoever looks for a function does
-    not know what it is called. Names that are plain words are told from words by standing as code does: before a
-    parenthesis, behind a dot, or between back quotes.
+    """Return `text` with the qualified name and its last part replaced by `this`, because a person who searches for a
+    function does not know its name. A name that is a plain word is only replaced in a context of code: before a
+    parenthesis, after a dot, or between backquotes.
     """
     name = qualified_name.rpartition(".")[2]
     if not name or name not in text or _LETTER in text:
@@ -48,7 +48,7 @@ def without_name(text: str, qualified_name: str) -> str:
     pattern = _AS_CODE if is_plain_word else _ANYWHERE
     words = text.replace(name, _LETTER).split(" ")
     for place, word in enumerate(words):
-        if _LETTER in word:  # a search through all the text would stop at every word
+        if _LETTER in word:  # in the whole text, a pattern would be tried at every word
             call = " (" if "".join(words[place + 1 : place + 2]).startswith("(") else ""
             words[place] = pattern.sub(_HIDDEN, word + call).removesuffix(call)
     return " ".join(words).replace(_LETTER, name)

@@ -1,4 +1,4 @@
-"""Tab-separated files without a header, as the STS tasks have them."""
+"""Reader of tab-separated files without a header, the format of the STS tasks."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -13,12 +13,12 @@ _SUFFIXES = (".tsv", ".txt")
 
 
 def readers(columns: Sequence[str] | None) -> Mapping[str, Reader]:
-    """Readers by the file's suffix; without `columns` there are none, and tables have headers."""
+    """Return the readers keyed by file suffix; none without `columns`, because tables then have headers."""
     return {} if columns is None else dict.fromkeys(_SUFFIXES, partial(_read, columns=columns))
 
 
 def _read(path: Path, fields: Fields, *, columns: Sequence[str]) -> Iterator[Record]:
-    """Columns beyond those named are passed over. Quotes are text: the STS files have lone ones."""
+    """Read the named columns and ignore further ones. Quotes are text, because STS files contain unpaired quotes."""
     check_fields(columns, fields, "`columns` of this task")
     for number, line in enumerate(lines_of(path), start=1):
         if not line.strip():
@@ -27,8 +27,8 @@ def _read(path: Path, fields: Fields, *, columns: Sequence[str]) -> Iterator[Rec
         if len(values) < len(columns):
             raise DataError(
                 f"{path}, line {number}: too few columns",
-                given=f"{len(values)}: {line.strip()[:80]!r}",
-                expected=f"{len(columns)} or more, between TABs: {', '.join(columns)}",
-                do="mend the line, or correct `columns` of this task in params.yaml",
+                given=f"{len(values)} columns: {line.strip()[:80]!r}",
+                expected=f"at least {len(columns)} columns, separated by tabs: {', '.join(columns)}",
+                do="correct the line, or correct `columns` of this task in params.yaml",
             )
         yield Record(dict(zip(columns, map(str.strip, values), strict=False)), f"{path}, line {number}")

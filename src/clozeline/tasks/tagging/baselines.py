@@ -1,4 +1,4 @@
-"""What a fine-tuned tagger has to be better than: each word's usual tag."""
+"""Baselines of tagging: each word's usual tag, and no entities."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -8,8 +8,9 @@ from clozeline.tasks.tagging.sentences import Sentence
 
 
 def usual_tags(train: Iterable[Sentence], test: Iterable[Sentence]) -> list[list[str]]:
-    """For each word of `test` the tag that it has most often in `train` (of equally many the first by name); O for a
-    word that is not there.
+    """Return for each word of `test` its most frequent tag in `train`; O for an unknown word.
+
+    Ties go to the first tag by name.
     """
     seen: dict[str, Counter[str]] = defaultdict(Counter)
     for sentence in train:
@@ -20,5 +21,5 @@ def usual_tags(train: Iterable[Sentence], test: Iterable[Sentence]) -> list[list
 
 
 def nothing(test: Iterable[Sentence]) -> Sequence[Sequence[str]]:
-    """No entity anywhere."""
+    """Return tags without any entity."""
     return [[OUTSIDE] * len(sentence.words) for sentence in test]

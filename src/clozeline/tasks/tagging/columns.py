@@ -1,4 +1,4 @@
-"""Files in columns, as the CoNLL tasks have them: a word and its columns in a line, an empty line after a sentence."""
+"""Files in CoNLL columns: a word and its columns on each line, and an empty line after each sentence."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ _DOCUMENT = "-DOCSTART-"
 
 
 def readers(token_column: int, tag_column: int) -> Mapping[str, Reader]:
-    """Readers of columns, by the file's suffix."""
+    """Return the readers of column files, keyed by file suffix."""
 
     def read(path: Path, fields: Fields) -> Iterator[Record]:
         return _read(path, fields, token_column, tag_column)
@@ -41,7 +41,7 @@ def _read(path: Path, fields: Fields, token_column: int, tag_column: int) -> Ite
 
 
 def _columns(line: str) -> list[str]:
-    """Between TABs, else between spaces. A line of white space alone ends a sentence as an empty one does."""
+    """Return the columns, split at TABs or else at spaces; none for a line of white space, which ends a sentence."""
     line = line.strip("\r\n")
     if not line.strip():
         return []
@@ -49,7 +49,7 @@ def _columns(line: str) -> list[str]:
 
 
 def _is_comment(line: str, columns: list[str], in_sentence: bool) -> bool:
-    """`# id 4` before a sentence; the word `#` with its tag is none."""
+    """Return whether the line is a comment before a sentence, such as `# id 4`; the word `#` with a tag is not."""
     return not in_sentence and line.startswith("#") and not is_tag(columns[-1])
 
 
@@ -60,22 +60,22 @@ def _check(path: Path, number: int, line: str, columns: list[str], token_column:
         raise DataError(
             f"{place}: too few columns",
             given=repr(line.strip("\r\n"))[:80],
-            expected=f"{max(needed, 2)} or more, between TABs or spaces; an empty line between sentences",
-            do="mend the line, or correct `token_column` and `tag_column` of this task in params.yaml",
+            expected=f"at least {max(needed, 2)} columns, separated by tabs or spaces; an empty line between sentences",
+            do="correct the line, or `token_column` and `tag_column` of this task in params.yaml",
         )
     if not columns[token_column]:
         raise DataError(
-            f"{place}: there is a tag without a word",
+            f"{place}: a tag without a word",
             given=repr(line.strip("\r\n"))[:80],
-            expected="a word, then its tag",
-            do="remove the line, or write the word",
+            expected="a word and its tag",
+            do="remove the line, or add the word",
         )
     if not is_tag(columns[tag_column]):
         raise DataError(
             f"{place}: not a tag",
             given=columns[tag_column][:80] or "nothing",
-            expected="O, or a type behind B-, I-, E-, S-, L- or U-",
-            do="mend the line, or correct `tag_column` of this task in params.yaml",
+            expected="O, or a type after B-, I-, E-, S-, L- or U-",
+            do="correct the line, or `tag_column` of this task in params.yaml",
         )
 
 

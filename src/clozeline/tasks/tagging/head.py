@@ -1,4 +1,4 @@
-"""An encoder with a head that gives each token a tag.
+"""Encoder with a tagging head.
 
 Shapes: B rows, L longest row, C tags.
 """
@@ -14,7 +14,7 @@ from clozeline.tasks.heads import TaskModel
 
 
 def build(encoder: Path, tags: Sequence[str], seed: int) -> TaskModel:
-    """The encoder's weights under a fresh head of `tags`; as `heads.build`."""
+    """Return the encoder with a fresh head for `tags`; raises as `heads.build`."""
     changes = {
         "id2label": dict(enumerate(tags)),
         "label2id": {tag: place for place, tag in enumerate(tags)},
@@ -23,6 +23,6 @@ def build(encoder: Path, tags: Sequence[str], seed: int) -> TaskModel:
 
 
 def tag_logits(model: TaskModel, batch: EncodedBatch) -> Tensor:
-    """`logits_BLC`."""
+    """Return `logits_BLC`."""
     logits_BLC: Tensor = model(**batch.inputs).logits
     return logits_BLC

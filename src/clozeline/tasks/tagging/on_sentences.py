@@ -1,4 +1,4 @@
-"""A tag for each word: entities by type and extent.
+"""Tagging: a tag for each word, which mark the type and extent of entities.
 
 Shapes: B rows of a batch, L longest row, C tags, W words of a row.
 """
@@ -11,18 +11,17 @@ from pathlib import Path
 from torch import Tensor
 from torch.nn import functional
 
-from clozeline.artifacts.held_out import EntitySpan, HeldOut, write_held_out
-from clozeline.artifacts.shown_item import ShownItem
-from clozeline.artifacts.task_metrics import Headline
+from clozeline.artifacts.finetune.held_out import EntitySpan, HeldOut, write_held_out
+from clozeline.artifacts.finetune.shown_item import ShownItem
+from clozeline.artifacts.finetune.task_metrics import Headline
 from clozeline.params import TaggingParams
 from clozeline.tasks import heads
 from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.opening import answers, measuring_batches, num_batches, opened_for, warn_of_unknown_tokens
-from clozeline.tasks.sources import records_of
+from clozeline.tasks.reading import task_records
 from clozeline.tasks.splitting import count_seen
 from clozeline.tasks.tagging import head as tagger
 from clozeline.tasks.tagging.baselines import nothing, usual_tags
-from clozeline.tasks.tagging.columns import readers
 from clozeline.tasks.tagging.schemes import OUTSIDE, type_of
 from clozeline.tasks.tagging.scores import EntityScores, Tags, entities_in, score, spans_of
 from clozeline.tasks.tagging.sentences import Sentence, SentenceCount, select
@@ -34,7 +33,7 @@ from clozeline.training.state import Batch
 
 @dataclass(frozen=True)
 class Figures:
-    """metrics/finetune/<task>.json; shares are 0-1, and of the test part."""
+    """Figures of the test split in metrics/finetune/<task>.json; shares are 0-1."""
 
     f1: float
     f1_low: float
@@ -50,31 +49,22 @@ class Figures:
     num_test: int
     num_split_train: int
     num_split_test: int
-    """Sentences longer than `max_length`, which were read in several rows."""
+    """Sentences longer than `max_length`, which are read in several rows."""
     num_unread_words_test: int
     num_entities_of_unknown_types: int
-    """In validation and test, of types that training does not have."""
+    """Validation and test entities of types that training lacks."""
     num_test_seen_in_pretraining: int
     records: SentenceCount
 
 
 class Tagging:
-    """Tagging by a head on the first token of each word."""
+    """Tagging with a head on the first token of each word."""
 
     def __init__(self, inputs: TaskInputs) -> None:
-        """Read the data and build the model.
-
-        Raises:
-            DataError: the data cannot be read, or there is too little of it.
-            ArtifactError: the encoder is missing, or its tokenizer was made for another model.
-            ParamsError: `max_length` is longer than the encoder can read.
-        """
         params = inputs.params
         assert isinstance(params, TaggingParams)
         self._inputs = inputs
-        fields = {"tokens_field": params.tokens_field, "tags_field": params.tags_field}
-        formats = readers(params.token_column, params.tag_column)
-        self._sentences = select(records_of(params, inputs.data, fields, formats), params)
+        self._sentences = select(task_records(params, inputs.data), params)
         self._tags = self._sentences.tags
         self.model = tagger.build(inputs.encoder, self._tags, inputs.seed)
         opened = opened_for(self.model, inputs)
@@ -99,7 +89,7 @@ class Tagging:
         )
 
     def validation_score(self) -> float:
-        """Entity F1."""
+        """Return entity F1."""
         return score([it.tags for it in self._sentences.validation], self._predict(self._validation)).f1
 
     def test(self) -> TaskReport:
@@ -186,7 +176,7 @@ def _headline(ours: EntityScores, usual: EntityScores, none: EntityScores) -> He
 
 
 def _confusion(actual: Sequence[Sequence[str]], predicted: Tags) -> list[tuple[str, str]]:
-    """Types of words of which either side says that they belong to an entity."""
+    """Return (actual, predicted) entity type of each word that is in an entity on either side."""
     pairs = [
         (type_of(tag), type_of(found))
         for tags, said in zip(actual, predicted, strict=True)

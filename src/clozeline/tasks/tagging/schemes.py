@@ -1,8 +1,9 @@
-"""How entities are written as tags of words, and the one way that they are written here: IOB2.
+"""Tagging schemes of entities, and their conversion to IOB2, the only one used here.
 
-IOB1 (Ramshaw & Marcus 1995): B- only where an entity follows another of its type. IOB2: every entity begins with B-.
-IOBES, also called BILOU: its last word has E- (or L-), and an entity of one word S- (or U-). All three are read by one
-rule, that of the CoNLL-2003 scorer: an entity begins at B-, S- and U-, at another type, and after whatever ended one.
+IOB1 (Ramshaw & Marcus 1995) uses B- only if an entity follows another of its type. In IOB2 every entity begins with B-.
+IOBES, also called BILOU, marks the last word with E- (or L-), and an entity of one word with S- (or U-). One rule, that
+of the CoNLL-2003 scorer, reads all three: an entity begins at B-, S- and U-, at a new type, and after the end of an
+entity.
 """
 
 import re
@@ -19,10 +20,10 @@ def is_tag(text: str) -> bool:
 
 
 def to_iob2(tags: Sequence[str]) -> list[str]:
-    """The same entities, each beginning with B-.
+    """Return the tags of the same entities in IOB2.
 
     Raises:
-        ValueError: something is not a tag; it is the error's argument.
+        ValueError: a string is not a tag; the string is the error's argument.
     """
     written = []
     open_type = None
@@ -42,5 +43,5 @@ def to_iob2(tags: Sequence[str]) -> list[str]:
 
 
 def type_of(tag: str) -> str:
-    """O for what is outside of all entities."""
+    """Return the entity type of a tag; O outside entities."""
     return tag.partition("-")[2] or OUTSIDE

@@ -1,4 +1,4 @@
-"""How good predicted entities are: one is right if its type and both its ends are.
+"""Metrics of predicted entities. An entity is right if its type and both ends are right.
 
 Shapes: S sentences, E entity types.
 """
@@ -19,7 +19,7 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class TypeScore:
-    """Of one entity type; a ratio without a denominator is 0, as seqeval has it with `zero_division=0`."""
+    """Metrics of one entity type. A ratio with denominator 0 is 0, as in seqeval with `zero_division=0`."""
 
     precision: float
     recall: float
@@ -32,7 +32,7 @@ class EntityScores:
     precision: float
     recall: float
     f1: float
-    """Over all entities (micro), as conlleval and seqeval print it."""
+    """F1 over all entities (micro), as conlleval and seqeval print it."""
     f1_low: float
     f1_high: float
     word_accuracy: float
@@ -61,13 +61,15 @@ def score(actual: Tags, predicted: Tags) -> EntityScores:
 
 
 def entities_in(words: Sequence[str], tags: Sequence[str]) -> list[tuple[str, str]]:
-    """(words of an entity, its type), in order."""
+    """Return (words, type) of each entity, in order."""
     spans = sorted(spans_of(tags), key=lambda span: span[1])
     return [(" ".join(words[first : last + 1]), name) for name, first, last in spans]
 
 
 def spans_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:
-    """(type, first word, last word), as seqeval and the CoNLL-2003 scorer read tags that do not follow the rules."""
+    """Return (type, first word, last word) of each entity; seqeval and the CoNLL-2003 scorer read invalid tag sequences
+    the same way.
+    """
     return set(get_entities(list(tags))) if any(tag != OUTSIDE for tag in tags) else set()
 
 
@@ -84,7 +86,7 @@ def _of_type(name: str, found: Found) -> TypeScore:
 
 
 def _ratios(counts_3: Counts) -> tuple[float, float, float]:
-    """Precision, recall and F1 of (right, predicted, actual)."""
+    """Return precision, recall and F1 from the counts (right, predicted, actual)."""
     right, predicted, actual = counts_3.tolist()
     return (
         right / predicted if predicted else 0.0,

@@ -1,4 +1,4 @@
-"""Which tagged sentences a task uses, and which of them it trains on, chooses by, and is judged on."""
+"""Select the tagged sentences of a task and split them into training, validation and test."""
 
 import logging
 from collections import Counter
@@ -19,43 +19,45 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """Words and a tag of each, in IOB2; its identity is that of all sentences of these words in any case."""
+    """Words with their tags in IOB2, and an identity that ignores case."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
     identity: str
     part: Part
     place: str = field(default="", compare=False)
-    """Where its record stands."""
+    """Location of the record."""
 
 
 @dataclass
 class SentenceCount(RecordCount):
-    """What became of the records."""
+    """Counts of records, used and dropped."""
 
     without_words: int = 0
     in_several_parts: int = 0
-    """Copies of a sentence that judges: they are not trained on. Copies within one part stay: so often is it said."""
+    """Copies of a sentence that a stricter split holds (test before validation before training); these are dropped.
+    Copies within one split stay, because they reflect how frequent a sentence is.
+    """
 
 
 @dataclass(frozen=True)
 class Sentences:
-    """The parts of a task; `tags` are those of the training part, and those that make them whole (I- beside B-)."""
+    """Splits of a task. `tags` are O, and B- and I- of each entity type in training."""
 
     tags: tuple[str, ...]
     train: list[Sentence]
     validation: list[Sentence]
     test: list[Sentence]
     types_not_trained: Mapping[str, int]
-    """Types that only occur in parts that judge → how many entities: they cannot be found."""
+    """Entity type that occurs only in validation and test → number of its entities, which cannot be found."""
     count: SentenceCount = field(default_factory=SentenceCount)
 
 
 def select(records: Iterable[tuple[Part, Record]], params: TaggingParams) -> Sentences:
-    """Read and split.
+    """Read the sentences and split them.
 
     Raises:
-        DataError: words and tags of a record do not fit, or there is nothing to train on or to judge by.
+        DataError: words and tags of a record do not match, a split is empty, or training has no entity.
     """
     count = SentenceCount()
     copies: dict[str, list[Sentence]] = {}
@@ -73,7 +75,7 @@ def select(records: Iterable[tuple[Part, Record]], params: TaggingParams) -> Sen
         part = strictest(copy.part for copy in of_identity)
         count.add("in_several_parts", *(copy.place for copy in of_identity if copy.part != part))
         parts[part].extend(copy for copy in of_identity if copy.part == part)
-    for content in parts.values():  # What comes out does not depend on the order of the records.
+    for content in parts.values():  # The result does not depend on the order of the records.
         content.sort(key=lambda copy: (copy.identity, copy.words, copy.tags))
     count.num_used = sum(map(len, parts.values()))
     types = {type_of(tag) for sentence in parts["train"] for tag in sentence.tags} - {OUTSIDE}
@@ -94,11 +96,11 @@ def select(records: Iterable[tuple[Part, Record]], params: TaggingParams) -> Sen
 def _words_and_tags(record: Record, params: TaggingParams) -> tuple[tuple[str, ...], tuple[str, ...]]:
     words, tags = record.strings(params.tokens_field), record.strings(params.tags_field)
     if len(words) != len(tags):
-        raise record.refuse(params.tags_field, f"a tag for each of {len(words)} words, not {len(tags)}")
+        raise record.refuse(params.tags_field, f"{len(words)} tags, one for each word, not {len(tags)}")
     try:
         return tuple(words), tuple(to_iob2(tags))
     except ValueError as error:
-        raise record.refuse(params.tags_field, f"O or B-, I-, E-, S-, L-, U- and a type, not {error}") from error
+        raise record.refuse(params.tags_field, f"O, or a type after B-, I-, E-, S-, L- or U-, not {error}") from error
 
 
 def _not_trained(sentences: Iterable[Sentence], types: set[str]) -> dict[str, int]:
@@ -109,7 +111,7 @@ def _not_trained(sentences: Iterable[Sentence], types: set[str]) -> dict[str, in
 def _name(not_trained: Mapping[str, int]) -> None:
     if not_trained:
         _LOG.warning(
-            "entity types of parts that judge are in no training sentence, and count as missed: %s",
+            "entity types that occur only in validation or test sentences count as missed: %s",
             ", ".join(f"{name} ({num:,})" for name, num in not_trained.items()),
         )
 
@@ -121,7 +123,7 @@ def _check_enough(parts: Mapping[Part, list[Sentence]], types: set[str], count: 
         "there are too few tagged sentences for this task",
         given=f"{count.num_read} records, of which {count.num_used} could be used: "
         f"{num_of_each(parts)}; entity types in training: {len(types)}",
-        expected="sentences for each part, and entities in those for training",
+        expected="sentences in each split, and entities in training",
         do=remedy(
             "add sentences, or check the fields or columns, `validation_fraction` and `test_fraction` of this task",
             parts,

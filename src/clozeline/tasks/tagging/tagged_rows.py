@@ -1,7 +1,7 @@
-"""Sentences as rows of tokens, and back from a tag at a token to a tag for each word.
+"""Conversion of sentences to rows of tokens, and of tags at tokens back to tags of words.
 
-The first token of a word carries its tag (Devlin et al. 2018, section 5.3). A sentence that is longer than a row goes
-on in the next one, cut between two words, so that none is without an answer.
+The first token of a word carries its tag (Devlin et al. 2018, section 5.3). A sentence longer than a row continues in
+the next row, split between two words, so that every word gets a tag.
 
 Shapes: S sentences, R rows, B rows of a batch, L longest row, W words of a row.
 """
@@ -20,13 +20,13 @@ from clozeline.tasks.text_rows import Ids, TextRows
 from clozeline.tokenizer.folder import OpenTokenizer, is_byte_level
 
 NO_TARGET = -100
-"""As cross entropy ignores it."""
+"""Target that cross entropy ignores."""
 _FRAME_TOKENS = 2
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A row before it is framed: its tokens, which of them begin a word, and which words those are."""
+    """A row without special tokens: its tokens, the positions where words begin, and the indices of these words."""
 
     ids: Ids
     first_W: Ids
@@ -35,21 +35,21 @@ class Cut:
 
 @dataclass(frozen=True)
 class TaggedRows:
-    """One part of the task, as sentences and as rows."""
+    """One split of the task, as sentences and as rows."""
 
     sentences: Sequence[Sentence]
     rows: TextRows
     sentence_R: Ids
     first_RW: tuple[Ids, ...]
-    """Where in the row a word begins."""
+    """Position of the first token of each word in the row,"""
     word_RW: tuple[Ids, ...]
-    """... and the place of that word in its sentence."""
+    """... the index of the word in its sentence,"""
     target_RW: tuple[Ids, ...]
-    """... and of its tag in `tags`; NO_TARGET for a tag that training does not have."""
+    """... and the index of its tag in `tags`; NO_TARGET for a tag that training lacks."""
     num_split: int
     """Sentences in more than one row."""
     num_unread_words: int
-    """Words of which the tokenizer keeps nothing, such as a lone control character: they are outside of entities."""
+    """Words without a token, such as a lone control character; their tag is O."""
 
     @classmethod
     def encode(cls, sentences: Sequence[Sentence], tags: Sequence[str], opened: OpenTokenizer, max_length: int) -> Self:
@@ -69,7 +69,7 @@ class TaggedRows:
         )
 
     def batch(self, rows_B: Ids) -> TargetedBatch:
-        """Targets are [B, L]."""
+        """Return rows with their targets [B, L]."""
         encoded = self.rows.encoded(rows_B)
         target_BL = np.full(tuple(encoded.input_ids_BL.shape), NO_TARGET, dtype=np.int64)
         for number, row in enumerate(rows_B.tolist()):
@@ -80,7 +80,7 @@ class TaggedRows:
         return sum(int((self.target_RW[row] != NO_TARGET).sum()) for row in rows_B.tolist())
 
     def tags_of(self, said_RW: Mapping[int, Ids], tags: Sequence[str], outside: str) -> list[list[str]]:
-        """For each sentence the tag of each word, from `said_RW`: row → place in `tags` for each of its words."""
+        """Return the tag of each word of each sentence. `said_RW` maps a row to the index in `tags` of each word."""
         found = [[outside] * len(sentence.words) for sentence in self.sentences]
         for row, said_W in said_RW.items():
             of_sentence = found[int(self.sentence_R[row])]
@@ -90,7 +90,7 @@ class TaggedRows:
 
 
 def _tokens_of_words(sentences: Sequence[Sentence], opened: OpenTokenizer) -> list[list[Ids]]:
-    """For each sentence the tokens of each of its words."""
+    """Return the tokens of each word of each sentence."""
     space = " " if is_byte_level(opened.tokenizer) else ""
     opened.tokenizer.no_truncation()
     spelled = [[f"{space}{word}" if place else word for place, word in enumerate(it.words)] for it in sentences]
@@ -105,7 +105,7 @@ def _tokens_of_words(sentences: Sequence[Sentence], opened: OpenTokenizer) -> li
 
 
 def _cut(tokens_W: Sequence[Ids], longest: int) -> list[Cut]:
-    """As many words into each row as fit; of a word longer than a row, only its beginning."""
+    """Fill each row with as many words as fit; a word longer than a row is cut."""
     cuts: list[Cut] = []
     pieces: list[Ids] = []
     first: list[int] = []

@@ -1,4 +1,4 @@
-"""One label for each text by what a model says of a prompt behind it, untrained.
+"""Zero-shot classification: one label for each text, chosen by an untrained model from a prompt after the text.
 
 Shapes: T texts, C classes.
 """
@@ -24,10 +24,10 @@ _NO_TEXT = ""
 
 
 class ByPrompt(SingleLabel, ABC):
-    """Judged as any classifier with one label; the labelled texts for training go to the baseline alone."""
+    """Classifier by prompt, measured like any single-label classifier; only the baseline uses the training texts."""
 
     def __init__(self, inputs: TaskInputs) -> None:
-        """Read the data and open the model; raises as `ClassifierOnTexts`."""
+        """Read the data and open the model. Raises what `ClassifierOnTexts` raises."""
         assert isinstance(inputs.params, ZeroShotParams)
         self.zero = inputs.params
         super().__init__(inputs)
@@ -39,8 +39,8 @@ class ByPrompt(SingleLabel, ABC):
         return int((self.lengths(part.texts, self.labels, self.opened) > self.zero.max_length).sum())
 
     def logits(self, part: ClassifiedRows) -> Scores:
-        """`logits_TC`: a label's score, less that without a text if it is calibrated (Holtzman et al. 2021, section 3:
-        domain conditional PMI).
+        """Return `logits_TC`: the score of each label; if calibrated, minus its score without a text (domain
+        conditional PMI, Holtzman et al. 2021, section 3).
         """
         logits_TC = self.scores(part.texts.first)
         if not self.zero.calibrated:
@@ -49,17 +49,17 @@ class ByPrompt(SingleLabel, ABC):
 
     @abstractmethod
     def scores(self, texts: Sequence[str]) -> Scores:
-        """`score_TC` of each label's words in the prompt behind each text."""
+        """Return `score_TC` of each label's words in the prompt after each text."""
 
     @abstractmethod
     def lengths(self, texts: Texts, labels: Collection[str], opened: OpenTokenizer) -> Ids:
-        """`length_T`: tokens of each text with the prompt behind it, the longest that `labels` have."""
+        """Return `length_T`: tokens of each text followed by the longest prompt of `labels`."""
 
 
 def _name_without_text(labels: Collection[str]) -> None:
     if labels:
         _LOG.warning(
-            "`label_words` has labels that no text of the task has, and whoever is given one is wrong: %s. Are they "
-            "spelled as in the data?",
+            "`label_words` has labels that no text of the task has, so that these answers are always wrong: %s; check "
+            "their spelling",
             ", ".join(sorted(labels)),
         )

@@ -1,4 +1,4 @@
-"""What the pre-trained model fills into a prompt (Schick & Schuetze 2021).
+"""Zero-shot classification by the word that the pre-trained model fills into a prompt (Schick & Schuetze 2021).
 
 Shapes: T texts, B rows of a batch, C classes, V vocabulary, W words of a label.
 """
@@ -20,16 +20,16 @@ from clozeline.tokenizer.folder import OpenTokenizer
 
 
 class Cloze(ByPrompt):
-    """The mean log-probability of a label's words in the blank."""
+    """Classifier by the mean log-probability of a label's words in the blank."""
 
-    method = "encoder as it is, by a prompt"
+    method = "zero-shot encoder with a prompt"
 
     def __init__(self, inputs: TaskInputs) -> None:
-        """As `ByPrompt`, and:
+        """Read the data and open the model. Raises what `ByPrompt` raises, and:
 
         Raises:
-            ArtifactError: the encoder fills no blanks.
-            ParamsError: a label has no words of one token, or the prompt is too long.
+            ArtifactError: the encoder is not a masked language model.
+            ParamsError: a label has no words, a word is not one known token, or the prompt is too long.
         """
         super().__init__(inputs)
         self._word_ids = word_ids(self.labels, self.zero.label_words, self.opened)
@@ -41,7 +41,7 @@ class Cloze(ByPrompt):
         rows = self.rows(texts)
         score_TC = np.zeros((len(rows), len(self.labels)), dtype=np.float32)
         filled = partial(cloze.log_probabilities, mask_id=self.opened.special_ids.mask)
-        # No larger batches than in training: of each row there is a figure for every word of the vocabulary.
+        # Batches are as large as in training, because each row has a logit for every token of the vocabulary.
         batches = sorted_batches(rows.length_T, self.params.batch_size)
         for rows_B, log_BV in answers(self.model, batches, rows.encoded, filled):
             for label, ids_W in enumerate(self._word_ids):
@@ -49,7 +49,7 @@ class Cloze(ByPrompt):
         return score_TC
 
     def rows(self, texts: Sequence[str]) -> TextRows:
-        """Texts with the prompt behind them."""
+        """Return the rows of the texts followed by the prompt."""
         return prompted(texts, self.zero.prompt, self.opened, self.zero.max_length)
 
     def lengths(self, texts: Texts, labels: Collection[str], opened: OpenTokenizer) -> Ids:

@@ -1,4 +1,4 @@
-"""A model that was trained to say whether one text follows from another: natural language inference.
+"""Model of natural language inference: a classifier of whether one text follows from another.
 
 Shapes: B rows.
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 from torch import Tensor
 
+from clozeline.encoder.checkpoints import first_line
 from clozeline.errors import ArtifactError
 from clozeline.tasks import heads
 from clozeline.tasks.encoded import EncodedBatch
@@ -16,15 +17,15 @@ from clozeline.tasks.heads import TaskModel
 
 _ENDING = "ForSequenceClassification"
 _FOLLOWS = "entail"
-"""How the label begins that is sought: `entailment`, `ENTAILMENT`."""
+"""Prefix of the label of entailment, ignoring case: `entailment`, `ENTAILMENT`."""
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]
 
 
 def place_of(name: str, revision: str | None) -> Path:
-    """The folder `name`, or that of what the hub has under this name, where `revision` is a commit.
+    """Return the folder `name`, or that of the hub model `name` at the commit `revision`.
 
     Raises:
-        ArtifactError: there is no such model, or the hub did not answer.
+        ArtifactError: the model is missing, or the hub did not answer.
     """
     if Path(name).is_dir():
         return Path(name)
@@ -32,35 +33,35 @@ def place_of(name: str, revision: str | None) -> Path:
         return Path(snapshot_download(name, revision=revision, allow_patterns=_FILES))
     except (OSError, ValueError) as error:
         raise ArtifactError(
-            f"params.yaml: `entailment.model` is no folder, and cannot be had from the hub: {_first_line(error)}",
+            f"`entailment.model` is not a folder and cannot be downloaded from the hub: {first_line(error)}",
             given=name,
-            expected="a folder with a model, or a name on the hub and a network",
-            do=f"where there is a network, `hf download {name} --local-dir FOLDER`; then entailment: {{model: FOLDER}}",
+            expected="a folder with a model, or the name of a hub model and a network",
+            do=f"with a network, run `hf download {name} --local-dir FOLDER`; then set entailment: {{model: FOLDER}}",
         ) from error
 
 
 def build(folder: Path) -> TaskModel:
-    """The classifier in the folder; raises as `heads.build`.
+    """Return the classifier in the folder. Raises what `heads.build` raises, and:
 
     Raises:
-        ArtifactError: it was trained for something else.
+        ArtifactError: the model is not a classifier with a label of entailment.
     """
     config = folder / "config.json"
     facts = json.loads(config.read_bytes()) if config.is_file() else {}
     labels, names = list(facts.get("id2label", {}).values()), facts.get("architectures") or []
     is_classifier = any(name.endswith(_ENDING) for name in names)
-    if facts and not (is_classifier and sum(map(_is_entailment, labels)) == 1):
+    if not (is_classifier and sum(map(_is_entailment, labels)) == 1):
         raise ArtifactError(
-            "params.yaml: the model of `entailment.model` does not say whether one text follows from another",
+            "the model of `entailment.model` is not a classifier of entailment",
             given=f"labels: {', '.join(labels) or 'none'}; architectures: {', '.join(names) or 'none'}",
-            expected="a classifier of pairs of texts with a label `entailment`",
-            do="fine-tune one (`kind: classification` with `second_field`, such as preset mnli), or name another model",
+            expected="a classifier of text pairs with one label `entailment`",
+            do="name another model, or fine-tune one (`kind: classification` with `second_field`, as in preset mnli)",
         )
     return heads.build(folder, "text-classification", 0, {})
 
 
 def entailment_logits(model: TaskModel, batch: EncodedBatch) -> Tensor:
-    """`logit_B` of the second text following from the first."""
+    """Return `logit_B` of entailment: that the second text follows from the first."""
     (place,) = (place for place, label in model.config.id2label.items() if _is_entailment(label))
     logit_B: Tensor = model(**batch.inputs).logits[:, place].float()
     return logit_B
@@ -68,7 +69,3 @@ def entailment_logits(model: TaskModel, batch: EncodedBatch) -> Tensor:
 
 def _is_entailment(label: str) -> bool:
     return label.casefold().startswith(_FOLLOWS)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]

@@ -1,4 +1,5 @@
-"""Whether the prompt, filled with a label's words, follows from the text (Yin, Hay & Roth 2019, section 4.2).
+"""Zero-shot classification by entailment: does the prompt, filled with a label's words, follow from the text?
+(Yin, Hay & Roth 2019, section 4.2)
 
 Shapes: T texts, B rows of a batch, C classes.
 """
@@ -27,16 +28,16 @@ from clozeline.tokenizer.folder import OpenTokenizer, save_existing
 
 
 class Entailment(ByPrompt):
-    """The mean logit of entailment of a label's words, by a model that knows texts of pairs."""
+    """Classifier by the mean logit of entailment over a label's words, from a model of natural language inference."""
 
-    method = "model of entailment as it is"
+    method = "zero-shot entailment model"
 
     def __init__(self, inputs: TaskInputs) -> None:
-        """As `ByPrompt`, of the model that `entailment` names, and:
+        """Read the data and open the model that `entailment` names. Raises what `ByPrompt` raises, and:
 
         Raises:
-            ArtifactError: there is no such model, or it says nothing of entailment.
-            ParamsError: a label has no words, or the prompt is too long to stand whole beside a text.
+            ArtifactError: the model is missing, or has no label of entailment.
+            ParamsError: a label has no words, or a filled prompt is longer than half of `max_length`.
         """
         params = inputs.params
         assert isinstance(params, ZeroShotParams)
@@ -47,7 +48,7 @@ class Entailment(ByPrompt):
         super().__init__(replace(inputs, encoder=folder))
         self._with_types = heads.tells_pairs_apart(self.model)
         self._filled = [self._prompts_of(label) for label in self.labels]
-        self._longest_prompt(self.labels, self.opened)  # raises before anything is judged
+        self._longest_prompt(self.labels, self.opened)  # raises before the model runs
 
     def built(self, inputs: TaskInputs) -> heads.TaskModel:
         return entailer.build(inputs.encoder)
@@ -63,7 +64,7 @@ class Entailment(ByPrompt):
         return lengths_of(texts.first, opened, [self._longest_prompt(labels, opened)] * len(texts))
 
     def _follows(self, texts: Sequence[str], prompt: str) -> Scores:
-        """`logit_T`."""
+        """Return `logit_T` of entailment of one prompt by each text."""
         seconds = [prompt] * len(texts)
         rows = TextRows.encode(texts, self.opened, self.zero.max_length, seconds=seconds)
         encoded = partial(rows.encoded, with_types=self._with_types)
@@ -77,18 +78,19 @@ class Entailment(ByPrompt):
         words = [label] if self.zero.label_words is None else self.zero.label_words.get(label, ())
         if not words:
             raise ParamsError(
-                f"params.yaml: label `{label}` of the task has no words to fill into the prompt",
+                f"label `{label}` of the task has no words to fill into the prompt",
                 given="no words",
-                expected="words, or whole phrases",
-                do=f"name some: `label_words: {{{label}: [PHRASE, …], …}}`",
+                expected="words or phrases",
+                do=f"add them: `label_words: {{{label}: [PHRASE, …], …}}`",
             )
         return [self.zero.prompt.replace(BLANK, word) for word in words]
 
     def _longest_prompt(self, labels: Collection[str], opened: OpenTokenizer) -> str:
-        """Of a pair that is too long the longer text is cut: a prompt of at most half the length stays whole.
+        """Return the longest prompt of `labels`. If a pair is too long, its longer text is cut; so a prompt of at most
+        half of `max_length` stays whole.
 
         Raises:
-            ParamsError: it is longer.
+            ParamsError: the prompt is longer than that.
         """
         prompts = ["", *(prompt for label in labels for prompt in self._prompts_of(label))]
         length_P = lengths_of(prompts, opened)
@@ -96,15 +98,15 @@ class Entailment(ByPrompt):
         if 2 * length_P[longest] <= self.zero.max_length:
             return prompts[longest]
         raise ParamsError(
-            "params.yaml: `prompt` of the task leaves no room for a text",
+            "`prompt` of the task leaves no room for a text",
             given=f"{length_P[longest]} tokens",
-            expected=f"at most half of {self.zero.max_length} (`max_length`)",
-            do="shorten it or the `label_words`, or raise `max_length`",
+            expected=f"at most half of `max_length`, which is {self.zero.max_length}",
+            do="shorten `prompt` or `label_words`, or raise `max_length`",
         )
 
 
 def _gather(place: Path, folder: Path) -> None:
-    """Fill `folder` with the model in `place`, and with its tokenizer as ours are written."""
+    """Fill `folder` with links to the model in `place`, and with its tokenizer in the format of this package."""
     for pattern in ("config.json", "*.safetensors", "*.safetensors.index.json"):
         for file in place.glob(pattern):
             (folder / file.name).symlink_to(file.resolve())

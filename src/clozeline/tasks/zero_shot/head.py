@@ -1,4 +1,4 @@
-"""The pre-trained model as it is: what it would fill into a blank.
+"""The pre-trained masked language model, and its probabilities for a blank.
 
 Shapes: B rows, L longest row, V vocabulary.
 """
@@ -18,25 +18,25 @@ _ENDING = "ForMaskedLM"
 
 
 def build(encoder: Path) -> TaskModel:
-    """The masked language model in the folder; raises as `heads.build`.
+    """Return the masked language model in the folder. Raises what `heads.build` raises, and:
 
     Raises:
-        ArtifactError: it was trained for something else, so that nothing would be known of words.
+        ArtifactError: the model is not a masked language model, so it has no vocabulary head.
     """
     config = encoder / "config.json"
     names = json.loads(config.read_bytes()).get("architectures") or [] if config.is_file() else [_ENDING]
     if not any(name.endswith(_ENDING) for name in names):
         raise ArtifactError(
-            f"{encoder} fills no blanks",
+            f"{encoder} is not a masked language model",
             given=f"architectures: {', '.join(names) or 'none'}",
-            expected="a masked language model",
-            do="pre-train with `pretrain.objective: mlm`, or choose another kind of task",
+            expected=f"an architecture that ends in {_ENDING}",
+            do="pre-train with `objective: mlm`, or choose another kind of task",
         )
     return heads.build(encoder, "mlm", 0, {})
 
 
 def log_probabilities(model: TaskModel, batch: EncodedBatch, mask_id: int) -> Tensor:
-    """`log_probability_BV` of the word at each row's last mask."""
+    """Return `log_probability_BV` of each token at the last mask of each row."""
     is_mask_BL = batch.input_ids_BL == mask_id
     last_B = is_mask_BL.shape[1] - 1 - is_mask_BL.flip(1).int().argmax(dim=1)
     at_masks = ChosenPositions(last_B[:, None], is_mask_BL.shape[1])

@@ -1,4 +1,4 @@
-"""Texts with a prompt behind them, and the words that stand for labels.
+"""Texts followed by a prompt, and the words that stand for labels.
 
 Shapes: T texts, W words of a label.
 """
@@ -14,7 +14,7 @@ from clozeline.tokenizer.folder import OpenTokenizer, is_byte_level
 
 
 def prompted(texts: Sequence[str], prompt: str, opened: OpenTokenizer, max_length: int) -> TextRows:
-    """Each text, cut so that the prompt behind it is whole; an empty one is the prompt alone.
+    """Return rows of each text followed by the whole prompt; a long text is cut, an empty text leaves the prompt alone.
 
     Raises:
         ParamsError: the prompt leaves no room for a text.
@@ -28,7 +28,9 @@ def prompted(texts: Sequence[str], prompt: str, opened: OpenTokenizer, max_lengt
 
 
 def prompted_lengths(texts: Sequence[str], prompt: str, opened: OpenTokenizer, max_length: int) -> Ids:
-    """`length_T`: tokens of each whole text with the prompt behind it, special ones too; raises as `prompted`."""
+    """Return `length_T`: tokens of each whole text followed by the prompt, including special tokens. Raises what
+    `prompted` raises.
+    """
     tail = _tail(prompt, opened, max_length)
     opened.tokenizer.no_truncation()
     encodings = opened.tokenizer.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -38,7 +40,7 @@ def prompted_lengths(texts: Sequence[str], prompt: str, opened: OpenTokenizer, m
 def word_ids(
     labels: Sequence[str], label_words: Mapping[str, Sequence[str]] | None, opened: OpenTokenizer
 ) -> list[Ids]:
-    """For each label the tokens of its words.
+    """Return for each label the tokens of its words.
 
     Raises:
         ParamsError: a label has no words, or a word is not one known token.
@@ -51,9 +53,9 @@ def word_ids(
         wrong = [word for word, ids in zip(words, tokens, strict=True) if len(ids) != 1 or ids[0] in _special(opened)]
         if wrong or not words:
             raise ParamsError(
-                f"params.yaml: label `{label}` of the task has no words that the model could fill in",
+                f"the words of label `{label}` of the task cannot be filled into the prompt",
                 given=", ".join(wrong) or "no words",
-                expected="words that are one token each",
+                expected="words of one known token each",
                 do=f"name others: `label_words: {{{label}: [WORD, …], …}}`",
             )
         found.append(np.array([ids[0] for ids in tokens], dtype=np.int64))
@@ -61,16 +63,16 @@ def word_ids(
 
 
 def _tail(prompt: str, opened: OpenTokenizer, max_length: int) -> list[int]:
-    """All that follows a text."""
+    """Return the tokens after a text: the prompt with a mask for its blank, and the separator."""
     before, _, after = prompt.partition(BLANK)
     tail = [*_tokens(before, opened), opened.special_ids.mask, *_tokens(after, opened), opened.special_ids.sep]
     if len(tail) + 1 < max_length:
         return tail
     raise ParamsError(
-        "params.yaml: `prompt` of the task leaves no room for a text",
+        "`prompt` of the task leaves no room for a text",
         given=f"{len(tail)} tokens",
-        expected=f"fewer than {max_length - 1} (`max_length`)",
-        do="shorten it, or raise `max_length`",
+        expected=f"fewer than {max_length - 1} tokens, because `max_length` is {max_length}",
+        do="shorten `prompt`, or raise `max_length`",
     )
 
 

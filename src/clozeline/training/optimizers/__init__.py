@@ -1,4 +1,4 @@
-"""How weights are changed: a kind of optimizer is a row of OPTIMIZERS."""
+"""Optimizers: each kind is a row of OPTIMIZERS."""
 
 from clozeline.training.optimizers.building import OPTIMIZERS, build_optimizer
 from clozeline.training.optimizers.rates import scale_learning_rates

@@ -1,4 +1,4 @@
-"""The kinds of optimizers: a row each. A new kind is a new row, and its name in OptimizerParams."""
+"""The kinds of optimizers, one row each. A new kind is a new row, and its name in OptimizerParams."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,20 +18,24 @@ from clozeline.training.optimizers.stable_adamw import StableAdamW
 
 @dataclass(frozen=True)
 class OptimizerKind:
-    """How parameters are grouped, and what steps over the groups."""
+    """Grouping of the parameters, and the optimizer that steps over the groups."""
 
     group: Callable[[nn.Module, OptimizerParams], list[Group]]
     create: Callable[[list[Group], dict[str, Any]], torch.optim.Optimizer]
-    """Groups and defaults (`lr`, `betas`, `eps`) → optimizer."""
+    """Maps groups and defaults (`lr`, `betas`, `eps`) to an optimizer."""
+    num_states: int
+    """State tensors per parameter, of the parameter's shape."""
+    num_states_of_hidden: int
+    """State tensors per hidden matrix."""
 
 
 def build_optimizer(
     model: nn.Module, params: OptimizerParams, rate_of: Callable[[nn.Parameter], float] | None = None
 ) -> torch.optim.Optimizer:
-    """The optimizer `params.kind` over the parameters of `model` that want a gradient, each in one group once.
+    """Return the optimizer `params.kind` over the trainable parameters of `model`, each in exactly one group.
 
-    Each group knows its `peak_lr`, of which `scale_learning_rates` sets a fraction. `rate_of` says what share of its
-    learning rate a parameter learns at; None: all of it.
+    Each group has a `peak_lr`, of which `scale_learning_rates` sets a fraction. `rate_of` returns the share of the
+    learning rate at which a parameter learns; None: all parameters learn at the full rate.
 
     Raises:
         ParamsError: `muon`, and the model has no hidden matrix.
@@ -48,17 +52,17 @@ def _adamw(groups: list[Group], defaults: dict[str, Any]) -> torch.optim.Optimiz
 
 
 def _muon(groups: list[Group], defaults: dict[str, Any]) -> torch.optim.Optimizer:
-    # `fused` is in the groups because torch decides by it how a loaded step count is kept.
+    # `fused` is in the groups because torch decides by it how to store a loaded step count.
     return MuonWithAdamW(groups, {**defaults, "fused": True})
 
 
 OPTIMIZERS: Mapping[str, OptimizerKind] = MappingProxyType(
     {
-        "adamw": OptimizerKind(decay_groups, _adamw),
-        "muon": OptimizerKind(hidden_matrix_groups, _muon),
-        "novograd": OptimizerKind(decay_groups, NovoGrad),
-        "lamb": OptimizerKind(decay_groups, Lamb),
-        "stableadamw": OptimizerKind(decay_groups, StableAdamW),
+        "adamw": OptimizerKind(decay_groups, _adamw, 2, 2),
+        "muon": OptimizerKind(hidden_matrix_groups, _muon, 2, 1),
+        "novograd": OptimizerKind(decay_groups, NovoGrad, 1, 1),
+        "lamb": OptimizerKind(decay_groups, Lamb, 2, 2),
+        "stableadamw": OptimizerKind(decay_groups, StableAdamW, 2, 2),
     }
 )
 """Keyed by `kind` in params.yaml."""

@@ -1,4 +1,4 @@
-"""Which parameter is in which group: what decays, and what is a hidden matrix."""
+"""Groups of parameters: with and without weight decay, and hidden matrices."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,16 +12,16 @@ Group = dict[str, Any]
 
 
 def decay_groups(model: nn.Module, params: OptimizerParams) -> list[Group]:
-    """Matrices (and embeddings) decay; vectors, which are norms and biases, do not.
+    """Return a group that decays, matrices and embeddings, and one that does not, vectors (norms and biases).
 
-    A tied weight is one parameter and is in one group once: `Module.parameters` yields it once.
+    A tied weight is in one group once, because `Module.parameters` yields it once.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return _decay_groups(trained, params)
 
 
 def hidden_matrix_groups(model: nn.Module, params: OptimizerParams) -> list[Group]:
-    """First the hidden matrices, at `matrix_learning_rate` and marked `is_hidden`; then the rest as `decay_groups`.
+    """Return the hidden matrices at `matrix_learning_rate`, marked `is_hidden`, then the rest as in `decay_groups`.
 
     Hidden are the 2-D weights of the repeated layers, which every encoder keeps in a `ModuleList`. Embeddings, also
     where a decoder is tied to them, and the head are not: their rows are tokens, not directions of a hidden space
@@ -30,12 +30,12 @@ def hidden_matrix_groups(model: nn.Module, params: OptimizerParams) -> list[Grou
     Raises:
         ParamsError: the model has no hidden matrix.
     """
-    hidden_ids = {id(parameter) for parameter in _layer_matrices(model)} - _embedding_ids(model)
+    hidden_ids = {id(parameter) for parameter in layer_matrices(model)} - _embedding_ids(model)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     hidden = [parameter for parameter in trained if id(parameter) in hidden_ids]
     if not hidden:
         raise ParamsError(
-            "`optimizer.kind` muon has nothing to do",
+            "`optimizer.kind` muon finds no hidden matrix",
             given=f"{type(model).__name__}, without a trained matrix in a torch.nn.ModuleList",
             expected="an encoder that keeps its layers in one",
             do="choose `adamw`, or keep the layers of your encoder in a ModuleList",
@@ -48,7 +48,7 @@ def hidden_matrix_groups(model: nn.Module, params: OptimizerParams) -> list[Grou
 
 
 def by_rate(groups: Sequence[Group], rate_of: Callable[[nn.Parameter], float]) -> list[Group]:
-    """Each group in parts that learn at one share of its learning rate, the highest first."""
+    """Split each group by the share of its learning rate at which parameters learn, the highest first."""
     parts = []
     for group in groups:
         for rate in sorted({rate_of(parameter) for parameter in group["params"]}, reverse=True):
@@ -72,7 +72,8 @@ def _group(parameters: list[nn.Parameter], peak: float, weight_decay: float) -> 
     return {"params": parameters, "lr": peak, "peak_lr": peak, "weight_decay": weight_decay}
 
 
-def _layer_matrices(model: nn.Module) -> Iterator[nn.Parameter]:
+def layer_matrices(model: nn.Module) -> Iterator[nn.Parameter]:
+    """Yield the 2-D weights of the repeated layers, which every encoder keeps in a ModuleList."""
     for layers in model.modules():
         if isinstance(layers, nn.ModuleList):
             yield from (parameter for parameter in layers.parameters() if parameter.ndim == 2)

@@ -1,4 +1,4 @@
-"""What our own optimizers have in common: a step is a step of each group that has gradients."""
+"""Base of our own optimizers: a step is a step of each group that has gradients."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -31,10 +31,10 @@ class GroupwiseOptimizer(torch.optim.Optimizer, ABC):
 
     @abstractmethod
     def _step_group(self, group: Group, parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        """Change `parameters` in place by `gradients`, which stay; `group["step"]` counts from 1."""
+        """Update `parameters` in place from `gradients`, which stay unchanged; `group["step"]` counts from 1."""
 
     def _zeros(self, name: str, parameters: list[Tensor]) -> list[Tensor]:
-        """State `name` of each parameter, of its shape; zeros at the first step."""
+        """Return the state `name` of each parameter, of its shape; zeros at the first step."""
         for parameter in parameters:
             if name not in self.state[parameter]:
                 self.state[parameter][name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)

@@ -1,4 +1,4 @@
-"""LAMB: Adam whose step, in each tensor, is as long as the learning rate says in units of the tensor's own norm."""
+"""LAMB: Adam with steps that are scaled, in each tensor, by the tensor's own norm."""
 
 import torch
 from torch import Tensor
@@ -16,22 +16,18 @@ class Lamb(GroupwiseOptimizer):
 
     def _step_group(self, group: Group, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         beta1, beta2 = group["betas"]
-        first, second = self._zeros("exp_avg", parameters), self._zeros("exp_avg_sq", parameters)
-        torch._foreach_lerp_(first, gradients, 1 - beta1)
-        torch._foreach_mul_(second, beta2)
-        torch._foreach_addcmul_(second, gradients, gradients, value=1 - beta2)
-        denominators = torch._foreach_div(second, 1 - beta2 ** group["step"])
-        torch._foreach_sqrt_(denominators)
-        torch._foreach_add_(denominators, group["eps"])
-        updates = torch._foreach_div(first, 1 - beta1 ** group["step"])
-        torch._foreach_div_(updates, denominators)
-        torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
-        torch._foreach_mul_(updates, [_trust_ratio(*pair) for pair in zip(parameters, updates, strict=True)])
-        torch._foreach_add_(parameters, updates, alpha=-group["lr"])
+        firsts, seconds = self._zeros("exp_avg", parameters), self._zeros("exp_avg_sq", parameters)
+        for parameter, gradient, first, second in zip(parameters, gradients, firsts, seconds, strict=True):
+            first.lerp_(gradient, 1 - beta1)
+            second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+            denominator = (second / (1 - beta2 ** group["step"])).sqrt_().add_(group["eps"])
+            update = (first / (1 - beta1 ** group["step"])).div_(denominator)
+            update.add_(parameter, alpha=group["weight_decay"])
+            parameter.add_(update.mul_(_trust_ratio(parameter, update)), alpha=-group["lr"])
 
 
 def _trust_ratio(parameter: Tensor, update: Tensor) -> Tensor:
-    """‖w‖/‖u‖; 1 for vectors, and where a norm is zero."""
+    """Return ‖w‖/‖u‖; 1 for vectors, and where a norm is zero."""
     if parameter.ndim < 2:
         return torch.ones((), device=parameter.device)
     norm, update_norm = parameter.norm(), update.norm()

@@ -1,4 +1,4 @@
-"""Muon: steps of hidden matrices are made orthogonal, so that no direction of the hidden space is starved.
+"""Muon: orthogonal steps of hidden matrices, so that no direction of the hidden space is starved.
 
 Shapes: K matrices of one shape, R rows, C columns.
 """
@@ -24,13 +24,13 @@ _SMALLEST_NORM = 1e-7
 class MuonWithAdamW(GroupwiseOptimizer):
     """Muon for the groups marked `is_hidden`, AdamW (Loshchilov & Hutter 2019, algorithm 2) for the others.
 
-    Muon is that of Jordan et al. 2024, with weight decay and the scale of Liu et al. 2025 ("Muon is scalable for LLM
+    Muon follows Jordan et al. 2024, with weight decay and the scale of Liu et al. 2025 ("Muon is scalable for LLM
     training", section 2.2): w ← w - lr·(0.2·√max(R, C)·O + decay·w), O = orthogonalize(g + 0.95·b), b ← 0.95·b + g.
     At that scale its updates are as large as AdamW's, so that rates of both are of one magnitude, in any shape.
 
-    It is `torch.optim.Muon` with `adjust_lr_fn="match_rms_adamw"`, but for what that cannot be given: on a CPU the
-    matrices are multiplied in fp32 (in bf16 a step over 2 layers × 128 took 228 ms on AVX2 alone, in fp32 14), those
-    of one shape at once, and the other parameters step in the same optimizer.
+    It equals `torch.optim.Muon` with `adjust_lr_fn="match_rms_adamw"` except for what that does not offer. A CPU
+    multiplies matrices in fp32 (a step over 2 layers × 128 took 228 ms in bf16 on AVX2 alone, 14 ms in fp32). Matrices
+    of one shape are multiplied at once. The other parameters step in the same optimizer.
     """
 
     def _step_group(self, group: Group, parameters: list[Tensor], gradients: list[Tensor]) -> None:
@@ -38,16 +38,17 @@ class MuonWithAdamW(GroupwiseOptimizer):
         step(group, parameters, gradients)
 
     def _step_hidden(self, group: Group, parameters: list[Tensor], gradients: list[Tensor]) -> None:
-        momenta = self._zeros("momentum", parameters)
-        torch._foreach_mul_(momenta, _MOMENTUM)
-        torch._foreach_add_(momenta, gradients)
-        lookaheads = torch._foreach_add(gradients, momenta, alpha=_MOMENTUM)
-        torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        lookaheads = []
+        for parameter, gradient, momentum in zip(
+            parameters, gradients, self._zeros("momentum", parameters), strict=True
+        ):
+            lookaheads.append(gradient.add(momentum.mul_(_MOMENTUM).add_(gradient), alpha=_MOMENTUM))
+            parameter.mul_(1 - group["lr"] * group["weight_decay"])
         for places in _places_by_shape(parameters):
             updates_KRC = orthogonalize(torch.stack([lookaheads[place] for place in places]))
             scale = _UPDATE_SCALE * max(updates_KRC.shape[1:]) ** 0.5
-            same = [parameters[place] for place in places]
-            torch._foreach_add_(same, list(updates_KRC.unbind()), alpha=-group["lr"] * scale)
+            for place, update_RC in zip(places, updates_KRC, strict=True):
+                parameters[place].add_(update_RC, alpha=-group["lr"] * scale)
 
     def _step_others(self, group: Group, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         beta1, beta2 = group["betas"]
@@ -73,7 +74,7 @@ class MuonWithAdamW(GroupwiseOptimizer):
 
 
 def orthogonalize(matrices_KRC: Tensor) -> Tensor:
-    """About U·Vᵀ of each matrix U·S·Vᵀ: singular values come near 1 (0.7 to 1.2), in the dtype of `matrices_KRC`.
+    """Return about U·Vᵀ for each matrix U·S·Vᵀ, in the same dtype: singular values come near 1 (0.7 to 1.2).
 
     Five quintic Newton-Schulz iterations (Jordan et al. 2024): in bf16 on CUDA, as published; in fp32 on a CPU, where
     bf16 can be far slower.
@@ -91,7 +92,7 @@ def orthogonalize(matrices_KRC: Tensor) -> Tensor:
 
 
 def _places_by_shape(parameters: Iterable[Tensor]) -> Iterable[list[int]]:
-    """Matrices of one shape are multiplied in one call."""
+    """Return the indices of parameters by shape and device: matrices of one shape are multiplied in one call."""
     places: defaultdict[tuple[torch.Size, torch.device], list[int]] = defaultdict(list)
     for place, parameter in enumerate(parameters):
         places[parameter.shape, parameter.device].append(place)

@@ -1,4 +1,4 @@
-"""NovoGrad: one second moment for each tensor, so that a step costs half the memory of Adam's."""
+"""NovoGrad: one second moment for each tensor, so that its state takes half the memory of Adam's."""
 
 import torch
 from torch import Tensor
@@ -14,15 +14,12 @@ class NovoGrad(GroupwiseOptimizer):
 
     def _step_group(self, group: Group, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         beta1, beta2 = group["betas"]
-        momenta = self._zeros("momentum", parameters)
-        square_norms = [norm.square() for norm in torch._foreach_norm(gradients)]
-        directions = []
-        for parameter, gradient, square_norm in zip(parameters, gradients, square_norms, strict=True):
-            state = self.state[parameter]
-            # The first norm is taken whole: smoothed from zero, the first steps would be too long.
+        for parameter, gradient, momentum in zip(
+            parameters, gradients, self._zeros("momentum", parameters), strict=True
+        ):
+            state, square_norm = self.state[parameter], gradient.norm().square()
+            # The average starts at the first norm: if it started at zero, the first steps would be too long.
             state["square_norm"] = torch.lerp(state.get("square_norm", square_norm), square_norm, 1 - beta2)
-            directions.append(gradient / (state["square_norm"].sqrt() + group["eps"]))
-        torch._foreach_add_(directions, parameters, alpha=group["weight_decay"])
-        torch._foreach_mul_(momenta, beta1)
-        torch._foreach_add_(momenta, directions)
-        torch._foreach_add_(parameters, momenta, alpha=-group["lr"])
+            direction = gradient / (state["square_norm"].sqrt() + group["eps"])
+            momentum.mul_(beta1).add_(direction.add_(parameter, alpha=group["weight_decay"]))
+            parameter.add_(momentum, alpha=-group["lr"])

@@ -1,6 +1,5 @@
-"""StableAdamW: AdamW that takes a shorter step where the second moment lags behind a jump of the gradient."""
+"""StableAdamW: AdamW with shorter steps where the second moment lags behind a jump of the gradient."""
 
-import torch
 from torch import Tensor
 
 from clozeline.training.optimizers.groups import Group
@@ -14,27 +13,20 @@ class StableAdamW(GroupwiseOptimizer):
 
     def _step_group(self, group: Group, parameters: list[Tensor], gradients: list[Tensor]) -> None:
         beta1, beta2 = (_debiased(beta, group["step"]) for beta in group["betas"])
-        first, second = self._zeros("exp_avg", parameters), self._zeros("exp_avg_sq", parameters)
-        torch._foreach_lerp_(first, gradients, 1 - beta1)
-        torch._foreach_mul_(second, beta2)
-        torch._foreach_addcmul_(second, gradients, gradients, value=1 - beta2)
-        rates = [
-            group["lr"] / _root_mean_square(gradient, moment, group["eps"]).clamp(min=1)
-            for gradient, moment in zip(gradients, second, strict=True)
-        ]
-        updates = torch._foreach_sqrt(second)
-        torch._foreach_add_(updates, group["eps"])
-        updates = torch._foreach_div(first, updates)
-        torch._foreach_add_(updates, parameters, alpha=group["weight_decay"])
-        torch._foreach_mul_(updates, rates)
-        torch._foreach_sub_(parameters, updates)
+        firsts, seconds = self._zeros("exp_avg", parameters), self._zeros("exp_avg_sq", parameters)
+        for parameter, gradient, first, second in zip(parameters, gradients, firsts, seconds, strict=True):
+            first.lerp_(gradient, 1 - beta1)
+            second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+            rate = group["lr"] / _root_mean_square(gradient, second, group["eps"]).clamp(min=1)
+            update = first / second.sqrt().add_(group["eps"])
+            parameter.sub_(update.add_(parameter, alpha=group["weight_decay"]).mul_(rate))
 
 
 def _debiased(beta: float, step: int) -> float:
-    """The weight of the past that makes a smoothed value an average of all values from step 1 on; 0 at step 1."""
+    """Return the weight of the past that makes a smoothed value an average of all since step 1; 0 at step 1."""
     return beta * (1 - beta ** (step - 1)) / (1 - beta**step)
 
 
 def _root_mean_square(gradient: Tensor, second: Tensor, epsilon: float) -> Tensor:
-    """How much larger the gradient is than what the second moment expects of it."""
+    """Return how much larger the gradient is than the second moment predicts."""
     return (gradient.square() / second.clamp(min=epsilon**2)).mean().sqrt()

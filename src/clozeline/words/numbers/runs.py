@@ -1,4 +1,4 @@
-"""Runs of numbers, each given by where it starts and how long it is.
+"""Runs of consecutive numbers, each given by its start and its length.
 
 Shapes: R runs.
 """
@@ -10,7 +10,7 @@ IndexArray = npt.NDArray[np.int32] | npt.NDArray[np.int64] | npt.NDArray[np.uint
 
 
 def run_positions(starts_R: IndexArray, lengths_R: IndexArray) -> npt.NDArray[np.int64]:
-    """Every number of every run, in order: int64 [sum of lengths]."""
+    """Return every number of every run, in order: int64 [sum of lengths]."""
     starts_R, lengths_R = starts_R.astype(np.int64), lengths_R.astype(np.int64)
     ends_R = np.cumsum(lengths_R)
     before_R = ends_R - lengths_R

@@ -31,16 +31,18 @@ class QuestionInputs(RequestBody):
 
 class AnswerSearch(RequestBody):
     handle_impossible_answer: Annotated[
-        bool, Field(description="Whether no answer, an empty text, may be the answer.")
+        bool, Field(description="Whether an empty text (no answer) may be returned.")
     ] = False
-    max_answer_len: Annotated[NumTokens, Field(description="Most tokens of an answer.")] = 15
-    max_question_len: Annotated[NumTokens, Field(description="A question of more tokens is cut at its end.")] = 64
+    max_answer_len: Annotated[NumTokens, Field(description="Maximum number of tokens of an answer.")] = 15
+    max_question_len: Annotated[NumTokens, Field(description="Number of tokens to which a longer question is cut.")] = (
+        64
+    )
     max_seq_len: Annotated[
-        NumTokens | None, Field(description="Tokens of a window; null, or more than that: as many as the model reads.")
+        NumTokens | None, Field(description="Tokens in a window; null or a larger number: as many as the model reads.")
     ] = None
     doc_stride: Annotated[
         TokenOverlap | None,
-        Field(description="Tokens that two windows of a long context have in common, at most half; null: 128."),
+        Field(description="Tokens that adjacent windows of a long context share, at most half; null: 128."),
     ] = None
     align_to_words: Annotated[bool, Field(description="Whether answers begin and end with whole words.")] = True
 
@@ -57,7 +59,9 @@ class AnswerSearch(RequestBody):
 
 
 class AnswerParameters(AnswerSearch):
-    top_k: Annotated[TopK | None, Field(description="Answers; of more than one, a list comes; null: 1.")] = None
+    top_k: Annotated[TopK | None, Field(description="Number of answers; above 1, the result is a list; null: 1.")] = (
+        None
+    )
 
 
 class AnswerRequest(RequestBody):
@@ -67,27 +71,27 @@ class AnswerRequest(RequestBody):
 
 
 class Answer(BaseModel):
-    answer: str = Field(description="Empty: the context does not say.")
-    score: float = Field(ge=0, le=1.001, description="Probability among all stretches of the context and no answer.")
-    start: int = Field(ge=0, description="In the context, in characters.")
+    answer: str = Field(description="Empty if the context has no answer.")
+    score: float = Field(ge=0, le=1.001, description="Probability among all spans of the context and no answer.")
+    start: int = Field(ge=0, description="First character of the answer in the context.")
     end: int = Field(ge=0)
 
 
 AnswerResponse = Answer | list[Answer]
-"""The best answer, or if more than one was asked for, a list, best first."""
+"""The best answer; a list, best first, if the request allows more than one."""
 
 _ASKED = {"question": "Where does Maria live?", "context": "Maria Lopez lives in Oslo. She works in Rome."}
 ANSWER_EXAMPLES = {
     "one": Example("The best answer", {"inputs": _ASKED}),
     "several": Example(
-        "Three answers, no answer perhaps among them",
+        "Three answers, which may include no answer",
         {"inputs": _ASKED, "parameters": {"top_k": 3, "handle_impossible_answer": True}},
     ),
 }
 
 
 async def answer(call: Call, body: AnswerRequest) -> Response:
-    """A context longer than the model reads is read in windows that overlap; nothing is cut."""
+    """A context that is too long for the model is read in overlapping windows and is never cut."""
     served = call.models.answerer(call.wanted(body.model))
     wanted = body.parameters or AnswerParameters()
     top_k = wanted.top_k or 1
@@ -97,7 +101,7 @@ async def answer(call: Call, body: AnswerRequest) -> Response:
 
 
 Answered = tuple[list[list[Found]], dict[str, str]]
-"""The answers to each question, best first, and the headers that tell who gave them."""
+"""Answers to each question, best first, and headers that name the model."""
 
 
 async def answered(
@@ -107,7 +111,7 @@ async def answered(
     search: SpanSearch,
     reading: Reading | None = None,
 ) -> Answered:
-    """Raises as `Call.ask`."""
+    """Return the answers to each question with its context. Raises what `Call.ask` raises."""
     reading, texts = reading or Reading(), each_text(pairs)
     reply = await call.ask(served, texts, lambda: served.model.asking(pairs, search=search, reading=reading))
     found = await call.finished(reply, lambda: served.model.best(pairs, reply.answers, search=search), texts)
@@ -116,14 +120,14 @@ async def answered(
 
 
 def check_answer_size(top_k: int, contexts: Sequence[str], param: str) -> None:
-    """Raises ApiError: 422, `top_k` answers from each of these could be too large; `param` asked for so many."""
+    """Raise ApiError (422) if `top_k` answers from each context could be too large; `param` is the field to name."""
     num_characters = top_k * sum(map(len, contexts))
     if num_characters > MAX_ANSWER_CHARACTERS:
         raise problem(
             422,
             "answer_too_large",
             "the answer could be too large",
-            given=f"{top_k} answers to each question, {num_characters:,} characters of contexts for them together",
+            given=f"{top_k} answers to each question, up to {num_characters:,} characters together",
             expected=f"at most {MAX_ANSWER_CHARACTERS:,} characters",
             do="ask for fewer answers, or send several requests",
             param=param,
@@ -131,14 +135,14 @@ def check_answer_size(top_k: int, contexts: Sequence[str], param: str) -> None:
 
 
 def question_place(number: int) -> str:
-    return "inputs.question"  # a context of any length is read in windows
+    return "inputs.question"  # only the question can be at fault: a context of any length is read in windows
 
 
 ANSWER = Operation(
     path="/answer",
     answer=answer,
     summary="Answer a question from a context",
-    told="The stretch of the context that answers the question; more than one, if asked for",
+    told="The best answer, a span of the context, or a list if `top_k` is above 1",
     result=AnswerResponse,
     body=AnswerRequest,
     examples=ANSWER_EXAMPLES,

@@ -1,4 +1,4 @@
-"""/classify: labels of texts, or of pairs of them."""
+"""/classify: labels of texts, or of pairs of texts."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import BaseModel, Discriminator, Field, Tag
 from starlette.responses import Response
 
-from clozeline.artifacts.manifest import ScoreFunction
+from clozeline.artifacts.export.manifest import ScoreFunction
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.classifier import LabelScore as Scored
 from clozeline.inference.open_model import OpenModel
@@ -64,14 +64,16 @@ LabelledInputs = Annotated[
 
 
 class ClassifyParameters(RequestBody):
-    top_k: Annotated[TopK | None, Field(description="Labels for each text; null: 5, or all of `labels`.")] = None
+    top_k: Annotated[TopK | None, Field(description="Number of labels for each text; null: 5, or all of `labels`.")] = (
+        None
+    )
     function_to_apply: Annotated[
         ScoreFunction | None,
-        Field(description="From logits to scores; none: the logits themselves; null: as the model was trained."),
+        Field(description="Function from logits to scores; none: the logits; null: the function of training."),
     ] = None
     labels: Annotated[
         Annotated[list[str], Field(min_length=1)] | None,
-        Field(description="Answer with these labels only; their scores stay what they are among all."),
+        Field(description="Return only these labels; their scores are still those among all labels."),
     ] = None
 
 
@@ -85,13 +87,13 @@ class ClassifyRequest(RequestBody):
 class LabelScore(BaseModel):
     label: str
     score: float = Field(
-        description="Probability among all labels, or of a model of several labels a text, of this one; unless another "
-        "`function_to_apply` was asked for."
+        description="Probability among all labels, or of this label alone if a text can have several; "
+        "`function_to_apply` changes it."
     )
 
 
 ClassifyResponse = list[list[LabelScore]]
-"""For each text its likeliest labels, best first, also if one text was sent alone."""
+"""The most probable labels of each text, best first. A single text also gets a list of lists."""
 
 
 def reads_pairs(model: OpenModel) -> bool:
@@ -108,7 +110,7 @@ CLASSIFY_EXAMPLES = {
         },
     ),
     "pair": Example(
-        "A pair of texts, of a model that reads pairs",
+        "A pair of texts, for a model that reads pairs",
         {"inputs": {"text": "How do I sort a list?", "text_pair": "Sort a list in place."}},
         asks=reads_pairs,
     ),
@@ -128,10 +130,10 @@ async def classify(call: Call, body: ClassifyRequest) -> Response:
 
 
 def classifier_of(call: Call, given: Sequence[Given], path: str, name: str | None = None) -> ServedModel[Classifier]:
-    """The model called `name`, or the first, that reads what is given: texts, or pairs of them.
+    """Return the classifier called `name`, or the first, that reads what is given: texts or pairs.
 
     Raises:
-        ApiError: 404, there is none.
+        ApiError: 404, no such classifier.
     """
     of_pairs = any(isinstance(one, tuple) for one in given)
     name = call.wanted(name)
@@ -147,9 +149,9 @@ async def labelled(
     top_k: int | None = None,
     function: ScoreFunction | None = None,
 ) -> Reply[list[Scored]]:
-    """The labels of each text or pair, best first; raises as `Call.ask`.
+    """Return the labels of each text or pair, best first. Raises what `Call.ask` raises.
 
-    `top_k` None: all. `function` None: as the model was trained; what it says by itself is counted, for drift.
+    `top_k` None: all labels. `function` None: as the model was trained. Only scores of that function count for drift.
     """
     manifest = served.model.manifest
     reply = await call.ask(
@@ -165,7 +167,7 @@ async def labelled(
 
 
 def _given_in(inputs: str | Pair | Sequence[str | Pair]) -> list[Given]:
-    """Texts, or pairs of them, as a model reads them."""
+    """Return the texts or pairs as a model reads them."""
     listed = [inputs] if isinstance(inputs, str | Pair) else inputs
     return [(one.text, one.text_pair) if isinstance(one, Pair) else one for one in listed]
 
@@ -192,8 +194,8 @@ def _chosen(scores: list[Scored], wanted: list[str] | None, top_k: int) -> list[
 CLASSIFY = Operation(
     path=_PATH,
     answer=classify,
-    summary="Label texts, or pairs of them",
-    told="For each text its likeliest labels, best first",
+    summary="Classify texts or pairs of texts",
+    told="The likeliest labels of each text, best first",
     result=ClassifyResponse,
     body=ClassifyRequest,
     examples=CLASSIFY_EXAMPLES,

@@ -1,4 +1,4 @@
-"""Embeddings as clients ask for them: fewer dimensions, base64, similarities.
+"""Embeddings in the forms that clients request: fewer dimensions, base64, similarities.
 
 H hidden, S sentences.
 """
@@ -35,7 +35,7 @@ EncodingFormat = Literal["float", "base64"]
 class EmbedRequest(RequestBody):
     inputs: Inputs
     normalize: Annotated[
-        Literal[True], Field(description="Vectors have length 1; the graph itself normalizes them.")
+        Literal[True], Field(description="Always true: the graph normalizes every vector to length 1.")
     ] = True
     dimensions: Dimensions = None
     encoding_format: Literal["float"] = "float"
@@ -46,12 +46,12 @@ class EmbedRequest(RequestBody):
 
 
 EmbedResponse = list[list[float]]
-"""One vector for each text, also if one text was sent alone."""
+"""One vector for each text. A single text also gets a list of vectors."""
 
 EMBED_EXAMPLES = {
     "one text": Example("One text, one vector", {"inputs": "Sort a list in place."}),
     "several": Example(
-        "Several texts; long ones are cut",
+        "Several texts; the end of a long text is cut off",
         {"inputs": ["Sort a list in place.", "Open a file for reading."], "truncate": True},
     ),
 }
@@ -66,17 +66,17 @@ async def embed(call: Call, body: EmbedRequest) -> Response:
 async def embedded(
     call: Call, served: ServedModel[Embedder], texts: list[str], *, truncate: bool, dimensions: int | None = None
 ) -> Reply[Embedding]:
-    """A vector of length 1 for each text.
+    """Return a vector of length 1 for each text.
 
     Raises:
-        ApiError: 422, it has not so many `dimensions`; else as `Call.ask`.
+        ApiError: 422, the model has fewer `dimensions`; or what `Call.ask` raises.
     """
     check_dimensions(served.model, dimensions)
     return await call.ask(served, texts, lambda: served.model.embedding(texts, truncate=truncate))
 
 
 def check_dimensions(encoder: Embedder, dimensions: int | None) -> None:
-    """Raises ApiError: 422, there are not so many."""
+    """Raise ApiError (422) if the model has fewer dimensions."""
     hidden_size = encoder.manifest.hidden_size
     if dimensions is not None and dimensions > hidden_size:
         raise problem(
@@ -85,7 +85,7 @@ def check_dimensions(encoder: Embedder, dimensions: int | None) -> None:
             "the vectors of this model have fewer dimensions",
             given=dimensions,
             expected=f"at most {hidden_size}",
-            do="ask for fewer, or leave `dimensions` out",
+            do="ask for fewer dimensions, or leave `dimensions` out",
             param="dimensions",
         )
 
@@ -93,7 +93,7 @@ def check_dimensions(encoder: Embedder, dimensions: int | None) -> None:
 def encoded(
     embeddings: Sequence[Embedding], dimensions: int | None, encoding_format: EncodingFormat
 ) -> list[Embedding | str]:
-    """Each vector as it is sent; base64 is of little-endian float32."""
+    """Return each vector in the requested format; base64 holds little-endian float32."""
     cut = [np.ascontiguousarray(_cut(embedding_H, dimensions)) for embedding_H in embeddings]
     if encoding_format == "float":
         return list(cut)
@@ -101,7 +101,7 @@ def encoded(
 
 
 def similarities(embeddings: Sequence[Embedding]) -> list[float]:
-    """Cosine of the first of unit vectors with each of the others."""
+    """Return the cosine of the first unit vector with each of the others."""
     source_H, *sentences = embeddings
     cosines_S = np.stack(sentences).astype(np.float64) @ source_H.astype(np.float64)
     return [float(cosine) for cosine in np.clip(cosines_S, -1, 1)]

@@ -1,4 +1,4 @@
-"""/fill-mask: the likeliest words for the masks of a text."""
+"""/fill-mask: the most probable tokens for the masks of a text."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -25,7 +25,7 @@ DEFAULT_NUM_CANDIDATES = 5
 
 
 class FillMaskParameters(RequestBody):
-    top_k: Annotated[TopK | None, Field(description="Candidates for each mask; null: 5.")] = None
+    top_k: Annotated[TopK | None, Field(description="Number of candidates for each mask; null: 5.")] = None
     targets: Annotated[
         Targets | None,
         Field(description="Only these words compete; each has to be one token of the model's vocabulary."),
@@ -42,21 +42,21 @@ class FillMaskRequest(RequestBody):
 class Candidate(BaseModel):
     """One token for one mask."""
 
-    score: float = Field(ge=0, le=1, description="Probability among the vocabulary, or among the targets.")
-    token: int = Field(ge=0, description="Id in the vocabulary.")
+    score: float = Field(ge=0, le=1, description="Probability over the vocabulary, or over the targets.")
+    token: int = Field(ge=0, description="Token id.")
     token_str: str
     sequence: str = Field(description="The text with this mask filled; other masks stay.")
 
 
 Mask = list[Candidate]
 FillMaskResponse = Mask | list[Mask] | list[Mask | list[Mask]]
-"""Mirrors the request: one text, or a list of them; of a text with one mask its candidates, best first;
-of a text with several masks a list of candidates for each."""
+"""Mirrors the request: one text, or a list of texts. A text with one mask gets its candidates, best first; a text with
+several masks gets a list of candidates for each mask."""
 
 FILL_MASK_EXAMPLES = {
     "one mask": Example("The likeliest words", {"inputs": "Return the [MASK] of the list."}),
     "targets": Example(
-        "Only certain characters compete",
+        "Only some tokens compete",
         {"inputs": "Return the [MASK] of the list.", "parameters": {"targets": ["a", "b"], "top_k": 2}},
     ),
     "several": Example(
@@ -89,7 +89,7 @@ def count_confidence(call: Call, model: str, masks: Sequence[list[list[Filled]]]
 def filling(
     encoder: Encoder, texts: Sequence[str], *, top_k: int, targets: Sequence[str] | None = None, truncate: bool = False
 ) -> Question[list[list[Filled]]]:
-    """As `Encoder.filling`, with a bound for the answer: it has the whole text again for each candidate of each mask.
+    """Like `Encoder.filling`, with a limit for the answer, which repeats the text for each candidate of each mask.
 
     Raises:
         ApiError: 422, the answer would be too large.
@@ -104,7 +104,7 @@ def filling(
             "answer_too_large",
             "the answer would be too large",
             given=f"{sum(masks):,} masks, {num_candidates} candidates for each, {num_characters:,} characters together",
-            expected=f"at most {MAX_ANSWER_CHARACTERS:,} characters: each candidate comes with its whole text",
+            expected=f"at most {MAX_ANSWER_CHARACTERS:,} characters, because each candidate repeats the text",
             do="ask for fewer candidates, or send shorter texts, fewer masks, or several requests",
             param="parameters.top_k",
         )
@@ -115,7 +115,7 @@ FILL_MASK = Operation(
     path="/fill-mask",
     answer=fill_mask,
     summary="Fill the masks of a text",
-    told="Candidates of a mask, best first: for one text, or a list of them, as was sent",
+    told="Candidates for each mask, best first; one text or a list, as in the request",
     result=FillMaskResponse,
     body=FillMaskRequest,
     examples=FILL_MASK_EXAMPLES,

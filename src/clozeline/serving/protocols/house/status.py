@@ -1,4 +1,4 @@
-"""What a server tells of itself: is it up, is it ready, what does it serve, what has it counted."""
+"""Paths about the server itself: health, readiness, models and metrics."""
 
 from typing import Literal
 
@@ -6,8 +6,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from clozeline.artifacts.evidence import QuantizationScheme
-from clozeline.artifacts.manifest import FileRecord, Precision, ScoreFunction, Task
+from clozeline.artifacts.export.evidence import QuantizationScheme
+from clozeline.artifacts.export.manifest import FileRecord, Precision, ScoreFunction, Task
 from clozeline.serving.errors import ApiError, problem
 from clozeline.serving.models.catalogue import routes_of
 from clozeline.serving.protocols.operation import KEYED, LOADING, Call, JsonResponse, Operation
@@ -19,31 +19,33 @@ class Health(BaseModel):
 
 
 class ModelCard(BaseModel):
-    """One served model, and where its bytes come from."""
+    """One served model and the origin of its files."""
 
-    name: str = Field(description="For `model` in a request.")
-    source: str = Field(description="The registry URI or folder that it was loaded from.")
+    name: str = Field(description="Value of `model` in a request.")
+    source: str = Field(description="Registry URI or folder from which the model was loaded.")
     version: str
-    sha256: str = Field(description="Of the graph that answers.")
+    sha256: str = Field(description="SHA-256 of the served graph.")
     task: Task
     routes: list[str]
-    precision: Precision = Field(description="Of the graph that answers.")
-    precision_reason: str = Field(description="Why this one of the two: asked for, found faster here, …")
+    precision: Precision = Field(description="Precision of the served graph.")
+    precision_reason: str = Field(description="Why this precision was chosen: requested, measured as faster, …")
     family: str
-    max_length: int = Field(description="Longest text in tokens, special tokens among them.")
+    max_length: int = Field(description="Maximum number of tokens of a text, including special tokens.")
     vocab_size: int
     hidden_size: int
     mask_token: str | None
     labels: list[str]
-    label_scores: ScoreFunction = Field(description="From a classifier's logits to scores, if nothing else is asked.")
+    label_scores: ScoreFunction = Field(description="Default function from a classifier's logits to scores.")
     decision_threshold: float | None = Field(
-        description="Above which score a label is given, where a text can have several; null: the best one is."
+        description="Score above which a label is assigned, if a text can have several; null: the best label."
     )
-    reads_pairs: bool = Field(description="Whether a classifier was trained on two texts at a time, as /rerank asks.")
-    quantization: QuantizationScheme | None = Field(description="Of the INT8 graph; null if the package has none.")
+    reads_pairs: bool = Field(description="Whether a classifier was trained on pairs of texts, as /rerank needs.")
+    quantization: QuantizationScheme | None = Field(
+        description="Quantization of the INT8 graph; null if the package has none."
+    )
     opset: int
-    versions: dict[str, str] = Field(description="Of the packages that exported it.")
-    lock_sha256: str = Field(description="Of the requirements lock that it was exported with.")
+    versions: dict[str, str] = Field(description="Versions of the Python packages that exported the model.")
+    lock_sha256: str = Field(description="SHA-256 of the requirements lock at export.")
     files: dict[str, FileRecord]
 
 
@@ -52,13 +54,13 @@ class ModelList(BaseModel):
 
 
 async def live(call: Call) -> Response:
-    """200 as long as the process and its workers answer: restart it when this fails."""
+    """Answers 200 while the process and its worker threads run. Restart the process if this fails."""
     _check_workers(call)
     return JsonResponse({"status": "live"})
 
 
 async def ready(call: Call) -> Response:
-    """200 between the loading of the models and the signal to stop: send requests only then."""
+    """Answers 200 from the end of loading until the signal to stop. Send requests only during this time."""
     if call.service.phase != "ready":
         raise call.service.not_ready()
     _check_workers(call)
@@ -66,12 +68,16 @@ async def ready(call: Call) -> Response:
 
 
 async def metrics(call: Call) -> Response:
-    """Requests, queue, tokenization, inference, padding, rejections; of each model its version and what tells drift."""
+    """Counts of requests and refusals, times of each phase, padding, and versions and drift signals of the models."""
     return Response(call.service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
 
 async def models(call: Call) -> Response:
-    """Name, version, files and origin of each model; the first that answers a route is that route's default."""
+    """Name, version, files and origin of each model.
+
+    The first model that answers a route is its default; /zero-shot prefers a model of entailment, and /classify a model
+    of single texts.
+    """
     return JsonResponse({"models": [card(served).model_dump() for served in call.models]})
 
 
@@ -112,10 +118,10 @@ def _worker_fault(fault: str) -> ApiError:
     return problem(
         503,
         "worker_fault",
-        "a thread that runs models is not well",
+        "a worker thread failed",
         given=fault,
-        expected="threads that answer",
-        do="restart the server; its log has the traceback",
+        expected="running worker threads",
+        do="restart the server; see its log for the cause",
     )
 
 
@@ -123,8 +129,8 @@ OPERATIONS = (
     Operation(
         path="/health/live",
         answer=live,
-        summary="Is the process well?",
-        refusals={503: "A worker thread has ended, or does not come back"},
+        summary="Is the process alive?",
+        refusals={503: "A worker thread ended or hangs"},
         result=Health,
     ),
     Operation(path="/health/ready", answer=ready, summary="Are the models loaded?", refusals=LOADING, result=Health),
@@ -132,20 +138,20 @@ OPERATIONS = (
         path="/health",
         answer=ready,
         name="health",
-        summary="The same as /health/ready",
+        summary="Same as /health/ready",
         refusals=LOADING,
         result=Health,
     ),
-    Operation(  # MLflow's clients ask so, and hear of readiness as everybody does
-        path="/ping", answer=ready, name="ping", summary="As /health/ready", refusals=LOADING, result=Health
+    Operation(  # the path that clients of MLflow ask for readiness
+        path="/ping", answer=ready, name="ping", summary="Same as /health/ready", refusals=LOADING, result=Health
     ),
     Operation(
         path="/metrics",
         answer=metrics,
-        summary="What is counted, for Prometheus",
-        told="Prometheus text",
+        summary="Metrics for Prometheus",
+        told="Metrics in the Prometheus text format",
         refusals=KEYED,
         result=CONTENT_TYPE_LATEST,
     ),
-    Operation(path="/models", answer=models, summary="What is served", result=ModelList),
+    Operation(path="/models", answer=models, summary="The served models", result=ModelList),
 )

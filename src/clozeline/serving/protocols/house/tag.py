@@ -25,19 +25,19 @@ class TagReading(RequestBody):
     aggregation_strategy: Annotated[
         Aggregation,
         Field(
-            description="none: every token; simple: neighbours of one type together; first, average, max: whole words, "
-            "by the tag of their first token, of the mean of their tokens, or of the surest."
+            description="none: single tokens; simple: groups of adjacent tokens of one type; first, average, max: "
+            "groups of whole words, tagged by the first token, the mean of the tokens, or the surest token."
         ),
     ] = "simple"
     stride: Annotated[
         TokenOverlap | None,
-        Field(description="Tokens that two windows of a long text have in common, at most half; null: a quarter."),
+        Field(description="Tokens that adjacent windows of a long text share, at most half; null: a quarter."),
     ] = None
 
 
 class TagParameters(TagReading):
     ignore_labels: list[str] = Field(
-        default_factory=lambda: [OUTSIDE], max_length=MAX_TOP_K, description="Types that are left out."
+        default_factory=lambda: [OUTSIDE], max_length=MAX_TOP_K, description="Types to leave out of the answer."
     )
 
 
@@ -50,9 +50,9 @@ class TagRequest(RequestBody):
 class _Place(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    score: float = Field(ge=0, le=1.001, description="Mean probability of the tag over its tokens, or words.")
+    score: float = Field(ge=0, le=1.001, description="Mean probability of the tag over the tokens or words.")
     word: str
-    start: int = Field(ge=0, description="In the text, in characters.")
+    start: int = Field(ge=0, description="First character in the text.")
     end: int = Field(ge=0)
 
 
@@ -62,12 +62,14 @@ class Entity(_Place):
 
 class TaggedToken(_Place):
     entity: str
-    index: int = Field(ge=0, description="Of the token in the text as it is read, special tokens among them.")
+    index: int = Field(
+        ge=0, description="Position of the token in the text as the model reads it, including special tokens."
+    )
 
 
 _Tagged = list[Entity] | list[TaggedToken]
 TagResponse = _Tagged | list[_Tagged]
-"""Mirrors the request: of one text its entities, of several a list for each."""
+"""Mirrors the request: the entities of one text, or a list of entities for each of several texts."""
 
 TAG_EXAMPLES = {
     "one text": Example("The entities of a text", {"inputs": "Maria Lopez lives in Oslo."}),
@@ -86,7 +88,7 @@ TAG_EXAMPLES = {
 
 
 async def tag(call: Call, body: TagRequest) -> Response:
-    """A text longer than the model reads is read in windows that overlap; nothing is cut."""
+    """A text that is too long for the model is read in overlapping windows and is never cut."""
     served = call.models.tagger(call.wanted(body.model))
     wanted = body.parameters or TagParameters()
     found, headers = await tagged(call, served, texts_of(body.inputs), wanted, wanted.ignore_labels)
@@ -94,7 +96,7 @@ async def tag(call: Call, body: TagRequest) -> Response:
 
 
 Tagged = tuple[list[Found], dict[str, str]]
-"""The entities of each text, and the headers that tell who found them."""
+"""Entities of each text, and headers that name the model."""
 
 
 async def tagged(
@@ -104,7 +106,7 @@ async def tagged(
     wanted: TagReading | None = None,
     ignored: Sequence[str] = (OUTSIDE,),
 ) -> Tagged:
-    """Raises as `Call.ask`."""
+    """Return the entities of each text. Raises what `Call.ask` raises."""
     wanted = wanted or TagReading()
     reply = await call.ask(served, texts, lambda: served.model.tagging(texts, overlap=wanted.stride))
     found = await call.finished(
@@ -120,7 +122,7 @@ TAG = Operation(
     path="/tag",
     answer=tag,
     summary="Find the entities of a text",
-    told="The entities of a text in its order; of several texts, a list for each",
+    told="The entities of the text, in order; a list for each of several texts",
     result=TagResponse,
     body=TagRequest,
     examples=TAG_EXAMPLES,

@@ -1,14 +1,14 @@
-"""/zero-shot: labels that nobody trained, which a client names with the text."""
+"""/zero-shot: classification by labels that the client names, without training."""
 
 from typing import Annotated
 
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
+from clozeline.choosing.zero_shot import ONE_BLANK, TEMPLATE, choosing_by_cloze, choosing_by_entailment, chosen
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.classifier import LabelScore as Scored
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.zero_shot import ONE_BLANK, TEMPLATE, choosing_by_cloze, choosing_by_entailment, chosen
 from clozeline.serving.errors import problem
 from clozeline.serving.protocols.fields import MAX_TOP_K, ModelName, RequestBody, Text, Truncate
 from clozeline.serving.protocols.house.classify import LabelScore
@@ -19,16 +19,20 @@ from clozeline.serving.scheduling.work import ServedModel
 class ZeroShotParameters(RequestBody):
     candidate_labels: Annotated[
         list[Text],
-        Field(min_length=1, max_length=MAX_TOP_K, description="For an encoder, of words that are one token each."),
+        Field(
+            min_length=1, max_length=MAX_TOP_K, description="For an encoder, each word of a label has to be one token."
+        ),
     ]
-    multi_label: Annotated[bool, Field(description="Score each label for itself; only a model of entailment can.")] = (
+    multi_label: Annotated[bool, Field(description="Score each label independently; needs a model of entailment.")] = (
         False
     )
     hypothesis_template: Annotated[
         str,
-        # Documented as it is checked, by who has more to say of it than that a pattern does not match.
+        # The pattern is only documented here: choosing/zero_shot.py checks it, with a better message.
         Field(
-            max_length=1_000, description="With {} where the label belongs.", json_schema_extra={"pattern": ONE_BLANK}
+            max_length=1_000,
+            description="Sentence with {} in place of the label.",
+            json_schema_extra={"pattern": ONE_BLANK},
         ),
     ] = TEMPLATE
 
@@ -41,7 +45,7 @@ class ZeroShotRequest(RequestBody):
 
 
 class ZeroShotLists(BaseModel):
-    """As clients before 2026 read it."""
+    """Labels and scores in two lists, as huggingface_hub before 1.0 reads them."""
 
     sequence: str
     labels: list[str]
@@ -52,7 +56,7 @@ _LABELS = {"candidate_labels": ["list", "file"]}
 ZERO_SHOT_EXAMPLES = {
     "two labels": Example("Two labels", {"inputs": "Open it for reading.", "parameters": _LABELS}),
     "template": Example(
-        "A prompt of your own",
+        "A custom template",
         {
             "inputs": "Open it for reading.",
             "parameters": {**_LABELS, "hypothesis_template": "Here a {} is used."},
@@ -62,7 +66,7 @@ ZERO_SHOT_EXAMPLES = {
 
 
 async def zero_shot(call: Call, body: ZeroShotRequest) -> Response:
-    """By entailment where a served model tells it, else by what an encoder fills into the prompt."""
+    """Chooses by entailment if a served model was trained on it, otherwise by filling the template with an encoder."""
     scores, headers = await _scores(call, body)
     return JsonResponse(scores, headers=headers)
 
@@ -76,7 +80,7 @@ async def zero_shot_lists(call: Call, body: ZeroShotRequest) -> Response:
 
 
 _Scores = tuple[list[Scored], dict[str, str]]
-"""The labels, and the headers that tell who scored them."""
+"""Scored labels, and headers that name the model."""
 
 
 async def _scores(call: Call, body: ZeroShotRequest) -> _Scores:
@@ -85,7 +89,7 @@ async def _scores(call: Call, body: ZeroShotRequest) -> _Scores:
     if isinstance(model, Classifier):
         scores, headers = await _by_entailment(call, ServedModel(served.identity, model), body)
     else:
-        assert isinstance(model, Encoder), "no other model can be asked here"
+        assert isinstance(model, Encoder), "Catalogue.zero_shot returns no other model"
         scores, headers = await _by_cloze(call, ServedModel(served.identity, model), body)
     call.service.metrics.confident(served.identity.name, [scores[0].score])
     return scores, headers
@@ -108,10 +112,10 @@ async def _by_cloze(call: Call, served: ServedModel[Encoder], body: ZeroShotRequ
         raise problem(
             422,
             "labels_compete",
-            "the labels of an encoder compete for one blank",
+            "an encoder cannot score labels independently",
             given="multi_label: true",
             expected="false, or a served classifier that was trained on entailment",
-            do="leave `multi_label` out, or start the server with such a model too",
+            do="leave `multi_label` out, or serve such a classifier too",
             param="parameters.multi_label",
         )
     labels, template = wanted.candidate_labels, wanted.hypothesis_template
@@ -130,7 +134,7 @@ def _place(number: int) -> str:
 ZERO_SHOT = Operation(
     path="/zero-shot",
     answer=zero_shot,
-    summary="Choose among labels that nobody trained",
+    summary="Classify a text by labels of your own, without training",
     told="The labels with their probabilities, best first",
     result=list[LabelScore],
     body=ZeroShotRequest,

@@ -1,0 +1,218 @@
+"""manifest.json of a package (`dist/<model>/`): inputs and outputs, how the graphs were made, a hash of each file."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Literal, NamedTuple
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from clozeline.artifacts.export.evidence import HalfPrecision, QuantizationScheme, Rung
+from clozeline.artifacts.record import Record
+from clozeline.errors import ArtifactError
+
+Precision = Literal["int8", "fp32"]
+LastLayer = Literal["every position", "first position", "masked positions"]
+Task = str
+"""Kind of model by its name on the model hub: the name of a row in inference/model_kinds.py."""
+ScoreFunction = Literal["softmax", "sigmoid", "none"]
+"""From logits to scores: `softmax` for exclusive labels, `sigmoid` for independent ones, `none` for raw logits."""
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+MAX_LENGTH_TOKENS = 2**20
+"""Upper bound of `max_length`. No encoder reads more; a larger value is a mistake, such as a library's "no limit"."""
+
+
+def _file_name(name: str) -> str:
+    if name != Path(name).name or "\\" in name:
+        raise ValueError("the name of a file inside the package, without a folder")
+    return name
+
+
+FileName = Annotated[str, AfterValidator(_file_name)]
+
+
+class PackageFiles(NamedTuple):
+    """File names inside a package folder."""
+
+    fp32: str = "model.onnx"
+    int8: str = "model.int8.onnx"
+    tokenizer: str = "tokenizer.json"
+    manifest: str = "manifest.json"
+
+
+FILES = PackageFiles()
+GRAPHS: Mapping[Precision, str] = MappingProxyType({"fp32": FILES.fp32, "int8": FILES.int8})
+
+HALF_GRAPH = "model.fp16.onnx"
+"""The optional float16 graph, for GPUs. Clozeline itself does not run it."""
+
+CONFIG = "config.json"
+"""Configuration as transformers saves it, for clients that load the package as a transformers model."""
+
+CARD = "README.md"
+"""The model card: data, figures and limits, for people and for the model hub."""
+
+
+def data_file(graph: str) -> str:
+    """Name of the external-data file of `graph`, used when one file cannot hold the weights."""
+    return f"{graph}.data"
+
+
+class TensorSpec(Record):
+    """An input or output of both graphs. A name in `shape` is a dynamic axis."""
+
+    name: str
+    dtype: Literal["int64", "float32", "bool"]
+    shape: tuple[str | int, ...]
+    meaning: str
+
+
+class SpecialTokens(Record):
+    """Token ids that inference needs. A classifier may have no mask token."""
+
+    ids: tuple[int, ...]
+    """Every special token."""
+    pad_id: int
+    mask_id: int | None
+    mask_token: str | None
+
+
+class FileRecord(Record):
+    size_bytes: int
+    sha256: Sha256
+
+
+class Manifest(Record):
+    format_version: Literal[2]
+    task: Task
+    family: str
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    labels: tuple[str, ...]
+    """Labels of a classifier or tagger in the order of the logits; empty for other kinds."""
+    label_scores: ScoreFunction = "softmax"
+    """How a classifier turns logits into scores."""
+    decision_threshold: float | None = None
+    """Independent labels: a label applies if its score is above this."""
+    reads_pairs: bool = False
+    """Whether a classifier was trained on pairs of texts."""
+    types_tell_pairs: bool = False
+    """Whether the model was trained with `token_type_ids` of 1 for the second text of a pair."""
+    no_answer_margin: float | None = None
+    """Question answering: "no answer" wins if it outscores the best answer by more than this; None means 0."""
+    last_layer: LastLayer = "every position"
+    """Positions at which both graphs compute the last layer (masks only if `masks_only` is true). Keys and values are
+    computed at every position."""
+    max_length: Annotated[int, Field(ge=1, le=MAX_LENGTH_TOKENS)]
+    """Longest input in tokens, including special tokens."""
+    vocab_size: int
+    hidden_size: int
+    special_tokens: SpecialTokens
+    served: Precision
+    """Precision that serves by default: INT8 only if it passed every check."""
+    quantization: QuantizationScheme | None
+    """Scheme of `model.int8.onnx`; None if no scheme passed and there is no such file."""
+    ladder: tuple[Rung, ...]
+    """Schemes in the order they were tried; the one that is served is `quantization`."""
+    half: HalfPrecision | None = None
+    """Evidence for the float16 graph; None if it was not requested. The graph is in the package if it passed."""
+    opset: int
+    versions: dict[str, str]
+    """Versions of the Python packages that made the files."""
+    lock_sha256: Sha256
+    """Hash of the requirements lock that the export ran with."""
+    files: dict[FileName, FileRecord]
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(tensor.name for tensor in self.inputs)
+
+    @property
+    def precisions(self) -> tuple[Precision, ...]:
+        """Precisions for which the package has a graph."""
+        return tuple(precision for precision, name in GRAPHS.items() if name in self.files)
+
+
+def write_manifest(folder: Path, manifest: Manifest) -> None:
+    (folder / FILES.manifest).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read `folder`/manifest.json; other files are not checked.
+
+    Raises:
+        ArtifactError: it is missing, lies outside the folder, or this version cannot read it.
+    """
+    path = _inside(folder, FILES.manifest)
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise ArtifactError(
+            f"{folder} is not an exported model",
+            given=f"no file {path}",
+            expected=f"a folder with {', '.join(FILES)}",
+            do="run `dvc repro` (stage export), or give the folder under dist/",
+        ) from error
+    except ValidationError as error:
+        fault = error.errors(include_url=False)[0]
+        raise ArtifactError(
+            f"{path} cannot be read",
+            given=f"{'.'.join(map(str, fault['loc'])) or 'the whole file'}: {str(fault['input'])[:80]!r}",
+            expected=fault["msg"].removeprefix("Value error, "),
+            do="export the model again with this version (`dvc repro`)",
+        ) from error
+
+
+def verify(folder: Path, manifest: Manifest, names: Iterable[str] | None = None) -> None:
+    """Compare the files called `names` (None: all) with the manifest.
+
+    Raises:
+        ArtifactError: a file is missing, differs, is not listed, or is a symbolic link that leads out of the folder;
+            names the first one, with its hash and the expected hash.
+    """
+    for name in manifest.files if names is None else names:
+        expected = manifest.files.get(name)
+        given = _record_or_nothing(_inside(folder, name))
+        if expected is None:
+            raise ArtifactError(
+                f"{folder / FILES.manifest} does not list {name}",
+                given=", ".join(manifest.files) or "no files",
+                expected="the SHA-256 of every file of the package",
+                do="export the model again (`dvc repro export@NAME`)",
+            )
+        if given != expected:
+            raise ArtifactError(
+                f"{folder / name} is not the file that was exported",
+                given=f"sha256 {given.sha256}, {given.size_bytes:,} bytes" if given else "no such file",
+                expected=f"sha256 {expected.sha256}, {expected.size_bytes:,} bytes",
+                do="restore it: `dvc repro export@NAME` for dist/NAME, a new download for a model version",
+            )
+
+
+def package_sha256(folder: Path) -> str:
+    """Return the identity of the package in `folder`: the hash of its manifest, which has the hash of each file."""
+    return hashlib.sha256((folder / FILES.manifest).read_bytes()).hexdigest()
+
+
+def record_of(path: Path) -> FileRecord:
+    """Return size and hash of the file at `path`."""
+    with path.open("rb") as file:
+        return FileRecord(size_bytes=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """Return the path of the file `name`; refuse a symbolic link that leads out of `folder`."""
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise ArtifactError(
+            f"{path} leads out of the package",
+            given=f"a symbolic link to {path.resolve()}",
+            expected="a file that lies in the folder of the package",
+            do="copy the file there (in a DVC checkout: `dvc config cache.type copy`, then `dvc checkout --relink`)",
+        )
+    return path
+
+
+def _record_or_nothing(path: Path) -> FileRecord | None:
+    return record_of(path) if path.is_file() else None

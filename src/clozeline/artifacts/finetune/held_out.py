@@ -1,0 +1,77 @@
+"""Held-out items beside a fine-tuned model: validation items on which its exported graphs are examined."""
+
+import hashlib
+import heapq
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, FiniteFloat, PositiveInt, ValidationError
+
+from clozeline.errors import ArtifactError
+
+FILE = "held_out.jsonl"
+MAX_ITEMS = 512
+
+
+class EntitySpan(BaseModel):
+    """An entity: its type, and the characters `start` to `end` of the text."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    start: int
+    end: int
+    type: str
+
+
+class HeldOut(BaseModel):
+    """One item and its right answer."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: str
+    """The text, the first text of a pair, or the question."""
+    second: str | None = None
+    """The second text of a pair, or the context of a question."""
+    right: tuple[str, ...] = ()
+    """Classification: labels of the text. Question answering: every accepted answer; empty if there is none.
+    Similarity: the texts that match it.
+    """
+    entities: tuple[EntitySpan, ...] = ()
+    """Tagging: the entities of the text."""
+    score: FiniteFloat | None = None
+    """Similarity: how alike the two texts are, 0-1."""
+    recall_at: PositiveInt | None = None
+    """Similarity: a match counts if it is among this many nearest texts."""
+
+
+def write_held_out(folder: Path, items: Sequence[HeldOut]) -> None:
+    """Write at most `MAX_ITEMS` items into a model's folder: those with the lowest hashes, a sample without a seed."""
+    lines = {item.model_dump_json(exclude_defaults=True) for item in items}
+    chosen = heapq.nsmallest(MAX_ITEMS, lines, key=lambda line: hashlib.sha256(line.encode()).digest())
+    (folder / FILE).write_text("".join(f"{line}\n" for line in chosen), encoding="utf-8")
+
+
+def read_held_out(folder: Path) -> list[HeldOut]:
+    """Read the items that `write_held_out` wrote; an empty list if there is no file.
+
+    Raises:
+        ArtifactError: a line is not a held-out item.
+    """
+    path = folder / FILE
+    if not path.is_file():
+        return []
+    # Iterate over the file: `splitlines` also splits at U+2028 and others, which JSON leaves inside a string.
+    with path.open("rb") as lines:
+        return [_item(line, f"{path}:{number}") for number, line in enumerate(lines, start=1)]
+
+
+def _item(line: bytes, place: str) -> HeldOut:
+    try:
+        return HeldOut.model_validate_json(line)
+    except ValidationError as error:
+        raise ArtifactError(
+            f"{place} is not a held-out item",
+            given=line.decode(errors="replace").strip()[:80] or "an empty line",
+            expected='a JSON object such as {"text": "…", "right": ["label"]}',
+            do="run `dvc repro finetune` to write it again",
+        ) from error

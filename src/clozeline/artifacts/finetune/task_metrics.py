@@ -1,0 +1,74 @@
+"""metrics/finetune/<task>.json: the headline figure of a task, its baselines, and its known faults."""
+
+import math
+
+from clozeline.artifacts.record import MetricFile, Record
+
+_CORRELATIONS = frozenset({"matthews", "spearman"})
+
+
+class Headline(Record):
+    """The figure by which a task is compared with its baselines and with the previous version. Higher is better; 1 is
+    perfect.
+    """
+
+    metric: str
+    value: float
+    low: float
+    high: float
+    """`low` and `high` are the ends of a 95 % interval over other test items of the same kind."""
+    baseline: str
+    """Common name of the simple method that this kind of task is compared with."""
+    baseline_value: float
+    trivial: str
+    """Name of the trivial answer, such as the largest class."""
+    trivial_value: float
+    method: str = "fine-tuned encoder"
+    """Method that `value` belongs to."""
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the figure is a share, shown in per cent; a correlation is not."""
+        return self.metric not in _CORRELATIONS
+
+    @property
+    def unbeaten(self) -> tuple[tuple[str, float], ...]:
+        """Names and values of the baselines that the model does not beat. NaN beats no baseline; a baseline
+        of NaN is ignored."""
+        beside = ((self.baseline, self.baseline_value), (self.trivial, self.trivial_value))
+        return tuple((name, value) for name, value in beside if not self.value > value and not math.isnan(value))
+
+
+class OverSeeds(Record):
+    """The headline figure over trainings from several seeds."""
+
+    num_seeds: int
+    best_seed: int
+    """Seed of the model that is kept: the best on the validation part."""
+    mean: float
+    deviation: float
+    """Sample standard deviation (divisor: number of seeds - 1)."""
+    lowest: float
+    highest: float
+
+
+class TaskMetrics(MetricFile):
+    """Figures common to every kind of task; each kind adds its own."""
+
+    headline: Headline
+    over_seeds: OverSeeds | None = None
+    """None if there was one training."""
+    contaminated_fraction: float | None = None
+    """Share of the test texts with a near-duplicate in the pre-training text, 0-1; None for kinds whose test has no
+    texts of its own."""
+    only_answer: str | None = None
+    """The model's answer, if it gives the same answer to every test item."""
+    first_places: dict[str, str] | None = None
+    """Reason why records were dropped (or an answer moved) → location of the first such record."""
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Known faults of the model, in words."""
+        behind = (f"no better than {name}" for name, _ in self.headline.unbeaten)
+        only = () if self.only_answer is None else (f"says `{self.only_answer}` to every item of the test set",)
+        return (*behind, *only)

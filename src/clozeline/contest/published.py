@@ -1,0 +1,73 @@
+"""Loading of any trained language model, by this project or by others: a folder, or a name on the hub."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import PretrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+from clozeline.encoder.checkpoints import Checkpoint, opened
+from clozeline.encoder.families import FORMS, Objective
+from clozeline.errors import ArtifactError
+from clozeline.foreign.hub import asking_hub
+from clozeline.foreign.inspection import inspect_model
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.encoders import OWN_ARCHITECTURE
+from clozeline.language_modelling.language_model import LanguageModel
+
+
+def open_published(name: str, family: str | None = None) -> LanguageModel:
+    """Load the model saved as `name`, in single precision, with the head that it was saved with.
+
+    Besides the families that can be trained here, every architecture for which transformers has a masked head is read.
+
+    Args:
+        family: see `language_model.load`.
+
+    Raises:
+        ArtifactError: the model is missing, damaged, built by code that is not `family`, or without a trained head that
+            predicts tokens.
+    """
+    checkpoint = Checkpoint(name)
+    facts = _facts(checkpoint)
+    architecture = (facts.get("architectures") or ["none"])[0]
+    objective, _ = FORMS.get(architecture, (None, None))
+    if checkpoint.is_folder and (architecture == OWN_ARCHITECTURE or objective == "rtd"):
+        return language_model.load(Path(name), family)
+    if objective is not None and objective != "rtd":
+        return _loaded(checkpoint, objective)
+    if facts.get("model_type") in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        return _loaded(checkpoint, "mlm")
+    raise ArtifactError(
+        f"{name} holds a model that does not predict tokens",
+        given=f"model_type {facts.get('model_type', 'none')}, architecture {architecture}",
+        expected="a masked language model, or a causal one of a family that Clozeline trains",
+        do="give another model",
+    )
+
+
+def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
+    try:
+        with asking_hub(checkpoint.name):
+            facts, _ = PretrainedConfig.get_config_dict(**checkpoint.where)
+    except OSError as error:
+        raise ArtifactError(
+            f"{checkpoint.name}: there is no such model",
+            given="no config.json in it" if checkpoint.is_folder else "no folder, and none on the hub, or no answer",
+            expected="a folder with config.json and weights, or a name on the hub and a network",
+            do=f"check the name; with a network, run `hf download {checkpoint.name} --local-dir FOLDER`",
+        ) from error
+    inspect_model(checkpoint.name, checkpoint.revision)
+    return dict(facts)
+
+
+def _loaded(checkpoint: Checkpoint, objective: Objective) -> LanguageModel:
+    model, missing = opened(checkpoint, checkpoint.config(), objective)
+    if missing:
+        raise ArtifactError(
+            f"{checkpoint.name} was saved without the weights of a head that predicts tokens",
+            given=f"{len(missing)} weights are missing, such as {missing[0]}",
+            expected="a masked language model with its head, whose predictions of hidden tokens are evaluated",
+            do="give a model that was pre-trained by masking, or pre-train this one further (`start` in params.yaml)",
+        )
+    return model.eval()

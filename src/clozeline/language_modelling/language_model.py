@@ -1,0 +1,189 @@
+"""Language models, which predict masked, next or replaced tokens: building, loading, saving and running them.
+
+Shapes: B rows, L longest row, T targets, H hidden, V vocabulary.
+"""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from clozeline.encoder.checkpoints import Checkpoint, opened_whole
+from clozeline.encoder.families import FAMILIES, FORMS, LAYOUTS, Objective, TokenIds
+from clozeline.encoder.model import Model
+from clozeline.encoder.sizes import Shape
+from clozeline.encoder.stock import StockModel, fresh_stock
+from clozeline.encoder.stock_classes import longest_row_of
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.language_modelling.detection import GENERATOR, ReplacedTokenPair, fresh_generator, load_pair, parts_of
+from clozeline.language_modelling.encoders import OWN_ARCHITECTURE, OwnEncoderWithHead, load_own
+from clozeline.language_modelling.objectives import TargetBatch
+from clozeline.language_modelling.regularization import regularize
+from clozeline.params import ModelParams
+from clozeline.params.model import OWN_ENCODER
+
+_LOG = logging.getLogger(__name__)
+
+LanguageModel: TypeAlias = Model | StockModel | OwnEncoderWithHead | ReplacedTokenPair
+
+
+def build(params: ModelParams, objective: Objective, ids: TokenIds, seed: int) -> LanguageModel:
+    """Return a model with random weights, a function of `seed`. The global random state is unchanged.
+
+    Raises:
+        ParamsError: `params.family` is not a row of FAMILIES, does not support `objective`, or cannot have
+            `params.stochastic_depth`.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = _fresh(params, objective, ids)
+    for part in parts_of(model):
+        regularize(part, params)
+    return model
+
+
+def _fresh(params: ModelParams, objective: Objective, ids: TokenIds) -> LanguageModel:
+    if OWN_ENCODER.fullmatch(params.family) and objective == "mlm":
+        return OwnEncoderWithHead(params, ids)
+    forms = FAMILIES[params.family].forms if params.family in FAMILIES else {}
+    if objective not in forms:
+        able = [name for name, family in FAMILIES.items() if objective in family.forms]
+        raise ParamsError(
+            f"`family` cannot be trained with objective `{objective}`",
+            given=params.family,
+            expected=f"one of: {', '.join(able)}",
+            do="choose one of them, or another `objective`",
+        )
+    _tell_what_is_fixed(params)
+    config = forms[objective].configure(params, ids)
+    if config.model_type not in LAYOUTS:
+        return fresh_stock(config, objective)
+    model = Model(config, objective)
+    return ReplacedTokenPair(model, fresh_generator(model, params.generator_fraction)) if objective == "rtd" else model
+
+
+def load(folder: Path, family: str | None = None) -> LanguageModel:
+    """Load a saved model in evaluation mode.
+
+    Args:
+        family: value of `pretrain.model.family` in the params: your own encoder is opened only if it matches.
+
+    Raises:
+        ArtifactError: the folder holds no language model of a known family, or one built by code other than `family`.
+    """
+    config = folder / "config.json"
+    if not config.is_file():
+        raise ArtifactError(
+            f"{folder} holds no model",
+            given=f"no {config}",
+            expected="a folder that `pretrain` wrote",
+            do="run `dvc repro pretrain`",
+        )
+    name = (json.loads(config.read_text(encoding="utf-8")).get("architectures") or ["no architecture"])[0]
+    if name == OWN_ARCHITECTURE:
+        return load_own(folder, family).eval()
+    if name not in FORMS:
+        raise ArtifactError(
+            f"{folder} holds no language model of a known family",
+            given=name,
+            expected=f"one of: {', '.join(sorted([*FORMS, OWN_ARCHITECTURE]))}",
+            do="pre-train one of them, or add a row for it to clozeline/encoder/families/",
+        )
+    objective, _ = FORMS[name]
+    if objective == "rtd":
+        return load_pair(folder).eval()
+    return opened_whole(Checkpoint(str(folder)), objective).eval()
+
+
+def objective_of(model: LanguageModel) -> Objective:
+    objective: Objective = parts_of(model)[0].kind
+    assert objective in ("mlm", "clm", "rtd")
+    return objective
+
+
+def save(model: LanguageModel, tokenizer: Path, out: Path, weights: dict[str, Tensor] | None = None) -> None:
+    """Write what stock `AutoModelForMaskedLM` (causal models: `AutoModelForCausalLM`) and `AutoTokenizer` load.
+
+    `AutoModel` takes the encoder out of it. For replaced-token detection `out` holds the discriminator
+    (`AutoModelForPreTraining`); its generator, a masked language model, is in a subfolder.
+
+    `weights`: used instead of the model's own, when those are divided among processes.
+    """
+    model.save(out, weights)
+    if isinstance(model, ReplacedTokenPair):
+        _save_tokenizer(tokenizer, out / GENERATOR)
+    _save_tokenizer(tokenizer, out)
+
+
+def save_encoder(model: LanguageModel, tokenizer: Path, out: Path, weights: dict[str, Tensor] | None = None) -> None:
+    """Write the encoder without its head: what stock `AutoModel` and `AutoTokenizer` load.
+
+    `weights`: weights of `model` to use instead of its own.
+
+    Raises:
+        ParamsError: it is your own encoder, which is saved whole.
+    """
+    part = parts_of(model)[0]
+    if weights is not None and isinstance(model, ReplacedTokenPair):
+        weights = {name.removeprefix("discriminator."): weight for name, weight in weights.items()}
+    part.save_encoder(out, weights)
+    _save_tokenizer(tokenizer, out)
+
+
+def _save_tokenizer(tokenizer: Path, out: Path) -> None:
+    for file in sorted(tokenizer.iterdir()):
+        shutil.copyfile(file, out / file.name)
+
+
+def target_logits(model: LanguageModel, batch: TargetBatch) -> Tensor:
+    """Return `logits_TV`. The head, and where possible the last layer, compute the targets alone, so that their cost
+    does not grow with B × L. For replaced-token detection these are the generator's logits.
+    """
+    asked = model.generator if isinstance(model, ReplacedTokenPair) else model
+    logits_TV: Tensor = asked(batch.input_ids_BL, batch.attention_mask_BL, positions=batch.positions).logits
+    return logits_TV
+
+
+def check_vocabulary(model: LanguageModel, vocab_size: int, tokens: Path) -> None:
+    """Check the size of the model's vocabulary against that of the tokens.
+
+    Raises:
+        ArtifactError: the sizes differ.
+    """
+    if model.config.vocab_size != vocab_size:
+        raise ArtifactError(
+            "the tokens and the model have vocabularies of different sizes",
+            given=f"a vocabulary of {vocab_size:,} tokens in {tokens}",
+            expected=f"{model.config.vocab_size:,} tokens: the rows of the model's embedding",
+            do="make both from one tokenizer: `dvc repro pretrain`",
+        )
+
+
+def longest_row(model: LanguageModel) -> int:
+    """Return the longest row that the model's positions allow, in tokens."""
+    if isinstance(model, OwnEncoderWithHead):
+        return model.config.max_position_embeddings
+    return longest_row_of(model.config)
+
+
+def shape_of_encoder(model: LanguageModel) -> Shape | None:
+    """Return depth and widths of the encoder; None for your own encoder, of which only the width is known."""
+    part = parts_of(model)[0]
+    if isinstance(part, OwnEncoderWithHead):
+        return None
+    if isinstance(part, Model):
+        ours = part.encoder.architecture
+        return Shape(len(ours.layers), ours.hidden_size, ours.num_heads, ours.intermediate_size)
+    stock = part.config
+    return Shape(stock.num_hidden_layers, stock.hidden_size, stock.num_attention_heads, stock.intermediate_size)
+
+
+def _tell_what_is_fixed(params: ModelParams) -> None:
+    fixed = FAMILIES[params.family].fixed if params.family in FAMILIES else ()
+    for it in fixed:
+        if getattr(params, it.knob) != it.value:
+            _LOG.warning("%s: `%s` of %s is %s; params.yaml has no effect", params.family, it.knob, it.where, it.value)

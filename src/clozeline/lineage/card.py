@@ -1,0 +1,38 @@
+"""Section of a model card that only a release can write: figures on the validation text, and hashes of the sources."""
+
+from collections.abc import Iterator
+
+from clozeline.artifacts.evaluate.encoder_metrics import EncoderMetrics
+from clozeline.artifacts.finetune.task_metrics import TaskMetrics
+from clozeline.artifacts.lock import Lock
+from clozeline.lineage.trace import ancestry
+
+
+def release_section(package: str, quality: EncoderMetrics | TaskMetrics, lock: Lock) -> str:
+    """Return the section in Markdown, without its heading, of the package `dist/<package>` that `lock` lists."""
+    return "\n".join((*_figures(quality), "", *_sources(package, lock)))
+
+
+def _figures(quality: EncoderMetrics | TaskMetrics) -> Iterator[str]:
+    if isinstance(quality, TaskMetrics):
+        top = quality.headline
+        yield f"{top.metric} on the test split: {top.value:.4f} (95 %: {top.low:.4f} to {top.high:.4f});"
+        yield f"{top.baseline} {top.baseline_value:.4f}, {top.trivial} {top.trivial_value:.4f}."
+        return
+    beside = quality.model_extra or {}
+    yield f"On the whole validation split ({quality.target_tokens:,} tokens, each hidden once), with 95 % intervals:"
+    yield ""
+    for name in ("perplexity", "top1", "nats_per_byte"):
+        ends = (beside.get(f"{name}_low"), beside.get(f"{name}_high"))
+        between = f" ({ends[0]:.4f} to {ends[1]:.4f})" if all(isinstance(end, float) for end in ends) else ""
+        yield f"- {name}: {getattr(quality, name):.4f}{between}"
+    yield f"- perplexity of the unigram baseline: {quality.unigram_perplexity:.4f}"
+    yield f"- contamination: {quality.contaminated_fraction:.1%} of the validation texts also stand in training text"
+
+
+def _sources(package: str, lock: Lock) -> Iterator[str]:
+    yield "Source files, with their DVC hashes:"
+    yield ""
+    for source in ancestry(lock, f"dist/{package}").all():
+        if source.stage is None:
+            yield f"- `{source.path}`: md5 `{source.md5}`"

@@ -1,0 +1,110 @@
+"""Model card of a pre-trained encoder: its text, its start, its figures and its limits.
+
+The facts for programs stand in its front matter: https://huggingface.co/docs/hub/model-cards. The cards of fine-tuned
+models and of packages go on from it.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from huggingface_hub import ModelCard, ModelCardData
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from clozeline.encoder.families import Objective
+from clozeline.foreign.hub import published_file
+from clozeline.params import PretrainParams
+from clozeline.tokens.info import INFO_NAME, TokensInfo
+from clozeline.training.state import State
+
+_OBJECTIVES: Mapping[Objective, tuple[str, str]] = MappingProxyType(
+    {
+        "mlm": ("masked language modelling", "fill-mask"),
+        "clm": ("causal language modelling", "text-generation"),
+        "rtd": ("replaced-token detection", "feature-extraction"),
+    }
+)
+"""Name of each objective, and the hub's name for what the model does."""
+_INHERITED = ("license", "license_name", "license_link")
+
+
+_FRONT_MATTER = re.compile(r"\ufeff?---\s*\n(.*?)\n---\s*\n", re.DOTALL)
+
+
+def card_of(params: PretrainParams, seed: int, tokens: Path, state: State, num_parameters: int) -> ModelCard:
+    """Return the card of the encoder that was trained on the shards in `tokens`."""
+    objective, pipeline_tag = _OBJECTIVES[params.objective]
+    told = _of_start(params)
+    facts = ModelCardData(library_name="transformers", pipeline_tag=pipeline_tag, **told)
+    sections = {
+        "Pre-training": _training(objective, seed, state),
+        "Pre-training text": _text(tokens),
+        "Base model": _base(params, told),
+        "Limits of the encoder": _limits(params),
+    }
+    named = params.model.family if params.start is None else params.start
+    parts = (
+        f"---\n{facts.to_yaml()}\n---\n\n# Encoder: {named}, {num_parameters:,} parameters",
+        *("\n".join((f"## {heading}", "", *lines)) for heading, lines in sections.items()),
+    )
+    return ModelCard("\n\n".join(parts) + "\n")
+
+
+def stated_facts(card: Path) -> Mapping[str, Any]:
+    """Return the front matter of anyone's model card; empty if it has none, or none that can be read."""
+    front = _FRONT_MATTER.match(card.read_text(encoding="utf-8", errors="replace"))
+    try:
+        told = YAML(typ="safe").load(front[1]) if front else None
+    except YAMLError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _of_start(params: PretrainParams) -> Mapping[str, Any]:
+    """Return what the card of the base model states of its licence, and the name of the base model."""
+    if params.start is None:
+        return {}
+    card = published_file(params.start, "README.md", params.start_revision)
+    stated = stated_facts(card) if card else {}
+    inherited = {name: stated[name] for name in _INHERITED if name in stated}
+    # A folder on this machine is no name on the hub, but its own card may state one.
+    base = stated.get("base_model") if Path(params.start).is_dir() else params.start
+    return inherited | ({"base_model": base} if base else {})
+
+
+def _training(objective: str, seed: int, state: State) -> Iterator[str]:
+    yield f"- Objective: {objective}, seed {seed}"
+    yield f"- Budget: {state.step:,} optimizer steps, {state.num_tokens:,} tokens, {state.epoch:,} whole epochs"
+    if best := state.best_look:
+        yield f"- Best loss on the validation text: {best.loss:.4f} nats per target, at step {best.step:,}"
+
+
+def _text(tokens: Path) -> Iterator[str]:
+    yield "| part | documents | bytes | tokens |"
+    yield "|---|---|---|---|"
+    for part, split in TokensInfo.read(tokens).splits.items():
+        yield f"| {part} | {split.num_documents:,} | {split.text_bytes:,} | {split.num_tokens:,} |"
+    yield ""
+    sha256 = hashlib.sha256((tokens / INFO_NAME).read_bytes()).hexdigest()
+    yield f"Snapshot: {INFO_NAME}, which lists the hash of every shard, has the sha256 `{sha256}`."
+
+
+def _base(params: PretrainParams, told: Mapping[str, Any]) -> Iterator[str]:
+    if params.start is None:
+        yield "None: the weights were drawn at random before the training."
+        return
+    at = f" at revision {params.start_revision}" if params.start_revision else ""
+    yield f"- {params.start}{at}"
+    licence = told.get("license_name") or told.get("license")
+    unknown = "not stated by its model card; ask its authors before you publish this model"
+    yield f"- Licence: {licence or unknown}"
+
+
+def _limits(params: PretrainParams) -> Iterator[str]:
+    yield f"- Trained on rows of at most {params.max_length:,} tokens."
+    yield "- It knows the languages and the field of its text alone, and repeats the bias of that text."
+    yield "- It finds words that fit; it does not know whether a statement is true."

@@ -1,0 +1,233 @@
+"""Training that starts from a trained model: a folder, or a name on the hub.
+
+The checkpoint determines shape and weights; the objective, the dropout rates and the tokens are ours.
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from transformers import PretrainedConfig
+
+from clozeline.encoder.checkpoints import Checkpoint, check_whole, first_line, opened
+from clozeline.encoder.families import FAMILIES, Family, Form, Objective, TokenIds
+from clozeline.encoder.model import Model
+from clozeline.encoder.stock import StockModel
+from clozeline.encoder.stock_classes import first_position
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.foreign.hub import asking_hub, published_file
+from clozeline.foreign.inspection import inspect_model
+from clozeline.language_modelling.detection import GENERATOR, ReplacedTokenPair, fresh_generator
+from clozeline.language_modelling.encoders import OWN_MODEL_TYPE, load_own
+from clozeline.language_modelling.language_model import LanguageModel, longest_row
+from clozeline.language_modelling.regularization import regularize
+from clozeline.params import ModelParams
+from clozeline.pretraining.vocabulary import check_tokens, fit_vocabulary
+
+_LOG = logging.getLogger(__name__)
+_OURS = ("is_decoder", "attention_type")
+"""Fields of a configuration that our training sets, whatever the checkpoint was saved with."""
+
+_BY_TYPE: Mapping[tuple[str, Objective], tuple[Family, Form]] = MappingProxyType(
+    {
+        (form.config_class.model_type, objective): (family, form)
+        for family in FAMILIES.values()
+        for objective, form in family.forms.items()
+    }
+)
+"""Keyed by `model_type` in config.json and the objective."""
+
+
+def start_from(
+    name: str,
+    revision: str | None,
+    params: ModelParams,
+    objective: Objective,
+    ids: TokenIds,
+    *,
+    seed: int,
+    max_length: int,
+    tokenizer: Path | None = None,
+    keeps_dropout: bool = False,
+) -> LanguageModel:
+    """Return the model saved as `name`, in training mode. The global random state is unchanged.
+
+    A missing head and missing rows of the vocabulary are functions of `seed`. So is the generator of replaced-token
+    detection, unless the checkpoint is a folder with a generator inside.
+
+    Args:
+        name: a folder, or a name on the hub; `revision` is a commit there.
+        params: gives the dropout rates; shape and family are those of the checkpoint. Only your own encoder must be of
+            the family in `params`.
+        ids: ids of the tokens to train on.
+        max_length: tokens of the longest row.
+        tokenizer: folder of the tokenizer that made the tokens; compared with the checkpoint's, token by token.
+        keeps_dropout: keeps the checkpoint's dropout rates in its configuration, to fine-tune it as published.
+
+    Raises:
+        ArtifactError: the checkpoint is missing, damaged or of an unknown family, or does not match the tokens.
+        ParamsError: rows of `max_length` are longer than the model reads, or it cannot have `params.stochastic_depth`.
+    """
+    checkpoint = Checkpoint(name, revision)
+    model_type = _facts(checkpoint).get("model_type", "none")
+    if tokenizer is not None:
+        check_tokens(name, revision, tokenizer)
+    model: LanguageModel
+    if model_type == OWN_MODEL_TYPE and objective == "mlm" and checkpoint.is_folder:
+        model = load_own(Path(name), params.family)
+    else:
+        model = _trained(checkpoint, model_type, objective, params, ids, seed, keeps_dropout=keeps_dropout)
+    parts: Any = (
+        (model, _generator(checkpoint, model, model_type, params, ids, seed)) if objective == "rtd" else (model,)
+    )
+    for part in parts:
+        fit_vocabulary(part, name, ids, seed)
+        _check_length(part, name, max_length)
+        regularize(part, params)
+    return (ReplacedTokenPair(*parts) if objective == "rtd" else model).train()
+
+
+def sources_of_start(name: str | None) -> list[Path]:
+    """Return the files that decide what `start_from` returns; empty for a name on the hub, where a commit decides."""
+    files = Path(name).rglob("*") if name is not None else ()
+    return sorted(file for file in files if file.is_file() and not _is_hidden(file.relative_to(str(name))))
+
+
+def commit_of(name: str | None, revision: str | None) -> str | None:
+    """Return the hub commit that `start_from` loads, which names the folder of the cached files. None for a folder."""
+    file = None if name is None or Path(name).is_dir() else published_file(name, "config.json", revision)
+    return None if file is None else file.parent.name
+
+
+def _is_hidden(file: Path) -> bool:
+    return any(part.startswith(".") for part in file.parts)
+
+
+def token_ids(name: str, revision: str | None, objective: Objective) -> TokenIds:
+    """Return the ids that the model saved as `name` reads: what a plan needs before tokens exist.
+
+    Raises:
+        ArtifactError: the checkpoint is missing, or training with `objective` cannot start from it.
+    """
+    checkpoint = Checkpoint(name, revision)
+    facts = _facts(checkpoint)
+    if facts.get("model_type") == OWN_MODEL_TYPE and objective == "mlm":
+        return TokenIds(**facts["ids"])
+    _, form = _known(checkpoint, facts.get("model_type", "none"), objective)
+    config = form.config_class.from_pretrained(**checkpoint.where)
+    ids = (getattr(config, f"{role}_token_id", None) for role in ("pad", "cls", "sep"))
+    return TokenIds(config.vocab_size, *(id_ or 0 for id_ in ids))
+
+
+def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
+    if checkpoint.is_folder and not (Path(checkpoint.name) / "config.json").is_file():
+        raise ArtifactError(
+            f"{checkpoint.name} holds no model",
+            given="no config.json in it",
+            expected="a folder that `pretrain` wrote, or that was downloaded whole",
+            do="correct `start`",
+        )
+    try:
+        with asking_hub(checkpoint.name):
+            facts, _ = PretrainedConfig.get_config_dict(**checkpoint.where)
+    except OSError as error:
+        at = f" --revision {checkpoint.revision}" if checkpoint.revision else ""
+        raise ArtifactError(
+            f"`start` is not a folder, and cannot be downloaded from the hub: {first_line(error)}",
+            given=checkpoint.name,
+            expected="a folder with a model; or a name on the hub, and a network",
+            do=f"run `hf download {checkpoint.name}{at} --local-dir FOLDER` where there is a network, and set `start`",
+        ) from error
+    inspect_model(checkpoint.name, checkpoint.revision)
+    return dict(facts)
+
+
+def _trained(
+    checkpoint: Checkpoint,
+    model_type: str,
+    objective: Objective,
+    params: ModelParams,
+    ids: TokenIds,
+    seed: int,
+    *,
+    keeps_dropout: bool = False,
+) -> Model | StockModel:
+    family, form = _known(checkpoint, model_type, objective)
+    config = form.config_class.from_pretrained(**checkpoint.where)
+    _tell_how_it_attends(config, form.configure(params, ids), checkpoint.name)
+    _make_ours(config, form.configure(params, ids), {} if keeps_dropout else family.dropouts(params))
+    _check_padding(config, checkpoint.name, ids)
+    model, missing = opened(checkpoint, config, objective, seed)
+    _tell_what_is_fresh(model, missing, checkpoint.name)
+    return model
+
+
+def _known(checkpoint: Checkpoint, model_type: str, objective: Objective) -> tuple[Family, Form]:
+    if (model_type, objective) not in _BY_TYPE:
+        able = sorted(known for known, its_objective in _BY_TYPE if its_objective == objective)
+        raise ArtifactError(
+            f"training with objective `{objective}` cannot start from {checkpoint.name}",
+            given=f"model_type {model_type}",
+            expected=f"one of: {', '.join(able)}",
+            do="start from another checkpoint, or set `start: null`",
+        )
+    return _BY_TYPE[model_type, objective]
+
+
+def _generator(
+    checkpoint: Checkpoint, discriminator: Any, model_type: str, params: ModelParams, ids: TokenIds, seed: int
+) -> Any:
+    inner = Path(checkpoint.name) / GENERATOR
+    if (inner / "config.json").is_file():
+        return _trained(Checkpoint(str(inner)), model_type, "mlm", params, ids, seed)
+    _LOG.warning("%s has no generator: a new one is drawn at random", checkpoint.name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return fresh_generator(discriminator, params.generator_fraction)
+
+
+def _make_ours(config: PretrainedConfig, fresh: PretrainedConfig, dropouts: dict[str, float]) -> None:
+    ours = {name: getattr(fresh, name) for name in _OURS if hasattr(fresh, name)}
+    for name, value in (ours | dropouts).items():
+        setattr(config, name, value)
+
+
+def _tell_how_it_attends(config: PretrainedConfig, fresh: PretrainedConfig, name: str) -> None:
+    ours, theirs = (getattr(it, "attention_type", None) for it in (fresh, config))
+    if ours != theirs:
+        _LOG.warning("%s: `attention_type` is set to `%s`, not `%s`; the weights are the same", name, ours, theirs)
+
+
+def _check_padding(config: PretrainedConfig, name: str, ids: TokenIds) -> None:
+    """Check that the padding tokens match. A token that is new to the checkpoint is accepted, unless positions are
+    counted from it.
+    """
+    is_new = ids.pad_id >= config.vocab_size and first_position(config) == 0
+    if config.pad_token_id not in (None, ids.pad_id) and not is_new:
+        raise ArtifactError(
+            f"the tokens were not made with the tokenizer of {name}",
+            given=f"padding is token {ids.pad_id}",
+            expected=f"token {config.pad_token_id}, as in the checkpoint",
+            do=f"tokenize with it: set `algorithm: existing` and `existing: {name}`",
+        )
+
+
+def _tell_what_is_fresh(model: Model | StockModel, missing: list[str], name: str) -> None:
+    in_encoder = [key for key in missing if key.startswith(f"{model.prefix}.")]
+    check_whole(name, in_encoder, do="download or save it again")
+    if missing:
+        given = (name, ", ".join(model.config.architectures or ["no class"]), len(missing), min(missing))
+        _LOG.warning("%s (%s) has no trained head of this kind: %s weights are drawn at random, such as %s", *given)
+
+
+def _check_length(model: LanguageModel, name: str, max_length: int) -> None:
+    if max_length > longest_row(model):
+        raise ParamsError(
+            "`max_length` is longer than the model in `start` can read",
+            given=max_length,
+            expected=f"at most {longest_row(model)}, the positions of {name}",
+            do="lower `max_length`",
+        )

@@ -1,0 +1,45 @@
+"""The DVC repository of a project: the one way to open it."""
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clozeline.errors import StorageError
+
+if TYPE_CHECKING:
+    from dvc.repo import Repo
+
+
+def open_project(root: Path, *, waits_for_lock: bool = False) -> "Repo":
+    """Return the project in `root` as a context manager. Outside a git repository DVC works without git.
+
+    Raises:
+        dvc.exceptions.DvcException: the project is missing or unreadable.
+    """
+    from dvc.repo import Repo
+
+    root = root.resolve()
+    is_in_git = any((folder / ".git").exists() for folder in (root, *root.parents))
+    config = None if is_in_git else {"core": {"no_scm": True}}
+    return Repo(str(root), config=config, _wait_for_lock=waits_for_lock)
+
+
+def require_writable_cache(root: Path) -> None:
+    """Check that DVC's cache is writable. DVC itself notices only at the end of a stage, whose work is then lost.
+
+    Raises:
+        StorageError: it is not writable.
+    """
+    with open_project(root) as repo:
+        folder = Path(repo.cache.local.path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise StorageError(
+            "DVC's cache is not writable, but every stage stores its outputs there",
+            given=str(error),
+            expected=f"a folder that this user may write to: {folder}",
+            do="correct its owner or mode, free disk space, or choose another one: `dvc cache dir --local FOLDER`",
+        ) from error
