@@ -14,14 +14,17 @@ import numpy as np
 import pytest
 
 from clozeline.params import PretrainParams, read_params
-from clozeline.tokenizer.special_ids import SpecialIds
+from clozeline.tokenizer.vocabulary.special_ids import SpecialIds
 from clozeline.tokenizing.shard_writer import ShardWriter
 from clozeline.tokens.info import TokensInfo
 from tests.ports import held_ports
+from tests.slow_tests import is_slow
 
-pytest_plugins = ["tests.small_encoders", "tests.toy_project", "tests.trained_models"]
+pytest_plugins = ["tests.made_once", "tests.small_encoders", "tests.toy_project", "tests.trained_models"]
 
 PROJECT = Path(__file__).parents[1]
+LONGEST = ("stages/test_whole_line.py", "exporting/test_families.py")
+"""Files that take minutes."""
 VOCAB_SIZE = 64
 SPECIAL_IDS = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4, every=(0, 1, 2, 3, 4))
 
@@ -70,15 +73,24 @@ def pytest_xdist_auto_num_workers() -> int:
     return min(num_cores(), 4)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files in the order in which workers are given them.
+    """Mark slow tests, before `-m` selects by the mark; then put files in the order in which workers get them.
 
     Prefect's threads outlive the flow that began them, and what is forked from their process ends in an error: the
-    tests that run flows in this process come last. Otherwise the files with the most slow tests come first, so that
-    no worker has a long one left when the others are done.
+    tests that run flows in this process come last. Otherwise long files come first, so that no worker has one left
+    when the others are done.
     """
+    for item in items:
+        if is_slow(item):
+            item.add_marker("slow")
     num_slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: (item.path.parts[-2] == "flows", -num_slow[item.path]))
+
+    def place(item: pytest.Item) -> tuple[bool, bool, int]:
+        path = item.path.relative_to(PROJECT / "tests").as_posix()
+        return item.path.parts[-2] == "flows", path not in LONGEST, -num_slow[item.path]
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
@@ -101,14 +113,18 @@ def _own_threads() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _own_log_levels() -> Iterator[None]:
     """So it is with the levels that a command sets."""
-    loggers = [logger for logger in logging.root.manager.loggerDict.values() if isinstance(logger, logging.Logger)]
-    levels = [(logger, logger.level) for logger in [logging.root, *loggers]]
+    before = {logger: logger.level for logger in _loggers()}
     yield
-    for logger, level in levels:
-        logger.setLevel(level)
-    for name, later in logging.root.manager.loggerDict.items():
-        if isinstance(later, logging.Logger) and later not in loggers and name.startswith("clozeline"):
-            later.setLevel(logging.NOTSET)
+    for logger in _loggers():
+        is_ours = logger.name.startswith("clozeline")
+        level = before.get(logger, logging.NOTSET if is_ours else logger.level)
+        if logger.level != level:  # `setLevel` clears a cache of every logger there is: 50 ms after each test
+            logger.setLevel(level)
+
+
+def _loggers() -> list[logging.Logger]:
+    known = logging.root.manager.loggerDict.values()
+    return [logging.root, *(logger for logger in known if isinstance(logger, logging.Logger))]
 
 
 @pytest.fixture
@@ -179,7 +195,7 @@ def made_tiny_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def tiny_pretraining() -> PretrainParams:
     """The project's own pretrain section, shrunk."""
     params = read_params(PROJECT / "params.yaml").pretrain

@@ -31,6 +31,8 @@ def fine_tune(
         pretraining_text=seen,
         out=out / "model",
         metrics=out / "metrics.json",
+        curve=out / "training.csv",
+        looks=out / "validation.csv",
         confusion=out / "confusion.csv",
         classes=out / "classes.csv",
         examples=out / "examples",
@@ -46,3 +48,8 @@ def metrics_of(out: Path) -> dict[str, Any]:
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def without_card(model: Path) -> dict[str, bytes]:
+    """What a model is made of; its card also tells what the test part showed."""
+    return {name: content for name, content in contents(model).items() if name != "README.md"}

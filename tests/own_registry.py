@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from clozeline.artifacts.export.manifest import package_sha256
 from clozeline.registry.versions import Registry
 from clozeline.tracking.database import experiment_id, prepare
 from clozeline.workspace import Workspace
@@ -9,6 +10,7 @@ from tests.tiny_packages import write_encoder
 
 ENCODER = "clozeline-encoder"
 PROCESSOR = "Some CPU, avx2"
+SPEEDUP = 1.25
 
 
 def write_registry(root: Path) -> None:
@@ -20,8 +22,8 @@ def write_registry(root: Path) -> None:
     for number, precision in ((1, "fp32"), (2, "int8")):
         folder = root / "work" / "mlflow" / "artifacts" / f"m-{number}"
         write_encoder(folder / "artifacts" / "package")
-        sha256 = f"{number}" * 64
+        sha256 = package_sha256(folder / "artifacts" / "package")
         version = registry.register(ENCODER, source=folder.as_uri(), run_id=run, package_sha256=sha256, description="")
-        registry.promote(registry.serve(version, precision, PROCESSOR))
+        registry.promote(registry.serve(version, precision, PROCESSOR, SPEEDUP))
     other = registry.register("theirs", source="s3://there/m", run_id=run, package_sha256="", description="")
     registry.promote(other)

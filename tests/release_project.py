@@ -115,7 +115,8 @@ def write_metrics(root: Path, **changes: float) -> None:
     """Every metric file, with the figures of `changes` in the one that has a figure of that name; `accuracy` is the
     headline of a task.
     """
-    headline = TASK["headline"] | {"value": changes.get("accuracy", TASK["headline"]["value"])}
+    accuracy = changes.get("accuracy", TASK["headline"]["value"])
+    headline = TASK["headline"] | {"value": accuracy, "low": accuracy - 0.02, "high": accuracy + 0.02}
     task = TASK | {"headline": headline}
     files = {"evaluate": ENCODER, "finetune/library": task, "export/encoder": EXPORT, "export/library": EXPORT}
     for name, figures in files.items():

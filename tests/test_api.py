@@ -8,9 +8,9 @@ import pytest
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 import clozeline
-from clozeline.artifacts.curves import CurvePoint
 from clozeline.params import PretrainParams
 from clozeline.pretraining import job as pretraining
+from clozeline.training.curves import CurvePoint
 
 PROJECT = Path(__file__).parents[1]
 

@@ -14,8 +14,16 @@ from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
 
-from clozeline.artifacts.evidence import QuantizationScheme
-from clozeline.artifacts.manifest import FILES, Manifest, SpecialTokens, Task, TensorSpec, read_manifest, record_of
+from clozeline.artifacts.export.evidence import QuantizationScheme
+from clozeline.artifacts.export.manifest import (
+    FILES,
+    Manifest,
+    SpecialTokens,
+    Task,
+    TensorSpec,
+    read_manifest,
+    record_of,
+)
 from clozeline.exporting.likeliest import add_likeliest
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

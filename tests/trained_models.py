@@ -1,15 +1,18 @@
 """Models as the stages leave them, with random weights, and their packages: fixtures of the whole suite, made once."""
 
 import json
+import shutil
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from clozeline.artifacts.held_out import EntitySpan, HeldOut, write_held_out
+from clozeline.artifacts.finetune.held_out import EntitySpan, HeldOut, write_held_out
 from clozeline.params import read_params
+from tests.made_once import MadeOnce
 from tests.tiny_models import SENTENCES, outspoken, sentence_tokenizer, small_bert, small_modernbert
 
 PROJECT = Path(__file__).parents[1]
@@ -154,22 +157,23 @@ def run_export(model: Path, texts: Path, folder: Path, **changes: object) -> Pat
 
 
 @pytest.fixture(scope="session")
-def export_model(tmp_path_factory: pytest.TempPathFactory, validation_texts: Path) -> ExportModel:
+def export_model(tmp_path_factory: pytest.TempPathFactory, validation_texts: Path, made_once: MadeOnce) -> ExportModel:
     """`export_model(folder, **params)` runs the export stage; the package's folder, metrics.json beside it.
 
     To trace a model takes seconds: each is traced once for each opset, and its fp32 graph is used again.
     """
     from clozeline.exporting.to_onnx import export_onnx
 
-    traced: dict[tuple[Path, int], tuple[bytes, list[str]]] = {}
-
     def export_once(trained: Any, opset: int, path: Path) -> list[str]:
-        key = (trained.folder, opset)
-        if key not in traced:
-            inputs = export_onnx(trained, opset, path)
-            traced[key] = (path.read_bytes(), inputs)
-        graph, inputs = traced[key]
-        path.write_bytes(graph)
+        def trace() -> Path:
+            folder = tmp_path_factory.mktemp("traced")
+            inputs = export_onnx(trained, opset, folder / "model.onnx")
+            (folder / "inputs.json").write_text(json.dumps(inputs), encoding="utf-8")
+            return folder
+
+        traced = made_once(f"traced-{_digest(trained.folder)}-{opset}", trace)
+        shutil.copyfile(traced / "model.onnx", path)
+        inputs: list[str] = json.loads((traced / "inputs.json").read_text(encoding="utf-8"))
         return inputs
 
     def run(model: Path, **changes: object) -> Path:
@@ -180,37 +184,54 @@ def export_model(tmp_path_factory: pytest.TempPathFactory, validation_texts: Pat
     return run
 
 
+def _digest(folder: Path) -> str:
+    """Of every file in a folder, its name and its bytes."""
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    told = b"".join(str(file.relative_to(folder)).encode() + sha256(file.read_bytes()).digest() for file in files)
+    return sha256(told).hexdigest()
+
+
 @pytest.fixture(scope="session")
-def encoder_package(export_model: ExportModel, small_encoder: Path) -> Path:
+def exported_once(export_model: ExportModel, made_once: MadeOnce) -> ExportModel:
+    """`exported_once(folder)` is `export_model(folder)` of whichever worker asked first."""
+
+    def run(model: Path) -> Path:
+        return made_once(f"package-{_digest(model)}", lambda: export_model(model).parent) / "model"
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def encoder_package(exported_once: ExportModel, small_encoder: Path) -> Path:
     """`small_encoder`, exported."""
-    return export_model(small_encoder)
+    return exported_once(small_encoder)
 
 
 @pytest.fixture(scope="session")
-def classifier_package(export_model: ExportModel, small_classifier: Path) -> Path:
+def classifier_package(exported_once: ExportModel, small_classifier: Path) -> Path:
     """`small_classifier`, exported."""
-    return export_model(small_classifier)
+    return exported_once(small_classifier)
 
 
 @pytest.fixture(scope="session")
-def tagger_package(export_model: ExportModel, small_tagger: Path) -> Path:
+def tagger_package(exported_once: ExportModel, small_tagger: Path) -> Path:
     """`small_tagger`, exported."""
-    return export_model(small_tagger)
+    return exported_once(small_tagger)
 
 
 @pytest.fixture(scope="session")
-def answerer_package(export_model: ExportModel, small_answerer: Path) -> Path:
+def answerer_package(exported_once: ExportModel, small_answerer: Path) -> Path:
     """`small_answerer`, exported."""
-    return export_model(small_answerer)
+    return exported_once(small_answerer)
 
 
 @pytest.fixture(scope="session")
-def topics_package(export_model: ExportModel, small_topics: Path) -> Path:
+def topics_package(exported_once: ExportModel, small_topics: Path) -> Path:
     """`small_topics`, exported."""
-    return export_model(small_topics)
+    return exported_once(small_topics)
 
 
 @pytest.fixture(scope="session")
-def scorer_package(export_model: ExportModel, small_scorer: Path) -> Path:
+def scorer_package(exported_once: ExportModel, small_scorer: Path) -> Path:
     """`small_scorer`, exported."""
-    return export_model(small_scorer)
+    return exported_once(small_scorer)

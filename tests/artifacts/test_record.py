@@ -1,12 +1,25 @@
 """A metric file is read as it was written: what there is none of is left out, and what is not a number stays one."""
 
+import json
 import math
 from pathlib import Path
 
-from clozeline.artifacts.evidence import Check, Measured, QuantizationScheme, Rung
-from clozeline.artifacts.export_metrics import ExportMetrics
+import pytest
+
+from clozeline.artifacts.export.evidence import Check, Measured, QuantizationScheme, Rung
+from clozeline.artifacts.export.export_metrics import ExportMetrics
+from clozeline.artifacts.record import MetricFile
+from clozeline.errors import ArtifactError
 
 MEASURED = Measured(value=0.9, low=0.8, high=1.0, num_items=10, num_texts=5)
+
+
+def test_a_metric_file_has_these_bytes(tmp_path: Path) -> None:
+    """No stage depends on how records are written: other bytes are to be seen here."""
+    written = MetricFile.model_validate({"loss": math.nan, "top1": 0.5, "text_bytes": 3, "said": "größe", "none": None})
+    written.write(tmp_path / "metrics.json")
+    text = '{\n  "loss": "NaN",\n  "top1": 0.5,\n  "text_bytes": 3,\n  "said": "größe"\n}\n'
+    assert (tmp_path / "metrics.json").read_bytes() == text.encode()
 
 
 def test_a_metric_file_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -47,3 +60,13 @@ def test_a_metric_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert math.isnan(read.ladder[0].saturation)
     plain = {"saturation": 0.0}
     assert read.ladder[0].model_copy(update=plain) == rung.model_copy(update=plain)
+
+
+def test_a_metric_file_without_the_figures_of_int8_is_refused_by_their_names(tmp_path: Path) -> None:
+    """The message is that of the record, without pydantic's prefix."""
+    figures = {"served": "int8", "fp32_size_bytes": 4, "parity_max_abs_difference": 0.0, "num_agreement_texts": 5}
+    path = tmp_path / "metrics.json"
+    path.write_text(json.dumps(figures | {"last_layer": "every position", "ladder": []}), encoding="utf-8")
+    with pytest.raises(ArtifactError, match=r"metrics\.json cannot be used") as caught:
+        ExportMetrics.read(path)
+    assert caught.value.expected.startswith("`int8_size_bytes` and `int8_agreement`")

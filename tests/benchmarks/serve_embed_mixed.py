@@ -1,12 +1,12 @@
 """Texts of mixed lengths embedded in a second, against sentence-transformers with `backend="onnx"` in INT8.
 
-all-MiniLM-L6-v2 on both sides, the same weights, in process, the same number of threads, no answer kept; each round has
-texts of its own, and one call with others comes before that does not count. Ours is the scheduler of the server: the
-texts come as requests of 32 and are tokenized as they come, while workers with one thread each run what is of nearly
-the same length. Theirs is `encode` of all texts with its own sorting and batches of 32, one session with as many
-threads, and a tokenizer that spreads a batch over as many where that is faster, which is tried first; of its two INT8
-presets the better one counts. The cosine says how near the two sides' embeddings are, and theirs in fp32 is what both
-are compared with.
+all-MiniLM-L6-v2 on both sides, the same weights and ONNX Runtime, each in a process without HTTP, the same number of
+threads, no answer kept; each round has texts of its own, and one call with others comes before that does not count.
+Ours is the scheduler of the server: the texts come as requests of 32 and are tokenized as they come, while workers with
+one thread each run what is of nearly the same length. Theirs is `encode` of all texts with its own sorting and batches
+of 32, one session with as many threads, and a tokenizer that spreads a batch over as many where that is faster, which
+is tried first; of its two INT8 presets the better one counts. The cosine says how near the two sides' embeddings are,
+and theirs in fp32 is what both are compared with.
 
 What sorts 512 texts pads little. A second measurement (`…_in_requests`) has both sides called with 32 texts at a time,
 as they come, each call after the answer to the one before: one batch of theirs, padded to its longest text.
@@ -18,9 +18,12 @@ from functools import partial
 from typing import Any
 
 from comparison.alternation import BestOf, Comparison, Rounds, alternate, finish, report_progress
+from comparison.clocks import texts_per_second
+from comparison.elsewhere import measured
 from comparison.machine import available_cores
 from comparison.scheduled import REQUEST_TEXTS, Ours
-from comparison.sentences import PRESETS, Embed, cosine, mixed_texts, sentence_models, texts_per_second, theirs_onnx
+from comparison.sentences import Embed, cosine, mixed_texts, sentence_models, theirs_onnx
+from comparison.stock_onnx import PRESETS
 from comparison.tokenizing import at_its_best, tokenize_as_the_server
 from comparison.verdict import verdict
 
@@ -66,7 +69,7 @@ def _in_turn(
     """Ours and the better preset of theirs in each round, which has a draw of texts; and both presets."""
 
     def speed(embed: Embed, number: int) -> float:
-        return texts_per_second(embed, draws[number], in_a_call=in_a_call)
+        return measured(texts_per_second, embed, draws[number], in_a_call=in_a_call)
 
     presets = BestOf({preset: partial(speed, embed) for preset, embed in theirs.items()}, higher_is_better=True)
     return alternate(partial(speed, ours), presets, len(draws), f"texts/s, {in_a_call} in a call"), presets

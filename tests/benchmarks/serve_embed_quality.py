@@ -16,12 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.tasks.intervals import bootstrap_interval
-from clozeline.tasks.similarity.correlations import Values, spearman
+from clozeline.tasks.scores.correlations import Values, spearman
 from comparison.alternation import Comparison, Rounds, finish, report_progress
 from comparison.labelled import Item, scored_pairs
 from comparison.machine import available_cores
 from comparison.scheduled import Ours
-from comparison.sentences import PRESETS, Embed, sentence_models, theirs_onnx
+from comparison.sentences import Embed, sentence_models, theirs_onnx
+from comparison.stock_onnx import PRESETS
 from comparison.verdict import verdict
 
 _LOG = logging.getLogger(__name__)

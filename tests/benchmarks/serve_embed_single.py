@@ -1,22 +1,23 @@
 """Milliseconds until one short text is embedded, against sentence-transformers with `backend="onnx"` in INT8.
 
-all-MiniLM-L6-v2 on both sides, the same weights, in process, the same number of threads in one session, no answer kept,
-and before what counts as many calls as a round has. Texts of 6 to 12 words come one after the other, others in each
-round; the figure of a round is the median of its calls. One text is tokenized in the thread that calls. Of
-sentence-transformers' two INT8 presets the better one counts in each round.
+all-MiniLM-L6-v2 on both sides, the same weights and ONNX Runtime, each in a process without HTTP, the same number of
+threads in one session, no answer kept, and before what counts as many calls as a round has. Texts of 6 to 12 words come
+one after the other, others in each round; the figure of a round is the median of its calls. One text is tokenized in
+the thread that calls. Of sentence-transformers' two INT8 presets the better one counts in each round.
 """
 
 import argparse
-import time
 from collections.abc import Sequence
 from functools import partial
-from statistics import median
 
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.package import load
 from comparison.alternation import BestOf, Comparison, alternate, finish, report_progress
+from comparison.clocks import median_milliseconds
+from comparison.elsewhere import measured
 from comparison.machine import available_cores
-from comparison.sentences import PRESETS, Embed, SentenceModels, cosine, sentence_models, short_texts, theirs_onnx
+from comparison.sentences import Embed, SentenceModels, cosine, sentence_models, short_texts, theirs_onnx
+from comparison.stock_onnx import PRESETS
 from comparison.tokenizing import tokenize_as_the_server
 from comparison.verdict import verdict
 
@@ -58,13 +59,7 @@ def _ours(models: SentenceModels, num_threads: int) -> Embed:
 
 
 def _milliseconds(embed: Embed, draws: Sequence[Sequence[str]], number: int) -> float:
-    """The median of a call with one text of the draw of this number."""
-    seconds = []
-    for text in draws[number]:
-        started = time.perf_counter()
-        embed([text])
-        seconds.append(time.perf_counter() - started)
-    return 1000 * median(seconds)
+    return measured(median_milliseconds, embed, draws[number])
 
 
 if __name__ == "__main__":

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from comparison.alternation import Comparison, alternate, finish, report_progress
+from comparison.clocks import texts_per_second
 from comparison.machine import available_cores
 from comparison.scheduled import REQUEST_TEXTS, Ours
-from comparison.sentences import Embed, cosine, mixed_texts, sentence_models, texts_per_second, theirs_torch
+from comparison.sentences import Embed, cosine, mixed_texts, sentence_models, theirs_torch
 from comparison.tokenizing import at_its_best, tokenize_as_the_server, tokenizing
 from comparison.verdict import verdict
 

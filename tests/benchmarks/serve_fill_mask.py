@@ -17,11 +17,11 @@ from functools import partial
 from typing import Any
 
 from comparison.alternation import BestOf, Comparison, alternate, finish, report_progress
-from comparison.full_logits import FullLogits, export_full_logits
+from comparison.full_logits import FullLogits
 from comparison.machine import available_cores
 from comparison.scheduled import Ours
-from comparison.sentences import PRESETS, masked_texts, sentence_models
-from comparison.stages import KEPT
+from comparison.sentences import full_logits, masked_texts, sentence_models
+from comparison.stock_onnx import PRESETS
 from comparison.tokenizing import at_its_best, tokenize_as_the_server
 from comparison.verdict import verdict
 
@@ -38,9 +38,7 @@ def main() -> None:
     num_threads = available_cores()
     tokenize_as_the_server(num_threads)
     models, texts = sentence_models(), masked_texts(chosen.texts, "[MASK]")
-    full = KEPT / "sentences" / "full-logits"
-    if not all((full / file).is_file() for file in PRESETS.values()):
-        export_full_logits(models.masked, full)
+    full = full_logits(models)
     ours: Fill = partial(Ours(models.filling, num_threads).fill, top_k=_TOP_K)
     stock: dict[str, Fill] = {
         preset: partial(FullLogits(full, file, num_threads).fill, top_k=_TOP_K) for preset, file in PRESETS.items()

@@ -5,7 +5,7 @@ clients that send their next as soon as they are answered, over the loopback fro
 worker thread for each core. Theirs is comparison/sentence_server.py, once as one process with as many threads and once
 as a process for each core with one thread: the better one counts in each round. Each runs the INT8 preset that answers
 these texts sooner in so many threads on this machine, and its tokenizer has as many where that is faster: both are
-tried first, in process. No answer is kept; each round has texts of its own, and 32 requests come before that do not
+tried first, without HTTP. No answer is kept; each round has texts of its own, and 32 requests come before that do not
 count. Either server writes a line for each request. Percentiles are of the latency that clients see;
 `closed_p99_is_lower` says whether ours is below theirs, in the set-up of theirs where it is lowest.
 

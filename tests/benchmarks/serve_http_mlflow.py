@@ -45,9 +45,9 @@ def main() -> None:
     flavor, our_graph = servers.their_mlflow_model(), servers.our_mlflow_model(models)
     with (
         servers.ours(models, num_threads) as ours,
-        servers.mlflow_serve(flavor, models, 1, num_threads, in_parallel=in_parallel) as threads,
-        servers.mlflow_serve(flavor, models, num_threads, 1, in_parallel=in_parallel) as processes,
-        servers.mlflow_serve(our_graph, models, num_threads, 1) as beside,
+        servers.mlflow_serve(flavor, 1, num_threads, in_parallel=in_parallel) as threads,
+        servers.mlflow_serve(flavor, num_threads, 1, in_parallel=in_parallel) as processes,
+        servers.mlflow_serve(our_graph, num_threads, 1) as beside,
     ):
         comparison = compare(
             "serve_http_mlflow",

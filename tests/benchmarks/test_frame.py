@@ -11,6 +11,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import TrainingArguments
 
 from clozeline.params import PretrainParams
 
@@ -149,6 +150,31 @@ def test_ours_is_trained_until_it_passes_a_loss_and_judged_in_masks_that_stay(
     assert passing.passed
     assert passing.loss <= before - 0.05
     assert 0 < passing.step <= tiny_pretraining.steps
+
+
+def test_a_batch_has_the_same_loss_in_our_model_and_in_the_stock_model_of_its_weights(
+    monkeypatch: pytest.MonkeyPatch, tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path
+) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+    ours = importlib.import_module("comparison.ours")
+    with ours.prepared(tiny_pretraining, 1, tiny_tokens, tiny_tokenizer) as job:
+        model, theirs = job.model.eval(), ours.stock(job.model).eval()
+        losses = ours.losses_of_one_batch(model, theirs, tiny_tokens, tiny_pretraining.max_length, num_rows=4)
+        assert losses.difference < 1e-5
+        split = ours.first_tokens(tiny_tokens, tiny_pretraining.max_length, 200)
+        back = ours.validation_loss(ours.in_ours(theirs), split)
+        assert back == pytest.approx(ours.validation_loss(model, split), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["time_to_quality", "time_to_quality_same_architecture"])
+def test_trainer_takes_the_arguments_of_a_race(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_pretraining: PretrainParams, name: str
+) -> None:
+    """Releases of transformers rename them."""
+    monkeypatch.syspath_prepend(FOLDER)
+    arguments = importlib.import_module(name).SETUP.arguments(tiny_pretraining)
+    settings = TrainingArguments(output_dir=str(tmp_path), use_cpu=True, max_steps=100, **arguments)
+    assert 1 <= settings.get_warmup_steps(100) <= 20
 
 
 @pytest.mark.parametrize(

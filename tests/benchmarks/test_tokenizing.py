@@ -95,10 +95,12 @@ def test_the_server_of_theirs_runs_that_preset_with_that_tokenizer(
         raise StartedError
 
     monkeypatch.setattr(servers, "_running", running)
+    monkeypatch.setattr(servers, "onnx_packages", lambda: tmp_path / "packages")
     models = sentences.SentenceModels(*(tmp_path,) * 4)
     chosen = presets.FasterPreset("avx2", True, {"avx2": 2.0, "avx512_vnni": 1.0})
     with pytest.raises(StartedError), servers.fastapi(models, 1, 2, chosen):
         pass
     (settings,) = started
-    assert settings["SENTENCE_FILE"] == f"onnx/{presets.PRESETS['avx2']}"
+    assert settings["SENTENCE_FILE"] == presets.PRESETS["avx2"]
+    assert settings["PYTHONPATH"].split(os.pathsep) == [str(tmp_path / "packages"), str(FOLDER)]
     assert (settings[VARIABLE], settings["RAYON_NUM_THREADS"], settings["SENTENCE_THREADS"]) == ("true", "2", "2")

@@ -1,15 +1,16 @@
 """Claim: what the serving benchmarks time is what `make run` would serve, or their line says that it is not."""
 
 import importlib
+import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from clozeline.artifacts.evidence import Measured, QuantizationScheme, Rung
-from clozeline.artifacts.manifest import FILES, read_manifest
+from clozeline.artifacts.export.evidence import Measured, QuantizationScheme, Rung
+from clozeline.artifacts.export.manifest import FILES, read_manifest
 from tests.tiny_packages import write_embedder
 
 FOLDER = Path(__file__).parent
@@ -101,8 +102,9 @@ def test_the_encoder_is_exported_as_params_yaml_says_and_only_a_random_head_is_l
 
     monkeypatch.setattr(sentences, "KEPT", tmp_path)
     monkeypatch.setattr(sentences, "weights", lambda: tmp_path)
-    for left_out in ("_install", "_draw_vocabulary_head", "_export_theirs"):
-        monkeypatch.setattr(sentences, left_out, lambda *_: None)
+    monkeypatch.setattr(sentences, "onnx_packages", lambda: tmp_path)
+    monkeypatch.setattr(sentences, "_draw_vocabulary_head", lambda *_: None)
+    monkeypatch.setattr(sentences, "_elsewhere", lambda: SimpleNamespace(call=lambda *_: None))
     monkeypatch.setattr(sentences, "_export_ours", export)
     sentences.sentence_models()
     ours = stages.params_tree({})["export"]
@@ -117,6 +119,25 @@ def test_a_package_is_made_again_when_the_gates_change(module: Module, monkeypat
     stricter = stages.params_tree({"export": {"gates": {"min_agreement": 0.99}}})
     monkeypatch.setattr(sentences, "params_tree", lambda changes: stricter)
     assert sentences._what_exports() != before
+
+
+@pytest.mark.parametrize("changed", ["src/room/deep/file.py", "src/file.py", "requirements.lock"])
+def test_a_package_is_made_again_when_what_the_export_stage_depends_on_changes(
+    module: Module, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: str
+) -> None:
+    sentences = module("sentences")
+    deps = ["data/clean/validation.parquet", "models/${item}", "requirements.lock", "src/room", "src/file.py"]
+    (tmp_path / "dvc.yaml").write_text(json.dumps({"stages": {"export": {"do": {"deps": deps}}}}), encoding="utf-8")
+    (tmp_path / "src" / "room" / "deep").mkdir(parents=True)
+    for name in ("src/room/deep/file.py", "src/file.py", "requirements.lock"):
+        (tmp_path / name).write_text("before", encoding="utf-8")
+    monkeypatch.setattr(sentences, "PROJECT", tmp_path)
+    before = sentences._what_exports()
+    (tmp_path / changed).write_text("after", encoding="utf-8")
+    assert sentences._what_exports() != before
+    (tmp_path / "src" / "file.py").unlink()
+    with pytest.raises(FileNotFoundError):
+        sentences._what_exports()
 
 
 def test_our_side_is_opened_as_the_package_says_not_in_int8_whatever_its_checks_were(

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from clozeline.choosing.zero_shot import choose
 from clozeline.cli import app
 from clozeline.errors import ClozelineError
 from clozeline.inference.package import load
-from clozeline.inference.zero_shot import choose
 from tests.tiny_packages import classifier_graph, write_classifier, write_encoder, write_package, write_tagger
 
 TEXT, OTHER = "open the file", "return a list of é"
@@ -85,9 +85,9 @@ def test_a_long_text_is_cut_when_that_is_asked_for() -> None:
         (["-l", "list,"], 2, ["--labels cannot be used", "'list,'"]),
         (["-l", "list,list"], 2, ["--labels cannot be used", "each once"]),
         (["-l", JOINED, "--template", "none"], 3, ["hypothesis_template"]),
-        (["-l", JOINED, "--multi-label"], 2, ["compete for one blank", "leave --multi-label out"]),
+        (["-l", JOINED, "--multi-label"], 2, ["compete for one mask", "leave --multi-label out"]),
         (["-l", JOINED, "--model", "dist/library"], 2, ["dist/library cannot choose", "clozeline classify"]),
-        (["-l", JOINED, "--model", "dist/names"], 2, ["dist/names does something else", "choose"]),
+        (["-l", JOINED, "--model", "dist/names"], 2, ["dist/names is a model for another task", "choose"]),
     ],
 )
 def test_what_cannot_be_chosen_is_told_with_what_to_do(arguments: list[str], code: int, told: list[str]) -> None:

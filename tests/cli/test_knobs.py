@@ -6,9 +6,11 @@ import pytest
 from typer.testing import CliRunner
 
 from clozeline.cli import app
-from clozeline.cli.knobs import in_params, renamed
+from clozeline.cli.knobs import _ELSEWHERE, in_params, renamed
 from clozeline.errors import ClozelineError, DataError
-from clozeline.params import read_params
+from clozeline.params import Params, read_params
+from tests.edited_params import with_values
+from tests.named_knobs import is_knob_of
 
 PARAMS = Path(__file__).parents[2] / "params.yaml"
 
@@ -47,6 +49,31 @@ def test_a_field_is_named_where_it_is_set_and_one_of_a_part_that_is_null_too() -
     assert "`pretrain.start.x`" in in_params(error("`start.x`"), PARAMS, "pretrain", params.pretrain).do
 
 
+@pytest.mark.parametrize(
+    ("told", "key"),
+    [
+        ("set `gradient_checkpointing: true`", "set `pretrain.gradient_checkpointing: true` in params.yaml"),
+        ("set `tie_word_embeddings: false`", "set `pretrain.model.tie_word_embeddings: false` in params.yaml"),
+        ("set `stochastic_depth: 0.0`", "set `pretrain.model.stochastic_depth: 0.0` in params.yaml"),
+        ("take `existing: a/b`, or less", "take `tokenize.existing: a/b` in params.yaml, or less"),
+        ("leave it out of `models`", "leave it out of `export.models` in params.yaml"),
+    ],
+)
+def test_a_value_stays_behind_the_key_of_a_part_or_of_another_section(told: str, key: str) -> None:
+    assert in_params(error(told), PARAMS, "pretrain", read_params(PARAMS).pretrain).do == key
+
+
+@pytest.mark.parametrize("name", list(_ELSEWHERE.values()))
+def test_what_another_section_decides_is_a_key_of_params(name: str) -> None:
+    assert is_knob_of(Params, name)
+
+
+def test_what_another_section_decides_is_a_key_in_the_advice_alone() -> None:
+    """Elsewhere it may be a label, or a word of the text."""
+    told = in_params(error("another", "label `models` has no words"), PARAMS, "pretrain", read_params(PARAMS).pretrain)
+    assert told.problem == "label `models` has no words"
+
+
 def test_other_names_are_told_as_they_are_given() -> None:
     assert renamed(error("see `source.path` and `more`"), {"source.path": "--text"}.get).do == "see `--text` and `more`"
 
@@ -58,3 +85,22 @@ def test_a_stage_tells_the_keys_of_its_section(tmp_path: Path, monkeypatch: pyte
     failed = CliRunner().invoke(app, ["stage", "preprocess", *arguments]).exception
     assert isinstance(failed, ClozelineError)
     assert "correct `preprocess.source.path` in params.yaml (a DVC-tracked" in failed.do
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "told"),
+    [
+        ("family", "longformer", "`pretrain.model.stochastic_depth` needs layers that can be skipped"),
+        ("family", "my_own:build", "`pretrain.model.family` names an encoder of your own that cannot be imported"),
+        ("start", "no/such/folder", "`pretrain.start` in params.yaml"),
+    ],
+)
+def test_a_training_tells_the_keys_of_what_a_room_was_given(
+    knob: str, value: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "no/such/folder").mkdir(parents=True)
+    with_values(tmp_path, stochastic_depth="0.1", **{knob: value})
+    monkeypatch.chdir(tmp_path)
+    failed = CliRunner().invoke(app, ["plan", "--no-timing"]).exception
+    assert isinstance(failed, ClozelineError)
+    assert told in str(failed)

@@ -105,7 +105,7 @@ def test_in_a_terminal_there_is_a_table(project: Path) -> None:
         (["fill", "no mask"], 3, ["text 0 has no mask", "write [MASK]"]),
         (["fill", "[MASK]", "--targets", "lists"], 3, ["a target is not one token", "'lists'"]),
         (["embed", "a " * 100], 3, ["text 0 is too long", "102 tokens", "64 tokens"]),
-        (["fill", "[MASK]", "--model", "dist/library"], 2, ["dist/library does something else", "classify"]),
+        (["fill", "[MASK]", "--model", "dist/library"], 2, ["dist/library is a model for another task", "classify"]),
         (["classify", "a", "--model", "others/ranker"], 3, ["text 0 has no second text", "--with"]),
         (["classify", "a", "--with", "b"], 2, ["reads one text at a time", "leave --with out"]),
         (["embed", "a", "--model", "dist/nothing"], 4, ["dist/nothing is not an exported model", "dvc repro"]),

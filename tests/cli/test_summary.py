@@ -51,7 +51,7 @@ def test_each_stage_has_its_outcome_and_seconds() -> None:
     assert rows(summary.stage_table(stages, 20.0)) == [
         ["preprocess", "executed", "12.3"],
         ["tokenize", "restored", "1.0"],
-        ["all, with the release", "", "20.0"],
+        ["total, with the release", "", "20.0"],
     ]
 
 
@@ -126,7 +126,7 @@ def test_a_version_that_is_held_says_why_and_what_to_do(
     project: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(summary, "version_table", lambda workspace, releases: "versions")
-    reason = "measured on other text: `clozeline release --new-text` promotes it"
+    reason = "measured on other text: `clozeline release --accept` promotes it"
     summary.show_releases(project, [replace(RELEASES[0], outcome="held", reason=reason), *RELEASES])
     assert capsys.readouterr().out.endswith(f"versions\nheld: {reason}\n")
 

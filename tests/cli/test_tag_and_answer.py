@@ -155,16 +155,16 @@ def test_in_a_terminal_there_is_a_table_and_the_text_with_marks(
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
-        (["tag", "a", "--model", "dist/encoder"], 2, ["dist/encoder does something else", "tag taggers"]),
-        (["answer", "a", "--context", "b", "--model", "dist/names"], 2, ["dist/names does something else"]),
-        (["answer", "a"], 2, ["which text is asked", "neither --context nor --file"]),
+        (["tag", "a", "--model", "dist/encoder"], 2, ["dist/encoder is a model for another task", "tag taggers"]),
+        (["answer", "a", "--context", "b", "--model", "dist/names"], 2, ["dist/names is a model for another task"]),
+        (["answer", "a"], 2, ["exactly one text", "neither --context nor --file"]),
         (["answer", "a", "--context", "b", "--file", "context.txt"], 2, ["both --context and --file"]),
         (["answer", "-", "--file", "-"], 2, ["standard input cannot be both"]),
         (["answer", "a", "--file", "nothing.txt"], 3, ["nothing.txt cannot be read", "No such file"]),
         (["answer", "a", "--file", "dist"], 3, ["dist cannot be read"]),
         (["answer", "a", "--file", "latin.txt"], 3, ["line 2 of latin.txt is not UTF-8", "iconv"]),
-        (["answer", "a", "--file", "blank.txt"], 3, ["the text that is asked is empty", "blank.txt"]),
-        (["answer", "a", "--context", ""], 3, ["the text that is asked is empty"]),
+        (["answer", "a", "--file", "blank.txt"], 3, ["the text to answer from is empty", "blank.txt"]),
+        (["answer", "a", "--context", ""], 3, ["the text to answer from is empty"]),
     ],
 )
 def test_what_cannot_be_answered_is_told_with_what_to_do(arguments: list[str], code: int, told: list[str]) -> None:

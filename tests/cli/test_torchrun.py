@@ -60,7 +60,6 @@ def test_pretraining_is_divided_when_the_environment_says_so() -> None:
     assert torchrun.is_wanted("pretrain", {torchrun.VARIABLE: TWO})
 
 
-@pytest.mark.slow
 def test_two_processes_leave_what_one_does_and_only_the_first_talks(
     small: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
@@ -80,7 +79,6 @@ def test_two_processes_leave_what_one_does_and_only_the_first_talks(
             assert told[name].count(told_once) == told["one"].count(told_once) == 1
 
 
-@pytest.mark.slow
 def test_an_error_in_the_processes_has_the_exit_code_it_has_in_one(
     small: PretrainParams, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
@@ -91,7 +89,6 @@ def test_an_error_in_the_processes_has_the_exit_code_it_has_in_one(
     assert "do:" in told
 
 
-@pytest.mark.slow
 def test_a_signal_ends_all_of_them(
     small: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:

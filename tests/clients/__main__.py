@@ -1,16 +1,15 @@
 """`make test-clients`: clients whose pins exclude ours ask a server of ours, from an environment of their own.
 
 `python -m tests.clients PYTHON`: PYTHON has what requirements.lock beside this file names, and no Clozeline. First
-pytest runs the tests of Hugging Face's client, and opens packages by optimum-onnx. Then schemathesis asks what our
-OpenAPI document allows and forbids; last, of a server with keys, whether each route wants one as the document says.
+pytest runs the tests of Hugging Face's client and of those of vector stores, and opens exported packages by
+optimum-onnx. Then schemathesis asks what our OpenAPI document allows and forbids; last, of a server with keys, whether
+each route wants one as the document says.
 """
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -23,8 +22,6 @@ from clozeline.serving.models.service import Capacity, Service
 from clozeline.serving.models.sources import parse_sources
 from tests.serving.conftest import run_app
 from tests.tiny_packages import (
-    LABELS,
-    TAGS,
     write_answerer,
     write_classifier,
     write_embedder,
@@ -35,9 +32,23 @@ from tests.tiny_packages import (
 )
 
 PROJECT = Path(__file__).parents[2]
-# `addopts` names plugins that are not there.
-PYTEST = ["pytest", "--override-ini", "addopts=", "--noconftest", "-p", "tests.clients.elsewhere"]
-TESTS = ["tests/serving/protocols/test_huggingface.py", "tests/clients/optimum_onnx.py"]
+# `addopts` names plugins that are not there; and clients leave it to the collector to close their sockets.
+PYTEST = [
+    "pytest",
+    "--override-ini",
+    "addopts=",
+    "-W",
+    "ignore::ResourceWarning",
+    "--noconftest",
+    "-p",
+    "tests.clients.elsewhere",
+]
+EXPORT = [sys.executable, "-m", "pytest", "-q", "-n0", "tests/clients/exported.py"]
+TESTS = [
+    "tests/serving/protocols/test_huggingface.py",
+    "tests/clients/embedding_clients.py",
+    "tests/clients/optimum_onnx.py",
+]
 MODELS = {
     "encoder": write_encoder,
     "library": write_classifier,
@@ -48,12 +59,6 @@ MODELS = {
     "reader": write_answerer,
 }
 """One of each kind: a route without a model answers 404, and what stands behind it is not asked."""
-OPENED: Mapping[str, tuple[str, Sequence[str]]] = {
-    "library": ("BertForSequenceClassification", LABELS),
-    "names": ("BertForTokenClassification", TAGS),
-    "reader": ("BertForQuestionAnswering", ()),
-}
-"""What optimum-onnx opens: the architecture and the labels that config.json names."""
 SCHEMATHESIS = ["schemathesis.cli", "--config-file", str(Path(__file__).with_name("schemathesis.toml"))]
 _TENSORS = ["--include-path-regex", "^/v2/models/"]
 ASKED = {"encoder": [], "ranker": _TENSORS, "names": _TENSORS, "reader": _TENSORS}
@@ -67,9 +72,8 @@ def main(python: str) -> int:
         dist = Path(folder) / "dist"
         for name, write in MODELS.items():
             write(dist / name)
-        for name, (architecture, labels) in OPENED.items():
-            _describe(dist / name, architecture, labels)
-        os.environ["CLOZELINE_DIST"] = str(dist)
+        os.environ["CLOZELINE_EXPORTED"] = str(Path(folder) / "exported")
+        subprocess.run(EXPORT, cwd=PROJECT, check=True)
         with run_app(create_app(_service(dist))) as client:
             failed = [_run([python, "-m", *PYTEST, *TESTS], PROJECT, client)]
             for model, only in ASKED.items():
@@ -81,16 +85,6 @@ def main(python: str) -> int:
             keyed = [*_generated(client, "ignored_auth"), "--header", f"Authorization: Bearer {KEY}"]
             failed.append(_run([python, "-m", *keyed], dist, client))
     return int(any(failed))
-
-
-def _describe(package: Path, architecture: str, labels: Sequence[str]) -> None:
-    """As an export writes it."""
-    by_number = {
-        "id2label": dict(enumerate(labels)),
-        "label2id": {label: number for number, label in enumerate(labels)},
-    }
-    facts = {"model_type": "bert", "architectures": [architecture], **(by_number if labels else {})}
-    (package / "config.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
 def _service(dist: Path) -> Service:

@@ -1,5 +1,6 @@
-"""`ORTModelFor…` of optimum-onnx open packages by their config.json; run by `make test-clients`, where transformers is
-one that optimum-onnx allows.
+"""`ORTModelFor…` of optimum-onnx open exported packages by the config.json that the export wrote.
+
+Run by `make test-clients`, where transformers is one that optimum-onnx allows.
 """
 
 import json
@@ -17,20 +18,20 @@ from optimum.onnxruntime import (
 )
 from tokenizers import Tokenizer
 
-DIST = Path(os.environ["CLOZELINE_DIST"])
+EXPORTED = Path(os.environ["CLOZELINE_EXPORTED"])
 
 
 @pytest.mark.parametrize(
     ("name", "model_class"),
     [
-        ("library", ORTModelForSequenceClassification),
-        ("names", ORTModelForTokenClassification),
-        ("reader", ORTModelForQuestionAnswering),
+        ("classifier", ORTModelForSequenceClassification),
+        ("tagger", ORTModelForTokenClassification),
+        ("answerer", ORTModelForQuestionAnswering),
     ],
 )
 @pytest.mark.parametrize("file", ["model.onnx", "model.int8.onnx"])
 def test_it_answers_as_the_graph_does_and_knows_the_labels(name: str, model_class: type, file: str) -> None:
-    folder = DIST / name
+    folder = EXPORTED / name
     model = model_class.from_pretrained(folder, file_name=file, local_files_only=True)
     manifest = json.loads((folder / "manifest.json").read_text())
     encoding = Tokenizer.from_file(str(folder / "tokenizer.json")).encode("open the file")

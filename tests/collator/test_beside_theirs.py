@@ -1,4 +1,4 @@
-"""Claim: what transformers' own collator (4.57.6) gets wrong is right in ours: each test shows both."""
+"""Claim: what transformers' own collator gets wrong is right in ours: each test shows both."""
 
 from typing import Any
 

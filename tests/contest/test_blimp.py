@@ -9,9 +9,9 @@ import torch
 from clozeline.contest.blimp import BlimpFigures, Pair, Verdicts, read_pairs, sentences
 from clozeline.contest.contender import Asking
 from clozeline.contest.judgement import Questions, Settings, judge_models
-from clozeline.encoder import language_model
-from clozeline.encoder.language_model import LanguageModel
 from clozeline.errors import DataError
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.params import SourceParams
 
 UNSET = dict.fromkeys(("label_field", "dataset", "subset", "revision"))
@@ -43,7 +43,7 @@ def test_a_line_that_is_no_pair_is_named(tmp_path: Path, line: str) -> None:
     write(tmp_path / "a.jsonl", record("a", "b"))
     with (tmp_path / "a.jsonl").open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(DataError, match=r"a\.jsonl, line 2: no minimal pair"):
+    with pytest.raises(DataError, match=r"a\.jsonl, line 2: not a minimal pair"):
         read_pairs(tmp_path)
 
 

@@ -9,11 +9,11 @@ from tokenizers import Tokenizer
 
 from clozeline.demo.corpus import DemoCorpus
 from clozeline.demo.lesson import short, teach
-from clozeline.demo.questions import Examiner
-from clozeline.encoder import language_model
-from clozeline.encoder.batches import Split
 from clozeline.encoder.families import Objective, TokenIds
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.batches import Split
 from clozeline.params import PretrainParams
+from clozeline.pretraining.questions import Examiner
 from clozeline.tokens.info import TokensInfo
 from clozeline.tokens.shards import TokenShards
 from clozeline.tokens.spelling import Spelling

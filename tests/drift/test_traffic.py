@@ -47,9 +47,9 @@ def test_lengths_unknown_tokens_and_confidence_of_each_model_are_read(client: ht
 
 
 def test_who_is_not_let_in_and_who_does_not_answer_is_told(client: httpx.Client) -> None:
-    with pytest.raises(TransientError, match="does not tell"):
+    with pytest.raises(TransientError, match="does not return its counters"):
         ask(str(client.base_url))
-    with pytest.raises(TransientError, match="does not tell"):
+    with pytest.raises(TransientError, match="does not return its counters"):
         ask("http://127.0.0.1:9")
     with pytest.raises(TransientError, match="correct the URL"):
         ask("http://127.0.0.1:PORT")
@@ -62,7 +62,7 @@ def test_counters_of_another_make_are_refused(text: str) -> None:
 
 
 def test_what_is_no_url_is_refused() -> None:
-    with pytest.raises(DataError, match="no server"):
+    with pytest.raises(DataError, match="not the URL of a server"):
         ask("file:///metrics")
 
 

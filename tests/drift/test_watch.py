@@ -30,8 +30,8 @@ def looked(*servers: dict[str, Served]) -> list[Verdict]:
 
 def test_the_first_texts_of_a_version_are_what_later_ones_are_compared_with() -> None:
     first, second, third = looked(counted(60, 0), counted(120, 0), counted(220, 0))
-    assert (first.waits_for, first.num_texts) == ("60 of 100 texts to compare with", 0)
-    assert second.waits_for == "120 of 100 texts to compare with"
+    assert (first.waits_for, first.num_texts) == ("60 of 100 texts for the reference", 0)
+    assert second.waits_for == "120 of 100 texts for the reference"
     assert (third.num_texts, third.is_drift) == (100, False)
 
 
@@ -52,8 +52,8 @@ def test_a_new_version_has_a_reference_of_its_own() -> None:
     *_, moved, later, compared = looked(
         counted(200, 0), counted(200, 50, "2"), counted(200, 200, "2"), counted(200, 350, "2")
     )
-    assert moved.waits_for == "0 of 100 texts to compare with"  # what came before the look may be of either
-    assert (moved.version, later.waits_for) == ("2", "150 of 100 texts to compare with")
+    assert moved.waits_for == "0 of 100 texts for the reference"  # what came before the look may be of either
+    assert (moved.version, later.waits_for) == ("2", "150 of 100 texts for the reference")
     assert (compared.num_texts, compared.is_drift) == (150, False)
 
 

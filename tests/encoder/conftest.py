@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from clozeline.encoder.objectives import TargetBatch
+from clozeline.language_modelling.objectives import TargetBatch
 
 BatchMaker = Callable[..., TargetBatch]
 

@@ -1,4 +1,4 @@
-"""Claim: what run_mlm.py does to rows (transformers 4.57.6) is not done to ours: each test shows both."""
+"""Claim: what run_mlm.py does to rows is not done to ours: each test shows both."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling
 
-from clozeline.encoder import language_model
-from clozeline.encoder.batches import Split
 from clozeline.encoder.families import TokenIds
-from clozeline.encoder.objectives import OBJECTIVES
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.batches import Split
+from clozeline.language_modelling.objectives import OBJECTIVES
 from clozeline.params import PretrainParams
 from clozeline.tokens.masking import Masker
 from clozeline.tokens.rows import Boundary

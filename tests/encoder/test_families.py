@@ -9,9 +9,9 @@ import torch
 from torch.nn import functional
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
-from clozeline.encoder import language_model
 from clozeline.encoder.families import FAMILIES, Objective
-from clozeline.encoder.objectives import TargetBatch
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.objectives import TargetBatch
 
 ROW = [2, 10, 11, 12, 13, 14, 3]
 CASES = [(family, objective) for family, row in FAMILIES.items() for objective in row.forms if objective != "rtd"]

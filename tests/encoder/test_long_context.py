@@ -10,11 +10,11 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForMaskedLM, BigBirdForMaskedLM, RobertaConfig, RobertaModel
 
-from clozeline.encoder import language_model
 from clozeline.encoder.model import Model
-from clozeline.encoder.objectives import TargetBatch
-from clozeline.encoder.starting import start_from
 from clozeline.encoder.stock import StockModel
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.objectives import TargetBatch
+from clozeline.pretraining.starting import start_from
 
 LENGTHS = {"modernbert": 8192, "longformer": 4096, "big_bird": 4096}
 
@@ -129,7 +129,7 @@ def test_going_on_from_a_block_sparse_checkpoint_is_in_full_attention_and_that_i
     block_sparse(params_of, ids, tmp_path, tiny_tokenizer).save_pretrained(tmp_path)
     with caplog.at_level(logging.WARNING):
         model = start_from(str(tmp_path), None, params_of("modernbert"), "mlm", ids, seed=0, max_length=4096)
-    assert "`attention_type` is `original_full` here, not `block_sparse`" in caplog.text
+    assert "`attention_type` is set to `original_full`, not `block_sparse`" in caplog.text
     batch = one_row(4096)
     with torch.inference_mode():
         before = language_model.target_logits(model.eval(), batch)

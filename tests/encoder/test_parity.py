@@ -133,6 +133,17 @@ def test_outputs_and_gradients_are_those_of_the_stock_model(name, kind, is_padde
             assert largest(parameter.grad - expected_gradient) <= 1e-9 * scale, name
 
 
+@pytest.mark.parametrize("name", PUBLISHED)
+@torch.inference_mode()
+def test_a_padding_token_inside_a_text_moves_positions_where_it_does_in_the_stock_model(name) -> None:
+    """RoBERTa counts positions by real tokens alone, whatever the mask says."""
+    theirs, ours = both(name, "feature-extraction")
+    given = rows(theirs.config, is_padded=False)
+    given["input_ids"][:, [5, 17]] = theirs.config.pad_token_id
+    said, expected = (said_by(model.double(), "feature-extraction", given) for model in (ours, theirs))
+    assert largest(said - expected) <= 1e-9 * largest(expected)
+
+
 @every_row
 def test_a_saved_model_is_that_of_the_stock_class_and_opens_again(name, kind, tmp_path: Path) -> None:
     _, ours = both(name, kind)
@@ -148,6 +159,26 @@ def test_a_saved_model_is_that_of_the_stock_class_and_opens_again(name, kind, tm
         expected = said_by(ours, kind, given)
         assert largest(said_by(again.eval(), kind, given) - expected) <= 1e-4 * largest(expected)
         assert torch.equal(said_by(opened_again.eval(), kind, given), expected)
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "xlm-roberta", "albert", "distilbert", "electra", "modernbert"])
+@torch.inference_mode()
+def test_a_vocabulary_that_is_not_tied_is_opened_with_its_bias_by_the_stock_class_and_here(name, tmp_path) -> None:
+    """Transformers 5 reads that bias by one of two names, and draws what it does not find."""
+    config = configuration(name, "mlm")
+    config.tie_word_embeddings = False
+    ours = Model(config, "mlm").eval()
+    for parameter in ours.parameters():
+        parameter += torch.randn_like(parameter) * 0.05
+    ours.save(tmp_path)
+    stock = getattr(transformers, LAYOUTS[config.model_type].heads["mlm"].class_name)
+    checkpoint = Checkpoint(str(tmp_path))
+    opened_again, missing = opened(checkpoint, checkpoint.config(), "mlm")
+    assert missing == []
+    given = rows(config, is_padded=True)
+    expected = said_by(ours, "mlm", given)
+    for again in (stock.from_pretrained(tmp_path, local_files_only=True), opened_again):
+        assert largest(said_by(again.eval(), "mlm", given) - expected) <= 1e-4 * largest(expected)
 
 
 @every_row
@@ -170,6 +201,9 @@ def test_weights_are_drawn_as_the_stock_model_draws_them(name, kind) -> None:
             assert ((parameter == 0).all(dim=1) == (expected == 0).all(dim=1)).all(), name
 
 
+NO_THETA = {"full_attention": {"rope_type": "default", "rope_theta": 1e4}} | {
+    "sliding_attention": {"rope_type": "default", "rope_theta": None}
+}
 YARN = {"full_attention": {"rope_type": "yarn", "rope_theta": 1e4}, "sliding_attention": {"rope_theta": 1e4}}
 NOT_COVERED = [
     ("bert", {"position_embedding_type": "relative_key"}, "`position_embedding_type`: relative_key"),
@@ -179,6 +213,7 @@ NOT_COVERED = [
     ("electra", {"position_embedding_type": "relative_key_query"}, "`position_embedding_type`: relative_key_query"),
     ("modernbert", {"hidden_activation": "no_such_activation"}, "`hidden_activation`: no_such_activation"),
     ("modernbert", {"rope_parameters": YARN}, "`rope_parameters`"),
+    ("modernbert", {"rope_parameters": NO_THETA}, "`rope_parameters`"),
 ]
 
 

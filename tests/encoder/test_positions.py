@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from clozeline.encoder import language_model
 from clozeline.encoder.families import LAYOUTS
 from clozeline.encoder.layers import Attention
 from clozeline.encoder.model import Model
-from clozeline.encoder.objectives import TargetBatch
 from clozeline.encoder.positions import ChosenPositions, FirstPosition, Positions, Slots
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.objectives import TargetBatch
 from tests.encoder.test_parity import PUBLISHED, both, largest
 
 LENGTH = 100

@@ -24,10 +24,10 @@ from transformers import (
     XLMRobertaForMaskedLM,
 )
 
-from clozeline.encoder import language_model
 from clozeline.encoder.families import TokenIds
-from clozeline.encoder.starting import start_from
 from clozeline.errors import ArtifactError
+from clozeline.language_modelling import language_model
+from clozeline.pretraining.starting import start_from
 
 ROWS_BL = torch.tensor([[2, 10, 11, 12, 13, 14, 3]])
 SHAPE = {
@@ -209,4 +209,4 @@ def test_a_checkpoint_without_a_tokenizer_is_taken_and_that_is_told(
     with_weights(PUBLISHED["bert"]).save_pretrained(tmp_path)
     with caplog.at_level(logging.WARNING):
         start(tmp_path, tokenizer=made_tiny_tokenizer)
-    assert f"{tmp_path}: its tokenizer cannot be compared with that of the tokens" in caplog.text
+    assert f"{tmp_path}: its tokenizer cannot be compared with the one that made the tokens" in caplog.text

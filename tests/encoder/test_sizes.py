@@ -1,7 +1,7 @@
 import pytest
 
-from clozeline.encoder import language_model
 from clozeline.encoder.sizes import SIZES, Shape, shape_of
+from clozeline.language_modelling import language_model
 from clozeline.params import SIZE_NAMES
 
 

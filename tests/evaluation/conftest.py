@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.encoder import language_model
-from clozeline.encoder.batches import Split
 from clozeline.encoder.families import TokenIds
-from clozeline.encoder.language_model import LanguageModel
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.batches import Split
+from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.params import PretrainParams
 from clozeline.tokens.shards import TokenShards
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from clozeline.encoder import language_model
-from clozeline.encoder.batches import Split
-from clozeline.encoder.detection import ReplacedTokenPair, detection_logits, draw
 from clozeline.encoder.families import TokenIds
-from clozeline.encoder.objectives import OBJECTIVES, DetectionBatch
 from clozeline.evaluation import detection
 from clozeline.evaluation.asking import in_folds
 from clozeline.evaluation.detection import DetectionFigures, figures_of
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.batches import Split
+from clozeline.language_modelling.detection import ReplacedTokenPair, detection_logits, draw
+from clozeline.language_modelling.objectives import OBJECTIVES, DetectionBatch
 from clozeline.params import PretrainParams
 from clozeline.tokens.shards import TokenShards
 

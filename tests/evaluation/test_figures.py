@@ -10,14 +10,14 @@ import torch
 from torch.nn import functional
 from transformers import PreTrainedModel
 
-from clozeline.encoder.batches import Split
-from clozeline.encoder.objectives import OBJECTIVES
 from clozeline.errors import DataError
 from clozeline.evaluation import asking, unigram
-from clozeline.evaluation.answers import Sums
 from clozeline.evaluation.figures import DocumentSums, Figures, expected_calibration_error
 from clozeline.evaluation.figures import measure as sums_of
 from clozeline.evaluation.groupings import ByConfidence, ByDocument
+from clozeline.evaluation.judged import Sums
+from clozeline.language_modelling.batches import Split
+from clozeline.language_modelling.objectives import OBJECTIVES
 from clozeline.tokens.frequencies import token_counts
 from clozeline.tokens.masking import evaluation_folds
 from clozeline.tokens.shards import TokenShards
@@ -108,7 +108,7 @@ def test_text_that_the_tokenizer_did_not_know_is_not_free(model: PreTrainedModel
 def test_text_of_unknown_tokens_alone_is_told_of(model: PreTrainedModel, make_tokens: TokensMaker) -> None:
     nothing_known = [np.array([1, 1, 1])]
     split = Split.open(TokenShards.open(make_tokens(nothing_known, nothing_known), "validation"), max_length=32)
-    with pytest.raises(DataError, match="no token that a model can be asked for") as raised:
+    with pytest.raises(DataError, match="no token that a model can predict") as raised:
         measure(model, split)
     assert "3 tokens" in str(raised.value)
 

@@ -5,15 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozeline.encoder.batches import Split
-from clozeline.evaluation.answers import Answers
 from clozeline.evaluation.asking import Asked, in_folds
 from clozeline.evaluation.groupings import ByConfidence, ByDocument, ByFrequency, ByPlace, ByWordClass
+from clozeline.evaluation.judged import Judged
+from clozeline.language_modelling.batches import Split
 from clozeline.tokens.shards import TokenShards
 from clozeline.tokens.spelling import Spelling
 
 TokensMaker = Callable[..., Path]
-NONE = Answers(np.zeros(0), np.zeros(0, bool), np.zeros(0, bool), np.zeros(0))
+NONE = Judged(np.zeros(0), np.zeros(0, bool), np.zeros(0, bool), np.zeros(0))
 
 
 def everything_asked(split: Split) -> Asked:
@@ -35,8 +35,8 @@ def test_targets_are_known_by_their_document(make_tokens: TokensMaker) -> None:
 
 @pytest.mark.parametrize(("confidence", "group"), [(0.001, 0), (1 / 15, 0), (0.07, 1), (0.5, 7), (0.94, 14), (1.0, 14)])
 def test_bins_of_confidence_are_of_equal_width(split: Split, confidence: float, group: int) -> None:
-    answers = Answers(np.zeros(1), np.zeros(1, bool), np.zeros(1, bool), np.array([confidence]))
-    assert ByConfidence().groups(everything_asked(split), answers).tolist() == [group]
+    judged = Judged(np.zeros(1), np.zeros(1, bool), np.zeros(1, bool), np.array([confidence]))
+    assert ByConfidence().groups(everything_asked(split), judged).tolist() == [group]
 
 
 def test_bins_of_frequency_are_decades_of_the_training_text(make_tokens: TokensMaker) -> None:

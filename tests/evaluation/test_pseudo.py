@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.nn import functional
 
-from clozeline.encoder.batches import Split
-from clozeline.encoder.language_model import LanguageModel
 from clozeline.evaluation import asking, pseudo
+from clozeline.language_modelling.batches import Split
+from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.tokens.shards import TokenShards
 
 MASK = 4

@@ -112,6 +112,19 @@ def test_layers_of_as_many_queries_share_their_rows() -> None:
     assert op_counts(settled(model))["Expand"] == 1
 
 
+def test_layers_of_other_numbers_of_queries_have_rows_of_their_own() -> None:
+    """As the last layer has, where it is computed at few positions."""
+    parts = [part for name in NAMES for part in apart(name, is_turned=False)]
+    swap = node("Transpose", "second", "second_swapped", perm=[0, 2, 1, 3])
+    again = [node("Reshape", "swapped joined", "first_joined"), swap, node("Reshape", "second_swapped joined", "other")]
+    two = [attention("context", "mask"), attention("second", "mask", query="key"), TOGETHER[0], *again]
+    added = [node("ReduceMean", "other", "mean"), node("Add", "first_joined mean", "y")]
+    after = settled(graph(*parts, *two, *added, mask=("texts", 1, 1, "keys")))
+    assert op_counts(after)["Expand"] == 2
+    for texts, queries, keys in SHAPES:
+        assert np.isfinite(run(after, texts, queries, keys, 1)).all()
+
+
 def test_a_mask_with_its_own_rows_stays() -> None:
     assert op_counts(settled(block()))["Expand"] == 0
 

@@ -69,8 +69,8 @@ def test_a_family_that_is_not_registered_has_no_configuration() -> None:
 @pytest.mark.parametrize(
     ("family", "changes", "inputs"),
     [
-        ("bert", {}, [*TEXTS, "token_type_ids", MASKS_ONLY]),
-        ("modernbert", {}, [*TEXTS, MASKS_ONLY]),
+        *((family, {}, [*TEXTS, "token_type_ids", MASKS_ONLY]) for family in ("albert", "bert", "electra")),
+        *((family, {}, [*TEXTS, MASKS_ONLY]) for family in ("distilbert", "modernbert", "roberta", "xlm-roberta")),
         ("deberta-v2", {"type_vocab_size": 0}, TEXTS),
         ("deberta-v2", {"type_vocab_size": 2}, [*TEXTS, "token_type_ids"]),
         ("big_bird", {}, TEXTS),

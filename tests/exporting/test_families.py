@@ -17,8 +17,7 @@ from transformers import (
     PretrainedConfig,
 )
 
-from clozeline.encoder.encoders import OWN_MODEL_TYPE
-from clozeline.encoder.families import FAMILIES, TokenIds
+from clozeline.encoder.families import FAMILIES, LAYOUTS, TokenIds
 from clozeline.errors import ArtifactError
 from clozeline.exporting import configurations
 from clozeline.exporting.attention import ATTENTION
@@ -30,6 +29,7 @@ from clozeline.exporting.quantization import Scheme, quantize
 from clozeline.exporting.to_onnx import export_onnx, head_products
 from clozeline.exporting.trained import NOT_EXPORTED, TrainedModel, open_trained
 from clozeline.inference.session import GraphSession
+from clozeline.language_modelling.encoders import OWN_MODEL_TYPE
 from clozeline.params import read_params
 
 PROJECT = Path(__file__).parents[2]
@@ -57,27 +57,20 @@ HEADS = [
     AutoModelForQuestionAnswering,
     AutoModel,
 ]
-UNDER_EVERY_HEAD = {"bert", "modernbert", "deberta-v2"}
-"""With types; with gates and windows; on transformers' classes. Others are asked in the slow tests."""
+KIN = {"xlm-roberta": "roberta", "deberta-v3": "deberta-v2"}
+"""Families whose models are those of another family, but for the configuration of the encoder."""
+ALL_LAYERS = {"bert", "modernbert", "deberta-v2"}
+"""Exported with every layer under every head: with types; with gates and windows; on transformers' classes. In the
+others a head sees what comes out of one layer; all their layers are under the head of `AutoModelForMaskedLM`.
+"""
+PAIRS = [(family, head) for family in EXPORTED for head in (HEADS[:1] if family in KIN else HEADS)]
 
 
-def is_quick(family: str, head: type) -> bool:
-    """An export takes seconds."""
-    first_two = HEADS[:1] if family in UNLIKE_OTHERS else HEADS[:2]
-    return family in UNDER_EVERY_HEAD or head in first_two
-
-
-PAIRS = [
-    pytest.param(family, head, marks=() if is_quick(family, head) else pytest.mark.slow)
-    for family in EXPORTED
-    for head in HEADS
-]
-
-
-def small(family: str) -> PretrainedConfig:
+def small(family: str, num_layers: int = SHAPE["num_hidden_layers"]) -> PretrainedConfig:
     """As `pretrain` configures the family."""
     params = read_params(PROJECT / "params.yaml").pretrain.model
     shape = {"family": family, "size": None, "max_position_embeddings": LENGTH, **SHAPE}
+    shape["num_hidden_layers"] = num_layers
     config = FAMILIES[family].forms["mlm"].configure(params.model_copy(update=shape), IDS)
     config.update(CHANGES.get(family, {}) | {"num_labels": 3})
     return config
@@ -86,7 +79,7 @@ def small(family: str) -> PretrainedConfig:
 @pytest.fixture(scope="module")
 def trained(family: str, head: type, save_trained: object) -> TrainedModel:
     torch.manual_seed(0)
-    config = small(family)
+    config = small(family) if family in ALL_LAYERS or head is AutoModelForMaskedLM else small(family, num_layers=1)
     if head is AutoModelForQuestionAnswering:
         config.num_labels = 2
     return open_trained(save_trained(head.from_config(config)))
@@ -126,13 +119,28 @@ def test_a_model_that_reads_fewer_tokens_than_are_traced_elsewhere_is_traced_wit
 
 
 @pytest.mark.parametrize(("family", "head"), PAIRS, scope="module")
-def test_attention_is_one_operator_in_each_layer(family: str, exported: Exported) -> None:
+def test_attention_is_one_operator_in_each_layer(family: str, trained: TrainedModel, exported: Exported) -> None:
     counts = op_counts(exported.graph)
-    assert counts[ATTENTION] == (0 if family in UNLIKE_OTHERS else SHAPE["num_hidden_layers"])
+    assert counts[ATTENTION] == (0 if family in UNLIKE_OTHERS else trained.model.config.num_hidden_layers)
+
+
+@pytest.mark.parametrize(("family", "other"), KIN.items())
+def test_a_family_is_traced_as_its_kin_under_every_head(family: str, other: str) -> None:
+    """A model of ours is what its architecture and the shape of its head say; one of transformers is its model_type."""
+    own, kin = small(family), small(other)
+    assert configurations.FAMILIES[own.model_type] is configurations.FAMILIES[kin.model_type]
+    if own.model_type in LAYOUTS:
+        layout, of_kin = LAYOUTS[own.model_type], LAYOUTS[kin.model_type]
+        assert layout.architecture(own) == of_kin.architecture(kin)
+        assert {kind: row.shape(own) for kind, row in layout.heads.items()} == {
+            kind: row.shape(kin) for kind, row in of_kin.heads.items()
+        }
+    else:
+        assert own.model_type == kin.model_type
 
 
 @pytest.mark.parametrize("head", [AutoModelForSequenceClassification], scope="module")
-@pytest.mark.parametrize("family", sorted(set(EXPORTED) - UNLIKE_OTHERS), scope="module")
+@pytest.mark.parametrize("family", sorted(set(EXPORTED) - UNLIKE_OTHERS - set(KIN)), scope="module")
 def test_the_last_layer_of_a_classifier_is_computed_where_its_head_reads(
     family: str, trained: TrainedModel, exported: Exported
 ) -> None:

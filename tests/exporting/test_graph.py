@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from clozeline.artifacts.manifest import TensorSpec
+from clozeline.artifacts.export.manifest import TensorSpec
 from clozeline.exporting import graph
 from clozeline.exporting.graph import (
     absorb_graph,

@@ -16,8 +16,6 @@ from clozeline.params import read_params
 PROJECT = Path(__file__).parents[2]
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 1, "intermediate_size": 48}
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize(("family", "length"), [("modernbert", 8192), ("big_bird", 4096)])
 def test_the_graph_computes_what_the_model_computes_on_the_longest_row(

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, helper, numpy_helper
 
-from clozeline.artifacts.evidence import Check, HalfPrecision, QuantizationScheme, Rung
-from clozeline.artifacts.manifest import FILES, Manifest, read_manifest
+from clozeline.artifacts.export.evidence import Check, HalfPrecision, QuantizationScheme, Rung
+from clozeline.artifacts.export.manifest import FILES, Manifest, read_manifest
 from clozeline.exporting import proof
 from clozeline.exporting.answers import Answers, logits
 from clozeline.exporting.exams.exam import exam_of

@@ -13,7 +13,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from clozeline.artifacts.manifest import FILES, read_manifest
+from clozeline.artifacts.export.manifest import FILES, read_manifest
 from clozeline.exporting.ranges import Range, Seen, measured, range_of
 from clozeline.inference.package import load
 from tests.exporting.conftest import TinyPackage

@@ -49,7 +49,7 @@ def test_missing_texts_are_refused_by_file(tmp_path: Path) -> None:
 def test_texts_that_are_no_parquet_are_refused_by_file(tmp_path: Path) -> None:
     path = tmp_path / "texts.parquet"
     path.write_text("text\none\n", encoding="utf-8")
-    with pytest.raises(DataError, match="no Parquet file") as refused:
+    with pytest.raises(DataError, match="not a Parquet file") as refused:
         read_sample(path, 10)
     assert str(path) in str(refused.value)
 

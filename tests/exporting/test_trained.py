@@ -69,7 +69,7 @@ def without_model(folder: Path) -> None:
     ("damage", "message"),
     [
         (shutil.rmtree, "holds no model"),
-        (lambda folder: (folder / "model.safetensors").unlink(), "is not a whole model"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "is not a complete model"),
         (lambda folder: (folder / "tokenizer.json").unlink(), r"no .*tokenizer\.json"),
         (cut("model.safetensors"), "the weights of .* cannot be read"),
         (cut("config.json"), r"config\.json is damaged"),
@@ -86,10 +86,10 @@ def without_model(folder: Path) -> None:
         (lambda folder: change_config(folder, no_answer_margin="x"), r"config\.json is damaged"),
         (lambda folder: change_config(folder, no_answer_margin=math.inf), "no_answer_margin inf"),
         (lambda folder: change_tokenizer(folder, model_max_length="x"), r"tokenizer_config\.json is damaged"),
-        (lambda folder: change_tokenizer(folder, model_max_length=0), "room for 0 tokens, 2 special ones"),
-        (lambda folder: change_tokenizer(folder, model_max_length=2), "room for 2 tokens, 2 special ones"),
+        (lambda folder: change_tokenizer(folder, model_max_length=0), "room for 0 tokens, 2 of them special"),
+        (lambda folder: change_tokenizer(folder, model_max_length=2), "room for 2 tokens, 2 of them special"),
         (renumber, "a tokenizer with ids up to 90, a model of 90"),
-        (spoil, r"model\.safetensors has weights that are no numbers\n.* such as encoder\.embeddings\.tokens"),
+        (spoil, r"model\.safetensors has weights that are not finite\n.* such as encoder\.embeddings\.tokens"),
         (lambda folder: change_config(folder, model_type="clozeline-encoder"), "for an encoder of your own"),
     ],
 )
@@ -142,7 +142,7 @@ def test_a_question_has_to_fit_beside_a_context(small_answerer: Path, tmp_path: 
     change_tokenizer(folder, model_max_length=5)
     assert open_trained(folder).max_length == 5
     change_tokenizer(folder, model_max_length=4)
-    with pytest.raises(ArtifactError, match="room for 4 tokens, 3 special ones"):
+    with pytest.raises(ArtifactError, match="room for 4 tokens, 3 of them special"):
         open_trained(folder)
 
 
@@ -193,6 +193,14 @@ def test_every_head_is_known(small_tagger: Path, small_answerer: Path, small_top
     assert (tagger.task, tagger.labels) == ("token-classification", ("O", "B-thing", "I-thing", "B-act", "I-act"))
     assert (answerer.task, answerer.labels, answerer.no_answer_margin) == ("question-answering", (), 0.25)
     assert (topics.task, topics.label_scores, topics.decision_threshold) == ("text-classification", "sigmoid", 0.45)
+
+
+def test_tags_of_a_token_exclude_each_other_and_a_tagger_reads_no_pairs(small_tagger: Path, tmp_path: Path) -> None:
+    """What the configuration says of labels of a text is not said of tags."""
+    folder = Path(shutil.copytree(small_tagger, tmp_path / "tagger"))
+    change_config(folder, problem_type="multi_label_classification", reads_pairs=True)
+    tagger = open_trained(folder)
+    assert (tagger.label_scores, tagger.decision_threshold, tagger.reads_pairs) == ("softmax", None, False)
 
 
 def test_what_the_tokenizer_reads_limits_the_length(encoder: Path) -> None:

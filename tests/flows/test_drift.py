@@ -13,7 +13,7 @@ from clozeline.flows import drift as room
 from clozeline.flows.drift import drift
 from clozeline.serving import KEYS_VARIABLE
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
+pytestmark = pytest.mark.usefixtures("prefect_server")
 Asked = Callable[[int, int], None]
 
 
@@ -41,7 +41,7 @@ def test_a_run_that_sees_drift_fails_with_the_figures_and_those_before_do_not(as
     (second,) = drift(tmp_path)
     assert (second.num_texts, second.is_drift) == (1_200, False)
     asked(2_400, 1_000)
-    with pytest.raises(GateError, match="what is asked has drifted: encoder") as caught:
+    with pytest.raises(GateError, match="the traffic has drifted: encoder") as caught:
         drift(tmp_path)
     assert "length_index" in str(caught.value.given)
     asked(3_500, 1_000)

@@ -19,7 +19,7 @@ CHECKOUT = Path(__file__).parents[2]
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that has what the wheel has."""
     folder = tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, folder / name)
     for name in ("src", "flows"):
         ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
@@ -31,7 +31,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-@pytest.mark.slow
 def test_the_line_runs_where_there_is_a_wheel_and_no_checkout(installed: Path, toy: Path) -> None:
     params = YAML().load(toy / "params.yaml")
     params["export"]["models"] = {}  # its stages make no model

@@ -1,9 +1,12 @@
-"""However `clozeline run` ends, nothing that it started is left: no stage, and no server of Prefect's."""
+"""However `clozeline run` ends, nothing that it started is left: no stage, and no server of Prefect's. A person who
+stops it is told that the same command goes on.
+"""
 
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -11,8 +14,6 @@ import pytest
 
 from clozeline.workspace import Workspace
 from tests.processes import stage_pids, start_of_long_stage, wait_for
-
-pytestmark = pytest.mark.slow
 
 
 def processes_in(root: Path) -> list[str]:
@@ -25,13 +26,17 @@ def processes_in(root: Path) -> list[str]:
 
 
 def start_command(root: Path) -> subprocess.Popen[bytes]:
+    """It writes to the file `said`."""
     start_of_long_stage(root)
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
-    command = subprocess.Popen(
-        [sys.executable, "-m", "clozeline", "run", "--no-release"],
-        cwd=root,
-        env=environment | {"PREFECT_HOME": Workspace(root).defaults()["PREFECT_HOME"]},
-    )
+    with (root / "said").open("w") as said:
+        command = subprocess.Popen(
+            [sys.executable, "-m", "clozeline", "run", "--no-release"],
+            cwd=root,
+            env=environment | {"PREFECT_HOME": Workspace(root).defaults()["PREFECT_HOME"]},
+            stdout=said,
+            stderr=said,
+        )
     assert wait_for(lambda: len(stage_pids(root)) == 2, 240)
     assert any("prefect.server" in line for line in processes_in(root))
     return command
@@ -44,3 +49,19 @@ def test_a_command_that_is_ended_leaves_no_process(toy: Path, number: signal.Sig
     command.wait(timeout=120)
     assert command.returncode == (-9 if number == signal.SIGKILL else 128 + signal.SIGTERM)
     assert wait_for(lambda: not processes_in(toy), 30), processes_in(toy)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_is_stopped_says_how_to_go_on_and_nothing_of_a_crash(toy: Path, number: signal.Signals) -> None:
+    """SIGTERM comes again and again, as from `timeout` and supervisors: it does not cut off the ending."""
+    command = start_command(toy)
+    command.send_signal(number)
+    while command.poll() is None:
+        time.sleep(0.3)
+        if number == signal.SIGTERM:
+            command.send_signal(number)
+    said = (toy / "said").read_text()
+    assert command.returncode == 128 + number
+    assert "stopped. The same command continues from here" in said
+    assert "upper: stopped" in said
+    assert not [word for word in ("Traceback", "Crash", "atexit", "upper: failed") if word in said], said

@@ -14,7 +14,7 @@ from clozeline.flows.pipeline import pipeline
 from clozeline.workspace import Workspace
 from tests.processes import is_alive, stage_pids, start_of_long_stage, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
+pytestmark = pytest.mark.usefixtures("prefect_server")
 
 
 def start_flow(root: Path) -> subprocess.Popen[bytes]:

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.errors import DataError
+from clozeline.errors import DataError, StorageError
 from clozeline.flows.pipeline import pipeline
 from tests.orchestration.test_inputs import set_param
 from tests.toy_project import with_own_stages
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
+pytestmark = pytest.mark.usefixtures("prefect_server")
 
 
 def test_a_missing_source_stops_the_flow_before_any_stage(toy: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -21,6 +21,14 @@ def test_a_missing_source_stops_the_flow_before_any_stage(toy: Path, caplog: pyt
     assert "finetune.library learns which file a text is from" in caplog.text
     assert not (project / "data").exists()
     assert not (project / "work/mlflow").exists()
+
+
+def test_a_cache_that_cannot_be_written_stops_the_flow_before_any_stage(toy: Path) -> None:
+    (toy / ".dvc/cache").write_text("a file, in which nobody can make a folder")
+    with pytest.raises(StorageError, match="cache is not writable"):
+        pipeline(toy)
+    assert not (toy / "upper.txt").exists()
+    assert not (toy / "work/mlflow").exists()
 
 
 def test_a_flow_ends_when_a_stage_did_not_make_what_another_one_reads(toy: Path) -> None:

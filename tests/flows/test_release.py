@@ -19,11 +19,11 @@ from clozeline.flows.release import Release, release
 from clozeline.inference import latency
 from clozeline.inference.latency import Latency
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
-from clozeline.registry.versions import Registry
+from clozeline.registry.versions import Registered, Registry
 from clozeline.workspace import Workspace
 from tests.release_project import make_release_project, reproduce, retrain, write_metrics
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
+pytestmark = pytest.mark.usefixtures("prefect_server")
 CHECKOUT = Path(__file__).parents[2]
 ENCODER, LIBRARY = "clozeline-encoder", "clozeline-library"
 
@@ -96,10 +96,12 @@ def test_where_int8_is_slower_fp32_is_served_and_said_and_a_second_look_changes_
     monkeypatch.setattr(latency, "measure", lambda folder: times)
     (encoder, _) = release(project)
     assert (encoder.outcome, encoder.precision) == ("promoted", "fp32")
-    assert "INT8 was slower than fp32" in encoder.why_fp32
+    assert "INT8 is 0.66 × as fast as fp32" in encoder.why_fp32
     assert decision(project, ENCODER, "1")["served"] == "fp32"
     monkeypatch.setattr(latency, "measure", lambda folder: replace(times, int8_text_milliseconds=0.5))
-    assert release(project)[0].precision == "fp32"
+    again = release(project)[0]
+    assert again.precision == "fp32"
+    assert "INT8 is 0.66 × as fast as fp32" in again.why_fp32, "what decided, not what is measured now"
     assert registry(project).at(ENCODER, CHAMPION).served == "fp32"
     monkeypatch.setattr("clozeline.orchestration.releasing.processor", lambda: "Another CPU, avx2")
     assert (release(project)[0].outcome, release(project)[0].precision) == ("unchanged", "int8")
@@ -120,6 +122,23 @@ def test_a_better_model_takes_the_place_and_its_decision_can_be_read(released: P
         key = ArtifactFilter(key=ArtifactFilterKey(any_=[f"decision-{LIBRARY}"]))
         (shown,) = client.read_artifacts(artifact_filter=key, limit=1)
     assert "promoted" in str(shown.data)
+
+
+def test_a_release_that_is_killed_before_an_alias_moves_has_its_record_and_is_finished_by_the_next(
+    released: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(self: Registry, version: Registered) -> None:
+        raise RuntimeError(str(version))
+
+    retrain(released, "one two three", nats_per_byte=1.2, accuracy=0.85)
+    with monkeypatch.context() as patched:
+        patched.setattr(Registry, "promote", killed)
+        with pytest.raises(RuntimeError, match="version 2"):
+            release(released)
+    assert decision(released, ENCODER, "2")["outcome"] == "promoted"
+    assert aliases(released) == {CHAMPION: "1", CANDIDATE: "2"}
+    assert outcomes(release(released))["encoder"] == ("2", "promoted")
+    assert aliases(released) == {CHAMPION: "2", PREVIOUS: "1"}
 
 
 def test_a_worse_model_stays_a_candidate_and_the_error_has_the_numbers(released: Path) -> None:
@@ -143,16 +162,29 @@ def test_figures_of_other_text_say_nothing_of_the_champion_and_a_person_decides(
     encoder, library = (made.reason for made in releases)
     assert "data/clean/validation.parquet has md5" in encoder
     assert "data/clean/holdout.parquet has md5" in library
-    assert "`clozeline release --new-text`" in encoder
-    assert outcomes(release(released, new_text=True)) == {"encoder": ("2", "promoted"), "library": ("2", "promoted")}
+    assert "`clozeline release --accept`" in encoder
+    assert outcomes(release(released, accept_held=True)) == {"encoder": ("2", "promoted"), "library": ("2", "promoted")}
     assert aliases(released) == aliases(released, LIBRARY) == {CHAMPION: "2", PREVIOUS: "1"}
     assert decision(released, ENCODER, "2")["not_compared_with_champion"]
+
+
+def test_a_first_version_that_is_no_better_than_the_trivial_answer_is_held_until_a_person_accepts_it(
+    project: Path,
+) -> None:
+    write_metrics(project, accuracy=0.0)
+    encoder, library = release(project)
+    assert (encoder.outcome, library.outcome) == ("promoted", "held")
+    assert "accuracy against the trivial answer is " in library.reason
+    assert "`clozeline release --accept`" in library.reason
+    assert aliases(project, LIBRARY) == {CANDIDATE: "1"}
+    assert release(project, accept_held=True)[1].outcome == "promoted"
+    assert aliases(project, LIBRARY) == {CHAMPION: "1"}
 
 
 def test_other_text_opens_no_way_round_the_other_gates(released: Path) -> None:
     retrain(released, "one", "other text", unigram_perplexity=200, int8_agreement=0.5)
     with pytest.raises(GateError) as caught:
-        release(released, new_text=True)
+        release(released, accept_held=True)
     assert "clozeline-encoder version 2: unigram_ratio is 1.3477, at least 2.0000" in str(caught.value.given)
     assert "clozeline-library version 2: int8_agreement" in str(caught.value.given)
 
@@ -186,7 +218,7 @@ def test_a_package_that_dvc_did_not_make_is_not_released(project: Path) -> None:
     manifest = project / "dist/encoder/manifest.json"
     manifest.chmod(0o644)
     manifest.write_text(manifest.read_text() + "\n")
-    with pytest.raises(ArtifactError, match=r"not what dvc\.lock says"):
+    with pytest.raises(ArtifactError, match=r"differs from its hash in dvc\.lock"):
         release(project)
     reproduce(project)
     assert outcomes(release(project))["encoder"] == ("1", "promoted")

@@ -1,6 +1,7 @@
 """The folder listing is the architecture: who may import what, and how things are called."""
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,6 +9,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from clozeline.params import Params
 
 PROJECT = Path(__file__).parents[2]
 PACKAGE = PROJECT / "src" / "clozeline"
@@ -23,6 +26,7 @@ FLOORS = (
     ("tasks",),
     ("contest", "pretraining"),
     ("evaluation", "training", "collator"),
+    ("language_modelling",),
     ("encoder",),
     ("lineage",),
     ("registry",),
@@ -31,12 +35,23 @@ FLOORS = (
     ("text", "tokenizing"),
     ("tokens",),
     ("tokenizer",),
+    ("choosing",),
     ("inference",),
     ("artifacts",),
-    ("params", "records", "words", "storage", "machine"),
+    ("params", "records", "words", "storage", "machine", "foreign"),
     ("errors", "progress", "workspace"),
 )
 """The rooms from the roof down: each imports from the floors below it alone."""
+DOORS = {"cli", "stages", "flows", "demo", "orchestration", "reporting", "serving", "params"}
+"""Rooms that speak to a person of params.yaml, and the one that reads it."""
+LINES_OF_PARAMS = PACKAGE / "planning/chooser.py"
+"""A table of lines for params.yaml."""
+BELOW_THE_DOORS = [
+    file
+    for file in sorted(PACKAGE.glob("*/**/*.py"))
+    if file.relative_to(PACKAGE).parts[0] not in DOORS and file != LINES_OF_PARAMS
+]
+A_KEY = re.compile(rf"`(?:{'|'.join(Params.model_fields)})\.[a-z]|^params\.yaml: ")
 DOCUMENTED_BY_PREFECT = {"artifacts", "cache_policies", "client", "exceptions", "futures", "states", "workers"}
 
 
@@ -117,6 +132,18 @@ def test_only_flows_and_orchestration_import_prefect_and_one_file_what_it_does_n
     assert undocumented == {"src/clozeline/orchestration/prefect_adapter.py"}
 
 
+@pytest.mark.parametrize("file", BELOW_THE_DOORS, ids=lambda file: str(file.relative_to(PACKAGE)))
+def test_a_room_below_the_doors_names_its_own_fields_and_no_section_of_params(file: Path) -> None:
+    """In what it tells: its docstrings may say where a field comes from."""
+    docstrings = {id(node.value) for node in nodes_of(file) if isinstance(node, ast.Expr)}
+    told = [
+        node.value
+        for node in nodes_of(file)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings
+    ]
+    assert [text for text in told if A_KEY.search(text)] == []
+
+
 def test_only_versions_imports_dvc() -> None:
     assert only_in("src/clozeline/versions/", importers=importers_of("dvc", "dvc_data", "dvc_objects", "scmrepo"))
 
@@ -131,7 +158,16 @@ def test_only_inference_imports_onnxruntime() -> None:
 
 def test_only_model_and_its_users_of_stock_tokenizers_import_transformers() -> None:
     importers = importers_of("transformers")
-    places = ("encoder/", "tasks/", "tokenizer/", "contest/", "evaluation/", "exporting/", "collator/")
+    places = (
+        "foreign/",
+        "tokenizer/",
+        "encoder/",
+        "language_modelling/",
+        "collator/",
+        "pretraining/",
+        "contest/",
+        "exporting/",
+    )
     assert only_in(*(f"src/clozeline/{place}" for place in places), importers=importers)
 
 

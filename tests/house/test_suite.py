@@ -1,13 +1,24 @@
-"""The suite itself: in which order its tests run, and what they leave to each other."""
+"""The suite itself: which tests are slow, in which order they run, and what they leave to each other."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from tests import slow_tests
+from tests.conftest import LONGEST
+from tests.made_once import MadeOnce
+from tests.slow_tests import is_slow
+
 ROOT = Path(__file__).parents[2]
+
+
+def test_the_files_that_take_longest_are_there() -> None:
+    assert [name for name in LONGEST if not (ROOT / "tests" / name).is_file()] == []
 
 
 def test_what_runs_flows_in_this_process_comes_last(request: pytest.FixtureRequest) -> None:
@@ -16,7 +27,6 @@ def test_what_runs_flows_in_this_process_comes_last(request: pytest.FixtureReque
     assert runs_flows == sorted(runs_flows)
 
 
-@pytest.mark.slow
 def test_a_worker_shares_the_cores_before_a_room_that_was_named_imports_torch() -> None:
     """The conftest of a file that is named is read before pytest configures itself."""
     room = "tests/encoder/test_sizes.py"
@@ -30,3 +40,62 @@ def test_a_worker_shares_the_cores_before_a_room_that_was_named_imports_torch() 
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_what_is_made_once_is_copied_for_everyone_who_asks(made_once: MadeOnce, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("made")
+    made = []
+
+    def make() -> Path:
+        made.append(tmp_path)
+        return tmp_path
+
+    one, other = (made_once("of the house", make) for _ in range(2))
+    assert made == [tmp_path]
+    (one / "file").write_text("changed")
+    assert (other / "file").read_text() == "made"
+
+
+class Starter:
+    def start(self) -> None:
+        subprocess.run([sys.executable])
+
+
+def starts() -> None:
+    Starter().start()
+
+
+def imports_and_exports() -> None:
+    from clozeline.exporting.to_onnx import export_onnx
+
+    export_onnx()
+
+
+def starts_in_a_row() -> list[None]:
+    return [starts() for _ in range(3)]
+
+
+def reads() -> str:
+    return Path(__file__).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [(Starter.start, True), (starts, True), (starts_in_a_row, True), (imports_and_exports, True), (reads, False)],
+)
+def test_a_test_that_reaches_what_is_slow_is_slow(
+    function: Callable[[], None], expected: bool, request: pytest.FixtureRequest
+) -> None:
+    item = pytest.Function.from_parent(request.node.parent, name="test", callobj=function)
+    assert is_slow(item) == expected
+
+
+def test_what_is_slow_is_there() -> None:
+    """A module that was renamed would make its tests fast ones."""
+    assert [name for name in slow_tests.SLOW if find_spec(name) is None] == []
+
+
+def test_tests_are_marked_by_what_their_fixtures_reach(request: pytest.FixtureRequest) -> None:
+    is_marked = {item.nodeid: item.get_closest_marker("slow") is not None for item in request.session.items}
+    packages = [item for item in request.session.items if "export_model" in getattr(item, "fixturenames", ())]
+    assert all(is_marked[item.nodeid] for item in packages)

@@ -15,7 +15,8 @@ from packaging.utils import canonicalize_name
 
 PROJECT = Path(__file__).parents[2]
 OF_THE_BASE = (
-    *("artifacts", "drift", "inference", "lineage", "params", "registry", "serving", "storage", "tokens", "tracking"),
+    *("artifacts", "choosing", "drift", "inference", "lineage", "params", "registry", "serving", "storage", "tokens"),
+    "tracking",
     *("__init__.py", "__main__.py", "errors.py", "progress.py", "workspace.py"),
 )
 """Rooms and files that serve, whole: what is imported inside a function counts too."""
@@ -85,7 +86,7 @@ def _imported(source: str) -> Iterator[str]:
         if isinstance(node, ast.ImportFrom) and node.module and not node.level:
             names = [node.module]
         tops = {name.partition(".")[0] for name in names}
-        yield from (top for top in tops if top not in (*sys.stdlib_module_names, "_typeshed", "clozeline"))
+        yield from (top for top in tops if top not in (*sys.stdlib_module_names, "clozeline"))
 
 
 def _extras_of(file: str) -> tuple[str, ...]:

@@ -55,7 +55,7 @@ def test_a_text_alone_is_none_for_a_model_of_pairs(tmp_path: Path) -> None:
     write_ranker(tmp_path / "ranker")
     ranker = load(tmp_path / "ranker")
     assert isinstance(ranker, Classifier)
-    with pytest.raises(NotAPairError, match="text 1 stands alone") as caught:
+    with pytest.raises(NotAPairError, match="text 1 is a single text") as caught:
         ranker.classify([("open", "the file"), "the list"])
     assert caught.value.number == 1
     assert caught.value.given == "'the list'"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from clozeline.artifacts.manifest import FILES
+from clozeline.artifacts.export.manifest import FILES
 from clozeline.inference.encoder import TOP, TOP_IDS, TOP_SCORES, Encoder
 from clozeline.inference.errors import MaskCutOffError, NoMaskError, TargetError, TextTooLongError
 from clozeline.inference.package import load, open_graph

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.inference.latency import Latency, _figures, measure
+from clozeline.inference.latency import Latency, _figures, as_fast, measure
 
 
 def test_every_figure_is_a_time(encoder_package: Path, classifier_package: Path) -> None:
@@ -18,8 +18,14 @@ def test_every_figure_is_a_time(encoder_package: Path, classifier_package: Path)
 def test_a_log_line_reads_as_a_sentence() -> None:
     latency = Latency(2.04, 1.0, 40.0, 20.0, batch_texts=32, num_threads=1)
     assert str(latency) == (
-        "one text in 2.0 ms (fp32), 1.0 ms (INT8); 32 texts in 40.0 ms (fp32), 20.0 ms (INT8); threads: 1"
+        "INT8 is 2.00 × as fast as fp32: one text in 2.0 ms (fp32), 1.0 ms (INT8);"
+        " 32 texts in 40.0 ms (fp32), 20.0 ms (INT8); threads: 1"
     )
+
+
+def test_a_graph_that_is_slower_by_a_hair_does_not_read_as_equally_fast() -> None:
+    assert as_fast(0.9999) == "INT8 is 0.99 × as fast as fp32"
+    assert as_fast(1.0) == "INT8 is 1.00 × as fast as fp32"
 
 
 @pytest.mark.parametrize(("int8_text", "int8_batch", "speedup"), [(1.0, 20.0, 2.0), (4.0, 20.0, 0.5), (1.0, 50.0, 0.8)])

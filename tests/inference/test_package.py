@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.manifest import FILES
+from clozeline.artifacts.export.manifest import FILES
 from clozeline.errors import ArtifactError
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.encoder import Encoder

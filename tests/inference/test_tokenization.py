@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.manifest import FILES, read_manifest
+from clozeline.artifacts.export.manifest import FILES, read_manifest
 from clozeline.inference.errors import NotUnicodeError, TextTooLongError
 from clozeline.inference.tokenization import TextTokenizer
 

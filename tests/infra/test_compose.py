@@ -13,7 +13,7 @@ import typer
 from clozeline.cli import serve
 from clozeline.serving.edge.body_limit import MAX_BODY_SECONDS
 from clozeline.serving.protocols.fields import MAX_TIMEOUT_MILLISECONDS
-from clozeline.serving.wire import WRITING_SECONDS
+from clozeline.serving.uvicorn_adapter import WRITING_SECONDS
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "infra/compose.yaml"

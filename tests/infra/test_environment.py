@@ -49,7 +49,7 @@ def test_secrets_that_are_there_are_kept(tmp_path: Path) -> None:
     before = (tmp_path / ".env").read_bytes()
     again = write_env(tmp_path)
     assert again.returncode == 1
-    assert "left as it is" in again.stderr
+    assert "was not changed" in again.stderr
     assert (tmp_path / ".env").read_bytes() == before
 
 

@@ -138,7 +138,6 @@ def test_what_the_file_deploys_is_a_flow_that_runs_without_parameters(
     ]
 
 
-@pytest.mark.slow
 def test_deploying_again_after_an_edit_leaves_what_the_file_says(server: Server) -> None:
     server.deploy(add_leftover)
     first = server.deployments()
@@ -163,7 +162,6 @@ def test_deploying_again_after_an_edit_leaves_what_the_file_says(server: Server)
     assert server.nightly()["schedules"] == [], "a schedule that left the file stayed on the server"
 
 
-@pytest.mark.slow
 def test_a_worker_picks_up_a_run_in_the_checkout_that_it_was_started_for(
     server: Server, tmp_path: Path, compose: Any, running: Running, free_port: Callable[[], int]
 ) -> None:

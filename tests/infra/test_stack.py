@@ -16,8 +16,6 @@ import boto3
 import httpx
 import pytest
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 # Where the image has them: the working directory of the MLflow services.
 MLFLOW_FOLDER = ROOT / "infra/mlflow"

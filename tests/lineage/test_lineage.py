@@ -91,7 +91,7 @@ def test_what_is_gone_from_cache_and_workspace_is_named(traced: Trace, workspace
     shutil.rmtree(workspace.root / path)
     with pytest.raises(ArtifactError) as caught:
         verify(traced, workspace)
-    assert f"{path}: {md5} is not in the cache" in str(caught.value.given)
+    assert f"{path}: {md5} is neither in the cache" in str(caught.value.given)
 
 
 def test_a_damaged_object_in_the_cache_is_named(traced: Trace, workspace: Workspace) -> None:
@@ -102,7 +102,7 @@ def test_a_damaged_object_in_the_cache_is_named(traced: Trace, workspace: Worksp
     shutil.rmtree(workspace.root / "models")
     with pytest.raises(ArtifactError) as caught:
         verify(traced, workspace)
-    assert "other bytes than its name says" in str(caught.value.given)
+    assert "its content does not match its name" in str(caught.value.given)
 
 
 def test_a_damaged_file_of_the_registered_package_is_named(traced: Trace, workspace: Workspace) -> None:
@@ -117,4 +117,4 @@ def test_a_registered_package_that_another_lock_made_is_named(traced: Trace, wor
     with pytest.raises(ArtifactError) as caught:
         verify(traced, workspace)
     assert "not the package that was registered" in str(caught.value.given)
-    assert "not what stage export@encoder made" in str(caught.value.given)
+    assert "not the output of export@encoder" in str(caught.value.given)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.machine.main_memory import available_bytes
+from clozeline.machine.main_memory import available_bytes, out_of_memory_kills
 
 GIB = 2**30
 
@@ -48,3 +48,9 @@ def test_the_limit_of_version_1_holds(machine: Path) -> None:
 
 def test_without_control_groups_the_machine_alone_holds(machine: Path) -> None:
     assert available_bytes(machine, machine / "nothing") == 8 * GIB
+
+
+def test_what_the_kernel_killed_for_memory_is_counted_where_it_counts(tmp_path: Path) -> None:
+    assert out_of_memory_kills(tmp_path / "vmstat") is None
+    write(tmp_path / "vmstat", "nr_free_pages 7\noom_kill 3\n")
+    assert out_of_memory_kills(tmp_path / "vmstat") == 3

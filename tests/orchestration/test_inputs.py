@@ -4,9 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from clozeline.errors import DataError
-from clozeline.orchestration.inputs import require_inputs, unlabelled_tasks
+from clozeline.orchestration.inputs import require_inputs, require_readable_labels, unlabelled_tasks
 from clozeline.params import read_params
 from clozeline.versions.graph import read_stage_graph
 from tests.toy_project import with_own_stages
@@ -59,6 +60,50 @@ def test_what_a_stage_should_have_made_is_missed_as_soon_as_it_is_done(project: 
         (project / f"data/clean/{name}.parquet").touch()
     with pytest.raises(DataError, match=r"data/clean/labels\.parquet does not exist"):
         check(project, "preprocess")
+
+
+def with_task(root: Path, **task: object) -> None:
+    """The project's params.yaml with one task."""
+    yaml = YAML()
+    params = yaml.load(root / "params.yaml")
+    params["finetune"], params["export"]["models"] = {"mine": task}, {"encoder": "encoder"}
+    yaml.dump(params, root / "params.yaml")
+
+
+def check_labels(root: Path) -> None:
+    require_readable_labels(root, read_stage_graph(root), read_params(root / "params.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "task", "told"),
+    [
+        ("classification", {"data": "labels/mine.xlsx"}, "mine.xlsx has a format that cannot be read"),
+        ("classification", {"data": "labels/mine.csv", "text_field": "body"}, "no field `body`|`body`"),
+        ("classification", {"data": "labels", "splits": {"train": "mine.csv", "test": "nine.csv"}}, "nine.csv"),
+        ("classification", {"data": "labels", "label_files": {"a": "a.txt", "b": "b.txt"}}, "there is no file .*b.txt"),
+        ("zero_shot", {"data": "labels/mine.xlsx", "prompt": "It was [MASK]."}, "mine.xlsx"),
+        ("tagging", {"data": "labels/mine.xlsx"}, "mine.xlsx"),
+        ("question_answering", {"data": "labels/mine.xlsx"}, "mine.xlsx"),
+        ("similarity", {"data": "labels/mine.csv", "first_field": "left", "second_field": "text"}, "`left`"),
+    ],
+)
+def test_the_files_of_a_task_are_looked_at_before_any_stage(
+    project: Path, kind: str, task: dict[str, object], told: str
+) -> None:
+    (project / "labels").mkdir()
+    (project / "labels/mine.csv").write_text("text,label\na,b\n")
+    for name in ("mine.xlsx", "a.txt"):
+        (project / "labels" / name).write_text("a")
+    with_task(project, kind=kind, **task)
+    with pytest.raises(DataError, match=rf"finetune\.mine: .*({told})"):
+        check_labels(project)
+
+
+def test_files_that_can_be_read_and_what_a_stage_is_still_to_make_are_no_fault(project: Path) -> None:
+    check_labels(project)
+    (project / "mine.csv").write_text("text,label\na,b\n")
+    with_task(project, kind="classification", data="mine.csv")
+    check_labels(project)
 
 
 def test_text_without_labels_is_noticed() -> None:

@@ -1,4 +1,4 @@
-"""Claim: a stage that the kernel has killed is told as that, with what its own section of params.yaml has for it."""
+"""Claim: a stage that was killed says by whom; for want of memory, with what params.yaml has for it."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ victims = {"stage": me, "dvc": dvc}
 os.kill(victims[pathlib.Path("raw.txt").read_text()].pid, 9)
 time.sleep(20)
 """
-KILLED = "was killed (signal 9): most often memory that ran out"
+KILLED = "was killed (signal 9)"
 
 
 @pytest.mark.parametrize("killed", ["stage", "dvc"])
@@ -33,10 +33,20 @@ def test_a_stage_or_its_dvc_that_is_killed_is_told_as_that(toy: Path, killed: st
     ended, _ = reproduce(toy, "upper")
     error = failure_of(ended)
     assert type(error) is ClozelineError
-    assert error.problem == f"stage `upper` {KILLED}"
+    assert error.problem == f"stage `upper` {KILLED} by a person or a program: memory did not run out"
+    assert "run the same command again" in error.do
+    assert "more memory" not in error.do
+    assert str(toy / "work/logs/upper.log") in error.do
+
+
+@pytest.mark.parametrize(("kills", "cause"), [(1, "memory ran out"), (None, "by hand, or because memory ran out")])
+def test_memory_is_blamed_where_the_kernel_counts_a_kill_for_it_or_does_not_count(
+    kills: int | None, cause: str
+) -> None:
+    error = failure_of(Ended("upper", 137, "", "upper.log", kills))
+    assert error.problem == f"stage `upper` {KILLED}: {cause}"
     assert "GiB" in error.given
     assert "more memory" in error.do
-    assert str(toy / "work/logs/upper.log") in error.do
 
 
 @pytest.mark.parametrize("code", [-9, 137])
@@ -64,12 +74,12 @@ def test_each_stage_with_settings_of_its_own_is_one() -> None:
     ],
 )
 def test_what_is_named_is_a_param_of_the_stage(name: str, named: list[str]) -> None:
-    assert named_in(failure_of_killed(name, -9, "x.log").do) == named
+    assert named_in(failure_of_killed(name, -9, "x.log", 1).do) == named
     assert all(is_knob_of(Params, knob) for knob in named)
 
 
 @pytest.mark.parametrize("kind", SECTIONS)
 def test_what_is_named_of_a_task_is_a_param_of_every_kind(kind: str) -> None:
-    named = named_in(failure_of_killed("finetune@sts2016", -9, "x.log").do)
+    named = named_in(failure_of_killed("finetune@sts2016", -9, "x.log", 1).do)
     assert named == ["finetune.sts2016.micro_batch_tokens", "finetune.sts2016.max_length"]
     assert all(is_knob_of(SECTIONS[kind], knob.removeprefix("finetune.sts2016.")) for knob in named)

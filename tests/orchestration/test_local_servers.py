@@ -1,5 +1,6 @@
 """Both web pages come up over the project's own databases, and Ctrl-C leaves nothing behind."""
 
+import json
 import os
 import re
 import signal
@@ -10,7 +11,6 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import psutil
-import pytest
 
 from tests.processes import is_alive, wait_for
 
@@ -25,7 +25,6 @@ serve_until_interrupted(Workspace(Path.cwd()), mlflow_port=int(sys.argv[1]), pre
 """
 
 
-@pytest.mark.slow
 def test_both_pages_are_shown_until_they_are_interrupted(tmp_path: Path, free_port: Callable[[], int]) -> None:
     environment = {**os.environ, "PREFECT_HOME": str(tmp_path / "prefect")}
     process = subprocess.Popen(
@@ -42,6 +41,10 @@ def test_both_pages_are_shown_until_they_are_interrupted(tmp_path: Path, free_po
     for page in pages:
         with urlopen(page, timeout=30) as answer:
             assert b"<title>" in answer.read()
+    with urlopen(f"{pages[1]}/ui-settings", timeout=30) as answer:
+        assert json.load(answer)["api_url"] == f"{pages[1]}/api", "Prefect's page asks its own server"
+    with urlopen(f"{pages[1]}/api/admin/settings", timeout=30) as answer:
+        assert json.load(answer)["server"]["ui"]["show_promotional_content"] is False
     started = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
     assert len(started) >= 2
     process.send_signal(signal.SIGINT)

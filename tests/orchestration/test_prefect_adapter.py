@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import logging
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from urllib.request import urlopen
 
 import pytest
 from prefect import flow_engine, task_engine
+from prefect.exceptions import TerminationSignal
 from prefect.states import Failed
 
 from clozeline.errors import DataError
@@ -72,6 +74,14 @@ def test_what_prefect_repeats_begins_as_we_look_for() -> None:
     assert any(shown.startswith(known) for known in prefect_adapter._REPEATED)
 
 
+def test_a_run_that_is_stopped_is_called_a_crash_in_the_words_that_we_look_for() -> None:
+    assert 'f"Crash detected! {state.message}"' in inspect.getsource(flow_engine)
+    for signal_of in (KeyboardInterrupt(), TerminationSignal(signal.SIGTERM)):
+        state = task_engine.exception_to_crashed_state_sync(signal_of)
+        for shown in (f"Crash detected! {state.message}", f"Finished in state {state}"):
+            assert shown.startswith(prefect_adapter._REPEATED), shown
+
+
 @pytest.mark.parametrize("name", LOGGERS)
 def test_a_problem_is_told_by_its_message_once(
     name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
@@ -84,15 +94,16 @@ def test_a_problem_is_told_by_its_message_once(
     monkeypatch.setattr(logger, "propagate", True)
     problem = DataError("it is bad", given="bad", expected="good", do="mend it")
     with caplog.at_level(logging.INFO, logger=name):
-        logger.error("Encountered an exception", exc_info=(DataError, problem, None))
+        for _ in range(2):
+            logger.error("Encountered an exception", exc_info=(DataError, problem, None))
         logger.error("Finished in state Failed('it is bad')")
         logger.error("Encountered an exception", exc_info=(KeyError, KeyError("a bug"), None))
     told, bug = caplog.records
-    assert (told.getMessage(), told.exc_info) == (str(problem), None)
+    assert (told.getMessage(), told.exc_info) == (f"error: {problem}", None)
+    assert problem.is_told, "so that the command does not tell it again"
     assert bug.exc_info, "a bug keeps its traceback"
 
 
-@pytest.mark.slow
 def test_a_server_says_that_it_is_ready_at_that_path(tmp_path: Path, free_port: Callable[[], int]) -> None:
     port = free_port()
     workspace = Workspace(tmp_path)

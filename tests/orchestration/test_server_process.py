@@ -56,4 +56,4 @@ def test_one_that_runs_and_does_not_answer_in_http_is_told_so(
 ) -> None:
     monkeypatch.setattr(server_process, "_READY_WITHIN_SECONDS", 1.5)
     error = told_of(NO_HTTP, free_port(), tmp_path)
-    assert error.given == "no answer yet, though it runs"
+    assert error.given == "it runs, but does not answer"

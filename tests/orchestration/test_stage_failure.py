@@ -23,6 +23,12 @@ def test_a_failure_is_the_error_that_the_stage_told_with_its_class() -> None:
     assert type(error) is DataError
     assert (error.given, error.expected, error.do) == ("bad", "good", "write good")
     assert "stage `upper`: raw.txt is bad" in str(error)
+    assert error.is_told, "the stage's own words were passed on"
+
+
+def test_of_several_errors_the_last_is_that_of_the_end() -> None:
+    earlier = DATA_ERROR.replace("raw.txt is bad", "a first attempt failed")
+    assert "raw.txt is bad" in failure_of(ended(earlier + DATA_ERROR)).problem
 
 
 def test_what_a_library_said_in_several_lines_is_told_whole() -> None:
@@ -40,4 +46,5 @@ def test_a_crash_without_a_told_error_names_its_exit_code_and_the_log() -> None:
     error = failure_of(ended("Segmentation fault\n", exit_code=139))
     assert type(error) is ClozelineError
     assert "139" in str(error.given)
+    assert not error.is_told
     assert "work/logs/upper.log" in error.do

@@ -44,7 +44,6 @@ def test_python_in_a_stage_command_is_this_interpreter(toy: Path, monkeypatch: p
     assert (toy / "upper.txt").read_text() == sys.prefix
 
 
-@pytest.mark.slow
 def test_a_lock_that_another_dvc_command_holds_at_the_end_of_a_stage_loses_no_result(toy: Path) -> None:
     """Without `--wait-for-lock`, DVC gives up after 3 seconds, and the stage's work with it."""
     (toy / "steps.py").write_text("import time; time.sleep(2); open('upper.txt', 'w').write('done')")
@@ -67,7 +66,6 @@ def test_a_lock_that_another_dvc_command_holds_at_the_end_of_a_stage_loses_no_re
     assert reproduce(toy, "upper")[0].outcome == "unchanged"
 
 
-@pytest.mark.slow
 def test_ending_the_flow_ends_even_a_stage_that_will_not_and_its_own_children(toy: Path) -> None:
     processes = StageProcesses()
     start_of_long_stage(toy)
@@ -95,7 +93,6 @@ with run_lock(workspace.lock_file) as lock:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_flow_leaves_no_process_within_ten_seconds_and_holds_the_lock_until_then(
     toy: Path, number: signal.Signals

@@ -91,8 +91,8 @@ def test_what_does_nothing_in_a_kind_is_not_said_of_its_tasks(tmp_path: Path, li
     key = line.partition(":")[0]
     told = message(with_task(tmp_path, "kind: zero_shot", "data: x.csv", line))
     assert f"`finetune.more.{key}` cannot be used" in told
-    assert "in a task of kind `zero_shot` it does nothing" in told
-    assert "do:       take it out of" in told
+    assert "it has no effect in a task of kind `zero_shot`" in told
+    assert "do:       remove it from" in told
     assert key in vars(read_params(with_task(tmp_path, "kind: classification", "data: x.csv", line)).finetune["more"])
 
 
@@ -163,7 +163,7 @@ def test_a_dataset_in_a_local_folder_may_be_what_is_watched(tmp_path: Path, data
 
 @pytest.mark.parametrize(
     ("line", "expected"),
-    [("second_field: other", "they are no pairs"), ("hub: {dataset: some/set}", "the records are on the hub")],
+    [("second_field: other", "which hold no pairs"), ("hub: {dataset: folder}", "the records are on the hub")],
 )
 def test_files_of_labels_hold_texts_that_are_here_and_no_pairs(tmp_path: Path, line: str, expected: str) -> None:
     lines = ("kind: classification", "data: folder", "label_files: {good: some.pos, bad: some.neg}")

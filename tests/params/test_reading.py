@@ -48,7 +48,7 @@ def test_a_value_in_place_of_a_section_is_told_as_one(tmp_path: Path) -> None:
         ("max_parity_difference", ".nan", "finite number"),
         ("num_hidden_layers", "two", "expected: a whole number\n"),
         ("min_characters", "99999", "not above `max_characters`"),
-        ("same_side_similarity", "0.9", "`same_side_similarity` is not above"),
+        ("same_side_similarity", "0.9", "`same_side_similarity` not above"),
         ("holdout_fraction", "0.99", "a sum below 1"),
         ("test_fraction", "0.95", "a sum below 1"),
         ("dataset", "some/corpus", "kind `hub`"),

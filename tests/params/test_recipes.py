@@ -3,13 +3,15 @@
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 from clozeline.params import read_params
+from clozeline.params.recipes import laid_over
 from tests.edited_params import PROJECT, Editor, message, with_values
 
 
 def recipe_names() -> list[str]:
-    return list(read_params(PROJECT / "params.yaml").recipes)
+    return list(YAML(typ="safe").load(PROJECT / "params.yaml")["recipes"])
 
 
 @pytest.mark.parametrize("recipe", recipe_names())
@@ -19,6 +21,13 @@ def test_a_recipe_is_laid_over_pretrain(tmp_path: Path, recipe: str) -> None:
         for key, value in values.items():
             assert getattr(getattr(params.pretrain, section), key) == value
     assert params.pretrain.recipe == recipe
+
+
+def test_a_section_that_is_set_in_part_keeps_the_rest_of_what_is_beneath() -> None:
+    beneath = {"masking": {"mask_rate": 0.3, "unit": "word"}, "seed": 1}
+    laid = laid_over(beneath, {"masking": {"mask_rate": 0.1}})
+    assert laid == {"masking": {"mask_rate": 0.1, "unit": "word"}, "seed": 1}
+    assert beneath["masking"] == {"mask_rate": 0.3, "unit": "word"}, "what is beneath stays as it was"
 
 
 def test_the_recipes_hide_what_their_names_promise(tmp_path: Path) -> None:

@@ -27,14 +27,14 @@ def advice_on(
     ("changes", "told"),
     [
         ({"memory": 2**20}, "does not fit"),
-        ({"seconds_per_token": 0.1}, "More than a day"),
+        ({"seconds_per_token": 0.1}, "more than a day"),
         ({"family": "bert"}, "unigram plateau"),
-        ({"size": "base"}, "Fewer than 20 tokens"),
-        ({"vocab_size": 64_000}, "`tokenize.vocab_size`"),
-        ({"max_length": 4096}, "Attention costs more"),
+        ({"size": "base"}, "fewer than 20 tokens"),
+        ({"vocab_size": 64_000}, "`vocab_size`"),
+        ({"max_length": 4096}, "attention costs more"),
         ({"family": "deberta-v3"}, "no fused attention"),
-        ({"family": "longformer"}, "not exported"),
-        ({"objective": "clm"}, "not exported"),
+        ({"family": "longformer"}, "no ONNX export"),
+        ({"objective": "clm"}, "no ONNX export"),
     ],
 )
 def test_advice_is_given_where_it_holds_and_not_elsewhere(changes: dict[str, Any], told: str) -> None:

@@ -7,10 +7,10 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from clozeline.encoder import language_model
 from clozeline.encoder.families import FAMILIES
 from clozeline.encoder.model import Model
 from clozeline.encoder.positions import Slots
+from clozeline.language_modelling import language_model
 from clozeline.params import PretrainParams
 from clozeline.planning.compute import Compute
 from clozeline.planning.counting import ParameterCount, outline

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from clozeline.encoder import language_model
 from clozeline.encoder.families import FAMILIES, Objective
-from clozeline.encoder.objectives import TargetBatch
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.objectives import TargetBatch
 from clozeline.params import PretrainParams
 from clozeline.planning.counting import ParameterCount, outline
-from clozeline.planning.memory import OPTIMIZER_NUMBERS, StepMemory, device_bytes
+from clozeline.planning.memory import StepMemory, device_bytes, optimizer_numbers
 from clozeline.planning.plan import target_share
 from clozeline.training.optimizers import OPTIMIZERS, build_optimizer
 from tests.planning.small import FP32, IDS, VOCAB_SIZE, of_family
@@ -33,7 +33,7 @@ def test_an_optimizer_keeps_as_many_numbers_as_planned(params: PretrainParams, k
         for value in state.values()
         if isinstance(value, torch.Tensor) and value.ndim
     )
-    assert kept == OPTIMIZER_NUMBERS[kind](ParameterCount.of(model))
+    assert kept == optimizer_numbers(kind, ParameterCount.of(model))
 
 
 @contextmanager

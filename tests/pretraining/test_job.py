@@ -10,15 +10,15 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from clozeline.artifacts.curves import Look
-from clozeline.encoder.batches import Split
-from clozeline.encoder.objectives import OBJECTIVES
+from clozeline.language_modelling.batches import Split
+from clozeline.language_modelling.objectives import OBJECTIVES
 from clozeline.params import PretrainParams
 from clozeline.pretraining.losses import TargetLoss
 from clozeline.progress import ProgressBar
 from clozeline.tokens.masking import Masker
 from clozeline.tokens.shards import TokenShards
 from clozeline.training.callbacks import Callback
+from clozeline.training.curves import Look
 from tests.training.prepared import Prepare, largest_difference, weights_of
 
 
@@ -211,10 +211,10 @@ def test_from_python_a_training_shows_how_far_it_is_and_examples(
         prepare.trained(validation__every_steps=20, validation__num_examples=2)
     assert len(shown) == 8
     assert re.fullmatch(r"loss \d\.\d{3}, [\d,]+ tokens/s", shown[0][1])
-    assert len([record for record in caplog.records if "____" in record.message]) == 4
+    assert len([record for record in caplog.records if " %), right: " in record.message]) == 4
 
 
 def test_from_python_a_plateau_is_warned_of(prepare: Prepare, caplog: pytest.LogCaptureFixture) -> None:
     """Hardly any learning rate: the loss stays at ln 64, close to what frequencies give in this language."""
     prepare.trained(steps=150, optimizer__learning_rate=1e-9)
-    assert "frequent tokens are" in caplog.text
+    assert "token frequencies alone" in caplog.text

@@ -52,14 +52,15 @@ def test_a_changed_start_point_is_another_run(prepare: Prepare, tmp_path: Path) 
     assert len(set(names)) == 3
 
 
-def test_another_commit_of_the_hub_is_another_run(prepare: Prepare) -> None:
-    """One that a name without a revision stands for from today on."""
-    model = prepare().model
+def test_another_commit_of_the_hub_is_another_run(prepare: Prepare, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that a name without a revision stands for from today on; files are kept as huggingface_hub keeps them."""
+    model, params = prepare().model, prepare.params.model_copy(update={"start": "someone/model"})
     names = []
-    for commit in ("1f00", "2e11"):
-        model.config._commit_hash = commit
-        names.append(name_of_training(prepare.params, 1, prepare.tokens, 40, model, FP32))
-    assert names[0] != names[1]
+    for commit in ("1f00", "2e11", "2e11"):
+        kept = f"models--someone--model/snapshots/{commit}/config.json"
+        monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_, kept=kept, **__: kept)
+        names.append(name_of_training(params, 1, prepare.tokens, 40, model, FP32))
+    assert names[0] != names[1] == names[2]
 
 
 def test_another_precision_or_device_is_another_run(prepare: Prepare) -> None:

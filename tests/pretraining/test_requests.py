@@ -43,7 +43,7 @@ def test_a_tokenizer_that_is_not_there_is_noticed_before_the_training(prepare: P
 
 
 def test_a_budget_of_tokens_that_ends_before_its_warm_up_is_refused(prepare: Prepare) -> None:
-    with pytest.raises(ParamsError, match=r"(?s)2 steps.*5 of warm-up.*warmup_steps"):
+    with pytest.raises(ParamsError, match=r"(?s)2 steps.*5 steps of warm-up.*warmup_steps"):
         prepare(steps=None, tokens=400)
     assert prepare(steps=None, tokens=4000).loop.total_steps > 5
 
@@ -74,5 +74,5 @@ def test_what_causal_training_leaves_out_of_masking_is_told(
         prepare(masking=masking)
         assert not caplog.records, "masked training has no such warning"
         prepare(masking=masking, objective="clm")
-    assert ("has no effect" in caplog.text) == bool(told)
+    assert ("no effect" in caplog.text) == bool(told)
     assert told in caplog.text

@@ -29,7 +29,7 @@ def test_the_field_that_is_likely_meant_is_found(name: str, present: tuple[str, 
 def test_what_is_there_is_named_with_what_is_likely_meant() -> None:
     with pytest.raises(DataError) as caught:
         check_fields(("body_text", "label"), KNOBS, "a.csv, line 1")
-    assert caught.value.problem == "a.csv, line 1: there is no field `text`"
+    assert caught.value.problem == "a.csv, line 1: no field `text`"
     assert caught.value.given == "fields: body_text, label"
     assert caught.value.do == "set `text_field` to body_text"
 
@@ -42,8 +42,8 @@ def test_a_field_that_another_knob_names_is_not_meant() -> None:
 
 def test_of_a_record_alone_that_lacks_a_field_the_name_is_not_to_be_changed() -> None:
     lines = ['{"text": "a", "label": "b"}', "", '{"texts": "a", "label": "b"}']
-    with pytest.raises(DataError, match=r"a\.jsonl, line 3: there is no field `text`") as caught:
+    with pytest.raises(DataError, match=r"a\.jsonl, line 3: no field `text`") as caught:
         list(json_records(lines, "a.jsonl", KNOBS))
-    assert "the records before it have one" in caught.value.do
+    assert "earlier records have this field" in caught.value.do
     with pytest.raises(DataError, match=r"set `text_field` to texts$"):
         list(json_records(lines[1:], "a.jsonl", KNOBS))

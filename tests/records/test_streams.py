@@ -90,7 +90,7 @@ def test_the_knob_that_leaves_a_file_out_is_told_in_lines_and_in_blocks(tmp_path
     for lines in (read_lines(path, Meter(), left_out_by="room.pattern"), block.lines()):
         with pytest.raises(DataError, match="not UTF-8") as caught:
             list(lines)
-        assert caught.value.do.endswith("if not, leave it out with room.pattern")
+        assert caught.value.do.endswith("otherwise exclude it with room.pattern")
     with pytest.raises(DataError, match="not UTF-8") as caught:
         list(lines_of(path))
     assert caught.value.do == "convert it: `iconv -f ISO-8859-1 -t UTF-8 photo.txt > NEW`"

@@ -8,12 +8,11 @@ import mlflow
 import pytest
 
 from clozeline import registry
-from clozeline.artifacts.manifest import read_manifest, verify
+from clozeline.artifacts.export.manifest import read_manifest, verify
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.workspace import Workspace
 from tests.mlflow_server import MlflowServer
 
-pytestmark = pytest.mark.slow
 URI = "models:/clozeline-encoder@champion"
 
 

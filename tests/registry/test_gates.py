@@ -5,10 +5,10 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from clozeline.artifacts.encoder_metrics import EncoderMetrics
-from clozeline.artifacts.export_metrics import ExportMetrics
+from clozeline.artifacts.evaluate.encoder_metrics import EncoderMetrics
+from clozeline.artifacts.export.export_metrics import ExportMetrics
+from clozeline.artifacts.finetune.task_metrics import Headline, TaskMetrics
 from clozeline.artifacts.package_metrics import PackageMetrics
-from clozeline.artifacts.task_metrics import Headline, TaskMetrics
 from clozeline.params import ReleaseParams
 from clozeline.registry.gates import gates, perplexity_ratio
 
@@ -19,6 +19,7 @@ PARAMS = ReleaseParams(
     max_perplexity_ratio=1.02,
     max_contaminated_fraction=None,
     min_accuracy_delta=-0.01,
+    beat_baseline=False,
 )
 
 UNIGRAM_PERPLEXITY = 900.0
@@ -67,14 +68,47 @@ def passed(candidate: PackageMetrics, champion: PackageMetrics | None) -> dict[s
     return {gate.name: gate.is_passed for gate in gates(PARAMS, candidate, champion)}
 
 
+AGAINST_TRIVIAL = "accuracy against the trivial answer"
+
+
 def test_a_first_version_needs_an_int8_graph_that_agrees() -> None:
-    assert passed(figures(task(0.1)), None) == {"int8_agreement": True}
-    assert passed(figures(task(0.9), agreement=0.969), None) == {"int8_agreement": False}
+    assert passed(figures(task(0.9)), None) == {"int8_agreement": True, AGAINST_TRIVIAL: True}
+    assert passed(figures(task(0.9), agreement=0.969), None)["int8_agreement"] is False
+
+
+@pytest.mark.parametrize(("accuracy", "is_passed"), [(0.1101, True), (0.11, False), (0.1, False), (0.0, False)])
+def test_a_first_task_is_held_unless_its_interval_is_above_the_trivial_answer(accuracy: float, is_passed: bool) -> None:
+    (gate,) = (gate for gate in gates(PARAMS, figures(task(accuracy)), None) if gate.name == AGAINST_TRIVIAL)
+    assert (gate.is_passed, gate.else_held) == (is_passed, True)
+
+
+def test_a_task_that_says_nothing_right_is_held_although_the_trivial_answer_says_nothing_right_either() -> None:
+    nothing = task(0.0).headline.model_copy(update={"low": 0.0, "trivial_value": 0.0})
+    assert passed(figures(TaskMetrics(headline=nothing)), None)[AGAINST_TRIVIAL] is False
+
+
+@pytest.mark.parametrize(("accuracy", "is_passed"), [(0.601, True), (0.6, False), (0.5, False)])
+def test_a_first_task_is_held_unless_it_beats_its_baseline_where_that_is_asked_for(
+    accuracy: float, is_passed: bool
+) -> None:
+    asked = PARAMS.model_copy(update={"beat_baseline": True})
+    checked = {gate.name: gate.is_passed for gate in gates(asked, figures(task(accuracy)), None)}
+    assert checked["accuracy against the baseline"] is is_passed
+    assert "accuracy against the baseline" not in passed(figures(task(accuracy)), None)
+
+
+def test_a_baseline_without_a_figure_is_no_gate() -> None:
+    unknown = task(0.9).headline.model_copy(update={"trivial_value": math.nan})
+    assert passed(figures(TaskMetrics(headline=unknown)), None) == {"int8_agreement": True}
+
+
+def test_a_task_with_a_champion_is_compared_with_that() -> None:
+    assert AGAINST_TRIVIAL not in passed(figures(task(0.1)), figures(task(0.1)))
 
 
 def test_fp32_that_is_served_has_no_agreement_to_show() -> None:
     served = PackageMetrics(task(0.9), exported(served="fp32"))
-    assert passed(served, None) == {}
+    assert passed(served, None) == {AGAINST_TRIVIAL: True}
 
 
 def test_int8_that_is_served_without_an_agreement_is_no_evidence() -> None:

@@ -17,7 +17,7 @@ from clozeline.registry.own_database import SCHEMA
 from clozeline.registry.packages import fetch_package, find_version
 from clozeline.registry.versions import Registry
 from clozeline.workspace import Workspace
-from tests.own_registry import ENCODER, PROCESSOR, write_registry
+from tests.own_registry import ENCODER, PROCESSOR, SPEEDUP, write_registry
 
 CHAMPION = f"models:/{ENCODER}@champion"
 URIS = [CHAMPION, f"models:/{ENCODER}@previous", f"models:/{ENCODER}/1", f"models:/{ENCODER}/2"]
@@ -69,6 +69,7 @@ def test_a_version_is_the_one_that_mlflow_names(workspace: Workspace, uri: str) 
     assert found is not None
     assert (found.name, found.version, found.served) == (told.name, told.version, told.served)
     assert found.served_on == told.served_on == PROCESSOR
+    assert found.int8_speedup == told.int8_speedup == SPEEDUP
     assert own_database.package(address_of(workspace), uri) == fetch_package(uri, workspace)
 
 

@@ -12,17 +12,22 @@ from pathlib import Path
 
 import httpx
 import mlflow
+import onnx
 import pytest
+from mlflow import MlflowClient
 
 from clozeline import registry
-from clozeline.artifacts.manifest import read_manifest, verify
+from clozeline.artifacts.export.manifest import package_sha256, read_manifest, record_of, verify, write_manifest
 from clozeline.errors import ArtifactError, ParamsError, TransientError
 from clozeline.inference.package import load
-from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
+from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS, own_database
 from clozeline.registry.packages import fetch_package
-from clozeline.registry.publishing import Evidence, Publisher, example_texts, package_sha256
+from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.registry.versions import Registered
+from clozeline.tracking.database import experiment_id
+from clozeline.tracking.flow_run import WORKSPACE
 from clozeline.workspace import Workspace
+from tests.model_cards import card_in
 from tests.serving.test_server import Serve
 
 NAME = "clozeline-encoder"
@@ -95,6 +100,26 @@ def test_the_evidence_of_a_version_can_be_read_back(
     with publisher.evidence(version) as folder:
         assert (folder / "metrics/evaluate.json").read_text() == '{"perplexity": 12.5}'
     assert publisher.commit_of(version) == "abc"
+
+
+def test_a_version_carries_the_model_card_of_its_package_and_the_section_of_its_release(
+    publisher: Publisher, encoder_package: Path, evidence: Evidence
+) -> None:
+    version = publisher.publish(encoder_package, NAME, replace(evidence, card="- perplexity: 12.5"))
+    with publisher.evidence(version) as folder:
+        card = card_in(folder)
+    assert card.sections == {**card_in(encoder_package).sections, "Release": "- perplexity: 12.5"}
+    described = MlflowClient(mlflow.get_tracking_uri()).get_model_version(NAME, version.version).description
+    assert described.endswith("\n\n- perplexity: 12.5")
+
+
+def test_the_runs_of_killed_releases_of_this_workspace_are_closed(publisher: Publisher, workspace: Workspace) -> None:
+    address = workspace.defaults()["MLFLOW_TRACKING_URI"]
+    client = MlflowClient(address)
+    experiment = experiment_id(client, address)
+    ours, theirs = (client.create_run(experiment, tags={WORKSPACE: name}).info.run_id for name in ("ours", "theirs"))
+    publisher.close_killed("ours")
+    assert (client.get_run(ours).info.status, client.get_run(theirs).info.status) == ("KILLED", "RUNNING")
 
 
 def test_evidence_that_is_gone_is_told(
@@ -298,3 +323,43 @@ def test_a_registry_that_does_not_answer_is_worth_another_try(monkeypatch: pytes
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     with pytest.raises(TransientError, match="does not answer"):
         registry.resolve(f"models:/{NAME}@champion")
+
+
+def change_weights(package: Path) -> None:
+    """Other weights than were registered, with a manifest that knows them."""
+    graph = onnx.load(package / "model.int8.onnx")
+    weights = next(tensor for tensor in graph.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT)
+    weights.raw_data = bytes(len(weights.raw_data))
+    onnx.save(graph, package / "model.int8.onnx")
+    manifest = read_manifest(package)
+    files = {**manifest.files, "model.int8.onnx": record_of(package / "model.int8.onnx")}
+    write_manifest(package, manifest.model_copy(update={"files": files}))
+    verify(package, read_manifest(package))
+
+
+@pytest.mark.parametrize("database", ["its tables", "MLflow"])
+def test_weights_that_were_not_registered_are_refused_though_their_manifest_knows_them(
+    publisher: Publisher,
+    encoder_package: Path,
+    evidence: Evidence,
+    workspace: Workspace,
+    monkeypatch: pytest.MonkeyPatch,
+    database: str,
+) -> None:
+    promoted(publisher, encoder_package, evidence)
+    change_weights(registry.resolve(f"models:/{NAME}@champion"))
+    if database == "MLflow":
+        monkeypatch.setattr(own_database, "package", lambda *asked: None)
+    with pytest.raises(ArtifactError, match=f"{NAME} version 1 are not those that were registered"):
+        registry.fetch(f"models:/{NAME}@champion", workspace)
+
+
+def test_mlflow_does_not_load_weights_that_were_not_registered(
+    publisher: Publisher, encoder_package: Path, evidence: Evidence, workspace: Workspace
+) -> None:
+    promoted(publisher, encoder_package, evidence)
+    package = registry.resolve(f"models:/{NAME}@champion")
+    mlflow.pyfunc.load_model(f"models:/{NAME}@champion")
+    change_weights(package)
+    with pytest.raises(ArtifactError, match=f"{NAME} version 1 are not those that were registered"):
+        mlflow.pyfunc.load_model(f"models:/{NAME}@champion")

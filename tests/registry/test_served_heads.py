@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from clozeline.artifacts.manifest import read_manifest
+from clozeline.artifacts.export.manifest import read_manifest
 from clozeline.errors import DataError
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.package import load
@@ -33,7 +33,7 @@ def test_a_question_answerer_takes_the_example_that_it_is_registered_with(tmp_pa
     model = opened(tmp_path / "reader")
     records = model.predict(None, example_texts(read_manifest(tmp_path / "reader")), {"top_k": 2})
     assert [len(record["answers"]) for record in records] == [2, 2]
-    with pytest.raises(DataError, match="text 1 has no question with its context"):
+    with pytest.raises(DataError, match="text 1 is not a JSON object with `question` and `context`"):
         model.predict(None, ['{"question": "a", "context": "b"}', "who?"])
 
 
@@ -46,5 +46,5 @@ def test_a_classifier_of_pairs_takes_both_texts_of_each(tmp_path: Path) -> None:
     assert [record["labels"][0]["score"] for record in model.predict(None, asked)] == pytest.approx(
         [scores[0].score for scores in ranker.classify(given)]
     )
-    with pytest.raises(DataError, match="text 0 has no text with its text_pair"):
+    with pytest.raises(DataError, match="text 0 is not a JSON object with `text` and `text_pair`"):
         model.predict(None, ["open the file"])

@@ -117,6 +117,14 @@ TABLES: Mapping[str, tuple[Sequence[str], Sequence[Sequence[object]]]] = {
         ("word_class", "targets", "loss_nats_per_token", "top1", "top5"),
         [("whole word", 250365, 3.2, 0.43, 0.6), ("continuation", 16283, 6.4, 0.06, 0.1)],
     ),
+    "plots/finetune/library_training.csv": (
+        ("step", "loss", "learning_rate", "gradient_norm", "num_tokens"),
+        [(int(step), loss, loss / 1000, loss / 2, 2048) for step, loss in curve("fine-tuning", 8)],
+    ),
+    "plots/finetune/library_validation.csv": (
+        ("step", "epoch", "validation_score"),
+        [(0, 0.0, "nan"), (100, 1.0, 0.71), (200, 2.0, 0.78)],
+    ),
     "plots/finetune/library.csv": (
         ("actual", "predicted"),
         [(LABELS[place % 20], LABELS[(place if place % 7 else place * 3) % 20]) for place in range(400)],

@@ -15,7 +15,7 @@ def test_each_hidden_word_stands_in_its_place_marked_by_how_it_was_named(ran: Ra
     html = build(ran.run).html
     marked = re.sub(r"<sup>\d+</sup>", "", text(html))
     assert marked.startswith('the <mark class="hit">cat</mark> sat <mark class="miss">on</mark> &lt;script')
-    assert "2 words asked: 1 named first, 1 among the first five" in html
+    assert "2 words: 1 right at the first guess, 1 among the first five" in html
 
 
 def test_a_causal_model_hides_nothing_and_is_shown_plain(ran: Ran) -> None:

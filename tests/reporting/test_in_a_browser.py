@@ -10,8 +10,6 @@ from clozeline.reporting.page import build
 from tests.browser import Browser, Scheme, running_browser
 from tests.reporting.conftest import Ran
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
@@ -19,11 +17,18 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
         yield browser
 
 
+def unfold(browser: Browser, is_open: str = "true") -> None:
+    browser.driver.execute_script(f"document.querySelectorAll('details').forEach(one => one.open = {is_open})")
+
+
 @pytest.fixture
 def report(ran: Ran) -> Path:
     path = ran.root / "reports/report.html"
     path.write_text(build(ran.run).html, encoding="utf-8")
     return path
+
+
+SCREEN_HEIGHTS = {360: 844, 390: 844, 1280: 900}
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(360, "light"), (1280, "light"), (1280, "dark")])
@@ -34,20 +39,42 @@ def test_the_report_loads_alone_fits_the_screen_and_can_be_read(
     assert browser.requests() == [report.resolve().as_uri()]
     assert browser.console_errors() == []
     assert browser.overflow() == 0
+    assert browser.ask("document.documentElement.scrollHeight") < 5 * SCREEN_HEIGHTS[width], "a few screens"
+    unfold(browser)
+    assert browser.overflow() == 0
     assert browser.faint_texts() == []
     picture = Image.open(browser.screenshot(tmp_path / "report.png")).convert("L")
     assert picture.width == width
-    assert picture.height > 3000
     lightest, darkest = picture.getextrema()[::-1]
     assert lightest - darkest > 150
     assert (picture.getpixel((2, picture.height - 2)) > 128) == (scheme == "light")
+
+
+@pytest.mark.parametrize("width", [360, 390])
+def test_on_a_phone_the_menu_the_models_and_the_tables_that_are_shown_are_whole(
+    browser: Browser, report: Path, width: int
+) -> None:
+    browser.open(report, width=width)
+    links = "[...document.querySelectorAll('nav a')].map(one => one.getBoundingClientRect())"
+    assert browser.ask(f"{links}.filter(one => one.left < 0 || one.right > {width} || !one.height).length") == 0
+    boxes = "[...document.querySelectorAll('.scroll')].filter(one => one.checkVisibility())"
+    hidden = browser.ask(f"{boxes}.filter(one => one.scrollWidth > one.clientWidth).map(one => one.ariaLabel)")
+    assert hidden == []
+
+
+def test_a_link_of_the_menu_unfolds_its_chapter(browser: Browser, report: Path) -> None:
+    browser.open(report)
+    is_open = "document.querySelector('#gates').closest('details').open"
+    assert not browser.ask(is_open)
+    browser.driver.find_element("css selector", 'nav a[href="#gates"]').click()
+    assert browser.ask(is_open)
 
 
 def test_on_paper_what_is_folded_is_printed_too(browser: Browser, report: Path, tmp_path: Path) -> None:
     browser.open(report)
     sizes = []
     for is_open in ("true", "false"):
-        browser.driver.execute_script(f"document.querySelectorAll('details').forEach(one => one.open = {is_open})")
+        unfold(browser, is_open)
         sizes.append(browser.printed(tmp_path / f"{is_open}.pdf").stat().st_size)
     assert sizes[1] > 0.95 * sizes[0]
 

@@ -17,7 +17,7 @@ from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.service import Capacity, Service
 from clozeline.serving.models.sources import parse_sources
-from clozeline.serving.wire import configured
+from clozeline.serving.uvicorn_adapter import configured
 from tests.tiny_packages import (
     write_answerer,
     write_classifier,

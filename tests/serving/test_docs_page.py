@@ -13,10 +13,10 @@ from clozeline.serving.app import create_app
 from clozeline.serving.edge.access import ApiKeys
 from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.service import Capacity, Service
-from tests.browser import Browser, running_browser
+from clozeline.serving.protocols.house.status import live
+from tests.browser import Browser, Scheme, running_browser
 from tests.serving.conftest import run_app
 
-pytestmark = pytest.mark.slow
 KEY = "a-key-of-some-length"
 
 
@@ -61,6 +61,27 @@ def test_what_answers_in_text_in_json_and_by_the_name_of_a_model_is_shown(
     assert browser.console_errors() == []
 
 
+def test_its_prose_is_shown_as_prose_and_its_code_as_code(browser: Browser, client: httpx.Client) -> None:
+    browser.open(str(client.base_url.join("/docs")), width=390)
+    health = section_of(browser, "/health/live")
+    assert [line.text for line in health.find_elements(By.TAG_NAME, "p")] == [
+        "Is the process alive?",
+        live.__doc__,
+    ]
+    prose = browser.driver.find_elements(By.TAG_NAME, "p")
+    assert [line.text for line in prose if "`" in line.text] == []
+    about = browser.driver.find_elements(By.CSS_SELECTOR, "#about code")
+    assert [code.text for code in about][:3] == ["/models/NAME", "/models/NAME/embed", "model"]
+    assert browser.overflow() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_can_be_read(browser: Browser, client: httpx.Client, scheme: Scheme) -> None:
+    browser.open(str(client.base_url.join("/docs")), scheme=scheme)
+    section_of(browser, "/health/live")
+    assert browser.faint_texts() == []
+
+
 def test_a_server_with_keys_is_asked_with_the_one_that_is_typed(browser: Browser, catalogue: Catalogue) -> None:
     service = Service(Capacity(num_workers=1))
     service.open(catalogue)
@@ -70,7 +91,7 @@ def test_a_server_with_keys_is_asked_with_the_one_that_is_typed(browser: Browser
         WebDriverWait(browser.driver, 60).until(lambda _: form.is_displayed())
         field = form.find_element(By.TAG_NAME, "input")
         field.send_keys("not the key", Keys.ENTER)
-        WebDriverWait(browser.driver, 60).until(lambda _: "not one" in form.text)
+        WebDriverWait(browser.driver, 60).until(lambda _: "does not accept" in form.text)
         field.clear()
         field.send_keys(KEY, Keys.ENTER)
         WebDriverWait(browser.driver, 60).until(lambda _: not form.is_displayed())

@@ -52,7 +52,7 @@ def test_only_the_adapter_imports_uvicorn_and_nobody_fastapi() -> None:
         for package in ("uvicorn", "fastapi")
         if any(name == package or name.startswith(f"{package}.") for name in imported_by(file))
     }
-    assert importers == {("uvicorn", "wire.py")}
+    assert importers == {("uvicorn", "uvicorn_adapter.py")}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SERVING)))

@@ -86,7 +86,7 @@ def test_a_text_alone_is_refused_by_a_model_of_pairs(
     told = refused.json()["error"]
     assert refused.status_code == 422
     assert param is None or (told["code"], told["param"]) == ("not_a_pair", param)
-    assert "stands alone, and the model reads two texts together" in str(told)
+    assert "is a single text, but the model reads pairs" in str(told)
     assert how in str(told)
 
 

@@ -231,7 +231,7 @@ def pasted(serve: Serve) -> Any:
 def test_what_it_has_accepted_is_answered_before_it_stops(serve: Serve) -> None:
     url = serve.url()
     body = json.dumps({"inputs": ["the [MASK] of the list " * 8] * 256, "parameters": {"top_k": 40}}).encode()
-    head = ["POST /fill-mask HTTP/1.1", "host: x", "content-type: application/json", "expect: 100-continue"]
+    head = ["POST /fill-mask HTTP/1.1", "host: localhost", "content-type: application/json", "expect: 100-continue"]
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         connection.sendall("\r\n".join([*head, f"content-length: {len(body)}", "", ""]).encode())
@@ -262,7 +262,7 @@ def test_what_waits_in_line_is_answered_before_it_stops(dist: Path) -> None:
 
 SLOW = """
 import time
-import clozeline.inference.encoder as e, clozeline.serving.wire as s
+import clozeline.inference.encoder as e, clozeline.serving.uvicorn_adapter as s
 s.MAX_BODY_SECONDS = s.WRITING_SECONDS = 0.2  # so that nothing but a deadline is waited for
 rows = e.Encoder.rows
 e.Encoder.rows = lambda *given: time.sleep(0.5) or rows(*given)
@@ -300,7 +300,7 @@ def test_what_it_has_accepted_has_until_its_deadline(slow: Serve) -> None:
 def test_a_client_that_does_not_come_to_its_end_is_not_waited_for(slow: Serve) -> None:
     with connected(slow.url()) as connection:
         connection.sendall(
-            b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
+            b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
         )
         time.sleep(0.3)
         slow.process.send_signal(signal.SIGTERM)

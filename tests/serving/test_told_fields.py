@@ -105,4 +105,4 @@ def test_who_asks_in_openais_words_for_a_model_that_is_not_there_hears_of_openai
     for answer in (embeddings, card):
         assert answer.status_code == 404
         assert "choose a name from /v1/models" in answer.text
-    assert "no model of that name answers /v1/embeddings here" in embeddings.text
+    assert "no model of that name answers /v1/embeddings" in embeddings.text

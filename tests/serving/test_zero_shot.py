@@ -5,7 +5,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from clozeline.inference.zero_shot import choosing_by_cloze
+from clozeline.choosing.zero_shot import choosing_by_cloze
 from clozeline.serving.app import create_app
 from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.loading import open_source
@@ -78,5 +78,7 @@ def test_where_nobody_can_it_is_not_found(catalogue: Catalogue) -> None:
     service.open(Catalogue([catalogue.named("library")]))
     with run_app(create_app(service)) as client:
         refused = client.post("/zero-shot", json={"inputs": "a", "parameters": {"candidate_labels": ["b"]}})
-        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "no_such_model")
+        error = refused.json()["error"]
+        assert (refused.status_code, error["code"], error["given"]) == (404, "no_such_model", "no model name")
+        assert error["message"] == "no served model answers /zero-shot"  # no name was given, so none is missing
         assert "/zero-shot" not in client.get("/models").json()["models"][0]["routes"]

@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from clozeline.encoder import language_model
 from clozeline.encoder.families import TokenIds
 from clozeline.errors import ArtifactError
+from clozeline.language_modelling import language_model
 from clozeline.params import EvaluateParams, PretrainParams
 from clozeline.stages import evaluate
 
@@ -49,6 +49,7 @@ def run_stage(
     evaluate.run(
         PARAMS,
         seed=1,
+        family="bert",
         encoder=encoder,
         tokens=tokens,
         tokenizer=tokenizer,
@@ -175,7 +176,7 @@ def test_a_model_of_another_vocabulary_is_refused_before_any_work(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
     made = encoder(tiny_pretraining, tiny_tokenizer, tmp_path / "encoder", vocab_size=70)
-    with pytest.raises(ArtifactError, match="tokenizer's size differs"):
+    with pytest.raises(ArtifactError, match="vocabularies of different sizes"):
         run_stage(made, tiny_tokens, tiny_tokenizer, tmp_path)
     assert not (tmp_path / "metrics.json").exists()
 

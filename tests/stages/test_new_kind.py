@@ -8,8 +8,8 @@ from typing import Any, Literal, cast
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.artifacts.export_metrics import ExportMetrics
-from clozeline.artifacts.manifest import read_manifest
+from clozeline.artifacts.export.export_metrics import ExportMetrics
+from clozeline.artifacts.export.manifest import read_manifest
 from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
 from clozeline.inference.model_kinds import kind_of
 from clozeline.params import ClassificationParams, Params, read_params
@@ -79,6 +79,8 @@ def root(tmp_path: Path, params: Params, small_encoder: Path) -> Path:
         pretraining_text=tmp_path / "clean.parquet",
         out=tmp_path / "models/finetuned/early",
         metrics=tmp_path / "metrics/finetune/early.json",
+        curve=tmp_path / "plots/early_training.csv",
+        looks=tmp_path / "plots/early_validation.csv",
         confusion=tmp_path / "plots/early.csv",
         classes=tmp_path / "plots/early_classes.csv",
         examples=tmp_path / "reports/early",

@@ -70,14 +70,14 @@ def test_two_runs_write_the_same_bytes(tmp_path: Path, good: Path) -> None:
 
 
 BAD = {
-    "missing source": (None, "there is no such file"),
-    "empty file": (b"", "there is no text in it"),
-    "blank file": (b" \n\n \n", "there is no text in it"),
+    "missing source": (None, "no such file or folder"),
+    "empty file": (b"", "the source holds no text"),
+    "blank file": (b" \n\n \n", "the source holds no text"),
     "UTF-16": (paragraphs(50).encode("utf-16"), "line 1: not UTF-8"),
     "Latin-1": ((paragraphs(50) + "\n\ncafé").encode("latin-1"), "line 101, byte .*: not UTF-8"),
     "truncated gzip": (gzip.compress(paragraphs(50).encode())[:-20], "truncated or damaged"),
     "JSON that is no object": (b'{"text": "one"}\n["two"]\n', "line 2: not a JSON object"),
-    "JSON without the field": (b'{"body": "one"}\n', "line 1: there is no field `text`"),
+    "JSON without the field": (b'{"body": "one"}\n', "line 1: no field `text`"),
     "too little to split": (paragraphs(2).encode(), "too little text to split"),
 }
 

@@ -1,4 +1,5 @@
 import csv
+import hashlib
 import json
 import os
 import signal
@@ -13,6 +14,8 @@ from transformers import AutoModelForMaskedLM, AutoTokenizer
 
 from clozeline.params import PretrainParams
 from clozeline.stages import pretrain
+from clozeline.tokens.info import INFO_NAME, TokensInfo
+from tests.model_cards import card_in
 
 PROJECT = Path(__file__).parents[2]
 
@@ -61,6 +64,44 @@ def test_metrics_and_curve_tell_the_same_story(
     assert metrics["last_training_loss_nats_per_token"] == float(points[-1]["loss"])
 
 
+def test_the_model_card_tells_text_budget_and_limits(
+    tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    run_stage(tiny_pretraining, tiny_tokens, tiny_tokenizer, tmp_path)
+    card = card_in(tmp_path / "encoder")
+    assert card.facts == {"library_name": "transformers", "pipeline_tag": "fill-mask"}
+    train = TokensInfo.read(tiny_tokens).splits["train"]
+    told = card.sections["Pre-training text"]
+    assert f"| train | {train.num_documents:,} | {train.text_bytes:,} | {train.num_tokens:,} |" in told
+    assert hashlib.sha256((tiny_tokens / INFO_NAME).read_bytes()).hexdigest() in told
+    assert "40 optimizer steps" in card.sections["Pre-training"]
+    assert "drawn at random" in card.sections["Base model"]
+    assert f"{tiny_pretraining.max_length} tokens" in card.sections["Limits of the encoder"]
+
+
+@pytest.mark.parametrize(("stated", "told"), [({"license": "cc-by-4.0"}, "cc-by-4.0"), ({}, "not stated")])
+def test_the_model_card_passes_on_the_licence_of_the_base_model(
+    stated: dict[str, str],
+    told: str,
+    tiny_pretraining: PretrainParams,
+    tiny_tokens: Path,
+    tiny_tokenizer: Path,
+    tmp_path: Path,
+) -> None:
+    base = tmp_path / "base"
+    run_stage(tiny_pretraining, tiny_tokens, tiny_tokenizer, base)
+    front = "\n".join(f"{name}: {fact}" for name, fact in {**stated, "base_model": "someone/encoder"}.items())
+    (base / "encoder/README.md").write_text(f"---\n{front}\n---\n# Someone's\n", encoding="utf-8")
+    unchanged = tiny_pretraining.model_copy(update={"start": str(base / "encoder"), "steps": 0})
+    run_stage(unchanged, tiny_tokens, tiny_tokenizer, tmp_path)
+    card = card_in(tmp_path / "encoder")
+    assert {name: card.facts.get(name) for name in ("license", "base_model")} == {
+        "license": stated.get("license"),
+        "base_model": "someone/encoder",
+    }
+    assert f"Licence: {told}" in card.sections["Base model"]
+
+
 def project_with(params: PretrainParams, folder: Path) -> Path:
     """A folder in which `clozeline stage pretrain` reads these params."""
     yaml = YAML(typ="safe")
@@ -100,11 +141,10 @@ def kill_at_checkpoint(process: "subprocess.Popen[bytes]", work: Path, name: str
     assert process.wait() == -signal.SIGKILL
 
 
-@pytest.mark.slow
 def test_a_stage_killed_in_mid_run_ends_with_the_same_bytes(
     tiny_pretraining: PretrainParams, tiny_tokens: Path, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
-    params = tiny_pretraining.model_copy(update={"steps": 400})
+    params = tiny_pretraining.model_copy(update={"steps": 400, "checkpoint_every_steps": 50})
     whole = project_with(params, tmp_path / "whole")
     assert start(whole, tiny_tokens, tiny_tokenizer).wait() == 0
 

@@ -148,7 +148,7 @@ def test_special_tokens_written_in_a_text_are_counted_and_packed_as_text(
     clean = write_clean(tmp_path / "clean", train=train, validation=["kato [PAD]", "mire"])
     figures = run(clean, tmp_path / "out", algorithm=algorithm)
     assert (figures["train"]["special_strings_in_text"], figures["validation"]["special_strings_in_text"]) == (10, 1)
-    assert "write out [MASK] or another special token in 10 places" in caplog.text
+    assert "contain [MASK] or another special token in 10 places" in caplog.text
     shards = TokenShards.open(tmp_path / "out" / "tokens", "train")
     assert not np.isin(shards.tokens(0, shards.num_tokens), [0, 2, 3, 4]).any()
     assert figures["train"]["tokens_dropped"] == 0

@@ -17,8 +17,6 @@ from ruamel.yaml import YAML
 
 from clozeline.artifacts.lock import Lock
 
-pytestmark = pytest.mark.slow
-
 PROJECT = Path(__file__).parents[2]
 FILES = ("dvc.yaml", ".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", "requirements.lock")
 SYLLABLES = ["ba", "de", "fi", "go", "lu", "ma", "ne", "pi", "ro", "su", "ta", "ve", "wi", "zo", "ka", "le"]
@@ -166,7 +164,7 @@ def toy_language() -> list[dict[str, str]]:
 @pytest.fixture(scope="module")
 def lines(tmp_path_factory: pytest.TempPathFactory) -> tuple[Line, Line]:
     """Two folders of different names, each with a cache of its own, after `dvc repro` in both at the same time."""
-    first, second = (make_line(tmp_path_factory.mktemp("line") / name) for name in ("first", "the second folder"))
+    first, second = (make_line(tmp_path_factory.mktemp("line") / name) for name in ("first", "ein Ordner für zwei"))
     all_said(first.start("dvc", "repro"), second.start("dvc", "repro"))
     return first, second
 
@@ -211,8 +209,9 @@ def test_a_knob_of_one_stage_runs_that_stage_alone_and_back_restores_it(lines: t
     assert line.lock == before
 
 
-def test_the_flow_finds_what_dvc_alone_made_unchanged(lines: tuple[Line, Line]) -> None:
+def test_the_flow_finds_what_dvc_alone_made_unchanged_without_git_too(lines: tuple[Line, Line]) -> None:
     line, before = lines[1], lines[1].lock
+    shutil.rmtree(line.root / ".git")
     output = line.run("clozeline", "run", "--no-release")
     for name in Lock.read(line.root / "dvc.lock").stages:
         assert re.search(rf"{name}\s+│\s+unchanged", output), output

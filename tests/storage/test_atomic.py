@@ -1,6 +1,9 @@
 import errno
 import shutil
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -42,23 +45,32 @@ def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
     assert everything_in(tmp_path) == {"folder/two": b"two"}
 
 
-def test_a_folder_is_there_at_every_moment_of_its_replacement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, other, rename = tmp_path / "folder", tmp_path / "other", Path.replace
+def test_a_folder_is_there_at_every_moment_of_its_replacement(tmp_path: Path) -> None:
+    """Looked for before every line that is run, and at the end of every function."""
+    path, other = tmp_path / "folder", tmp_path / "other"
     path.mkdir()
     other.mkdir()
     can_swap = atomic._exchange(path, other)  # of some file systems nothing more is promised
-    missing: list[Path] = []
+    missing: list[str] = []
+    looked_in: set[str] = set()
 
-    def looking(source: Path, target: Path) -> Path:
-        moved = rename(source, target)
-        missing.extend(() if path.exists() else (source,))
-        return moved
+    def look(frame: FrameType, event: str, argument: object) -> Callable[..., object] | None:
+        if frame.f_code.co_filename != atomic.__file__:
+            return None
+        looked_in.add(frame.f_code.co_name)
+        missing.extend(() if path.exists() else (f"{frame.f_code.co_name}, line {frame.f_lineno}",))
+        return look
 
-    monkeypatch.setattr(Path, "replace", looking)
-    with replacing_folder(path) as beside:
-        (beside / "one").write_text("new")
+    before = sys.gettrace()
+    sys.settrace(look)
+    try:
+        with replacing_folder(path) as beside:
+            (beside / "one").write_text("new")
+    finally:
+        sys.settrace(before)
     assert everything_in(path) == {"one": b"new"}
-    assert not (missing and can_swap)
+    assert looked_in >= {"replacing_folder", "_swap", "_exchange"}
+    assert not (missing and can_swap), missing
 
 
 def test_where_names_cannot_be_swapped_a_failing_move_brings_the_old_folder_back(

@@ -2,11 +2,12 @@
 
 import csv
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from clozeline.storage.csv_files import write_csv
+from clozeline.storage.csv_files import write_csv, write_records
 
 
 def test_rows_stand_under_their_header_and_come_back_as_they_were(tmp_path: Path) -> None:
@@ -15,6 +16,17 @@ def test_rows_stand_under_their_header_and_come_back_as_they_were(tmp_path: Path
     assert path.read_bytes() == 'label,f1\n"a ""b"", c",0.5\n"größe\nin two lines",1\n'.encode()
     with path.open(encoding="utf-8", newline="") as file:
         assert list(csv.reader(file)) == [["label", "f1"], ['a "b", c', "0.5"], ["größe\nin two lines", "1"]]
+
+
+@dataclass(frozen=True)
+class Point:
+    step: int
+    loss: float
+
+
+def test_records_are_a_column_for_each_field(tmp_path: Path) -> None:
+    write_records(tmp_path / "table.csv", Point, [Point(1, 0.5), Point(2, float("nan"))])
+    assert (tmp_path / "table.csv").read_bytes() == b"step,loss\n1,0.5\n2,nan\n"
 
 
 def test_where_a_row_cannot_be_made_the_table_that_was_there_stays(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from clozeline.artifacts.curves import CurvePoint
 from clozeline.tasks.training import prepare_training
 from clozeline.training.callbacks import Callback
+from clozeline.training.curves import CurvePoint
 from tests.every_kind import CASES, inputs_of, prepare
 from tests.memory_limit import with_little_and_with_enough
 
@@ -25,8 +25,8 @@ def losses(kind: str, encoder: Path, data: Path, **changes: object) -> list[floa
     task = prepare(kind, case, encoder, data, **knobs)
     with TemporaryDirectory() as work:
         training = prepare_training(task, inputs_of(kind, case, encoder, data, **knobs), Path(work))
-        looks = training.run(curve, lambda look: None)
-    return [*curve.losses, *(look.validation_score for look in looks)]
+        trained = training.run(curve, lambda look: None)
+    return [*curve.losses, *(look.validation_score for look in trained.looks)]
 
 
 def main(kind: str, encoder: Path, few: Path, many: Path) -> None:

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from clozeline.artifacts.finetune.scored_look import ScoredLook
 from clozeline.errors import TrainingError
-from clozeline.tasks.best_look import BestLook, Look, Plan, best_of
+from clozeline.tasks.best_look import BestLook, Plan, best_of
 from clozeline.training.callbacks import Callback
 from clozeline.training.checkpoint import Checkpoints
 from clozeline.training.hardware import Hardware
@@ -63,9 +64,11 @@ def training(
     return BestLook(loop, plan, lambda: score(model, next(asked))), model
 
 
-def run(work: Path, score: Callable[[nn.Module, int], float], **plan: int | None) -> tuple[list[Look], list[Tensor]]:
+def run(
+    work: Path, score: Callable[[nn.Module, int], float], **plan: int | None
+) -> tuple[list[ScoredLook], list[Tensor]]:
     best_look, model = training(work, score, **plan)
-    looks = best_look.run(Callback(), lambda look: None)
+    looks = best_look.run(Callback(), lambda look: None).looks
     return looks, [weight.detach().clone() for weight in model.state_dict().values()]
 
 
@@ -177,6 +180,6 @@ def test_a_killed_run_goes_on_from_a_checkpoint_between_two_looks(tmp_path: Path
 
 
 def test_a_score_that_is_no_number_loses_to_any_that_is_one() -> None:
-    looks = [Look(place, place, score) for place, score in enumerate([float("nan"), 0.1, float("nan"), 0.3, 0.3])]
+    looks = [ScoredLook(place, place, score) for place, score in enumerate([float("nan"), 0.1, float("nan"), 0.3, 0.3])]
     assert best_of(looks) is looks[3]
     assert best_of(looks[:1]) is looks[0]

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from clozeline.encoder import language_model
 from clozeline.encoder.families import FAMILIES
 from clozeline.errors import ParamsError
+from clozeline.language_modelling import language_model
 from clozeline.tasks import depths
 from clozeline.tasks.classification import head as classifier
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from clozeline.encoder import language_model
 from clozeline.encoder.families import FAMILIES, HeadKind, TokenIds
 from clozeline.errors import ArtifactError
+from clozeline.language_modelling import language_model
 from clozeline.tasks import heads
 from tests.small_encoders import ParamsMaker
 
@@ -43,6 +43,6 @@ def test_an_encoder_that_lacks_a_weight_is_refused_by_its_name(
     weights = load_file(tmp_path / "model.safetensors")
     del weights["bert.encoder.layer.1.output.dense.weight"]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ArtifactError, match="does not hold all weights of its encoder") as caught:
+    with pytest.raises(ArtifactError, match="does not hold all weights of its model") as caught:
         heads.build(tmp_path, kind, 0, {})
     assert "encoder.layer.1.output.dense.weight" in str(caught.value.given)

@@ -1,6 +1,6 @@
 """Claim: every kind of task has its knobs, and items are shown as a person would choose them."""
 
-from clozeline.artifacts.shown_item import ShownItem
+from clozeline.artifacts.finetune.shown_item import ShownItem
 from clozeline.params.finetuning import SECTIONS
 from clozeline.tasks.kinds import KINDS
 from clozeline.tasks.task import shown

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from clozeline.encoder import language_model
+from clozeline.language_modelling import language_model
 from clozeline.params.finetuning import LoraParams
 from clozeline.tasks import heads, lora
 from clozeline.tasks.classification import head as classifier

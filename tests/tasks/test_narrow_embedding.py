@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from clozeline.encoder import language_model
 from clozeline.encoder.families import FAMILIES
+from clozeline.language_modelling import language_model
 from clozeline.tasks import depths
 from clozeline.tasks.classification import head as classifier
 from clozeline.tasks.heads import TaskModel

@@ -75,7 +75,7 @@ def test_a_batch_too_large_for_memory_is_judged_in_parts_and_those_after_it_too(
     assert caplog.text.count("out of memory") == 2, "of 8 rows, of 4, and never again"
     with pytest.raises(TrainingError, match="out of memory on one row") as caught:
         asked_for(0, 19, model)
-    assert "4,503,599,627,370,496 bytes were asked for" in caught.value.given
+    assert "4,503,599,627,370,496 bytes were requested" in caught.value.given
     named = named_in(str(caught.value))
     assert named == ["max_length"]
     assert all(is_knob_of(section, knob) for knob in named for section in SECTIONS.values())

@@ -78,7 +78,7 @@ LINES: Mapping[Callable[[Path], None], tuple[str, ...]] = {
     asked: (
         "records: 63 read, 61 used; left out: without findable answer 2 "
         "(first: {}/squad.json, data[0].paragraphs[61].qas[0])",
-        "answers that stand elsewhere than their offset says: "
+        "answers that are not at their offset: "
         "moved 1 (first: {}/squad.json, data[0].paragraphs[60].qas[0]), "
         "not found 2 (first: {}/squad.json, data[0].paragraphs[61].qas[0])",
     ),

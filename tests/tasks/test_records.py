@@ -45,8 +45,8 @@ def test_numbers_and_truth_values_are_labels(tmp_path: Path) -> None:
 
 DIRT = {
     "a missing file": ("data.csv", None, "there is no file", "data.csv"),
-    "an unknown kind": ("data.doc", b"x", "of a kind that cannot be read", ".doc"),
-    "no suffix": ("data", b"x", "of a kind that cannot be read", "no suffix"),
+    "an unknown kind": ("data.doc", b"x", "has a format that cannot be read", ".doc"),
+    "no suffix": ("data", b"x", "has a format that cannot be read", "no suffix"),
     "a label in a list": ("data.jsonl", b'{"body": "a", "topic": ["x"]}\n', "line 1: field `topic`", "list: ['x']"),
     "a text that is none": ("data.jsonl", b'{"body": 3, "topic": "x"}\n', "line 1: field `body`", "int: 3"),
     "a field by another name": ("data.csv", b"boddy,topic\na,x\n", "no field `body`", "fields: boddy, topic"),
@@ -120,7 +120,7 @@ def test_values_are_read_as_what_they_should_be_or_refused() -> None:
 def test_a_folder_without_splits_is_told_with_the_files_in_it(tmp_path: Path) -> None:
     (tmp_path / "labels").mkdir()
     (tmp_path / "labels" / "a.csv").write_text("body,topic\n")
-    with pytest.raises(DataError, match="is a folder, and no file of it is named") as caught:
+    with pytest.raises(DataError, match="is a folder, and `splits` names no file in it") as caught:
         read(tmp_path / "labels")
     assert caught.value.given == "a.csv"
     assert "splits" in caught.value.do

@@ -175,9 +175,9 @@ def test_one_file_that_is_one_document_is_too_little(tmp_path, params_of, words)
 def test_an_empty_file_is_called_empty(tmp_path, params_of) -> None:
     path = write_lines(tmp_path, [])
     path.write_bytes(b"")
-    with pytest.raises(DataError, match="there is no text in it") as caught:
+    with pytest.raises(DataError, match="holds no text") as caught:
         build(path, tmp_path / "out", params_of())
-    assert "an empty file" in str(caught.value.given)
+    assert "0 bytes" in str(caught.value.given)
 
 
 def test_a_source_without_usable_text_says_what_it_held(tmp_path, params_of) -> None:
@@ -186,3 +186,11 @@ def test_a_source_without_usable_text_says_what_it_held(tmp_path, params_of) -> 
         build(path, tmp_path / "out", params_of())
     assert "3 texts read" in str(caught.value.given)
     assert "1 empty, 2 too short" in str(caught.value.given)
+
+
+def test_a_hub_dataset_without_usable_text_is_called_by_its_name(tmp_path, params_of) -> None:
+    (tmp_path / "dataset").mkdir()
+    dataset = write_lines(tmp_path / "dataset", ["short", "also short"]).parent
+    with pytest.raises(DataError, match="no text is left") as caught:
+        build(tmp_path, tmp_path / "out", params_of(kind="hub", dataset=str(dataset)))
+    assert caught.value.problem.startswith(f"{dataset}: ")

@@ -143,7 +143,7 @@ def test_a_null_text_is_empty_and_a_number_is_refused(tmp_path, params_of) -> No
     ("body", "message"),
     [
         ('a,"never closed\r\nb,x\r\n', "not CSV"),
-        ("a,one,two\r\n", "line 2: 3 columns under a header of 2"),
+        ("a,one,two\r\n", "line 2: 3 columns, but the header has 2"),
         ('a,"quoted" then not\r\n', "line 2: not CSV"),
     ],
 )
@@ -187,7 +187,7 @@ def test_a_damaged_parquet_file_is_named(tmp_path, params_of) -> None:
     path = tmp_path / "x.parquet"
     write_parquet(path)
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(DataError, match=r"x\.parquet: not a Parquet file"):
+    with pytest.raises(DataError, match=r"x\.parquet: not a valid Parquet file"):
         read(path, params_of())
 
 
@@ -195,7 +195,7 @@ def test_a_paragraph_without_end_is_refused_before_it_fills_the_memory(tmp_path,
     monkeypatch.setattr("clozeline.text.line_formats._MAX_DOCUMENT_CHARACTERS", 100)
     path = tmp_path / "x.txt"
     path.write_text("a sentence on its line\n" * 10)
-    with pytest.raises(DataError, match=r"x\.txt: a document of more than 100 characters") as caught:
+    with pytest.raises(DataError, match=r"x\.txt: a document is longer than 100 characters") as caught:
         read(path, params_of())
     assert "`source.one_document_per` to line" in caught.value.do
     assert len(texts(path, params_of(one_document_per="line"))) == 10

@@ -13,7 +13,7 @@ def test_every_kind_that_params_allow_can_be_opened() -> None:
 
 
 def test_a_missing_source_is_named_with_its_key(tmp_path: Path, params_of) -> None:
-    with pytest.raises(DataError, match="nowhere: there is no such file or folder") as caught:
+    with pytest.raises(DataError, match="nowhere: no such file or folder") as caught:
         sources.open_source(tmp_path / "nowhere", params_of(path="nowhere").source)
     assert "`source.path`" in caught.value.do
 

@@ -84,7 +84,7 @@ def test_shares_are_what_was_asked_for() -> None:
 
 def test_an_empty_part_is_refused_with_what_would_do() -> None:
     alone = Groups(np.arange(3), np.ones(3, dtype=np.int64))
-    with pytest.raises(DataError, match="too little text to split, `validation` got none") as caught:
+    with pytest.raises(DataError, match="too little text to split: `validation` is empty") as caught:
         check_sides([2, 0, 1], alone, SHARES, "notes")
     assert "3 texts in 3 groups" in str(caught.value.given)
     assert "at least 15 texts" in caught.value.expected

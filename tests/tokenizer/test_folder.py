@@ -75,8 +75,8 @@ def test_a_tokenizer_without_a_mask_gets_one_and_says_so(tmp_path: Path, caplog:
     special = {"pad_token": "<pad>", "unk_token": "<unk>", "cls_token": "<s>", "sep_token": "</s>"}
     with caplog.at_level(logging.WARNING):
         opened = OpenTokenizer.open(saved(word_level(**special), tmp_path))
-    assert "has no mask_token of its own: added as [MASK]" in caplog.text
-    assert "grew from 9 to 10 tokens: a model that starts from trained weights gets 1 new rows" in caplog.text
+    assert "has no mask_token of its own: added [MASK]" in caplog.text
+    assert "grew from 9 to 10 tokens: a model that starts from trained weights gets 1 untrained rows" in caplog.text
     assert opened.special_ids.model_dump() == {
         "pad": 0, "cls": 1, "sep": 2, "mask": 9, "unk": 3, "every": (0, 1, 2, 3, 9),
     }  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from clozeline.errors import ArtifactError
-from clozeline.tokenizer.special_ids import SpecialIds
+from clozeline.tokenizer.vocabulary.special_ids import SpecialIds
 from clozeline.tokenizing.shard_writer import ShardWriter
 from clozeline.tokens.info import TokensInfo, dtype_for
 from clozeline.tokens.shards import TokenShards

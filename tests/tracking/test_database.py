@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from mlflow.tracking import MlflowClient
 
-from clozeline.artifacts.manifest import read_manifest
+from clozeline.artifacts.export.manifest import read_manifest
 from clozeline.errors import ArtifactError
 from clozeline.registry import fetch
 from clozeline.registry.publishing import Evidence, Publisher, example_texts
@@ -109,4 +109,16 @@ def test_preparing_again_changes_nothing(project: Path) -> None:
     before = database.read_bytes()
     prepare(address(project))
     assert database.read_bytes() == before
+    assert isinstance(prepare(address(project)), MlflowClient)
+
+
+@pytest.mark.parametrize("kept", [0.7, 0.3, 0.0003])
+def test_a_database_that_was_cut_off_is_told_as_damaged_with_what_to_do(project: Path, kept: float) -> None:
+    database = project / "work/mlflow/mlflow.db"
+    content = database.read_bytes()
+    database.write_bytes(content[: int(kept * len(content))])
+    with pytest.raises(ArtifactError, match=r"database .*mlflow\.db is damaged") as caught:
+        prepare(address(project))
+    assert "mv mlflow.db mlflow.db.damaged" in caught.value.do
+    database.rename(database.with_suffix(".db.damaged"))
     assert isinstance(prepare(address(project)), MlflowClient)

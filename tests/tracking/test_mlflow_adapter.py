@@ -11,7 +11,7 @@ from mlflow.db import commands
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from clozeline.tracking.mlflow_adapter import _OUTDATED, PARENT_RUN, client_of_database, monitors
+from clozeline.tracking.mlflow_adapter import _LOADED_AS, _OUTDATED, PARENT_RUN, client_of_database, loaded_as, monitors
 
 
 def test_a_database_of_another_schema_is_refused_in_the_words_that_we_look_for(tmp_path: Path) -> None:
@@ -85,3 +85,12 @@ def test_a_serving_install_which_has_no_psutil_opens_a_database(tmp_path: Path) 
     )
     opened = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=False)
     assert opened.stdout == "1\n", opened.stderr
+
+
+def test_mlflow_notes_as_what_it_loaded_a_registered_model_and_nothing_of_a_folder(tmp_path: Path) -> None:
+    from mlflow.store.artifact import models_artifact_repo
+
+    assert models_artifact_repo.REGISTERED_MODEL_META_FILE_NAME == _LOADED_AS
+    assert loaded_as(tmp_path) is None
+    (tmp_path / _LOADED_AS).write_text("model_name: clozeline-encoder\nmodel_version: '3'\n", encoding="utf-8")
+    assert loaded_as(tmp_path) == ("clozeline-encoder", "3")

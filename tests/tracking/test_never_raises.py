@@ -123,7 +123,7 @@ def test_a_store_of_files_that_fails_in_its_own_way_stops_no_flow_and_leaves_no_
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = FlowRun.open(address, "run", {WORKSPACE: "host:/project"})
-    run_id = run.start_stage("pretrain", "print", {})
+    run_id = run.start_stage("pretrain", "print", {WORKSPACE: "host:/project"})
     assert run_id
     file = tmp_path / "stage.log"
     file.write_text("done")

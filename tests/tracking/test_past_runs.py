@@ -1,6 +1,8 @@
 """The runs behind a dvc.lock are found by what they made."""
 
 import hashlib
+import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from ruamel.yaml import YAML
 
 from clozeline.artifacts.lock import Lock
 from clozeline.errors import ArtifactError
-from clozeline.tracking.flow_run import WORKSPACE, FlowRun, StageRecord
+from clozeline.tracking.flow_run import WORKSPACE, FlowRun, StageRecord, Status
 from clozeline.tracking.past_runs import attach, past_runs
 
 TAGS = {WORKSPACE: "host:/project", "mlflow.source.git.commit": "abc", "git.is_dirty": "true"}
@@ -60,6 +62,36 @@ def test_a_lock_s_run_its_stages_and_its_commit_are_found_and_another_lock_s_are
     assert {name: made.run_id for name, made in past.stages.items()} == stages | {"pretrain": again}
     unknown = past_runs(address, write_lock(tmp_path / "unknown.lock", pretrain=3))
     assert (unknown.run_id, unknown.commit, unknown.stages) == (None, None, {})
+
+
+def test_the_run_before_is_the_newest_finished_one_with_another_lock(address: str, tmp_path: Path) -> None:
+    def flow_run(lock: Path, top1: float, status: Status = "FINISHED") -> None:
+        figures = tmp_path / "evaluate.json"
+        figures.write_text(f'{{"top1": {top1}}}')
+        stored = tmp_path / "dvc.lock"
+        stored.write_bytes(lock.read_bytes())
+        md5 = hashlib.md5(lock.read_bytes(), usedforsecurity=False).hexdigest()
+        tags, metrics = {"dvc.lock_md5": md5}, {"evaluate": figures}
+        FlowRun.open(address, lock.stem, TAGS).end(status, tags=tags, metrics=metrics, files=[stored])
+        time.sleep(0.002)  # MLflow counts in milliseconds
+
+    first, second, third, fourth = (write_lock(tmp_path / f"{steps}.lock", pretrain=steps) for steps in range(1, 5))
+    flow_run(first, 0.1)
+    assert past_runs(address, first).earlier is None
+    flow_run(second, 0.2)
+    flow_run(third, 0.3, "FAILED")
+    flow_run(second, 0.2)
+    flow_run(fourth, 0.4)
+    earlier = past_runs(address, second).earlier
+    assert earlier
+    assert (earlier.figures, earlier.commit, earlier.lock) == ({"evaluate.top1": 0.1}, "abc", Lock.read(first))
+    newest = past_runs(address, fourth).earlier
+    assert newest
+    assert newest.lock == Lock.read(second)
+    shutil.rmtree(tmp_path / "artifacts")
+    without = past_runs(address, fourth).earlier
+    assert without
+    assert (without.figures, without.lock) == ({"evaluate.top1": 0.2}, None)
 
 
 def test_a_file_is_stored_with_a_run_that_has_ended(address: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Claim: what transformers' own Trainer (4.57.6) gets wrong is right in ours: each test shows both."""
+"""Claim: what transformers' own Trainer gets wrong is right in ours: each test shows both."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoTokenizer, DataCollatorForLanguageModeling, TrainingArguments
 
-from clozeline.artifacts.curves import CurvePoint
-from clozeline.encoder.objectives import OBJECTIVES, TargetBatch
 from clozeline.errors import ParamsError, TrainingError
+from clozeline.language_modelling.objectives import OBJECTIVES, TargetBatch
 from clozeline.params import PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.job import Pretraining
 from clozeline.pretraining.losses import TargetLoss
 from clozeline.training.callbacks import Callback
+from clozeline.training.curves import CurvePoint
 from clozeline.training.distribution import Processes
 from clozeline.training.hardware import Hardware
 from clozeline.training.micro_batches import MicroBatches

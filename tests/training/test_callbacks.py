@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.curves import CurvePoint, Look
-from clozeline.encoder.batches import Split
+from clozeline.language_modelling.batches import Split
 from clozeline.params import PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.shown_examples import ShownExamples
 from clozeline.tokens.frequencies import unigram_entropy
 from clozeline.tokens.shards import TokenShards
 from clozeline.training.callbacks import Callback, Callbacks, PlateauWarning
+from clozeline.training.curves import CurvePoint, Look
 from clozeline.training.state import State
 
 
@@ -108,6 +108,8 @@ def test_examples_are_shown_at_each_look(
     shown = [record.getMessage() for record in caplog.records]
     assert len(shown) == 3
     for line in shown:
-        before, _, rest = line.partition(" ____")
-        truth = int(rest.rpartition("it is 'w")[2].rstrip("'"))
-        assert int(before.split()[-1].lstrip("w[MASK]") or truth) in {truth, (truth - 6) % 59 + 5}
+        text, rest = line.split(" → ")
+        words, truth = text.split(), int(rest.rpartition("right: 'w")[2].rstrip("'"))
+        before = words[words.index("[MASK]" if objective == "mlm" else "…") - 1]
+        assert truth == (int(before.removeprefix("w")) - 5 + 1) % 59 + 5
+        assert text.count("[MASK]") == (objective == "mlm"), "one word is hidden, and the rest can be read"

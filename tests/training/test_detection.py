@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from clozeline.artifacts.curves import CurvePoint, Look
-from clozeline.encoder import language_model
-from clozeline.encoder.detection import ReplacedTokenPair, detection_logits, draw
-from clozeline.encoder.objectives import DetectionBatch
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.detection import ReplacedTokenPair, detection_logits, draw
+from clozeline.language_modelling.objectives import DetectionBatch
 from clozeline.params import PretrainParams
 from clozeline.pretraining import compilation
 from clozeline.pretraining import job as pretraining
@@ -22,6 +21,7 @@ from clozeline.pretraining.losses import DetectionLoss
 from clozeline.pretraining.shown_parts import ShownParts
 from clozeline.tokens.frequencies import unigram_entropy
 from clozeline.training.callbacks import Callback
+from clozeline.training.curves import CurvePoint, Look
 
 WEIGHT = 50.0
 Prepare = Callable[..., Pretraining]

@@ -128,7 +128,6 @@ def largest_difference(one: Weights, other: Weights) -> float:
     return max((one[name] - other[name]).abs().max().item() for name in one)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ddp", "fsdp"])
 def test_two_processes_end_with_the_parameters_of_one(two: Together, alone: Alone, name: str) -> None:
     """P22: each takes half of a batch's rows, so one process with the doubled half is the same params alone.
@@ -141,14 +140,12 @@ def test_two_processes_end_with_the_parameters_of_one(two: Together, alone: Alon
     assert told["losses"] == pytest.approx(one_told["losses"], abs=1e-5)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", [f"{family} {sharding}" for family in FAMILIES for sharding in SHARDINGS])
 def test_two_processes_train_every_family_as_one_does(two: Together, alone: Alone, name: str) -> None:
     """P22: also where a loss does not depend on some weights, and where lists of layers hold lists of layers."""
     assert largest_difference(two.trained(name)[0], alone(name)[0]) < 1e-5
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["few rows", "few rows, detecting", "few rows in parts, divided"])
 def test_batches_of_fewer_rows_than_processes_or_parts_are_trained_on_as_one_does(
     two: Together, alone: Alone, name: str
@@ -159,7 +156,6 @@ def test_batches_of_fewer_rows_than_processes_or_parts_are_trained_on_as_one_doe
     assert told["losses"] == pytest.approx(one_told["losses"], abs=1e-4)
 
 
-@pytest.mark.slow
 def test_two_processes_detect_replaced_tokens_as_one_does(two: Together, alone: Alone) -> None:
     """P22: two models that share a table, of which half the rows of a batch are in each process."""
     _, told = two.trained("detecting")
@@ -170,7 +166,6 @@ def test_two_processes_detect_replaced_tokens_as_one_does(two: Together, alone: 
     assert told["losses"] == pytest.approx(one_told["losses"], abs=1e-4)
 
 
-@pytest.mark.slow
 def test_what_two_processes_began_one_can_finish(two: Together, alone: Alone) -> None:
     """A checkpoint holds the whole state, whoever wrote it."""
     finished, told = alone("in parts", two.folder / "in parts")
@@ -179,7 +174,6 @@ def test_what_two_processes_began_one_can_finish(two: Together, alone: Alone) ->
     assert largest_difference(finished, whole) < 1e-5
 
 
-@pytest.mark.slow
 def test_a_divided_model_comes_back_with_its_best_weights(two: Together) -> None:
     """The best look was before the checkpoint: what is kept then is in it, whole."""
     finished, told = two.trained("best kept, divided, with checkpoints")
@@ -193,7 +187,6 @@ def test_a_divided_model_comes_back_with_its_best_weights(two: Together) -> None
     assert largest_difference({name: named[name] for name in whole}, whole) == 0.0
 
 
-@pytest.mark.slow
 def test_memory_that_runs_out_in_one_process_halves_the_parts_of_all(two: Together, alone: Alone) -> None:
     """It does in the second, in the middle of a backward pass; the first hears of it before it waits for the sum."""
     assert largest_difference(two.trained("little memory")[0], alone("little memory")[0]) < 1e-5
@@ -201,7 +194,6 @@ def test_memory_that_runs_out_in_one_process_halves_the_parts_of_all(two: Togeth
     assert first == second <= 60
 
 
-@pytest.mark.slow
 def test_processes_stop_at_the_same_step_with_the_best_weights(two: Together) -> None:
     """Though to the second the model seems to get better and better, as it could where processors round otherwise."""
     first, second = (told_of(two.folder / "better and better", rank) for rank in (0, 1))

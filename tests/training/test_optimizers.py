@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clozeline.encoder import language_model
 from clozeline.encoder.families import FAMILIES, TokenIds
 from clozeline.errors import ParamsError
+from clozeline.language_modelling import language_model
 from clozeline.params import OptimizerParams, PretrainParams
 from clozeline.training.optimizers import OPTIMIZERS, build_optimizer, scale_learning_rates
 from tests.training.changes import changed

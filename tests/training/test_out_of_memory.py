@@ -39,12 +39,12 @@ def no_memory_for_a_kernel() -> None:
 @pytest.mark.parametrize(
     ("ask", "told"),
     [
-        (lambda: torch.empty(HUGE), "4,503,599,627,370,496 bytes were asked for"),
-        (lambda: np.empty(HUGE), "8.00 PiB were asked for"),
-        (lambda: bytearray(HUGE), "how much was asked for is not told: MemoryError"),
-        (lambda: torch.empty(1).expand(HUGE).split(1), "how much was asked for is not told: std::bad_alloc"),
-        (no_memory_on_a_gpu, "20.00 MiB were asked for"),
-        (no_memory_for_a_kernel, "how much was asked for is not told: could not create a primitive"),
+        (lambda: torch.empty(HUGE), "4,503,599,627,370,496 bytes were requested"),
+        (lambda: np.empty(HUGE), "8.00 PiB were requested"),
+        (lambda: bytearray(HUGE), "the requested amount is unknown: MemoryError"),
+        (lambda: torch.empty(1).expand(HUGE).split(1), "the requested amount is unknown: std::bad_alloc"),
+        (no_memory_on_a_gpu, "20.00 MiB were requested"),
+        (no_memory_for_a_kernel, "the requested amount is unknown: could not create a primitive"),
     ],
 )
 def test_memory_that_ran_out_is_known_whoever_says_so(ask: Callable[[], object], told: str) -> None:
@@ -86,7 +86,7 @@ def test_what_memory_ran_out_for_is_let_go_of() -> None:
 
 def test_after_a_kernel_without_memory_there_are_others_as_soon_as_there_is_memory() -> None:
     found = run_alone("tests.training.no_memory_for_kernels")
-    assert found["told"] == "how much was asked for is not told: could not create a primitive"
+    assert found["told"] == "the requested amount is unknown: could not create a primitive"
     assert found["later"] == pytest.approx(841.345, abs=0.001)
 
 
@@ -143,7 +143,7 @@ def test_a_row_too_large_for_memory_is_told_with_what_was_asked_for_and_what_thi
     monkeypatch.setattr(TargetLoss, "forward", without_end)
     with pytest.raises(TrainingError) as caught:
         job.run()
-    assert "4,503,599,627,370,496 bytes were asked for" in caught.value.given
+    assert "4,503,599,627,370,496 bytes were requested" in caught.value.given
     assert "tokens in the batch" in caught.value.given
     assert named_in(str(caught.value)) == knobs
     assert all(is_knob_of(PretrainParams, knob) for knob in knobs)

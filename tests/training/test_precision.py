@@ -44,7 +44,7 @@ def test_auto_is_fp32_on_every_cpu(monkeypatch: pytest.MonkeyPatch, instruction:
 def test_bf16_is_refused_on_a_cpu_that_lacks_it_with_what_it_would_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """P28."""
     have_cpu(monkeypatch, NO_BF16)
-    with pytest.raises(ParamsError, match=r"27 times slower than fp32, measured") as caught:
+    with pytest.raises(ParamsError, match=r"27 times slower than fp32") as caught:
         Precision.choose("bf16", CPU)
     assert "avx512_bf16" in caught.value.expected
 
@@ -62,7 +62,7 @@ def test_the_real_probe_knows_this_cpu() -> None:
 
 def test_fp16_is_refused_on_a_cpu() -> None:
     """P28."""
-    with pytest.raises(ParamsError, match="fp16 is not for this processor"):
+    with pytest.raises(ParamsError, match="`precision: fp16` does not suit"):
         Precision.choose("fp16", CPU)
 
 
@@ -108,7 +108,7 @@ def test_fp32_on_a_gpu_uses_tf32_and_nothing_else_does(matmul_precision: list[st
 def test_a_processor_of_another_kind_computes_in_fp32_alone() -> None:
     meta = torch.device("meta")
     assert Precision.choose("auto", meta).name == "fp32"
-    with pytest.raises(ParamsError, match="bf16 is not for this processor"):
+    with pytest.raises(ParamsError, match="`precision: bf16` does not suit"):
         Precision.choose("bf16", meta)
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from clozeline.encoder.objectives import TargetBatch
 from clozeline.errors import TrainingError
+from clozeline.language_modelling.objectives import TargetBatch
 from clozeline.training.distribution import Processes, Sharding
 from clozeline.training.hardware import Hardware
 from clozeline.training.micro_batches import MicroBatches

@@ -1,4 +1,4 @@
-"""Hugging Face's `Trainer` (transformers 4.57.6) on rows in memory, for tests that show what it does beside ours."""
+"""Hugging Face's `Trainer` on rows in memory, for tests that show what it does beside ours."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, PrinterCallback, Trainer, TrainingArguments
 
 from clozeline.encoder.model import Model
-from clozeline.encoder.objectives import TargetBatch
+from clozeline.language_modelling.objectives import TargetBatch
 
 
 def trainer(model: nn.Module, rows: Sequence[Any], folder: Path, collator: Any = None, **arguments: Any) -> Trainer:

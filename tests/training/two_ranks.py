@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clozeline.encoder.objectives import TargetBatch
+from clozeline.language_modelling.objectives import TargetBatch
 from clozeline.params import PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.judging import Judge

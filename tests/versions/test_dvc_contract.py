@@ -12,9 +12,11 @@ import pytest
 from dvc.lock import LockError
 from dvc.repo import Repo
 
+from clozeline.errors import StorageError
 from clozeline.versions import reproduce
 from clozeline.versions.graph import fingerprint, read_stage_graph
 from clozeline.versions.objects import Objects
+from clozeline.versions.project import require_writable_cache
 from clozeline.versions.reproduce import EXIT_CODES, outcome_of
 
 
@@ -34,7 +36,6 @@ def fail_with(root: Path, code: str) -> None:
     (root / "steps.py").write_text(code)
 
 
-@pytest.mark.slow
 def test_a_stage_is_executed_then_unchanged_and_restored_when_its_input_is_as_it_was(toy: Path) -> None:
     assert [ended(toy), ended(toy)] == ["executed", "unchanged"]
     (toy / "raw.txt").write_text("three")
@@ -49,7 +50,6 @@ def test_a_stage_is_executed_then_unchanged_and_restored_when_its_input_is_as_it
     assert ended(toy) == "executed", "the run cache names what no cache has"
 
 
-@pytest.mark.slow
 def test_a_metric_that_is_in_no_cache_of_its_own_is_restored_too(toy: Path) -> None:
     run(toy)
     assert ended(toy, "count") == "executed"
@@ -57,7 +57,12 @@ def test_a_metric_that_is_in_no_cache_of_its_own_is_restored_too(toy: Path) -> N
     assert ended(toy, "count") == "restored"
 
 
-@pytest.mark.slow
+KILLING_OUR_SHELL = """
+import psutil
+next(it for it in psutil.Process().parents() if any(part.endswith("/shell") for part in it.cmdline())).kill()
+"""
+
+
 @pytest.mark.parametrize(
     ("code", "exit_code"),
     [
@@ -66,15 +71,15 @@ def test_a_metric_that_is_in_no_cache_of_its_own_is_restored_too(toy: Path) -> N
         (f"raise SystemExit({EXIT_CODES['restored']})", 1),
         ("import os; os.kill(os.getpid(), 9)", 137),
         ("import os; os.kill(os.getppid(), 9)", 137),
+        (KILLING_OUR_SHELL, 137),
     ],
 )
 def test_a_command_that_fails_gives_its_own_exit_code(toy: Path, code: str, exit_code: int) -> None:
-    """The last one kills the shell that DVC runs commands with."""
+    """The last two kill shells above the command: the plain one, and ours, which can write no exit code then."""
     fail_with(toy, code)
     assert ended(toy) == exit_code
 
 
-@pytest.mark.slow
 def test_of_several_commands_the_one_that_failed_counts_and_none_after_it_runs(toy: Path) -> None:
     text = (toy / "dvc.yaml").read_text()
     commands = "cmd: ['true', 'exit 4', 'touch ran']"
@@ -83,7 +88,6 @@ def test_of_several_commands_the_one_that_failed_counts_and_none_after_it_runs(t
     assert not (toy / "ran").exists()
 
 
-@pytest.mark.slow
 def test_what_dvc_cannot_do_is_told_as_an_error_of_ours(toy: Path) -> None:
     fail_with(toy, "pass")
     ran = run(toy)
@@ -92,14 +96,13 @@ def test_what_dvc_cannot_do_is_told_as_an_error_of_ours(toy: Path) -> None:
     assert "upper.txt" in ran.stderr.partition("  given:")[2].partition("\n")[0]
 
 
-@pytest.mark.slow
 def test_a_file_that_another_command_writes_is_worth_another_try(toy: Path) -> None:
     (toy / ".dvc/tmp").mkdir(parents=True, exist_ok=True)
     writer = {"pid": os.getpid(), "cmd": "dvc repro"}
     (toy / ".dvc/tmp/rwlock").write_text(json.dumps({"write": {str(toy / "upper.txt"): writer}}))
     ran = run(toy)
     assert ran.returncode == 75
-    assert "error: another DVC command holds what stage `upper` needs" in ran.stderr
+    assert "error: another DVC command holds a lock that stage `upper` needs" in ran.stderr
 
 
 def test_a_command_runs_in_the_shell_of_the_environment_and_sees_a_plain_one(toy: Path) -> None:
@@ -134,6 +137,17 @@ def test_the_graph_is_that_of_the_file_with_its_groups_expanded(toy: Path) -> No
     assert all(node.is_changed for node in graph.values())
 
 
+@pytest.mark.slow
+def test_what_is_below_a_stage_that_is_out_of_date_is_out_of_date_too(toy: Path) -> None:
+    """DVC alone says it of the first one: what the others read is not yet made anew."""
+    names = [node.name for node in read_stage_graph(toy)]
+    for name in names:
+        assert ended(toy, name) == "executed"
+    assert not any(node.is_changed for node in read_stage_graph(toy))
+    (toy / "raw.txt").write_text("three")
+    assert [node.name for node in read_stage_graph(toy) if node.is_changed] == names
+
+
 def test_a_fingerprint_is_of_command_params_and_inputs(toy: Path) -> None:
     first = fingerprint(toy, "upper")
     assert fingerprint(toy, "upper") == first
@@ -154,10 +168,31 @@ def test_a_hash_is_the_md5_of_a_file_and_of_a_folder_that_of_the_list_of_its_fil
         assert objects.md5_of(toy / "nothing") is None
 
 
-@pytest.mark.slow
 def test_an_object_lies_in_the_cache_under_its_hash(toy: Path) -> None:
     run(toy)
     md5 = hashlib.md5(b"ONE TWO", usedforsecurity=False).hexdigest()
     assert (toy / ".dvc/cache/files/md5" / md5[:2] / md5[2:]).read_text() == "ONE TWO"
     with Objects.open(toy) as objects:
         assert objects.fault_of("upper.txt", md5, None) is None
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_in_no_git_repository_is_worked_in_without_git(toy: Path) -> None:
+    root = toy.rename(toy.parent / "ein Pfad für Läufe")
+    config = root / ".dvc/config"
+    config.write_text(config.read_text().replace("no_scm = true", ""))
+    assert not any((folder / ".git").exists() for folder in root.parents)
+    assert all(node.is_changed for node in read_stage_graph(root))
+    assert ended(root) == "executed"
+    assert fingerprint(root, "upper")
+    with Objects.open(root) as objects:
+        assert objects.md5_of(root / "upper.txt")
+
+
+def test_a_cache_that_cannot_be_written_is_refused_before_any_work(toy: Path) -> None:
+    require_writable_cache(toy)
+    shutil.rmtree(toy / ".dvc/cache")
+    (toy / ".dvc/cache").write_text("a file, so that no folder can be made: root may write anything else")
+    with pytest.raises(StorageError, match="DVC's cache is not writable") as caught:
+        require_writable_cache(toy)
+    assert str(toy / ".dvc/cache") in caught.value.expected

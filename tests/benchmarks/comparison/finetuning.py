@@ -198,6 +198,8 @@ def run_stage(name: str, params: FinetuneParams, seed: int, encoder: Path, data:
         pretraining_text=out / "clean" / "train.parquet",
         out=out / "model",
         metrics=out / "metrics.json",
+        curve=out / "training.csv",
+        looks=out / "validation.csv",
         confusion=out / "confusion.csv",
         classes=out / "classes.csv",
         examples=out / "examples",

@@ -9,24 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from comparison.sentences import PRESETS
-
 _BATCH_TEXTS = 32
-
-
-def export_full_logits(masked: Path, out: Path) -> None:
-    """The model in the folder `masked` through optimum, and both INT8 presets of it."""
-    from optimum.onnxruntime import ORTModelForMaskedLM, ORTQuantizer
-    from optimum.onnxruntime.configuration import AutoQuantizationConfig
-    from transformers import AutoTokenizer
-
-    model = ORTModelForMaskedLM.from_pretrained(masked, export=True)
-    model.save_pretrained(out)
-    AutoTokenizer.from_pretrained(masked).save_pretrained(out)
-    for preset, file in PRESETS.items():
-        config = getattr(AutoQuantizationConfig, preset)(is_static=False)
-        suffix = file.removeprefix("model_").removesuffix(".onnx")
-        ORTQuantizer.from_pretrained(model).quantize(config, out, file_suffix=suffix)
 
 
 class FullLogits:

@@ -13,17 +13,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.nn import functional
-from transformers import PreTrainedModel
+from transformers import AutoModelForMaskedLM, PreTrainedModel
 
-from clozeline.artifacts.curves import CurvePoint
-from clozeline.encoder import language_model
-from clozeline.encoder.batches import Split
-from clozeline.encoder.objectives import OBJECTIVES
+from clozeline.encoder.model import Model
 from clozeline.evaluation.asking import in_folds
 from clozeline.evaluation.figures import measure
 from clozeline.evaluation.groupings import ByDocument
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.batches import Split
+from clozeline.language_modelling.objectives import OBJECTIVES
 from clozeline.params import Params, PretrainParams
 from clozeline.params.recipes import laid_over
 from clozeline.pretraining import job as pretraining
@@ -31,6 +30,7 @@ from clozeline.pretraining.job import Pretraining
 from clozeline.tokens.rows import Rows
 from clozeline.tokens.shards import TokenShards
 from clozeline.training.callbacks import Callback
+from clozeline.training.curves import CurvePoint
 from clozeline.training.state import State
 from comparison.stages import params_tree
 
@@ -114,8 +114,23 @@ class Losses:
         return abs(self.ours - self.theirs)
 
 
+def stock(model: Model) -> PreTrainedModel:
+    """The same weights in transformers' own class."""
+    with TemporaryDirectory() as folder:
+        model.save(Path(folder))
+        return AutoModelForMaskedLM.from_pretrained(folder)  # type: ignore[no-any-return]  # Auto classes have no types
+
+
+def in_ours(model: PreTrainedModel) -> Model:
+    """The same weights in our class."""
+    opened, missing = Model.loaded(model.config, "mlm", model.state_dict())
+    if missing:
+        raise ValueError(f"weights that ours has and theirs has not: {missing}")
+    return opened
+
+
 @torch.inference_mode()
-def losses_of_one_batch(model: PreTrainedModel, tokens: Path, max_length: int, num_rows: int) -> Losses:
+def losses_of_one_batch(model: Model, theirs: PreTrainedModel, tokens: Path, max_length: int, num_rows: int) -> Losses:
     """Ours projects the targets alone; theirs all positions, with labels of -100 where there is no target."""
     split = Split.open(TokenShards.open(tokens, "train"), max_length)
     rows_B = np.arange(min(num_rows, len(split.rows)))
@@ -123,8 +138,8 @@ def losses_of_one_batch(model: PreTrainedModel, tokens: Path, max_length: int, n
     ours = functional.cross_entropy(language_model.target_logits(model, batch), batch.labels_T)
     labels_BL = torch.full_like(batch.input_ids_BL, -100)
     labels_BL.view(-1)[batch.slot_T] = batch.labels_T
-    theirs: Tensor = model(batch.input_ids_BL, attention_mask=batch.attention_mask_BL, labels=labels_BL).loss
-    return Losses(ours.item(), theirs.item())
+    asked = theirs(batch.input_ids_BL, attention_mask=batch.attention_mask_BL, labels=labels_BL)
+    return Losses(ours.item(), asked.loss.item())
 
 
 def first_tokens(tokens: Path, max_length: int, num_tokens: int) -> Split:
@@ -135,7 +150,7 @@ def first_tokens(tokens: Path, max_length: int, num_tokens: int) -> Split:
     return replace(split, rows=rows)
 
 
-def validation_loss(model: PreTrainedModel, split: Split, batch_tokens: int = 8192) -> float:
+def validation_loss(model: Model, split: Split, batch_tokens: int = 8192) -> float:
     """Nats per token over `split`, every token hidden once, in masks that no seed of a training changes."""
     was_training = model.training
     model.eval()

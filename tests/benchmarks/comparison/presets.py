@@ -5,7 +5,10 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Self
 
-from comparison.sentences import PRESETS, Embed, SentenceModels, texts_per_second, theirs_onnx
+from comparison.clocks import texts_per_second
+from comparison.elsewhere import measured
+from comparison.sentences import Embed, SentenceModels, theirs_onnx
+from comparison.stock_onnx import PRESETS
 from comparison.tokenizing import at_its_best
 
 _ROUNDS = 3
@@ -27,7 +30,7 @@ class FasterPreset:
 
     @classmethod
     def measured(cls, models: SentenceModels, num_threads: int, texts: Sequence[str]) -> Self:
-        """Both in this process, in a session of so many threads, one text in a call."""
+        """Both in one process, each in a session of so many threads, one text in a call."""
         return cls.of({preset: theirs_onnx(models, num_threads, file) for preset, file in PRESETS.items()}, texts)
 
     @classmethod
@@ -36,7 +39,7 @@ class FasterPreset:
         rounds: dict[str, list[float]] = {preset: [] for preset in best}
         for _ in range(_ROUNDS):
             for preset, (embed, _in_parallel) in best.items():
-                rounds[preset].append(texts_per_second(embed, texts, in_a_call=1))
+                rounds[preset].append(measured(texts_per_second, embed, texts, in_a_call=1))
         speeds = {preset: round(median(some), 1) for preset, some in rounds.items()}
         name = max(speeds, key=lambda preset: speeds[preset])
         return cls(name, best[name][1], speeds)

@@ -10,7 +10,7 @@ from pathlib import Path
 import datasets
 import numpy as np
 import torch
-from transformers import AutoModelForMaskedLM, PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from clozeline.params import PretrainParams
 from clozeline.tokens.shards import TokenShards
@@ -109,12 +109,11 @@ def compare(name: str, sides: Sides, chosen: argparse.Namespace, goal: float) ->
     real_tokens = round(chosen.rows * MAX_LENGTH * sides.fill)
     params = our_params(real_tokens, math.ceil(3 * chosen.steps / _CHUNKS) * _CHUNKS, chosen.threads)
     with ours.prepared(params, 0, sides.tokens, sides.tokenizer) as job:
-        losses = ours.losses_of_one_batch(job.model.eval(), sides.tokens, MAX_LENGTH, num_rows=8)
+        theirs = ours.stock(job.model)
+        losses = ours.losses_of_one_batch(job.model.eval(), theirs.eval(), sides.tokens, MAX_LENGTH, num_rows=8)
         _LOG.info("loss of one batch: ours %.7f, theirs %.7f", losses.ours, losses.theirs)
         if losses.difference > MAX_LOSS_DIFFERENCE:
             sys.exit(f"the losses of the same batch under the same weights differ: {losses}")
-        theirs = AutoModelForMaskedLM.from_config(job.model.config)
-        theirs.load_state_dict(job.model.state_dict())
         tokenizer = run_mlm.open_tokenizer(sides.tokenizer)
         rounds = alternate(
             lambda number: ours.tokens_per_second(job, number),

@@ -18,7 +18,7 @@ import torch
 from scipy.stats import ttest_1samp
 from transformers import AutoModelForMaskedLM, BertConfig, PretrainedConfig, PreTrainedModel
 
-from clozeline.encoder.batches import Split
+from clozeline.language_modelling.batches import Split
 from clozeline.params import PretrainParams
 from comparison import ours, run_mlm
 from comparison.alternation import Comparison, Rounds, finish, report_progress
@@ -180,7 +180,7 @@ def bert_like(config: PretrainedConfig, num_parameters: int) -> PretrainedConfig
 def _race(job: Job, seed: int, seconds: float) -> Race:
     steps = round(seconds / _their_seconds_per_step(job))
     model, meter = _train_theirs(job, seed, steps, job.setup.learning_rate)
-    loss = ours.validation_loss(model, job.validation)
+    loss = ours.validation_loss(ours.in_ours(model), job.validation)
     _LOG.info("seed %d, theirs: %d steps in %.1f s, validation loss %.4f", seed, steps, meter.seconds, loss)
     spent = 0.0
     for share in job.setup.our_budgets:
@@ -250,7 +250,7 @@ def _tune(job: Job, seconds: float, steps: int | None) -> None:
     theirs = {}
     for rate in job.setup.swept:
         model, meter = _train_theirs(job, 0, steps, rate)
-        theirs[f"{rate:g}"] = round(ours.validation_loss(model, job.validation), 4)
+        theirs[f"{rate:g}"] = round(ours.validation_loss(ours.in_ours(model), job.validation), 4)
         _LOG.info("theirs, %g: %.4f after %d steps, %.0f s", rate, theirs[f"{rate:g}"], steps, meter.seconds)
     mine = {}
     for share in job.setup.our_budgets[:2]:

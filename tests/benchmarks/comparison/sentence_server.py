@@ -4,13 +4,14 @@
 what to serve.
 """
 
-import importlib
 import os
-from typing import Any
+from pathlib import Path
 
 from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
+
+from comparison.stock_onnx import OnnxEmbedder
 
 
 class EmbedRequest(BaseModel):
@@ -18,7 +19,9 @@ class EmbedRequest(BaseModel):
 
 
 def create_app() -> FastAPI:
-    model = _model(int(os.environ["SENTENCE_THREADS"]))
+    model = Path(os.environ["SENTENCE_MODEL"])
+    embedder = OnnxEmbedder(model, os.environ["SENTENCE_FILE"], int(os.environ["SENTENCE_THREADS"]))
+    embedder(["warm"])
     app = FastAPI()
 
     @app.get("/health")
@@ -28,26 +31,6 @@ def create_app() -> FastAPI:
     # `async`: in threads, concurrent calls of one tokenizer of transformers fail with "Already borrowed".
     @app.post("/embed")
     async def embed(body: EmbedRequest) -> Response:
-        vectors = model.encode(body.inputs, normalize_embeddings=True, show_progress_bar=False)
-        return JSONResponse(vectors.tolist())
+        return JSONResponse(embedder(body.inputs).tolist())
 
     return app
-
-
-def _model(num_threads: int) -> Any:
-    import onnxruntime
-    import torch
-
-    torch.set_num_threads(num_threads)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = num_threads
-    settings = {
-        "file_name": os.environ["SENTENCE_FILE"],
-        "provider": "CPUExecutionProvider",
-        "session_options": options,
-    }
-    model = importlib.import_module("sentence_transformers").SentenceTransformer(
-        os.environ["SENTENCE_MODEL"], backend="onnx", model_kwargs=settings
-    )
-    model.encode(["warm"])
-    return model

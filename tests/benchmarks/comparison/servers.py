@@ -14,8 +14,9 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import urlopen
 
+from comparison.elsewhere import BENCHMARKS
 from comparison.presets import FasterPreset
-from comparison.sentences import SentenceModels, torch_model
+from comparison.sentences import SentenceModels, onnx_packages, torch_model, torch_packages
 from comparison.stages import KEPT
 from comparison.tokenizing import settings as tokenizer_settings
 
@@ -39,14 +40,11 @@ def graph_of(port: int) -> dict[str, str]:
 
 
 @contextmanager
-def mlflow_serve(
-    model: Path, models: SentenceModels, num_processes: int, num_threads: int, *, in_parallel: bool = False
-) -> Iterator[int]:
+def mlflow_serve(model: Path, num_processes: int, num_threads: int, *, in_parallel: bool = False) -> Iterator[int]:
     """The port of `mlflow models serve` over the MLflow model in the folder `model`.
 
     Args:
         model: the folder.
-        models: the weights.
         num_processes: that answer,
         num_threads: and of each.
         in_parallel: whether its tokenizer spreads a batch over them.
@@ -55,7 +53,7 @@ def mlflow_serve(
     command = ["-m", "mlflow", "models", "serve", "--model-uri", str(model), *options]
     settings = {
         "OMP_NUM_THREADS": str(num_threads),
-        "PYTHONPATH": str(models.installed),
+        "PYTHONPATH": str(torch_packages()),
         **tokenizer_settings(in_parallel, num_threads),
     }
     with _running(command, "/ping", settings) as port:
@@ -67,9 +65,9 @@ def fastapi(models: SentenceModels, num_processes: int, num_threads: int, chosen
     """The port of sentence_server.py beside this file, over the preset that was found the faster one here."""
     settings = {
         "SENTENCE_MODEL": str(models.theirs),
-        "SENTENCE_FILE": f"onnx/{chosen.file}",
+        "SENTENCE_FILE": chosen.file,
         "SENTENCE_THREADS": str(num_threads),
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), str(models.installed)]),
+        "PYTHONPATH": os.pathsep.join([str(onnx_packages()), str(BENCHMARKS)]),
         **tokenizer_settings(chosen.in_parallel, num_threads),
     }
     application = ["-m", "uvicorn", "--factory", "comparison.sentence_server:create_app"]

@@ -2,17 +2,16 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import TypeVar
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from comparison.elsewhere import Ask, There, measured
 
 VARIABLE = "TOKENIZERS_PARALLELISM"
 """`tokenizers` reads it at each call."""
 _NUM_THREADS = "RAYON_NUM_THREADS"
 _TRIES = 3
-
-Answers = TypeVar("Answers")
-Ask = Callable[[Sequence[str]], Answers]
 
 
 def settings(in_parallel: bool, num_threads: int) -> dict[str, str]:
@@ -28,10 +27,22 @@ def tokenize_as_the_server(num_threads: int) -> None:
     os.environ.update(settings(False, num_threads))
 
 
-def at_its_best(ask: Ask[Answers], texts: Sequence[str]) -> tuple[Ask[Answers], bool]:
-    """`ask` with a tokenizer that spreads its batches or does not, whichever answers `texts` sooner; and which."""
+def at_its_best(side: Ask, texts: Sequence[str]) -> tuple[Ask, bool]:
+    """`side` with a tokenizer that spreads its batches or does not, whichever answers `texts` sooner; and which."""
+    in_parallel = measured(_is_faster_in_parallel, side, texts)
+    return tokenizing(side, in_parallel), in_parallel
+
+
+def tokenizing(side: Ask, in_parallel: bool) -> Ask:
+    """`side`, with the tokenizer told so while it is at work, and no longer."""
+    if isinstance(side, There):
+        return replace(side, ask=_Tokenizing(side.ask, in_parallel))
+    return _Tokenizing(side, in_parallel)
+
+
+def _is_faster_in_parallel(ask: Ask, texts: Sequence[str]) -> bool:
     seconds: dict[bool, list[float]] = {False: [], True: []}
-    ways = {in_parallel: tokenizing(ask, in_parallel) for in_parallel in seconds}
+    ways = {in_parallel: _Tokenizing(ask, in_parallel) for in_parallel in seconds}
     for way in ways.values():
         way(texts)
     for _ in range(_TRIES):
@@ -39,28 +50,21 @@ def at_its_best(ask: Ask[Answers], texts: Sequence[str]) -> tuple[Ask[Answers], 
             started = time.perf_counter()
             way(texts)
             seconds[in_parallel].append(time.perf_counter() - started)
-    chosen = min(seconds[True]) < min(seconds[False])
-    return ways[chosen], chosen
+    return min(seconds[True]) < min(seconds[False])
 
 
-def tokenizing(ask: Ask[Answers], in_parallel: bool) -> Ask[Answers]:
-    """`ask`, with the tokenizer told so while it is at work, and no longer."""
+@dataclass(frozen=True)
+class _Tokenizing:
+    ask: Ask
+    in_parallel: bool
 
-    def told(texts: Sequence[str]) -> Answers:
-        with _told(in_parallel):
-            return ask(texts)
-
-    return told
-
-
-@contextmanager
-def _told(in_parallel: bool) -> Iterator[None]:
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = str(in_parallel).lower()
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[VARIABLE]
-        else:
-            os.environ[VARIABLE] = before
+    def __call__(self, texts: Sequence[str]) -> Any:
+        before = os.environ.get(VARIABLE)
+        os.environ[VARIABLE] = str(self.in_parallel).lower()
+        try:
+            return self.ask(texts)
+        finally:
+            if before is None:
+                del os.environ[VARIABLE]
+            else:
+                os.environ[VARIABLE] = before

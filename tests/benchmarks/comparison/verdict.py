@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from clozeline.artifacts.evidence import QuantizationScheme, Rung
-from clozeline.artifacts.manifest import Manifest, Precision, read_manifest
+from clozeline.artifacts.export.evidence import QuantizationScheme, Rung
+from clozeline.artifacts.export.manifest import Manifest, Precision, read_manifest
 from clozeline.exporting.proof import checks
 from clozeline.params import ExportGates, ExportParams
 from comparison.stages import params_tree

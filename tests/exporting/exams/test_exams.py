@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozeline.artifacts.held_out import EntitySpan, HeldOut
+from clozeline.artifacts.finetune.held_out import EntitySpan, HeldOut
 from clozeline.errors import DataError
 from clozeline.exporting.answers import UNKNOWN, Answers
 from clozeline.exporting.exams.exam import exam_of
@@ -16,7 +16,7 @@ from clozeline.inference.entities import Extent
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 from clozeline.tasks.classification.label_sets import FIGURES
-from clozeline.tasks.question_answering.scores import f1
+from clozeline.tasks.scores.squad import f1
 from clozeline.tasks.tagging.scores import score
 from tests.exporting.conftest import TinyPackage
 from tests.tiny_packages import (

@@ -9,9 +9,9 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from clozeline.artifacts.evidence import Rung
-from clozeline.artifacts.held_out import HeldOut
-from clozeline.artifacts.manifest import FILES, read_manifest
+from clozeline.artifacts.export.evidence import Rung
+from clozeline.artifacts.export.manifest import FILES, read_manifest
+from clozeline.artifacts.finetune.held_out import HeldOut
 from clozeline.exporting.answers import Answers
 from clozeline.exporting.exams.exam import Exam, exam_of
 from clozeline.exporting.exams.of_pairs import CosinesExam, SearchExam
@@ -21,8 +21,8 @@ from clozeline.exporting.sample import Sample
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.package import load
 from clozeline.tasks.intervals import bootstrap_interval
-from clozeline.tasks.similarity.correlations import spearman
-from clozeline.tasks.similarity.ranking import by_vectors, ranked
+from clozeline.tasks.scores.correlations import spearman
+from clozeline.tasks.scores.ranking import by_vectors, ranked
 from tests.exporting.conftest import TinyPackage
 from tests.open_gates import OPEN_GATES
 from tests.tiny_packages import write_embedder

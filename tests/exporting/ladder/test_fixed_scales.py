@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.manifest import FILES, read_manifest, verify
+from clozeline.artifacts.export.manifest import FILES, read_manifest, verify
 from clozeline.exporting import ranges
 from clozeline.exporting.graph import op_counts, read_graph
 from tests.exporting.ladder.conftest import OPEN, ExportModel

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from onnx import ModelProto
 
-from clozeline.artifacts.evidence import Rung
-from clozeline.artifacts.manifest import FILES, Manifest, read_manifest, verify
+from clozeline.artifacts.export.evidence import Rung
+from clozeline.artifacts.export.manifest import FILES, Manifest, read_manifest, verify
 from clozeline.errors import ArtifactError
 from clozeline.exporting import ladder
 from clozeline.exporting.graph import read_graph, write_graph
@@ -42,7 +42,7 @@ def test_with_every_product_exact_it_is_said_that_none_is_int8(
     manifest = read_manifest(export_model(outlier_encoder, ladder=(rung,), gates=GATES, static_ratios=()))
     assert (manifest.served, manifest.ladder[0].scheme.quantized_matmuls) == ("int8", 0)
     assert manifest.ladder[0].scheme.kind == "products in fp32, embeddings in INT8"
-    assert "what is served has no product in INT8: products in fp32, embeddings in INT8" in caplog.text
+    assert "the served graph has no product in INT8: products in fp32, embeddings in INT8" in caplog.text
     assert "INT8 scheme: products in fp32, embeddings in INT8: " in caplog.text
 
 

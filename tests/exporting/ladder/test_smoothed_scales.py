@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import ModernBertForMaskedLM
 
-from clozeline.artifacts.evidence import QuantizationScheme
-from clozeline.artifacts.manifest import FILES, read_manifest
+from clozeline.artifacts.export.evidence import QuantizationScheme
+from clozeline.artifacts.export.manifest import FILES, read_manifest
 from clozeline.exporting import ladder
 from clozeline.exporting.graph import read_graph
 from tests.exporting.ladder.conftest import OUTLIER_CHANNELS, ExportModel

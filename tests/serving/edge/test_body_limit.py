@@ -35,7 +35,10 @@ def opened(serving: Server, catalogue: Catalogue) -> Iterator[Opened]:
 def begun(client: httpx.Client) -> socket.socket:
     """A connection that has sent half of the body it says it has."""
     opened = connection(client)
-    head = f"POST /classify HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: {2 * HALF}\r\n\r\n"
+    head = (
+        f"POST /classify HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        f"content-length: {2 * HALF}\r\n\r\n"
+    )
     opened.sendall(head.encode() + b'{"inputs": "a"'.ljust(HALF))
     return opened
 

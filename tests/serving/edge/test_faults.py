@@ -6,8 +6,10 @@ from contextlib import AbstractContextManager
 import httpx
 import pytest
 from starlette.types import ASGIApp
+from tokenizers import Tokenizer, models
 
 from clozeline.inference.encoder import Encoder
+from clozeline.inference.tokenization import TextTokenizer
 from clozeline.serving.app import create_app
 from clozeline.serving.edge.access import SECURITY_HEADERS
 from clozeline.serving.models.catalogue import Catalogue
@@ -55,3 +57,34 @@ def test_the_connection_can_be_used_again(broken: httpx.Client) -> None:
 
 
 INFER = {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": ["a"]}]}
+
+
+def panic() -> None:
+    """As tokenizers' Rust does on a fault of its own: what it raises is no `Exception`."""
+    Tokenizer(models.WordLevel({"a": 0}, "a")).encode("a").truncate(1, stride=1)
+
+
+@pytest.mark.parametrize("text", ["a", "a " * 4_096], ids=["where it arrives", "in the thread"])
+def test_a_panic_of_the_tokenizer_is_told_as_any_fault(
+    serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setattr(TextTokenizer, "tokenize", lambda *given, **options: panic())
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service)) as client:
+        answer = client.post("/classify", json={"inputs": text, "truncate": True})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+        monkeypatch.undo()
+        assert client.post("/classify", json={"inputs": "a"}).status_code == 200
+
+
+def test_a_panic_behind_the_graph_is_told_and_the_worker_goes_on(
+    serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TextTokenizer, "token_text", lambda *given: panic())
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service)) as client:
+        answer = client.post("/fill-mask", json={"inputs": "a [MASK]"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal_error")
+        assert client.get("/health/live").status_code == 200

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from clozeline.artifacts.manifest import FILES
+from clozeline.artifacts.export.manifest import FILES
 from clozeline.serving.models.loading import room_bytes
 from tests.tiny_packages import write_large_embedder
 

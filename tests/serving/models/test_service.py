@@ -180,7 +180,7 @@ def test_an_answer_that_nobody_was_there_to_hear_is_no_200(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-EMBED = b"POST /embed HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n"
+EMBED = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n"
 EMBED += b'{"inputs": "a"}'
 
 

@@ -109,11 +109,13 @@ def test_who_asks_for_no_graph_gets_the_one_that_the_release_found_faster_and_it
     project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_encoder(project / "elsewhere")
-    package = FetchedPackage(project / "elsewhere", "clozeline-encoder", "7", served="fp32", served_on=processor())
+    package = FetchedPackage(
+        project / "elsewhere", "clozeline-encoder", "7", served="fp32", served_on=processor(), int8_speedup=0.93
+    )
     monkeypatch.setattr(registry, "fetch", lambda uri: package)
     (source,) = parse_sources(["models:/clozeline-encoder@champion"])
     assert open_source(source, None).identity.precision == "fp32"
-    assert "clozeline-encoder: fp32 answers, because INT8 was slower at the release, on such a processor" in caplog.text
+    assert "clozeline-encoder: serving fp32, because INT8 is 0.93 × as fast as fp32, measured by" in caplog.text
     assert open_source(source, "int8").identity.precision == "int8"
 
 

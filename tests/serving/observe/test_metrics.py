@@ -117,7 +117,7 @@ def test_what_is_refused_before_its_route_is_looked_for_is_counted_under_it(
     with fresh as client:
         assert client.post(path, content=b" " * (MAX_BODY_BYTES + 1)).status_code == 413
         with connection(client) as leaving:
-            leaving.sendall(f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-length: 15\r\n\r\n{{".encode())
+            leaving.sendall(f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: 15\r\n\r\n{{".encode())
         left = f'clozeline_requests_total{{route="{route}",status="0"}} 1.0'
         wait_until(lambda: left in client.get("/metrics").text)
         text = client.get("/metrics").text

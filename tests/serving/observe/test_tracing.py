@@ -187,10 +187,15 @@ def test_a_collector_that_does_not_answer_holds_up_neither_requests_nor_the_end(
         assert time.monotonic() - began < 5
 
 
-def test_an_address_of_another_protocol_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "localhost:4317")
-    with pytest.raises(ParamsError, match="spans cannot be sent there"):
+@pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
+def test_an_address_of_another_protocol_is_refused_with_its_variable(
+    monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
+    monkeypatch.setenv(variable, "localhost:4317")
+    with pytest.raises(ParamsError) as refused:
         CollectorExporter.from_environment()
+    assert refused.value.given == f"{variable}=localhost:4317"
 
 
 def test_without_being_asked_for_its_sdk_is_not_even_imported() -> None:

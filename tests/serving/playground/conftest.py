@@ -29,6 +29,10 @@ class Page:
     def every(self, selector: str) -> list[WebElement]:
         return self.browser.driver.find_elements(By.CSS_SELECTOR, selector)
 
+    def label(self, field: str) -> str:
+        """Text of the label of a field."""
+        return self.one(f"label[for={field}]").text
+
     def wait_for(self, selector: str) -> WebElement:
         """Until one is shown."""
         waiting = WebDriverWait(self.browser.driver, 60)

@@ -17,8 +17,6 @@ from tests.serving.conftest import run_app
 from tests.serving.playground.conftest import Page
 from tests.tiny_packages import classifier_graph, write_package
 
-pytestmark = pytest.mark.slow
-
 
 def test_labels_that_are_typed_in_are_ranked_by_keyboard_alone(page: Page, client: httpx.Client) -> None:
     page.write("#choose-text", "open the file")

@@ -19,7 +19,6 @@ from tests.serving.conftest import run_app
 from tests.serving.playground.conftest import Page
 from tests.tiny_packages import write_embedder
 
-pytestmark = pytest.mark.slow
 KEY = "a-key-of-some-length"
 
 
@@ -45,6 +44,25 @@ def test_each_of_several_blanks_has_words_of_its_own_and_one_can_be_added(page: 
     page.wait_for("#fill .told")
     assert [title.text for title in page.every("#fill h3")] == ["Blank 1 of 2", "Blank 2 of 2"]
     assert len(page.words("#fill")) == 16
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "wanted"),
+    [
+        ("return the", 10, "return the [MASK]"),
+        ("return of it", 6, "return [MASK] of it"),
+        ("return of it", 7, "return [MASK] of it"),
+        ("return the.", 10, "return the [MASK]."),
+        ("[MASK] it", 0, "[MASK] [MASK] it"),
+    ],
+)
+def test_an_added_blank_is_a_word_of_its_own(page: Page, text: str, place: int, wanted: str) -> None:
+    page.write("#fill-text", text)
+    page.browser.driver.execute_script(
+        "document.querySelector('#fill-text').setSelectionRange(arguments[0], arguments[0])", place
+    )
+    page.one("#add-mask").click()
+    assert page.one("#fill-text").get_attribute("value") == wanted
 
 
 def test_two_texts_are_compared(page: Page, client: httpx.Client) -> None:
@@ -76,7 +94,7 @@ def test_a_text_of_several_labels_shows_which_are_given(page: Page, client: http
     (labels,) = client.post("/classify", json={"inputs": "open the file", "model": "topics"}).json()
     given = [one["label"] for one in labels if one["score"] > 0.4]
     assert 0 < len(given) < len(labels)
-    assert page.one("#classify p.given").text == f"Given: {', '.join(given)}"
+    assert page.one("#classify p.given").text == f"Assigned: {', '.join(given)}"
     assert [name.text for name in page.every("#classify li.given .name")] == given
 
 
@@ -177,6 +195,23 @@ def test_only_what_can_be_asked_is_shown(browser: Browser, catalogue: Catalogue)
         page.wait_for("#classify")
         hidden = ("fill", "compare", "choose", "tag", "answer", "key", "problem")
         assert [page.one(f"#{name}").is_displayed() for name in hidden] == [False] * len(hidden)
+
+
+def test_texts_are_compared_by_the_model_that_was_trained_for_it(
+    browser: Browser, catalogue: Catalogue, tmp_path: Path
+) -> None:
+    write_embedder(tmp_path / "docsearch")
+    docsearch = open_source(parse_sources([str(tmp_path / "docsearch")])[0], "int8")
+    service = Service(Capacity(num_workers=1))
+    service.open(Catalogue([catalogue.named("encoder"), docsearch]))
+    with run_app(create_app(service)) as client:
+        browser.open(str(client.base_url))
+        page = Page(browser)
+        page.wait_for("#compare")
+        choice = Select(page.one("#compare select"))
+        assert [one.get_attribute("value") for one in choice.options] == ["docsearch", "encoder"]
+        page.one("#compare form button").click()
+        assert "docsearch, version" in page.wait_for("#compare .told:last-child").text
 
 
 def test_an_encoder_without_a_head_compares_and_fills_no_blanks(browser: Browser, tmp_path: Path) -> None:

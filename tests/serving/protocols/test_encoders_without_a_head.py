@@ -75,7 +75,7 @@ def test_pipelines_of_hugging_face(headless: httpx.Client, expected_TH: np.ndarr
     np.testing.assert_allclose(asking("feature-extraction").feature_extraction(TEXTS), expected_TH, atol=1e-6)
     cosines = asking("sentence-similarity").sentence_similarity(TEXTS[0], other_sentences=TEXTS)
     np.testing.assert_allclose(cosines, expected_TH @ expected_TH[0], atol=1e-6)
-    with pytest.raises(OSError, match="no model of that name answers /fill-mask"):
+    with pytest.raises(OSError, match="no served model answers /fill-mask"):
         asking("fill-mask").fill_mask(TEXTS[0])
 
 

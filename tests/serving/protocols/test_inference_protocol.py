@@ -37,7 +37,7 @@ def test_it_finds_the_server_and_its_models(triton: InferenceServerClient, clien
     assert triton.is_model_ready("encoder", version)
     assert not triton.is_model_ready("encoder", "another")
     assert not triton.is_model_ready("gpt")
-    assert triton.get_server_metadata()["extensions"] == ["binary_tensor_data"]
+    assert triton.get_server_metadata()["extensions"] == ["binary_tensor_data", "model_configuration", "statistics"]
 
 
 def test_metadata_names_what_a_model_takes_and_gives(triton: InferenceServerClient) -> None:

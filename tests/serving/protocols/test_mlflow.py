@@ -165,10 +165,10 @@ def test_two_texts_of_each_row_come_in_any_shape(
 @pytest.mark.parametrize(
     ("model", "inputs", "told"),
     [
-        ("ranker", ["open the file"], "inputs[0] has not the two texts"),
+        ("ranker", ["open the file"], "`inputs[0]` does not hold the two texts"),
         ("ranker", {"text": ["a"]}, "`text` and `text_pair`"),
         ("reader", ["who?"], "`question` and `context`"),
-        ("reader", ['{"question": "a", "context": "b"}', "[1]"], "inputs[1] has not"),
+        ("reader", ['{"question": "a", "context": "b"}', "[1]"], "`inputs[1]` does not hold"),
         ("reader", {"question": ["a", "b"], "context": ["c"]}, "inputs[1]"),
         ("reader", {"question": ["a"], "context": [" "]}, "inputs[0]"),
         ("reader", {}, "at least 1 item"),
@@ -190,7 +190,7 @@ def test_rows_without_both_texts_are_told(client: httpx.Client, model: str, inpu
         ({"instances": [{"a": "x", "b": "y"}]}, "columns: a, b"),
         ({"instances": [{"text": "x"}, {"other": "y"}]}, "instances[1]"),
         ({"dataframe_split": {"columns": ["a", "text"], "data": [["x"]]}}, "dataframe_split[0]"),
-        ({"dataframe_split": {"columns": [], "data": [[]]}}, "columns: none"),
+        ({"dataframe_split": {"columns": [], "data": [[]]}}, "`dataframe_split.columns`"),
         ({"inputs": ["a"], "params": {"top_k": 0}}, "params.top_k"),
     ],
 )

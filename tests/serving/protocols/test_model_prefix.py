@@ -145,7 +145,7 @@ def test_an_answer_that_is_kept_is_that_of_its_model(serving: Serving, twice: Ca
     assert [answer.headers.get("x-cache") for answer in answers] == [None, None, "hit"]
 
 
-@pytest.mark.parametrize("path", sorted({path for path, _, _ in EXAMPLES}))
+@pytest.mark.parametrize("path", sorted({path for path, _, _ in EXAMPLES} - {"/v2/repository/index"}))
 def test_no_route_answers_with_another_model_than_the_one_before_it(several: httpx.Client, path: str) -> None:
     """Also one that is added later."""
     bodies = [body for of_path, _, body in EXAMPLES if of_path == path]

@@ -41,7 +41,7 @@ def test_a_thread_that_does_not_come_back_is_at_fault_until_it_does(ticket: Make
     clock.seconds = 120
     assert workers.fault(120) is None
     clock.seconds = 121
-    assert workers.fault(120) == "clozeline-worker-0 runs one micro-batch for more than 120 s"
+    assert workers.fault(120) == "clozeline-worker-0: in one micro-batch for more than 120 s"
     held.may_end.set()
     wait_until(lambda: workers.num_running == 0)
     assert workers.fault(120) is None

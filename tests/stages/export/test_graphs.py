@@ -6,7 +6,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from clozeline.artifacts.manifest import FILES, HALF_GRAPH, read_manifest, verify
+from clozeline.artifacts.export.manifest import CARD, FILES, HALF_GRAPH, read_manifest, verify
 from clozeline.exporting.attention import ATTENTION
 from clozeline.exporting.graph import op_counts
 from clozeline.exporting.quantization import PRODUCT
@@ -54,7 +54,7 @@ def half_package(small_encoder: Path, export_model: ExportModel) -> Path:
 
 def test_a_graph_in_half_lies_beside_the_others_with_what_it_showed(half_package: Path, encoder_package: Path) -> None:
     manifest, metrics = read_manifest(half_package), metrics_of(half_package)
-    assert {file.name for file in half_package.iterdir()} == {*FILES, HALF_GRAPH}
+    assert {file.name for file in half_package.iterdir()} == {*FILES, CARD, HALF_GRAPH}
     verify(half_package, manifest)
     assert manifest.half is not None
     assert manifest.half.is_passed
@@ -80,8 +80,8 @@ def test_a_graph_in_half_that_fails_is_left_out_and_it_is_said(
     monkeypatch.setattr("clozeline.exporting.proof.LARGEST_HALF", 1e-3)
     package = export_model(small_encoder, half=True)
     manifest = read_manifest(package)
-    assert {file.name for file in package.iterdir()} == set(FILES)
+    assert {file.name for file in package.iterdir()} == {*FILES, CARD}
     assert manifest.half is not None
     assert [check.name for check in manifest.half.checks if not check.is_passed] == ["largest_value"]
     assert manifest.served == "int8"
-    assert "float16 fails, and is left out: largest_value" in caplog.text
+    assert "the float16 graph fails a check and is left out: largest_value" in caplog.text

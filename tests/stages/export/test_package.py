@@ -17,7 +17,7 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoConfig, BertConfig, BertForMaskedLM
 
-from clozeline.artifacts.manifest import CONFIG, FILES, read_manifest, record_of, verify
+from clozeline.artifacts.export.manifest import CARD, CONFIG, FILES, read_manifest, record_of, verify
 from clozeline.errors import ArtifactError
 from clozeline.exporting.client_config import write_client_config
 from clozeline.exporting.graph import read_graph
@@ -26,15 +26,25 @@ from clozeline.exporting.quantization import Quantized
 from clozeline.exporting.trained import open_trained
 from clozeline.inference.package import load
 from clozeline.stages import export
+from tests.model_cards import card_in
 from tests.stages.export.conftest import ExportModel, metrics_of
 from tests.trained_models import PROJECT
 
 
 def test_a_package_is_whole_and_verified_by_its_manifest(encoder_package: Path, classifier_package: Path) -> None:
-    for package, more in ((encoder_package, set()), (classifier_package, {CONFIG})):
+    for package, more in ((encoder_package, {CARD}), (classifier_package, {CARD, CONFIG})):
         assert {file.name for file in package.iterdir()} == {*FILES, *more}
         assert set(read_manifest(package).files) == {*FILES, *more} - {FILES.manifest}
         verify(package, read_manifest(package))
+
+
+def test_the_model_card_says_what_the_export_measured(encoder_package: Path) -> None:
+    manifest, card = read_manifest(encoder_package), card_in(encoder_package)
+    assert card.facts == {"library_name": "onnxruntime", "pipeline_tag": "fill-mask"}
+    agreement = next(rung.agreement for rung in manifest.ladder if rung.is_passed)
+    told = f"{agreement.value:.4f} (95 %: {agreement.low:.4f} to {agreement.high:.4f})"
+    assert f"the same answer: {told}" in card.sections["Package"]
+    assert f"Longest text: {manifest.max_length:,} tokens" in card.sections["Package"]
 
 
 def test_a_graph_that_answers_as_its_class_does_has_the_configuration_that_clients_open_it_by(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.held_out import HeldOut, write_held_out
-from clozeline.artifacts.manifest import CONFIG, FILES, Manifest, read_manifest
+from clozeline.artifacts.export.manifest import CARD, CONFIG, FILES, Manifest, read_manifest
+from clozeline.artifacts.finetune.held_out import HeldOut, write_held_out
 from clozeline.exporting.ladder import Climbed, Ladder
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.sample import Sample, read_sample
@@ -19,6 +19,7 @@ from tests.stages.export.conftest import ExportModel, metrics_of
 from tests.tiny_models import SENTENCES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("package", "metric", "outputs", "num_texts"),
     [
@@ -33,7 +34,7 @@ def test_a_head_is_held_to_the_items_of_its_task_and_none_is_in_the_package(
 ) -> None:
     folder: Path = request.getfixturevalue(package)
     manifest = read_manifest(folder)
-    assert {file.name for file in folder.iterdir()} <= {*FILES, CONFIG}
+    assert {file.name for file in folder.iterdir()} <= {*FILES, CARD, CONFIG}
     assert [output.name for output in manifest.outputs] == outputs
     assert {rung.metric for rung in manifest.ladder} == {metric}
     assert metrics_of(folder)["num_agreement_texts"] == num_texts
@@ -80,7 +81,7 @@ def test_texts_that_scales_are_measured_on_decide_nothing(
     export_model(small_encoder)
     assert [*climbing.deciding, *climbing.calibrating] == read.texts
     assert (len(climbing.deciding), len(climbing.calibrating)) == parts
-    told = "10 different texts: 8 decide (`export.num_agreement_texts`: 32), INT8's scales are fixed on 2"
+    told = "10 different texts: 8 for the exam (`num_agreement_texts`: 32), 2 to calibrate INT8"
     assert (told in caplog.text) == (num_texts == 10)
 
 
@@ -107,7 +108,7 @@ def test_of_texts_that_decide_nothing_it_is_not_said_that_they_do(
         monkeypatch.setattr(export, "read_sample", lambda *given, read=read: read)
         package = export_model(small_topics, gates=OPEN_GATES, static_ratios=())
         assert metrics_of(package)["num_agreement_texts"] == len(SENTENCES)
-        assert f"{num_texts} different texts: INT8's scales are fixed on {num_fixed_on} (`exp" in caplog.text
+        assert f"{num_texts} different texts: {num_fixed_on} to calibrate INT8 (`num_cal" in caplog.text
 
 
 def test_int8_that_was_asked_too_little_is_not_served_and_the_counts_are_said(
@@ -128,4 +129,4 @@ def test_int8_that_was_asked_too_little_is_not_served_and_the_counts_are_said(
     assert (manifest.served, len(manifest.ladder)) == ("fp32", 1)
     assert "agreement_texts is 1, at least 100: NO" in caplog.text
     assert climbing.calibrating == climbing.deciding == read.texts
-    assert "are fixed on 1, the same that decides" in caplog.text
+    assert "1 to calibrate INT8, the same as for the exam" in caplog.text

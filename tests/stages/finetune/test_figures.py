@@ -1,7 +1,9 @@
 """Claim: what can be learned is learned, and its figures stand beside baselines, in full, and with their counts."""
 
 import csv
+import hashlib
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -10,7 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from clozeline.artifacts.finetune.task_metrics import TaskMetrics
 from tests.fine_tuning import metrics_of
+from tests.model_cards import card_in
 from tests.stages.finetune.topics import TOPICS, Finetune, rows_of, topic_records
 
 
@@ -43,6 +47,30 @@ def test_the_headline_is_the_accuracy_beside_its_baselines(run: Finetune) -> Non
     assert headline["low"] < headline["value"] < headline["high"]
     assert headline["baseline_value"] == metrics["baseline_tfidf_accuracy"]
     assert headline["trivial_value"] == metrics["majority_accuracy"]
+
+
+def test_the_model_card_has_the_figures_the_data_and_the_encoder(
+    run: Finetune, small_encoder: Path, tmp_path: Path
+) -> None:
+    encoder = Path(shutil.copytree(small_encoder, tmp_path / "encoder"))
+    (encoder / "README.md").write_text("---\nlicense: mit\n---\n# Encoder\n\n## Base model\n\n- someone/bert\n")
+    out = run("out", epochs=1, encoder=encoder)
+    card = card_in(out / "model")
+    headline = metrics_of(out)["headline"]
+    told = f"{headline['value']:.4f} ({headline['low']:.4f} to {headline['high']:.4f})"
+    assert f"| fine-tuned encoder | {told} |" in card.sections["Figures"]
+    assert f"| largest class | {headline['trivial_value']:.4f} |" in card.sections["Figures"]
+    assert hashlib.sha256((tmp_path / "data.parquet").read_bytes()).hexdigest() in card.sections["Task"]
+    assert card.facts == {"license": "mit"}
+    assert card.sections["Base model"] == "- someone/bert"
+
+
+def test_the_model_card_names_the_faults_of_the_model(run: Finetune) -> None:
+    out = run("out", epochs=1, frozen_layers=0, warmup_fraction=1.0)
+    faults = TaskMetrics.read(out / "metrics.json").faults
+    card = card_in(out / "model")
+    assert faults
+    assert all(f"- Known fault: {fault}." in card.sections["Limits"] for fault in faults)
 
 
 def test_some_test_texts_are_shown_with_what_was_right_and_what_was_said(run: Finetune) -> None:

@@ -9,8 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from clozeline.artifacts.finetune.task_metrics import Headline
 from clozeline.stages import finetune
 from clozeline.tasks.classification.single_label import SingleLabel
+from clozeline.tasks.task import TaskReport
 from tests.fine_tuning import metrics_of
 from tests.stages.finetune.topics import Finetune, topic_records
 
@@ -20,16 +22,16 @@ def test_the_last_line_is_the_headline_with_its_interval_beside_the_baselines(
 ) -> None:
     with caplog.at_level(logging.INFO):
         top = metrics_of(run("out"))["headline"]
-    at = next(place for place, told in enumerate(caplog.messages) if told.startswith("small: on the test part"))
+    at = next(place for place, told in enumerate(caplog.messages) if told.startswith("small: on the test split"))
     assert caplog.messages[at] == (
-        f"small: on the test part accuracy {top['value']:.3f} (95 %: {top['low']:.3f} to {top['high']:.3f}); beside it "
-        f"TF-IDF + logistic regression {top['baseline_value']:.3f}, largest class {top['trivial_value']:.3f}"
+        f"small: on the test split accuracy {top['value']:.3f} (95 %: {top['low']:.3f} to {top['high']:.3f}); beside "
+        f"it TF-IDF + logistic regression {top['baseline_value']:.3f}, largest class {top['trivial_value']:.3f}"
     )
     behind = [told for told in caplog.messages[at + 1 :] if "no better than" in told]
     assert len(behind) == (top["value"] <= top["baseline_value"])
     assert "largest class" not in "".join(behind)
     assert len(caplog.messages) == at + 1 + len(behind)
-    assert not any("to every item" in told or "tells none" in told for told in caplog.messages)
+    assert not any("to every item" in told or "prefers none" in told for told in caplog.messages)
 
 
 def test_a_model_that_learned_nothing_is_told_of(
@@ -38,10 +40,10 @@ def test_a_model_that_learned_nothing_is_told_of(
     monkeypatch.setattr(SingleLabel, "logits", lambda self, part: np.zeros((len(part), len(self.labels))))
     metrics = metrics_of(run("out", epochs=3))
     told = [record.message for record in caplog.records if record.name == finetune.__name__][-3:]
-    assert re.search(r"score is 0\.\d+ at each of 3 looks, and tells none from another: kept is the last", told[0])
+    assert re.search(r"score is 0\.\d+ at each of 3 looks, so it prefers none: the last is kept", told[0])
     assert metrics["best_epoch"] == 3
     assert re.search(r"small: accuracy 0\.\d+ is no better than TF-IDF .* \(0\.\d+\)", told[1])
-    assert told[2] == f"small: the model says `{metrics['only_answer']}` to every item of the test part"
+    assert told[2] == f"small: the model answers `{metrics['only_answer']}` to every item of the test split"
 
 
 def test_what_was_read_and_where_the_first_record_stands_that_was_left_out_are_figures(
@@ -53,3 +55,13 @@ def test_what_was_read_and_where_the_first_record_stands_that_was_left_out_are_f
     metrics = metrics_of(run("out", epochs=1))
     assert metrics["hub_commit"] == "0a" * 20
     assert metrics["first_places"] == {"without_text": f"{tmp_path / 'data.parquet'}, row 121"}
+
+
+def test_texts_that_were_compared_are_not_called_items(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A pair has two texts, and one text can stand in several pairs."""
+    top = Headline.model_construct()
+    report = TaskReport(headline=top, figures={"num_test": 2}, test_texts=["a b", "c d", "e f"])
+    pq.write_table(pa.table({"text": ["g h"]}), tmp_path / "train.parquet")
+    with caplog.at_level(logging.INFO):
+        finetune._contamination(report, tmp_path / "train.parquet", "sts")
+    assert "of the 3 texts of 2 test items" in caplog.text

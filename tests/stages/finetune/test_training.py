@@ -1,5 +1,6 @@
 """Claim: a training that was killed goes on, that of several seeds is one choice, and every knob of it is heard."""
 
+import csv
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,10 @@ import torch
 from transformers import AutoModelForSequenceClassification
 
 from clozeline.tasks.classification.single_label import SingleLabel
-from tests.fine_tuning import contents, metrics_of
+from tests.fine_tuning import contents, metrics_of, without_card
 from tests.stages.finetune.topics import Finetune
+
+CURVES = ("training.csv", "validation.csv")
 
 
 class Killed(BaseException):
@@ -50,8 +53,18 @@ def test_the_best_of_several_seeds_is_kept_by_validation_and_their_spread_is_tol
     best = max(range(3), key=lambda place: figures[place]["validation_score"])
     assert spread["best_seed"] == 7 + best
     assert told == figures[best]
-    assert contents(out / "model") == contents(alone[best] / "model")
+    assert without_card(out / "model") == without_card(alone[best] / "model")
+    assert all((out / name).read_bytes() == (alone[best] / name).read_bytes() for name in CURVES)
     assert list((tmp_path / "work" / "small").iterdir()) == []
+
+
+def test_the_loss_and_the_looks_of_the_model_that_is_kept_are_written(run: Finetune) -> None:
+    out = run("out", epochs=2)
+    losses, looks = ([*csv.DictReader((out / name).read_text().splitlines())] for name in CURVES)
+    assert float(losses[-1]["loss"]) < float(losses[0]["loss"])
+    assert [float(look["epoch"]) for look in looks] == [1, 2]
+    assert looks[-1]["step"] == losses[-1]["step"]
+    assert max(float(look["validation_score"]) for look in looks) == metrics_of(out)["validation_score"]
 
 
 def test_parts_of_a_batch_that_fit_into_memory_give_the_figures_of_the_whole(run: Finetune) -> None:

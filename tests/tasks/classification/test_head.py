@@ -7,9 +7,9 @@ import torch
 from torch.nn import functional
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from clozeline.encoder import language_model
 from clozeline.encoder.families import FAMILIES
 from clozeline.errors import ArtifactError, ParamsError
+from clozeline.language_modelling import language_model
 from clozeline.tasks import heads
 from clozeline.tasks.classification import head as classifier
 from clozeline.tasks.encoded import EncodedBatch

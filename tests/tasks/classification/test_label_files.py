@@ -87,8 +87,8 @@ DIRT = {
     "an empty file": (FILES | {"bad": "empty.neg"}, ".", "empty.neg holds no text", "an empty file"),
     "an empty folder": (FILES | {"bad": "nothing"}, ".", "nothing holds no text", "an empty file or folder"),
     "Latin-1": (FILES | {"bad": "latin.neg"}, ".", "latin.neg, line 1, byte 2: not UTF-8", "0xf6"),
-    "a file in place of the folder": (FILES, "table.csv", "table.csv is a file, and `label_files`", "table.csv"),
-    "a folder of files alone": (None, "files", "nothing says which file of it is what", "one.pos"),
+    "a file in place of the folder": (FILES, "table.csv", "table.csv is a file, but `label_files`", "table.csv"),
+    "a folder of files alone": (None, "files", "the label of each file is unknown", "one.pos"),
     "texts alone": (None, "plain.txt", "plain.txt, line 2: a text without a label", "a fine film"),
     "no folder": (None, "nowhere", "there is no file", "nowhere"),
 }
@@ -111,7 +111,7 @@ def test_what_does_not_fit_is_named(sentences: Path, name: str) -> None:
 
 
 def test_files_of_texts_have_no_second_texts(reviews: Path) -> None:
-    with pytest.raises(DataError, match="there is no field `second`"):
+    with pytest.raises(DataError, match="no field `second`"):
         list(read_records(reviews, {**FIELDS, "second_field": "second"}, readers(None)))
 
 

@@ -14,7 +14,7 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertForMaskedLM
 
-from clozeline.artifacts.held_out import read_held_out
+from clozeline.artifacts.finetune.held_out import read_held_out
 from clozeline.errors import ArtifactError, DataError, ParamsError
 from clozeline.params import ClassificationParams, read_params
 from clozeline.params.finetuning.layers import whole_task
@@ -265,7 +265,6 @@ def asked_of_a_text(num_pairs: int) -> list[dict[str, str]]:
     return records
 
 
-@pytest.mark.slow
 def test_what_counting_the_words_of_a_pair_does_not_tell_is_learned(small_encoder: Path, tmp_path: Path) -> None:
     learning = {"epochs": 14, "optimizer": {"learning_rate": 0.005}}
     headline = run(asked_of_a_text(1500), tmp_path, small_encoder, second_field="second", **learning)["headline"]

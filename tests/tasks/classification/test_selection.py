@@ -128,9 +128,9 @@ def test_of_a_multi_label_task_a_label_that_could_not_be_learned_stays_on_its_te
 def test_a_part_of_which_no_label_could_be_learned_is_refused(multi_label: bool) -> None:
     splits = SplitsParams(train="t", validation="v", test="s")
     strange = [Labelled(record.texts, ("z",), "test") if record.given == "test" else record for record in given_parts()]
-    with pytest.raises(DataError, match="no text of the test part has a label that can be answered") as caught:
+    with pytest.raises(DataError, match="no test text has a label that the model can answer") as caught:
         select(strange, params(splits=splits, multi_label=multi_label, max_per_class=None))
-    assert (caught.value.given, caught.value.expected) == ("labels there: z", "some of these: a, b")
+    assert (caught.value.given, caught.value.expected) == ("labels in test: z", "some of these: a, b")
 
 
 @pytest.mark.parametrize("given", [[], records(a=100), records(a=1, b=1)], ids=["nothing", "one class", "two texts"])
@@ -183,7 +183,7 @@ def test_a_file_that_is_named_for_training_and_test_is_told_as_such() -> None:
         select(
             [*texts, *(replace(text, given="test") for text in texts)], params(splits=SplitsParams(train="t", test="t"))
         )
-    assert "60 of the records stand in the test or validation part too" in caught.value.do
+    assert "60 of the records also occur in the test or validation split" in caught.value.do
     assert "`splits` names one file twice" in caught.value.do
 
 
@@ -229,11 +229,11 @@ def test_texts_that_do_not_fit_are_left_out_and_counted_and_the_first_has_its_pl
     [
         (
             [labelled("odd", "strange", "test")],
-            "1 label of texts that judge is on no training text, and counts as missed: strange (1 text)",
+            "1 label occurs only in validation or test texts, and counts as missed: strange (1 text)",
         ),
         (
             [labelled("odd", "strange", "test"), labelled("odder", "stranger", "validation")],
-            "2 labels of texts that judge are on no training text, and count as missed: strange, stranger (2 texts)",
+            "2 labels occur only in validation or test texts, and count as missed: strange, stranger (2 texts)",
         ),
     ],
 )

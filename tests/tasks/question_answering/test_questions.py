@@ -103,7 +103,7 @@ def test_answers_of_another_shape_are_named(answers: object, expected: str) -> N
 def test_a_file_that_is_named_for_training_and_test_is_told_as_such() -> None:
     given: tuple[Part, Part] = ("train", "test")
     records = [(part, it) for part in given for _, it in FEW]
-    with pytest.raises(DataError, match=r"3 of the records stand in the test .* `splits` names one file twice"):
+    with pytest.raises(DataError, match=r"3 of the records also occur in the test .* `splits` names one file twice"):
         select(records, params(splits={"train": "a", "test": "a"}))
 
 

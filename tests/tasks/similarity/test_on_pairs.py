@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from clozeline.artifacts.held_out import MAX_ITEMS, read_held_out
+from clozeline.artifacts.finetune.held_out import MAX_ITEMS, read_held_out
 from clozeline.params import SimilarityParams, read_params
 from clozeline.params.finetuning.layers import whole_task
 from clozeline.tasks.similarity.belonging import BelongingPairs, Questions
@@ -83,7 +83,7 @@ def test_what_belongs_together_is_found_where_no_word_is_in_common(run: Finetune
     assert headline["trivial_value"] == pytest.approx(3 / metrics["num_second_texts_test"], rel=0.5)
     assert metrics["recall_at_1"] <= metrics["mrr"] <= 1
     shown = json.loads((out / "examples" / "examples.json").read_text())
-    assert all(item["predicted"].startswith("place 1;") == item["is_right"] for item in shown)
+    assert all(item["predicted"].startswith("rank 1;") == item["is_right"] for item in shown)
 
 
 def test_cosines_follow_scores_where_no_word_is_in_common(run: Finetune) -> None:

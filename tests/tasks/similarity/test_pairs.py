@@ -138,9 +138,9 @@ def test_a_part_whose_scores_are_all_the_same_is_refused_by_name(alike: Part) ->
         for part in PARTS
         for n in range(3)
     ]
-    with pytest.raises(DataError, match=f"all scored pairs for {alike} have the same score") as caught:
+    with pytest.raises(DataError, match=f"all {alike} pairs have the same score") as caught:
         select(records, params(score_field="score", splits=SPLITS))
-    assert caught.value.given == f"3 pairs for {alike}, each with the score 4"
+    assert caught.value.given == f"3 {alike} pairs with the score 4"
     assert "two different scores" in caught.value.expected
     assert "add pairs with other scores" in caught.value.do
 
@@ -149,7 +149,7 @@ def test_a_part_whose_scores_are_all_the_same_is_refused_by_name(alike: Part) ->
 def test_a_file_that_is_named_for_training_and_test_is_told_as_such(score_field: str | None) -> None:
     given: tuple[Part, Part] = ("train", "test")
     records = [(part, Record(row, "line")) for part in given for row in pairs(5)]
-    with pytest.raises(DataError, match=r"5 of the records stand in the test .* `splits` names one file twice"):
+    with pytest.raises(DataError, match=r"5 of the records also occur in the test .* `splits` names one file twice"):
         select(records, params(score_field=score_field, splits={"train": "a", "test": "a"}))
 
 

@@ -45,7 +45,7 @@ def test_document_marks_and_comments_are_no_words_but_a_number_sign_is_one(tmp_p
     [
         ("lonely", "line 3: too few columns"),
         ("word\tNNP", "line 3: not a tag"),
-        ("\tO\tO", "line 3: there is a tag without a word"),
+        ("\tO\tO", "line 3: a tag without a word"),
     ],
 )
 def test_a_line_that_does_not_fit_is_named(tmp_path: Path, line: str, problem: str) -> None:

@@ -86,7 +86,7 @@ def test_without_given_parts_a_sentence_goes_where_its_words_send_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "tags", "expected"), [("a b", "O", "a tag for each of 2 words, not 1"), ("a", "NNP", "not NNP")]
+    ("words", "tags", "expected"), [("a b", "O", "2 tags, one for each word, not 1"), ("a", "NNP", "not NNP")]
 )
 def test_words_and_tags_that_do_not_fit_are_named(words: str, tags: str, expected: str) -> None:
     with pytest.raises(DataError, match=expected):
@@ -103,4 +103,4 @@ def test_a_file_that_is_named_for_training_and_test_is_told_as_such() -> None:
     twice: list[Given] = [(part, f"in Paris {n}", "O B-LOC O") for part in ("train", "test") for n in range(3)]
     with pytest.raises(DataError, match="`splits` names one file twice") as caught:
         chosen(*twice, params=params(splits={"train": "a", "test": "a"}))
-    assert caught.value.do.startswith("3 of the records stand in the test or validation part too")
+    assert caught.value.do.startswith("3 of the records also occur in the test or validation split")

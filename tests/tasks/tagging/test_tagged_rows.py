@@ -9,7 +9,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from clozeline.tasks.tagging.sentences import Sentence
 from clozeline.tasks.tagging.tagged_rows import NO_TARGET, TaggedRows
 from clozeline.tokenizer.folder import OpenTokenizer
-from clozeline.tokenizer.special_ids import SpecialIds
+from clozeline.tokenizer.vocabulary.special_ids import SpecialIds
 
 TAGS = ("O", "B-X", "I-X")
 

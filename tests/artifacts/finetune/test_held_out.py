@@ -1,0 +1,51 @@
+"""Items beside a model: the same ones whatever their order, and read as they were written."""
+
+from pathlib import Path
+
+import pytest
+
+from clozeline.artifacts.finetune.held_out import FILE, MAX_ITEMS, EntitySpan, HeldOut, read_held_out, write_held_out
+from clozeline.errors import ArtifactError
+
+ITEMS = [
+    HeldOut(text="a é\n“b”", right=("x", "y")),
+    HeldOut(text="who?", second="nobody"),
+    HeldOut(text="one\u2028two\u2029three\x85four\rfive\x0bsix\x1cseven"),
+    HeldOut(text="Oslo", entities=(EntitySpan(start=0, end=4, type="LOC"),)),
+]
+
+
+def test_what_is_read_is_what_was_written_in_any_order(tmp_path: Path) -> None:
+    write_held_out(tmp_path, ITEMS)
+    first = (tmp_path / FILE).read_bytes()
+    assert sorted(read_held_out(tmp_path), key=str) == sorted(ITEMS, key=str)
+    write_held_out(tmp_path, [*reversed(ITEMS), ITEMS[0]])
+    assert (tmp_path / FILE).read_bytes() == first
+
+
+def test_few_are_kept_of_many(tmp_path: Path) -> None:
+    write_held_out(tmp_path, [HeldOut(text=str(number)) for number in range(2 * MAX_ITEMS)])
+    numbers = [int(item.text) for item in read_held_out(tmp_path)]
+    assert len(numbers) == MAX_ITEMS
+    assert 0.3 < sum(number < MAX_ITEMS for number in numbers) / MAX_ITEMS < 0.7
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"words": 1}',
+        b"",
+        b'{"text": "caf\xe9"}',
+        b"\xff\xfe{\x00",
+        b'{"text": "a", "second": "b", "score": NaN}',
+        b'{"text": "a", "right": ["b"], "recall_at": 0}',
+    ],
+    ids=["another record", "empty", "Latin-1", "UTF-16", "no number", "no place"],
+)
+def test_without_a_file_there_are_none_and_a_line_that_is_none_is_named(tmp_path: Path, line: bytes) -> None:
+    assert read_held_out(tmp_path) == []
+    write_held_out(tmp_path, ITEMS[:1])
+    with (tmp_path / FILE).open("ab") as file:
+        file.write(line + b"\n")
+    with pytest.raises(ArtifactError, match=r"held_out\.jsonl:2"):
+        read_held_out(tmp_path)

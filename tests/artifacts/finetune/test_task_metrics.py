@@ -1,0 +1,39 @@
+"""Claim: a figure is above what needs no encoder, or what it is no better than is named."""
+
+import math
+
+import pytest
+
+from clozeline.artifacts.finetune.task_metrics import Headline
+
+
+def of(value: float) -> Headline:
+    return Headline(
+        metric="accuracy",
+        value=value,
+        low=value,
+        high=value,
+        baseline="counting words",
+        baseline_value=0.7,
+        trivial="largest class",
+        trivial_value=0.5,
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (0.71, ()),
+        (0.7, ("counting words",)),
+        (0.6, ("counting words",)),
+        (0.5, ("counting words", "largest class")),
+        (math.nan, ("counting words", "largest class")),
+    ],
+)
+def test_what_a_figure_is_no_better_than_is_named(value: float, named: tuple[str, ...]) -> None:
+    assert tuple(name for name, _ in of(value).unbeaten) == named
+
+
+def test_a_baseline_that_is_not_a_number_is_beaten_by_any() -> None:
+    figure = of(0.6).model_copy(update={"baseline_value": math.nan})
+    assert figure.unbeaten == ()

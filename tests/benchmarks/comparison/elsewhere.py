@@ -1,0 +1,87 @@
+"""A side whose packages exclude those of the project runs in a process of its own.
+
+What is called there is pickled: a function of a module that imports nothing of the project, and its arguments.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+BENCHMARKS = Path(__file__).parents[1]
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+Ask = Callable[[Sequence[str]], Any]
+
+
+class Elsewhere:
+    """A Python that finds the packages of a folder before those of the project's environment."""
+
+    def __init__(self, packages: Path) -> None:
+        self._connection, there = Pipe()
+        command = [sys.executable, "-m", __name__, str(there.fileno())]
+        settings = {"PYTHONPATH": os.pathsep.join([str(packages), str(BENCHMARKS)])}
+        self._process = subprocess.Popen(
+            command, env={**os.environ, **settings}, pass_fds=(there.fileno(),), stdout=sys.stderr
+        )
+        there.close()
+
+    def call(self, function: Callable[..., Answer], *arguments: Any, **named: Any) -> Answer:
+        """What `function` returns there.
+
+        Raises:
+            RuntimeError: the process ended; it has said why on stderr.
+        """
+        try:
+            self._connection.send((function, arguments, named))
+            answer: Answer = self._connection.recv()
+        except (EOFError, ConnectionError) as error:
+            raise RuntimeError(f"the process of the other side ended with {self._process.wait()}: see above") from error
+        return answer
+
+    def close(self) -> None:
+        """Wait until the process has ended."""
+        self._connection.close()
+        self._process.wait()
+
+
+@dataclass(frozen=True)
+class There:
+    """Something to ask that is opened there by the first who asks."""
+
+    process: Elsewhere
+    ask: Ask
+
+    def __call__(self, texts: Sequence[str]) -> Any:
+        return self.process.call(self.ask, texts)
+
+
+def measured(
+    clock: Callable[Concatenate[Ask, Arguments], Answer],
+    side: Ask,
+    *arguments: Arguments.args,
+    **named: Arguments.kwargs,
+) -> Answer:
+    """What `clock` says of `side`, in the process where it runs: the way there does not count."""
+    if isinstance(side, There):
+        return side.process.call(clock, side.ask, *arguments, **named)
+    return clock(side, *arguments, **named)
+
+
+def _answer(connection: Connection) -> None:
+    while True:
+        try:
+            function, arguments, named = connection.recv()
+        except EOFError:
+            return
+        connection.send(function(*arguments, **named))
+
+
+if __name__ == "__main__":
+    _answer(Connection(int(sys.argv[1])))

@@ -1,0 +1,104 @@
+"""Claim: a side whose packages exclude ours runs with its own, in a process of its own, and is timed there."""
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from pkgutil import resolve_name
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parent
+VARIABLE = "TOKENIZERS_PARALLELISM"
+THEIRS = f"""
+import os
+import time
+
+def answer(texts):
+    time.sleep(0.02 if os.environ["{VARIABLE}"] == "false" else 0.0)
+    return [os.getpid(), os.environ["{VARIABLE}"], *texts]
+
+def clock(ask, texts, *, times):
+    return os.getpid(), [ask(texts) for _ in range(times)]
+"""
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.setenv(VARIABLE, "false")
+    return lambda name: importlib.import_module(f"comparison.{name}")
+
+
+@pytest.fixture
+def theirs(module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
+    """A process with packages of theirs: one that shadows ours, and one to ask, which this process finds too."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    (packages / "onnxruntime.py").write_text("__version__ = 'theirs'", encoding="utf-8")
+    (packages / "theirs_to_ask.py").write_text(THEIRS, encoding="utf-8")
+    monkeypatch.syspath_prepend(packages)
+    process = module("elsewhere").Elsewhere(packages)
+    yield process
+    process.close()
+    sys.modules.pop("theirs_to_ask", None)
+
+
+def test_packages_of_theirs_win_over_ours(theirs: Any) -> None:
+    assert theirs.call(resolve_name, "onnxruntime:__version__") == "theirs"
+
+
+def test_a_side_is_timed_in_the_process_where_it_runs(theirs: Any, module: Callable[[str], ModuleType]) -> None:
+    elsewhere, asked = module("elsewhere"), importlib.import_module("theirs_to_ask")
+    there = elsewhere.There(theirs, asked.answer)
+    pid = theirs.call(os.getpid)
+    assert pid != os.getpid()
+    assert there(["a"]) == [pid, "false", "a"]
+    assert elsewhere.measured(asked.clock, there, ["a"], times=2) == (pid, [[pid, "false", "a"]] * 2)
+    assert elsewhere.measured(asked.clock, asked.answer, ["a"], times=1)[0] == os.getpid()
+
+
+def test_its_tokenizer_is_told_there_and_nowhere_else(theirs: Any, module: Callable[[str], ModuleType]) -> None:
+    elsewhere, asked = module("elsewhere"), importlib.import_module("theirs_to_ask")
+    best, in_parallel = module("tokenizing").at_its_best(elsewhere.There(theirs, asked.answer), ["a"])
+    assert in_parallel
+    assert best(["a"]) == [theirs.call(os.getpid), "true", "a"]
+    assert (os.environ[VARIABLE], theirs.call(os.getenv, VARIABLE)) == ("false", "false")
+
+
+def test_a_process_that_ends_is_told_with_its_exit_code(theirs: Any) -> None:
+    with pytest.raises(RuntimeError, match="ended with 3"):
+        theirs.call(os._exit, 3)
+
+
+def test_what_is_installed_stays_and_other_versions_lie_elsewhere(
+    module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    installing = module("installing")
+    commands: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> None:
+        commands.append(command)
+        Path(command[command.index("--target") + 1]).mkdir(parents=True)
+
+    monkeypatch.setattr(installing, "KEPT", tmp_path)
+    monkeypatch.setattr(subprocess, "run", run)
+    first = installing.installed(["some==1"])
+    assert installing.installed(["some==1"]) == first
+    assert first.is_dir()
+    assert installing.installed(["some==2"]) != first
+    assert [command[-1] for command in commands] == ["some==1", "some==2"]
+
+
+def test_of_optimum_the_benchmarks_have_the_versions_that_clients_are_tested_with(
+    module: Callable[[str], ModuleType],
+) -> None:
+    installing, lock = module("installing"), FOLDER.parent / "clients" / "requirements.lock"
+    (pin,) = installing.pinned_for_clients(["optimum-onnx"])
+    assert pin in lock.read_text(encoding="utf-8").splitlines()
+    with pytest.raises(KeyError, match="no-such-package"):
+        installing.pinned_for_clients(["no-such-package"])

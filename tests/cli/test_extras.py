@@ -1,0 +1,62 @@
+"""Claim: on the base install every verb works, or says which extra to install."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import typer
+
+from clozeline.cli import app
+from clozeline.cli.extras import telling_of_extras
+from tests.conftest import PROJECT
+
+WITHOUT = ("datasets", "dvc", "jinja2", "onnx", "optimum", "peft", "prefect", "pyarrow", "scipy", "sklearn", "torch",
+           "transformers")  # fmt: skip
+"""Packages that an extra brings; the base install has none of them."""
+VERBS: Mapping[str, tuple[str, str | None]] = {
+    "answer": ("answer --context here where", None),
+    "choose": ("choose --labels one,two text", None),
+    "classify": ("classify text", None),
+    "demo": ("demo", "train"),
+    "embed": ("embed text", None),
+    "evaluate": ("evaluate --model encoder --text params.yaml", "train"),
+    "fill": ("fill [MASK]", None),
+    "lineage": ("lineage models:/x@champion", None),
+    "plan": ("plan", "train"),
+    "release": ("release", "flows"),
+    "report": ("report", "train"),
+    "rollback": ("rollback", None),
+    "run": ("run", "flows"),
+    "search": ("search text", "train"),
+    "serve": ("serve dist/x", None),
+    "stage": ("stage preprocess out=x", "train"),
+    "tag": ("tag text", None),
+    "ui": ("ui", "flows"),
+}
+"""What is typed, and the extra that it needs; None: it works, and speaks of a model that is not there."""
+
+
+def test_each_verb_has_its_row() -> None:
+    assert set(typer.main.get_command(app).commands) == set(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_works_on_the_base_install_or_names_its_extra(verb: str, tmp_path: Path) -> None:
+    for name in ("dvc.yaml", "params.yaml"):
+        (tmp_path / name).write_bytes((PROJECT / name).read_bytes())
+    typed, extra = VERBS[verb]
+    code = f"import sys; sys.modules |= dict.fromkeys({WITHOUT}); from clozeline.cli import main; main()"
+    told = subprocess.run(
+        [sys.executable, "-c", code, *typed.split()], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    ).stderr
+    assert "Traceback" not in told
+    assert ("pip install" in told) == (extra is not None)
+    assert f"pip install 'clozeline[{extra}]'" in told or extra is None
+    assert "error:" in told
+
+
+def test_a_package_of_no_extra_is_a_fault_of_ours() -> None:
+    with pytest.raises(ModuleNotFoundError), telling_of_extras():
+        import no_such_package  # noqa: F401 - it is not there

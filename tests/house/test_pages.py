@@ -1,0 +1,164 @@
+"""README.md and docs/ say what is true: tables match the code, commands are run somewhere, links resolve."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from clozeline.params import Params
+from clozeline.tasks.kinds import KINDS
+
+PROJECT = Path(__file__).parents[2]
+README = (PROJECT / "README.md").read_text(encoding="utf-8")
+PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (PROJECT / "docs").glob("*.md")))
+LINKED = (*PAGES, "CHANGELOG.md", "CONTRIBUTING.md", "infra/README.md", "tests/pitfalls.md", "tests/reliability.md")
+STAGES = ("<!-- stages: generated from `desc:` in dvc.yaml -->", "<!-- /stages -->")
+TASKS = ("<!-- tasks: generated from KINDS in clozeline/tasks/kinds.py -->", "<!-- /tasks -->")
+MOST_LINES = 160
+MOST_IMAGE_BYTES = 150_000
+
+
+def page(name: str) -> str:
+    return (PROJECT / name).read_text(encoding="utf-8")
+
+
+def generated(name: str, markers: tuple[str, str]) -> str:
+    """Return what stands between the two markers of a page."""
+    return page(name).partition(markers[0])[2].partition(markers[1])[0].strip()
+
+
+def stage_table() -> str:
+    graph = YAML(typ="safe").load(page("dvc.yaml"))
+    lines = ["| stage | what it does |", "|---|---|"]
+    for name, stage in graph["stages"].items():
+        shown = f"{name}@…" if "foreach" in stage or "matrix" in stage else name
+        lines.append(f"| `{shown}` | {stage.get('do', stage)['desc']} |")
+    return "\n".join(lines)
+
+
+def task_table() -> str:
+    columns = ("answers", "data", "metric", "reference", "baseline")
+    lines = ["| kind | answers | data | metrics | as computed by | beside it |", "|---|---|---|---|---|---|"]
+    for kind, row in KINDS.items():
+        lines.append(f"| `{kind}` | {' | '.join(getattr(row, column) for column in columns)} |")
+    return "\n".join(lines)
+
+
+def test_the_stage_table_is_that_of_the_stage_graph() -> None:
+    assert generated("docs/pipeline.md", STAGES) == stage_table(), f"put this between the markers:\n{stage_table()}"
+
+
+def test_the_table_of_tasks_is_that_of_the_kinds() -> None:
+    assert generated("docs/tasks.md", TASKS) == task_table(), f"put this between the markers:\n{task_table()}"
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= MOST_LINES
+
+
+def laid_over(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """Return `tree` with the lines of `changes`; a key that is not there already is a fault of the README."""
+    assert set(changes) <= set(tree)
+    changed = {
+        key: laid_over(tree[key], value) if isinstance(value, dict) and value else value
+        for key, value in changes.items()
+    }
+    return tree | changed
+
+
+@pytest.mark.parametrize("without_labels", [False, True])
+def test_the_lines_for_own_text_are_those_of_params(without_labels: bool) -> None:
+    (lines,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    read = YAML(typ="safe").load
+    changed = laid_over(read(page("params.yaml")), read(lines))
+    if without_labels:
+        assert "write `finetune: {}`, and leave only `encoder: encoder` under\n`export.models`" in README
+        changed |= {"finetune": {}, "export": changed["export"] | {"models": {"encoder": "encoder"}}}
+    assert Params.model_validate(changed).preprocess.source.kind == "files"
+
+
+def test_the_knobs_in_the_table_of_formats_are_those_of_params() -> None:
+    params = YAML(typ="safe").load(page("params.yaml"))
+    known = {*params["preprocess"], *params["preprocess"]["source"]}
+    known |= {f"{section}.{key}" for section in ("tokenize", "pretrain") for key in params[section]}
+    known |= {f"pretrain.model.{key}" for key in params["pretrain"]["model"]}
+    table = README.partition("| Your text |")[2].partition("\n\n")[0]
+    named = set(re.findall(r"`([a-z][a-z_.]*)[:`]", table))
+    assert len(named) > 10
+    assert named - {"line", "file", "requirements.lock"} - {"preprocess.source"} <= known
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """Yield each line of each `sh` block, with its page."""
+    for name in PAGES:
+        for block in re.findall(r"```sh\n(.*?)```", page(name), re.DOTALL):
+            yield from ((name, line) for line in block.splitlines() if line and not line.startswith("#"))
+
+
+def place_of(command: str) -> str:
+    """Return the file that runs the command."""
+    return ".ci/run" if command.startswith("make ") else ".ci/readme-commands"
+
+
+@pytest.mark.parametrize(("name", "command"), sorted(set(commands())))
+def test_every_command_of_the_pages_is_run_by_ci(name: str, command: str) -> None:
+    script = page(place_of(command))
+    run = [line.split(" #")[0].partition("|")[0].replace("2>&1", "").strip() for line in script.splitlines()]
+    said = [command in (line, line.partition(" PYTEST_ARGS=")[0]) or line.endswith(f" {command}") for line in run]
+    assert any(said), f"{name}: add it to {place_of(command)}"
+
+
+def python_blocks(name: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", page(name), re.DOTALL)
+
+
+def test_the_five_lines_of_python_are_those_that_a_test_runs() -> None:
+    """tests/test_api.py runs those of the docstring."""
+    told = page("src/clozeline/pretraining/job.py")
+    block = next(block for block in python_blocks("README.md") if "read_params" in block)
+    assert all(f"    {line}\n" in told for line in block.splitlines() if line)
+    assert block in python_blocks("docs/pretraining.md")
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    without_code = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.+)$", without_code, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+def links() -> Iterator[tuple[str, str]]:
+    for name in LINKED:
+        for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", re.sub(r"```.*?```", "", page(name), flags=re.DOTALL)):
+            yield name, target
+
+
+@pytest.mark.parametrize(("name", "target"), sorted(set(links())))
+def test_a_relative_link_leads_to_a_page_and_a_heading(name: str, target: str) -> None:
+    path, _, anchor = target.partition("#")
+    linked = (PROJECT / name).parent / path if path else PROJECT / name
+    assert linked.is_file(), f"{name} links to {target}"
+    if anchor:
+        assert anchor in anchors(linked.read_text(encoding="utf-8")), f"{name} links to {target}"
+
+
+def test_every_page_of_docs_is_in_the_index() -> None:
+    index = page("docs/README.md")
+    assert [name for name in PAGES if f"({name.removeprefix('docs/')})" not in index and "README" not in name] == []
+
+
+@pytest.mark.parametrize("image", sorted((PROJECT / "docs" / "images").iterdir()), ids=lambda image: image.name)
+def test_an_image_is_small_and_shown(image: Path) -> None:
+    assert image.stat().st_size <= MOST_IMAGE_BYTES
+    assert any(f"images/{image.name})" in page(name) for name in PAGES)
+
+
+def test_the_messages_that_troubleshooting_quotes_are_those_of_the_code() -> None:
+    code = "".join(path.read_text(encoding="utf-8") for path in (PROJECT / "src").rglob("*.py"))
+    quoted = re.findall("“(.+?)”", page("docs/troubleshooting.md"))
+    assert len(quoted) > 40
+    fragments = {part.strip() for message in quoted for part in message.split("…")}
+    assert [part for part in sorted(fragments) if part not in code] == []

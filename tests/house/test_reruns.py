@@ -1,0 +1,109 @@
+"""Claim: an edit runs those stages again whose result it can change, and no other, as DVC itself sees dvc.yaml."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dvc.repo import Repo, lock_repo
+
+PROJECT = Path(__file__).parents[2]
+FIRST = "pretrain"
+TASKS = frozenset({"finetune@library", "finetune@docsearch"})
+EXPORTS = frozenset({"export@encoder", "export@library", "export@docsearch"})
+STAGES = frozenset({"preprocess", "tokenize", FIRST, "evaluate"}) | TASKS | EXPORTS
+Inputs = Mapping[str, Mapping[str, Any]]
+"""Stage → dep → its hash, or the values of its params."""
+MORE = """
+  more:
+    kind: tagging
+    data: more.conll
+"""
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """dvc.yaml, params.yaml and the code, without data."""
+    root = tmp_path_factory.mktemp("original")
+    Repo.init(str(root), no_scm=True).close()
+    for name in ("dvc.yaml", "params.yaml"):
+        shutil.copy(PROJECT / name, root)
+    shutil.copytree(PROJECT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    return root
+
+
+@pytest.fixture(scope="module")
+def before(original: Path) -> Inputs:
+    found = inputs_of(original)
+    assert found.keys() == STAGES
+    return found
+
+
+@pytest.fixture
+def project(original: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(original, tmp_path / "project")
+
+
+def inputs_of(root: Path) -> Inputs:
+    found = {}
+    with Repo(str(root)) as repo, lock_repo(repo):
+        for stage in repo.index.stages:
+            stage.save_deps(allow_missing=True)
+            found[stage.name] = {str(dep): dep.hash_info.value for dep in stage.deps}
+    return found
+
+
+def runs_again(root: Path, before: Inputs) -> set[str]:
+    after = inputs_of(root)
+    return {name for name in STAGES if after[name] != before[name]}
+
+
+@pytest.mark.parametrize(
+    ("line", "edited", "stages"),
+    [
+        ("    encoder: encoder", "    encoder: encoder\n    second: encoder", set()),
+        ("\nfinetune:", f"\nfinetune:{MORE}", set()),
+        ("masking: {mask_rate: 0.2,", "masking: {mask_rate: 0.3,", set()),
+        ("  num_workers: 0", "  num_workers: 4", set()),
+        ("  checkpoint_every_steps: 250", "  checkpoint_every_steps: 100", set()),
+        ("  discriminator_weight: 50.0", "  discriminator_weight: 40.0", {FIRST}),
+        ("  standard: {}", "  standard: {steps: 10}", {FIRST}),
+        ("    max_classes: 20", "    max_classes: 10", {"finetune@library"}),
+        ("    temperature: 0.05", "    temperature: 0.1", {"finetune@docsearch"}),
+        ("  opset: 23", "  opset: 20", EXPORTS),
+        ("    min_agreement: 0.97", "    min_agreement: 0.98", EXPORTS),
+        ("seed: ", "seed: 1", STAGES - EXPORTS - {"tokenize"}),
+    ],
+)
+def test_an_edit_of_params(project: Path, before: Inputs, line: str, edited: str, stages: set[str]) -> None:
+    text = (project / "params.yaml").read_text(encoding="utf-8")
+    assert line in text
+    (project / "params.yaml").write_text(text.replace(line, edited, 1), encoding="utf-8")
+    assert runs_again(project, before) == stages
+
+
+@pytest.mark.parametrize(
+    ("file", "stages"),
+    [
+        ("encoder/layers.py", {FIRST, "evaluate"} | TASKS | EXPORTS),
+        ("language_modelling/objectives.py", {FIRST, "evaluate"}),
+        ("pretraining/starting.py", {FIRST}),
+        ("training/curves.py", {FIRST} | TASKS),
+        ("artifacts/evaluate/encoder_metrics.py", {"evaluate"}),
+        ("artifacts/finetune/task_metrics.py", TASKS),
+        ("artifacts/finetune/held_out.py", TASKS | EXPORTS),
+        ("artifacts/export/evidence.py", EXPORTS),
+        ("tasks/tagging/head.py", TASKS),
+        ("tasks/scores/squad.py", TASKS | EXPORTS),
+        ("tokenizer/folder.py", {"tokenize"} | TASKS),
+        ("inference/session.py", EXPORTS),
+        ("choosing/zero_shot.py", set()),
+        ("foreign/inspection.py", set()),
+        ("cli/knobs.py", set()),
+    ],
+)
+def test_an_edit_of_the_code(project: Path, before: Inputs, file: str, stages: set[str]) -> None:
+    path = project / "src/clozeline" / file
+    path.write_bytes(path.read_bytes() + b"# an edit\n")
+    assert runs_again(project, before) == stages

@@ -1,0 +1,57 @@
+"""Which tokenizers' words are encoded alike alone and in a text; that their ids are those, the rooms show that cut."""
+
+import pytest
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+from clozeline.inference.word_cuts import Cut, cut_of
+
+_BERT, _LOWERCASE = pre_tokenizers.BertPreTokenizer(), normalizers.BertNormalizer()
+_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
+_OWN_UNIGRAM = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(), pre_tokenizers.Punctuation("isolated")])
+_ONE_BLANK = normalizers.Replace(Regex(r"\s+"), " ")
+
+
+def _tokenizer(pre_tokenizer: object, normalizer: object) -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    if pre_tokenizer is not None:
+        tokenizer.pre_tokenizer = pre_tokenizer
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("pre_tokenizer", "normalizer", "cut"),
+    [
+        (_BERT, None, "at punctuation"),
+        (_BERT, _LOWERCASE, "at punctuation"),
+        (_BERT, normalizers.Sequence([normalizers.NFC(), _LOWERCASE]), "at blanks"),
+        (_BYTES, None, "before blanks"),
+        (_BYTES, normalizers.NFC(), "before blanks"),
+        (_OWN_UNIGRAM, normalizers.Sequence([_ONE_BLANK, normalizers.Strip()]), "at blanks unless marked"),
+    ],
+)
+def test_these_are_cut(pre_tokenizer: object, normalizer: object, cut: Cut) -> None:
+    assert cut_of(_tokenizer(pre_tokenizer, normalizer)) == cut
+
+
+@pytest.mark.parametrize(
+    ("pre_tokenizer", "normalizer"),
+    [
+        (None, None),
+        (_BERT, normalizers.Replace(" ", "")),
+        (_BYTES, normalizers.NFKC()),
+        (pre_tokenizers.ByteLevel(add_prefix_space=True), None),
+        (pre_tokenizers.Metaspace(prepend_scheme="first"), None),
+        (_OWN_UNIGRAM, None),
+        (_OWN_UNIGRAM, normalizers.Sequence([normalizers.Replace("a", " "), normalizers.Strip()])),
+    ],
+)
+def test_these_are_not(pre_tokenizer: object, normalizer: object) -> None:
+    assert cut_of(_tokenizer(pre_tokenizer, normalizer)) is None
+
+
+def test_a_word_that_was_added_may_hold_a_blank() -> None:
+    tokenizer = _tokenizer(_BERT, None)
+    tokenizer.add_tokens([AddedToken("a b", special=False, normalized=False)])
+    assert cut_of(tokenizer) is None

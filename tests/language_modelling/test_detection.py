@@ -1,0 +1,253 @@
+"""Claim: generator and discriminator share their embeddings, load apart in stock transformers, and tokens are drawn
+from the generator's distribution by nothing but their own numbers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModel, AutoModelForMaskedLM, AutoModelForPreTraining, ElectraForPreTraining
+
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.detection import GENERATOR, ReplacedTokenPair, detection_logits, draw
+from clozeline.pretraining.starting import start_from
+from clozeline.tasks.classification import head as classifier
+from clozeline.tokens.draws import Stream, fine_uniform, token_hashes
+
+ROW = [2, 10, 11, 12, 13, 14, 3]
+ROWS_BL = torch.tensor([ROW])
+NO_FLAGS_V = torch.zeros(64, dtype=torch.bool)
+
+
+@pytest.fixture
+def pair(params_of, ids) -> ReplacedTokenPair:
+    return with_weights_of_its_own(language_model.build(params_of("electra"), "rtd", ids, seed=0))
+
+
+@pytest.fixture
+def saved(pair: ReplacedTokenPair, tiny_tokenizer: Path, tmp_path: Path) -> Path:
+    return save(pair, tiny_tokenizer, tmp_path / "encoder")
+
+
+def with_weights_of_its_own(model: ReplacedTokenPair, seed: int = 0) -> ReplacedTokenPair:
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += torch.randn_like(parameter) * 0.1
+    return model.eval()
+
+
+def save(pair: ReplacedTokenPair, tokenizer: Path, out: Path, weights: dict[str, Tensor] | None = None) -> Path:
+    out.mkdir()
+    language_model.save(pair, tokenizer, out, weights)
+    return out
+
+
+def largest_difference(one: torch.nn.Module, other: torch.nn.Module) -> float:
+    first, second = one.state_dict(), other.state_dict()
+    assert first.keys() == second.keys()
+    return max((first[name] - second[name]).abs().max().item() for name in first)
+
+
+def test_one_table_of_embeddings_serves_both_and_is_counted_once(pair: ReplacedTokenPair) -> None:
+    table = pair.discriminator.get_input_embeddings().weight
+    assert pair.generator.get_input_embeddings().weight is table
+    assert pair.generator.get_output_embeddings().weight is table
+    parameters = list(pair.parameters())
+    assert sum(parameter is table for parameter in parameters) == 1
+    embeddings = sum(parameter.numel() for parameter in pair.base_model.embeddings.parameters())
+    apart = sum(it.numel() for part in (pair.discriminator, pair.generator) for it in part.parameters())
+    assert sum(parameter.numel() for parameter in parameters) == apart - embeddings
+
+
+@pytest.mark.parametrize(
+    ("size", "fraction", "heads", "hidden_size", "intermediate_size"),
+    [
+        ("mini", 0.25, 1, 24, 96),
+        ("base", 1 / 3, 4, 256, 1024),
+        ("tiny", 1.0, 4, 256, 1024),
+    ],
+)
+def test_a_generator_is_as_deep_and_a_fraction_as_wide(
+    size, fraction, heads, hidden_size, intermediate_size, params_of, ids
+) -> None:
+    """Of base it is that of Clark et al. 2020, table 6."""
+    shape = dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"))
+    params = params_of("electra", size=size, generator_fraction=fraction, **shape)
+    with torch.device("meta"):
+        pair = language_model.build(params, "rtd", ids, seed=0)
+    narrow, wide = pair.generator.config, pair.discriminator.config
+    assert (narrow.num_attention_heads, narrow.hidden_size, narrow.intermediate_size) == (
+        heads,
+        hidden_size,
+        intermediate_size,
+    )
+    assert (narrow.num_hidden_layers, narrow.embedding_size) == (wide.num_hidden_layers, wide.embedding_size)
+
+
+def test_weights_are_a_function_of_the_seed(params_of, ids) -> None:
+    one, same, other = (language_model.build(params_of("electra"), "rtd", ids, seed=seed) for seed in (1, 1, 2))
+    assert largest_difference(one, same) == 0
+    assert largest_difference(one, other) > 0
+
+
+@pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
+@torch.inference_mode()
+def test_both_load_in_stock_transformers_with_the_same_logits(
+    tied: bool, params_of, ids, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    built = language_model.build(params_of("electra", tie_word_embeddings=tied), "rtd", ids, seed=0)
+    pair = with_weights_of_its_own(built)
+    folder = save(pair, tiny_tokenizer, tmp_path / "encoder")
+    discriminator = AutoModelForPreTraining.from_pretrained(folder, local_files_only=True).eval()
+    generator, report = AutoModelForMaskedLM.from_pretrained(
+        folder / GENERATOR, local_files_only=True, output_loading_info=True
+    )
+    encoder = AutoModel.from_pretrained(folder, local_files_only=True).eval()
+    assert type(discriminator) is ElectraForPreTraining
+    assert report["missing_keys"] in ([], set())
+    assert (discriminator(ROWS_BL).logits - detection_logits(pair, ROWS_BL, None)).abs().max() <= 1e-5
+    assert (generator.eval()(ROWS_BL).logits - pair.generator(ROWS_BL).logits).abs().max() <= 1e-5
+    hidden_BLH = pair.base_model(ROWS_BL).last_hidden_state
+    assert (encoder(ROWS_BL).last_hidden_state - hidden_BLH).abs().max() <= 1e-5
+    assert (generator.get_output_embeddings().weight is generator.get_input_embeddings().weight) == tied
+
+
+def test_what_was_saved_is_loaded_as_a_pair_again(pair: ReplacedTokenPair, saved: Path) -> None:
+    again = language_model.load(saved)
+    assert language_model.objective_of(again) == "rtd"
+    assert largest_difference(pair, again) == 0
+    assert again.generator.base_model.embeddings is again.discriminator.base_model.embeddings
+    assert not again.training
+
+
+def test_weights_that_are_given_once_are_saved_in_both(
+    pair: ReplacedTokenPair, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    """So they come from processes among which a model is divided."""
+    once = {name: parameter.detach() + 1 for name, parameter in pair.named_parameters()}
+    again = language_model.load(save(pair, tiny_tokenizer, tmp_path / "given", once))
+    for name, parameter in again.named_parameters():
+        assert torch.equal(parameter, once[name]), name
+
+
+def test_a_discriminator_without_its_generator_is_refused(saved: Path) -> None:
+    (saved / GENERATOR / "config.json").unlink()
+    with pytest.raises(ArtifactError, match="without its generator"):
+        language_model.load(saved)
+
+
+@pytest.mark.parametrize("inner", [".", GENERATOR])
+def test_weights_that_are_not_there_are_not_drawn(inner: str, saved: Path) -> None:
+    file = saved / inner / "model.safetensors"
+    weights = load_file(file)
+    missing = next(name for name in sorted(weights) if "layer.0" in name)
+    save_file({name: weight for name, weight in weights.items() if name != missing}, file, metadata={"format": "pt"})
+    with pytest.raises(ArtifactError, match=f"(?s)does not hold all weights.*{missing}"):
+        language_model.load(saved)
+
+
+def test_the_generator_of_another_training_is_refused(
+    pair: ReplacedTokenPair, saved: Path, tiny_tokenizer: Path, tmp_path: Path
+) -> None:
+    other = save(with_weights_of_its_own(pair, seed=1), tiny_tokenizer, tmp_path / "other")
+    (saved / GENERATOR).rename(saved / "gone")
+    (other / GENERATOR).rename(saved / GENERATOR)
+    with pytest.raises(ArtifactError, match="generator of another discriminator"):
+        language_model.load(saved)
+
+
+def test_a_family_without_a_stock_discriminator_is_refused(params_of, ids) -> None:
+    with pytest.raises(ParamsError, match=r"(?s)objective `rtd`.*deberta-v3.*one of: electra\n"):
+        language_model.build(params_of("deberta-v3"), "rtd", ids, seed=0)
+
+
+@torch.inference_mode()
+def test_a_row_is_judged_the_same_alone_and_padded(pair: ReplacedTokenPair) -> None:
+    alone_BL = detection_logits(pair, ROWS_BL, None)
+    padded_BL = torch.tensor([[*ROW, 0, 0], [2, 33, 40, 41, 42, 43, 44, 45, 3]])
+    mask_BL = (padded_BL != 0).long()
+    assert (detection_logits(pair, padded_BL, mask_BL)[0, : len(ROW)] - alone_BL[0]).abs().max() <= 1e-5
+
+
+def test_the_encoder_that_is_fine_tuned_is_the_discriminator(pair: ReplacedTokenPair, saved: Path) -> None:
+    model = classifier.build(saved, ["one", "two"], seed=0)
+    assert largest_difference(model.base_model, pair.base_model) == 0
+
+
+def start(folder: Path, params_of, ids, **changes: object) -> torch.nn.Module:
+    arguments = {"params": params_of("modernbert"), "ids": ids, "seed": 1, "max_length": 64} | changes
+    return start_from(str(folder), None, objective="rtd", **arguments)
+
+
+def test_training_goes_on_with_both(pair: ReplacedTokenPair, saved: Path, params_of, ids) -> None:
+    again = start(saved, params_of, ids)
+    assert again.training
+    assert largest_difference(pair, again) == 0
+    assert again.generator.get_output_embeddings().weight is again.discriminator.get_input_embeddings().weight
+
+
+def test_a_token_that_the_tokenizer_gained_has_one_row_in_both(saved: Path, params_of) -> None:
+    from clozeline.encoder.families import TokenIds
+
+    again = start(saved, params_of, TokenIds(66, pad_id=0, cls_id=2, sep_id=3))
+    assert again.config.vocab_size == again.generator.config.vocab_size == 66
+    table = again.discriminator.get_input_embeddings().weight
+    assert len(table) == len(again.generator.head.output.bias) == 66
+    assert again.generator.get_output_embeddings().weight is table
+
+
+def test_an_encoder_alone_gets_a_fresh_generator_by_seed_and_that_is_told(
+    pair: ReplacedTokenPair, tiny_tokenizer: Path, tmp_path: Path, params_of, ids, caplog
+) -> None:
+    folder = tmp_path / "alone"
+    folder.mkdir()
+    language_model.save_encoder(pair, tiny_tokenizer, folder)
+    one, same, other = (start(folder, params_of, ids, seed=seed) for seed in (1, 1, 2))
+    assert "has no generator" in caplog.text
+    assert largest_difference(one.base_model, pair.base_model) == 0
+    assert largest_difference(one, same) == 0
+    assert largest_difference(one.generator, other.generator) > 0
+    assert one.generator.config.hidden_size == 8
+
+
+def uniforms(num_targets: int, epoch: int = 0) -> Tensor:
+    every_T = np.arange(num_targets)
+    return torch.from_numpy(fine_uniform(token_hashes(7, epoch, Stream.REPLACEMENT, every_T // 100, every_T % 100)))
+
+
+def test_tokens_are_drawn_as_often_as_the_generator_says() -> None:
+    """Chi-square at p = 0.001 over 59 tokens, on 100,000 draws; special ones are left out of the distribution."""
+    torch.manual_seed(0)
+    logits_V = torch.randn(64) * 2
+    is_fixed_V = NO_FLAGS_V.clone()
+    is_fixed_V[:5] = True
+    guess_T = draw(logits_V.expand(100_000, -1), uniforms(100_000), is_fixed_V)
+    assert guess_T.min() >= 5
+    expected_V = 100_000 * logits_V[5:].softmax(dim=0)
+    counts_V = torch.bincount(guess_T, minlength=64)[5:]
+    assert ((counts_V - expected_V) ** 2 / expected_V).sum() < 97.0
+
+
+def test_a_token_is_drawn_by_its_own_number_in_any_company() -> None:
+    torch.manual_seed(0)
+    logits_TV, uniform_T = torch.randn(300, 64), uniforms(300)
+    random = torch.get_rng_state()
+    guess_T = draw(logits_TV, uniform_T, NO_FLAGS_V)
+    assert torch.equal(draw(logits_TV[117:190], uniform_T[117:190], NO_FLAGS_V), guess_T[117:190])
+    assert torch.equal(torch.get_rng_state(), random)
+    assert (draw(logits_TV, uniforms(300, epoch=1), NO_FLAGS_V) != guess_T).float().mean() > 0.5
+
+
+def test_the_ends_of_the_scale_are_tokens_that_can_be_drawn() -> None:
+    logits_TV = torch.full((2, 64), -torch.inf)
+    logits_TV[:, [6, 60]] = 0.0
+    highest = 1 - 2.0**-53
+    assert draw(logits_TV, torch.tensor([0.0, highest], dtype=torch.float64), NO_FLAGS_V).tolist() == [6, 60]
+
+
+def test_no_target_is_no_draw() -> None:
+    assert draw(torch.zeros(0, 64), torch.zeros(0, dtype=torch.float64), NO_FLAGS_V).shape == (0,)

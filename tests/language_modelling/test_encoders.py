@@ -1,0 +1,245 @@
+"""An encoder of one's own, with RMSNorm, from params to a saved folder."""
+
+import math
+import re
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+
+from clozeline.contest.published import open_published
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.encoders import sources_of
+from clozeline.params import ModelParams
+from clozeline.pretraining.naming import name_of_training
+from clozeline.pretraining.starting import start_from
+from clozeline.training.precision import Precision
+
+PROJECT = Path(__file__).parents[2]
+OWN = "mine.encoder:build"
+ROW = [2, 10, 11, 12, 13, 14, 3]
+SOURCE = """
+from types import SimpleNamespace
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, width, num_heads, eps):
+        super().__init__()
+        self.norm = nn.RMSNorm(width, eps=eps)
+        self.attention = nn.MultiheadAttention(width, num_heads, batch_first=True)
+        self.mlp_norm = nn.RMSNorm(width, eps=eps)
+        self.mlp = nn.Sequential(nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+
+    def forward(self, hidden_BLH, is_padding_BL):
+        normed_BLH = self.norm(hidden_BLH)
+        hidden_BLH = hidden_BLH + self.attention(
+            normed_BLH, normed_BLH, normed_BLH, key_padding_mask=is_padding_BL, need_weights=False
+        )[0]
+        return hidden_BLH + self.mlp(self.mlp_norm(hidden_BLH))
+
+class Encoder(nn.Module):
+    def __init__(self, params, ids):
+        super().__init__()
+        self.hidden_size = params.hidden_size
+        self.tokens = nn.Embedding(ids.vocab_size, params.hidden_size)
+        self.positions = nn.Embedding(params.max_position_embeddings, params.hidden_size)
+        self.blocks = nn.ModuleList(
+            Block(params.hidden_size, params.num_attention_heads, params.norm_epsilon)
+            for _ in range(params.num_hidden_layers)
+        )
+        self.register_buffer("scale", torch.tensor(0.5), persistent=False)
+        for embedding in (self.tokens, self.positions):
+            nn.init.normal_(embedding.weight, std=params.initializer_range)
+
+    def get_input_embeddings(self):
+        return self.tokens
+
+    def forward(self, input_ids, attention_mask=None):
+        hidden_BLH = self.tokens(input_ids) + self.positions.weight[: input_ids.shape[1]] * self.scale
+        is_padding_BL = None if attention_mask is None else attention_mask == 0
+        for block in self.blocks:
+            hidden_BLH = block(hidden_BLH, is_padding_BL)
+        return SimpleNamespace(last_hidden_state=hidden_BLH)
+
+def build(params, ids):
+    return Encoder(params, ids)
+
+def untied(params, ids):
+    encoder = Encoder(params, ids)
+    encoder.get_input_embeddings = lambda: None
+    return encoder
+
+def nothing(params, ids):
+    return None
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_module(tmp_path: Path, monkeypatch) -> Path:
+    """`mine.encoder`, as a package in the project's folder."""
+    package = tmp_path / "mine"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "encoder.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield package / "encoder.py"
+    for name in ("mine", "mine.encoder"):
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def model(params_of, ids):
+    return language_model.build(params_of(OWN), "mlm", ids, seed=0)
+
+
+def test_one_line_of_params_is_all_there_is_to_register(model) -> None:
+    assert type(model.base_model).__module__ == "mine.encoder"
+    assert sum(type(module).__name__ == "RMSNorm" for module in model.modules()) == 4
+    assert language_model.objective_of(model) == "mlm"
+    assert language_model.longest_row(model) == 64
+
+
+def test_the_one_in_the_documentation_is_what_an_encoder_has_to_be(own_module, params_of, ids, batch_of) -> None:
+    """P13, P14, P23 hold for it, in a named size too."""
+    documented = (PROJECT / "docs" / "pretraining.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```python\n(from types import.*?)```", documented, re.DOTALL)
+    own_module.write_text(source)
+    model = language_model.build(params_of(OWN), "mlm", ids, seed=0).eval()
+    with torch.inference_mode():
+        alone_TV, padded_TV = (language_model.target_logits(model, batch_of(ROW, pad_to=pad)) for pad in (0, 20))
+        other_TV = language_model.target_logits(model, batch_of([*ROW[:5], 60, 3]))
+        batch = batch_of(*[[2, *torch.randint(5, 64, (30,)).tolist(), 3] for _ in range(20)])
+        loss = functional.cross_entropy(language_model.target_logits(model, batch), batch.labels_T)
+    assert (alone_TV - padded_TV).abs().max() <= 1e-5
+    assert (alone_TV[0] - other_TV[0]).abs().max() > 1e-6
+    assert loss.item() == pytest.approx(math.log(64), abs=0.1)
+    numbers = dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"))
+    large = params_of(OWN, size="mini", **numbers)
+    assert language_model.build(large, "mlm", ids, seed=0).base_model.hidden_size == 96
+
+
+def test_the_files_that_define_it_are_known(model, own_module, params_of, ids) -> None:
+    assert sources_of(model) == [own_module]
+    assert sources_of(language_model.build(params_of("bert"), "mlm", ids, seed=0)) == []
+
+
+def test_a_change_of_its_module_is_another_training(model, own_module, tiny_pretraining, tiny_tokens: Path) -> None:
+    precision = Precision.of("fp32", torch.device("cpu"))
+    before = name_of_training(tiny_pretraining, 1, tiny_tokens, 40, model, precision)
+    assert name_of_training(tiny_pretraining, 1, tiny_tokens, 40, model, precision) == before
+    own_module.write_text(SOURCE.replace("0.5", "0.7"))
+    assert name_of_training(tiny_pretraining, 1, tiny_tokens, 40, model, precision) != before
+
+
+def test_it_knows_nothing_at_first_and_learns_a_batch_by_heart(model, batch_of) -> None:
+    batch = batch_of([2, 4, 11, 4, 13, 4, 3], [2, 20, 4, 22, 4, 24, 3])
+    hidden_T = torch.tensor([10, 11, 12, 13, 14, 20, 21, 22, 23, 24])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
+    losses = []
+    for _ in range(600):
+        loss = functional.cross_entropy(language_model.target_logits(model, batch), hidden_T)
+        losses.append(loss.item())
+        if losses[-1] < 0.05:
+            break
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert losses[0] == pytest.approx(torch.tensor(64.0).log().item(), abs=0.1)
+    assert losses[-1] < 0.05
+
+
+@torch.inference_mode()
+def test_projecting_targets_alone_gives_the_logits_of_the_whole(model, batch_of) -> None:
+    batch = batch_of(ROW, [2, 33, 40, 3])
+    whole_BLV = model.eval()(batch.input_ids_BL, attention_mask=batch.attention_mask_BL).logits
+    expected_TV = whole_BLV.reshape(-1, 64)[batch.slot_T]
+    assert (language_model.target_logits(model, batch) - expected_TV).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_it_is_saved_and_loaded_bit_by_bit(tied, params_of, ids, batch_of, tiny_tokenizer, tmp_path: Path) -> None:
+    model = language_model.build(params_of(OWN, tie_word_embeddings=tied), "mlm", ids, seed=5).eval()
+    with torch.no_grad():
+        model.head.decoder.bias += torch.arange(64.0)
+    out = tmp_path / "encoder"
+    out.mkdir()
+    language_model.save(model, tiny_tokenizer, out)
+    again = language_model.load(out, OWN)
+    assert not again.training
+    assert (again.head.decoder.weight is again.encoder.tokens.weight) == tied
+    with torch.inference_mode():
+        one_TV, other_TV = (language_model.target_logits(m, batch_of(ROW)) for m in (model, again))
+    assert torch.equal(one_TV, other_TV)
+    assert b"head.decoder.weight" not in (out / "model.safetensors").read_bytes() or not tied
+
+
+def test_training_goes_on_from_a_saved_one(model, params_of, ids, batch_of, tiny_tokenizer, tmp_path: Path) -> None:
+    out = tmp_path / "encoder"
+    out.mkdir()
+    language_model.save(model, tiny_tokenizer, out)
+    again = start_from(str(out), None, params_of(OWN), "mlm", ids, seed=0, max_length=64, tokenizer=tiny_tokenizer)
+    with torch.inference_mode():
+        one_TV, other_TV = (language_model.target_logits(m, batch_of(ROW)) for m in (model, again))
+    assert torch.equal(one_TV, other_TV)
+
+
+def test_weights_of_another_state_of_the_module_are_refused(model, own_module, tiny_tokenizer, tmp_path: Path) -> None:
+    out = tmp_path / "encoder"
+    out.mkdir()
+    language_model.save(model, tiny_tokenizer, out)
+    own_module.write_text(SOURCE.replace("2 * width", "(2 + 1) * width"))
+    sys.modules.pop("mine.encoder")
+    with pytest.raises(ArtifactError, match=r"(?s)size mismatch.*mine\.encoder:build"):
+        language_model.load(out, OWN)
+
+
+def test_it_is_opened_only_if_the_params_name_it(model, params_of, ids, tiny_tokenizer, tmp_path: Path) -> None:
+    out = tmp_path / "encoder"
+    out.mkdir()
+    language_model.save(model, tiny_tokenizer, out)
+    opened = {"start": lambda: start_from(str(out), None, params_of("bert"), "mlm", ids, seed=0, max_length=64)}
+    opened |= {str(family): partial(open_published, str(out), family) for family in (None, "bert", "mine.other:build")}
+    for door in opened.values():
+        with pytest.raises(ArtifactError, match=r"(?s)`mine\.encoder:build` in config\.json.*name it as `family`"):
+            door()
+    assert language_model.objective_of(open_published(str(out), OWN)) == "mlm"
+
+
+@pytest.mark.parametrize(
+    ("family", "told"),
+    [
+        ("mine.other:build", "No module named 'mine.other'"),
+        ("mine.encoder:built", "no attribute 'built'"),
+        ("mine.encoder:nothing", "gives NoneType"),
+        ("mine.encoder:untied", "tie_word_embeddings: false"),
+    ],
+)
+def test_what_is_no_encoder_is_refused_with_what_it_lacks(family, told, params_of, ids) -> None:
+    with pytest.raises(ParamsError, match=told):
+        language_model.build(params_of(family), "mlm", ids, seed=0)
+
+
+@pytest.mark.parametrize(("objective", "knobs"), [("clm", {}), ("mlm", {"stochastic_depth": 0.1})])
+def test_what_needs_to_know_its_inside_is_refused(objective, knobs, params_of, ids) -> None:
+    with pytest.raises(ParamsError):
+        language_model.build(params_of(OWN, **knobs), objective, ids, seed=0)
+
+
+def test_gradient_checkpointing_is_its_own_affair(model) -> None:
+    with pytest.raises(ParamsError, match="gradient_checkpointing_enable"):
+        model.gradient_checkpointing_enable()
+
+
+@pytest.mark.parametrize("name", ["mine", "mine:", ":build", "mine.encoder:build()", "mine encoder:build"])
+def test_a_name_that_is_neither_a_family_nor_a_path_is_refused_by_params(name, params_of) -> None:
+    with pytest.raises(ValueError, match=r"package\.module:build"):
+        params_of(name)
+
+
+def test_params_of_an_own_encoder_are_params(params_of) -> None:
+    assert isinstance(params_of(OWN), ModelParams)

@@ -1,0 +1,152 @@
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel
+
+from clozeline.encoder.families import FAMILIES
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.language_modelling import language_model
+
+ROW = [2, 10, 11, 12, 13, 14, 3]
+
+
+@pytest.fixture
+def model(params_of, ids) -> PreTrainedModel:
+    return language_model.build(params_of("modernbert"), "mlm", ids, seed=0).eval()
+
+
+def test_weights_are_a_function_of_the_seed_and_the_global_random_state_stays(params_of, ids) -> None:
+    torch.manual_seed(9)
+    expected = torch.rand(1)
+    torch.manual_seed(9)
+    one, same, other = (language_model.build(params_of("modernbert"), "mlm", ids, seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.rand(1), expected)
+    weights = [next(iter(model.parameters())) for model in (one, same, other)]
+    assert torch.equal(weights[0], weights[1])
+    assert not torch.equal(weights[0], weights[2])
+
+
+def test_the_tokenizer_is_saved_beside_the_model(model, tiny_tokenizer: Path, tmp_path: Path) -> None:
+    out = tmp_path / "encoder"
+    out.mkdir()
+    language_model.save(model, tiny_tokenizer, out)
+    assert AutoTokenizer.from_pretrained(out, local_files_only=True)("w10 w11").input_ids == [10, 11]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_encoder_alone_is_saved_without_the_head(family, params_of, ids, tiny_tokenizer, tmp_path: Path) -> None:
+    model = language_model.build(params_of(family), "mlm", ids, seed=0).eval()
+    out = tmp_path / "encoder"
+    out.mkdir()
+    language_model.save_encoder(model, tiny_tokenizer, out)
+    alone, report = AutoModel.from_pretrained(out, local_files_only=True, output_loading_info=True)
+    with torch.inference_mode():
+        rows_BL = torch.tensor([ROW])
+        expected_BLH = model.base_model(rows_BL).last_hidden_state
+        assert (alone.eval()(rows_BL).last_hidden_state - expected_BLH).abs().max() <= 1e-5
+    assert all("pooler" in key for key in report["missing_keys"])
+    assert not report["unexpected_keys"]
+    assert AutoTokenizer.from_pretrained(out, local_files_only=True)("w10").input_ids == [10]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@torch.inference_mode()
+def test_rows_are_read_up_to_the_length_that_params_name(family, params_of, ids, batch_of) -> None:
+    model = language_model.build(params_of(family), "mlm", ids, seed=0).eval()
+    assert language_model.longest_row(model) == 64
+    assert bool(language_model.target_logits(model, batch_of([2, *[9] * 62, 3])).isfinite().all())
+
+
+def test_an_unknown_family_is_refused_with_the_known_ones(params_of, ids) -> None:
+    with pytest.raises(ParamsError, match="modernbert, bert, roberta"):
+        language_model.build(params_of("bert").model_copy(update={"family": "t5"}), "mlm", ids, seed=0)
+
+
+def test_a_family_without_a_causal_form_is_refused_with_those_that_have_one(params_of, ids) -> None:
+    able = [name for name, family in FAMILIES.items() if "clm" in family.forms]
+    assert "albert" not in able
+    with pytest.raises(ParamsError, match=", ".join(able)):
+        language_model.build(params_of("albert"), "clm", ids, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("family", "knobs", "told"),
+    [
+        ("distilbert", {}, "distilbert: `norm_epsilon` of every norm is 1e-12"),
+        ("roberta", {"activation": "relu"}, "roberta: `activation` of the head is gelu"),
+        ("roberta", {}, ""),
+    ],
+)
+def test_a_knob_that_stock_classes_do_not_have_is_told(family, knobs, told, params_of, ids, caplog) -> None:
+    language_model.build(params_of(family, **knobs), "mlm", ids, seed=0)
+    assert told in caplog.text
+    assert bool(caplog.text) == bool(told)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_activation_epsilon_and_initial_weights_are_those_of_params(family, params_of, ids, caplog) -> None:
+    """In the encoder and in the head, but for what the family is known to fix, and says so."""
+    given = {"activation": "relu", "norm_epsilon": 3e-4, "initializer_range": 0.07}
+    model = language_model.build(params_of(family, **given), "mlm", ids, seed=0)
+    fixed = {it.knob for it in FAMILIES[family].fixed}
+    assert all(f"{family}: `{knob}`" in caplog.text for knob in fixed)
+    of_head = [module for module in model.modules() if module not in set(model.base_model.modules())]
+    activations = [*model.base_model.modules(), *([] if "activation" in fixed else of_head)]
+    assert sum(isinstance(module, torch.nn.ReLU) for module in activations) >= 2
+    assert not [module for module in activations if "GELU" in type(module).__name__]
+    epsilons = {module.eps for module in model.modules() if isinstance(module, torch.nn.LayerNorm)}
+    assert epsilons == {1e-12 if "norm_epsilon" in fixed else 3e-4}
+    assert model.get_input_embeddings().weight.std().item() == pytest.approx(
+        0.07, rel=0.2
+    )  # ModernBERT cuts off at 2 sigma
+
+
+def test_a_folder_without_a_model_is_refused_with_what_to_run(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="dvc repro pretrain"):
+        language_model.load(tmp_path)
+
+
+@pytest.mark.parametrize("objective", ["mlm", "rtd"])
+def test_a_model_that_lacks_a_weight_is_refused_by_its_name(
+    objective, params_of, ids, tiny_tokenizer, tmp_path: Path
+) -> None:
+    """Drawn at random, it would pass for a trained one."""
+    language_model.save(language_model.build(params_of("electra"), objective, ids, seed=0), tiny_tokenizer, tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    name = min(name for name in weights if "predictions" in name)
+    save_file({kept: weight for kept, weight in weights.items() if kept != name}, tmp_path / "model.safetensors")
+    with pytest.raises(ArtifactError, match="does not hold all weights of its model") as caught:
+        language_model.load(tmp_path)
+    assert name in str(caught.value.given)
+
+
+def test_tokens_of_another_vocabulary_are_refused_with_both_sizes(model: PreTrainedModel) -> None:
+    with pytest.raises(ArtifactError, match=r"(?s)65.*64"):
+        language_model.check_vocabulary(model, 65, Path("data/tokens"))
+
+
+FILL_DISK = """
+import resource, sys
+from pathlib import Path
+from transformers import BertConfig
+from clozeline.storage.atomic import replacing_folder
+from clozeline.encoder.model import Model
+config = BertConfig(hidden_size=64, num_hidden_layers=1, num_attention_heads=1, intermediate_size=64)
+model = Model(config, "mlm")
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))  # as much as this disk will take of one file
+with replacing_folder(Path(sys.argv[1])) as folder:
+    model.save(folder)
+"""
+
+
+def test_a_disk_that_is_full_while_a_model_is_saved_is_told_by_name_and_leaves_nothing_half_written(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "encoder"
+    result = subprocess.run([sys.executable, "-c", FILL_DISK, str(out)], capture_output=True, text=True)
+    assert f"StorageError: no space left while writing {out}" in result.stderr
+    assert list(tmp_path.iterdir()) == []

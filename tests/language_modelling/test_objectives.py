@@ -1,0 +1,233 @@
+"""Claim: both objectives ask for what they say, and for nothing that they show."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from clozeline.encoder.families import TokenIds
+from clozeline.language_modelling import language_model
+from clozeline.language_modelling.batches import Split
+from clozeline.language_modelling.language_model import LanguageModel
+from clozeline.language_modelling.objectives import OBJECTIVES, DetectionBatch, TargetBatch
+from clozeline.params import PretrainParams
+from clozeline.tokens.masking import Masker
+from clozeline.tokens.shards import TokenShards
+
+MAX_LENGTH = 16
+NUM_FOLDS = 7
+CLS, SEP = 2, 3
+
+
+@pytest.fixture
+def split(tiny_tokens: Path) -> Split:
+    """Documents of 5 to 39 tokens, so that many are cut into rows."""
+    return Split.open(TokenShards.open(tiny_tokens, "train"), MAX_LENGTH)
+
+
+def training_batch(objective: str, split: Split, params: PretrainParams, rows_B: np.ndarray) -> TargetBatch:
+    masker = Masker.create(params.masking, split.vocabulary, seed=1)
+    return OBJECTIVES[objective].training(split, masker, split.read(rows_B), 0, 0.0)
+
+
+def all_rows(split: Split) -> np.ndarray:
+    return np.arange(len(split.rows))
+
+
+def test_tensors_are_pinned_on_their_way_to_a_gpu(
+    split: Split, tiny_pretraining: PretrainParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the processor waits for each of them, `non_blocking` or not."""
+    batch = training_batch("mlm", split, tiny_pretraining, all_rows(split)[:5])
+    send, sent = torch.Tensor.to, []
+    pinned: list[torch.Tensor] = []
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        pinned.append(tensor.clone())
+        return pinned[-1]
+
+    def to(tensor: torch.Tensor, device: torch.device, non_blocking: bool) -> torch.Tensor:
+        sent.append(tensor)
+        assert non_blocking
+        return tensor if device.type == "cuda" else send(tensor, device)
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    batch.to(torch.device("cuda"))
+    assert len(sent) == len(pinned) == 4
+    assert all(one is other for one, other in zip(sent, pinned, strict=True))
+    batch.to(torch.device("meta"))
+    assert (len(sent), len(pinned)) == (8, 4)
+
+
+def test_every_token_but_cls_is_asked_for_from_the_place_before_it(
+    split: Split, tiny_pretraining: PretrainParams
+) -> None:
+    batch = training_batch("clm", split, tiny_pretraining, all_rows(split)[:30])
+    flat = batch.input_ids_BL.reshape(-1)
+    assert torch.equal(flat[batch.slot_T + 1], batch.labels_T)
+    content = int(((flat != 0) & (flat != CLS) & (flat != SEP)).sum())
+    assert int((batch.labels_T != SEP).sum()) == content
+
+
+def test_the_end_of_a_document_is_learned_and_a_cut_is_not_taken_for_one(
+    split: Split, tiny_pretraining: PretrainParams
+) -> None:
+    """P19: [SEP] ends a text; its label is there though padding follows, and only where a document ends."""
+    rows_B = all_rows(split)
+    batch = training_batch("clm", split, tiny_pretraining, rows_B)
+    length = batch.input_ids_BL.shape[1]
+    rows_that_end = {int(slot) // length for slot in batch.slot_T[batch.labels_T == SEP]}
+    last_row_of = {int(document): row for row, document in enumerate(split.rows.document_R)}
+    assert rows_that_end == set(last_row_of.values())
+    assert len(rows_that_end) < len(rows_B)
+
+
+@pytest.mark.parametrize("objective", list(OBJECTIVES))
+def test_over_all_folds_every_token_is_a_target_once(objective: str, split: Split) -> None:
+    rows = split.read(all_rows(split))
+    judged = [OBJECTIVES[objective].judging(split, rows, 5, fold, NUM_FOLDS) for fold in range(NUM_FOLDS)]
+    slots = sorted(slot for batch in judged for slot in batch.slot_T.tolist())
+    assert slots == sorted((rows.slot_N - (objective == "clm")).tolist())
+
+
+@pytest.mark.parametrize("bounds", [(0, 7), (7, 20), (19, 20)])
+@pytest.mark.parametrize("objective", list(OBJECTIVES))
+def test_rows_taken_out_of_a_batch_keep_their_targets(
+    objective: str, bounds: tuple[int, int], split: Split, tiny_pretraining: PretrainParams
+) -> None:
+    whole = training_batch(objective, split, tiny_pretraining, all_rows(split)[:20])
+    part = whole.rows(*bounds)
+    length = whole.input_ids_BL.shape[1]
+    of_part = (whole.slot_T >= bounds[0] * length) & (whole.slot_T < bounds[1] * length)
+    assert torch.equal(part.labels_T, whole.labels_T[of_part])
+    assert torch.equal(part.slot_T, whole.slot_T[of_part] - bounds[0] * length)
+    assert torch.equal(part.input_ids_BL, whole.input_ids_BL[slice(*bounds)])
+
+
+def test_rows_without_a_target_are_counted(split: Split, tiny_pretraining: PretrainParams) -> None:
+    """P16: at a low rate short rows often have none."""
+    params = tiny_pretraining.model_copy(
+        update={"masking": tiny_pretraining.masking.model_copy(update={"mask_rate": 0.05})}
+    )
+    batch = training_batch("mlm", split, params, all_rows(split))
+    length = batch.input_ids_BL.shape[1]
+    with_target = {int(slot) // length for slot in batch.slot_T}
+    assert batch.num_rows_without_target == len(split.rows) - len(with_target) > 10
+
+
+def build(objective: str, params: PretrainParams) -> LanguageModel:
+    return language_model.build(params.model, objective, TokenIds(64, pad_id=0, cls_id=CLS, sep_id=SEP), seed=3).eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("objective", "looks_ahead"), [("mlm", True), ("clm", False)])
+def test_one_switch_opens_attention_to_both_sides_or_to_the_left_alone(
+    objective: str, looks_ahead: bool, tiny_pretraining: PretrainParams
+) -> None:
+    """P13: changing a later token changes earlier logits, or it does not."""
+    model = build(objective, tiny_pretraining)
+    row = torch.tensor([[CLS, 10, 11, 12, 13, 14, SEP]])
+    slots = torch.tensor([1, 2, 3])
+    changed = row.clone()
+    changed[0, 5] = 60
+    before_TV, after_TV = (
+        language_model.target_logits(model, TargetBatch(ids_BL, None, slots, slots)) for ids_BL in (row, changed)
+    )
+    assert bool((before_TV != after_TV).any()) == looks_ahead
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("phase", ["training", "judging"])
+@pytest.mark.parametrize("objective", ["mlm", "clm"])
+def test_rows_say_the_same_among_their_like_and_padded_to_a_longer_one(
+    objective: str, phase: str, split: Split, tiny_pretraining: PretrainParams
+) -> None:
+    """Weights as large as after training: at the start attention is so even that padding hardly shows."""
+    model = build(objective, tiny_pretraining).double()
+    draw = torch.Generator().manual_seed(0)
+    for parameter in model.parameters():
+        parameter += 0.3 * torch.randn(parameter.shape, generator=draw, dtype=torch.float64)
+    lengths_R = split.rows.length_R
+    short_B = np.flatnonzero(lengths_R == lengths_R.min())
+
+    def batch_of(rows_B: np.ndarray) -> TargetBatch:
+        if phase == "training":
+            return training_batch(objective, split, tiny_pretraining, rows_B)
+        return OBJECTIVES[objective].judging(split, split.read(rows_B), 5, 0, 1)
+
+    like, mixed = batch_of(short_B), batch_of(np.append(short_B, lengths_R.argmax()))
+    assert mixed.input_ids_BL.shape[1] > like.input_ids_BL.shape[1]
+    like_TV, mixed_TV = (language_model.target_logits(model, batch) for batch in (like, mixed))
+    assert len(like_TV)
+    assert (mixed_TV[: len(like_TV)] - like_TV).abs().max() <= 1e-9
+
+
+@pytest.mark.parametrize("objective", ["mlm", "rtd"])
+def test_padding_alone_is_masked(objective: str, split: Split, tiny_pretraining: PretrainParams) -> None:
+    tokens = split.read(all_rows(split))
+    batch = training_batch(objective, split, tiny_pretraining, all_rows(split))
+    assert batch.attention_mask_BL is not None
+    assert torch.equal(batch.attention_mask_BL.sum(dim=1), torch.from_numpy(tokens.length_B))
+    assert torch.equal(batch.attention_mask_BL == 0, batch.input_ids_BL == split.boundary.pad_id)
+
+
+@torch.no_grad()
+def test_both_objectives_train_the_same_architecture(tiny_pretraining: PretrainParams) -> None:
+    shapes = [
+        sorted(tuple(weight.shape) for weight in build(objective, tiny_pretraining).parameters() if weight.ndim > 1)
+        for objective in ("mlm", "clm")
+    ]
+    numbers = [sum(int(np.prod(shape)) for shape in of_one) for of_one in shapes]
+    assert numbers[0] == numbers[1]
+
+
+def detection_batch(split: Split, params: PretrainParams, rows_B: np.ndarray, epoch: int = 0) -> DetectionBatch:
+    masker = Masker.create(params.masking, split.vocabulary, seed=1)
+    batch = OBJECTIVES["rtd"].training(split, masker, split.read(rows_B), epoch, 0.0)
+    assert isinstance(batch, DetectionBatch)
+    return batch
+
+
+def test_what_a_target_is_replaced_by_is_a_function_of_who_it_is(
+    split: Split, tiny_pretraining: PretrainParams
+) -> None:
+    """P4, P5: the same number in any batch and any part of one, another in each epoch."""
+    rows_B = all_rows(split)[:20]
+    whole = detection_batch(split, tiny_pretraining, rows_B)
+    part = whole.rows(7, 15)
+    assert torch.equal(part.uniform_T, detection_batch(split, tiny_pretraining, rows_B[7:15]).uniform_T)
+    assert len(part.uniform_T) == len(part.labels_T)
+    shared = np.isin(whole.uniform_T, detection_batch(split, tiny_pretraining, rows_B, epoch=1).uniform_T)
+    assert not shared.any()
+    assert len(torch.unique(whole.uniform_T)) == len(whole.uniform_T)
+
+
+def test_every_part_of_a_batch_knows_how_many_targets_the_whole_has_for_each_token(
+    split: Split, tiny_pretraining: PretrainParams
+) -> None:
+    whole = detection_batch(split, tiny_pretraining, all_rows(split)[:20])
+    expected = len(whole.labels_T) / int((whole.text_ids_BL != 0).sum())
+    assert whole.targets_per_token.item() == pytest.approx(expected)
+    assert torch.equal(whole.rows(3, 5).targets_per_token, whole.targets_per_token)
+    assert whole.as_part_of(10, 80).targets_per_token.item() == 0.125
+
+
+def test_the_discriminator_sees_the_text_with_a_guess_at_each_target(
+    split: Split, tiny_pretraining: PretrainParams
+) -> None:
+    """A right guess replaces nothing; what word dropout takes from the generator's rows is still in the text."""
+    masking = tiny_pretraining.masking.model_copy(update={"word_dropout": 0.3})
+    params = tiny_pretraining.model_copy(update={"masking": masking})
+    rows_B = all_rows(split)[:20]
+    batch = detection_batch(split, params, rows_B)
+    tokens = split.read(rows_B)
+    written_BL = torch.from_numpy(tokens.padded(tokens.input_ids_N, split.boundary))
+    guess_T = batch.labels_T.clone()
+    guess_T[::2] = 5 + (guess_T[::2] - 4) % 59
+    ids_BL, is_replaced_BL = batch.with_guesses(guess_T)
+    assert torch.equal(is_replaced_BL.reshape(-1).nonzero()[:, 0], batch.slot_T[::2])
+    assert torch.equal(ids_BL.reshape(-1)[batch.slot_T], guess_T)
+    assert torch.equal(ids_BL[~is_replaced_BL], written_BL[~is_replaced_BL])
+    assert int((batch.input_ids_BL == split.vocabulary.mask_id).sum()) > len(batch.labels_T)

@@ -1,0 +1,69 @@
+from clozeline.artifacts.evaluate.encoder_metrics import EncoderMetrics
+from clozeline.artifacts.finetune.task_metrics import Headline, TaskMetrics
+from clozeline.artifacts.lock import Lock, LockedPath, LockedStage
+from clozeline.lineage.card import release_section
+
+LOCK = Lock(
+    stages={
+        "clean": LockedStage(
+            cmd="clean",
+            deps=(LockedPath(path="raw.txt", md5="11"), LockedPath(path="src/clozeline/text", md5="22.dir")),
+            outs=(LockedPath(path="models/encoder", md5="33.dir"),),
+        ),
+        "export@encoder": LockedStage(
+            cmd="export",
+            deps=(LockedPath(path="models/encoder", md5="33.dir"),),
+            outs=(LockedPath(path="dist/encoder", md5="44.dir"),),
+        ),
+        "elsewhere": LockedStage(cmd="x", deps=(LockedPath(path="other.txt", md5="55"),)),
+    }
+)
+ENCODER = EncoderMetrics.model_validate(
+    {
+        "loss_nats_per_token": 2.0,
+        "perplexity": 7.389,
+        "nats_per_byte": 0.9,
+        "text_bytes": 400,
+        "target_tokens": 1234,
+        "top1": 0.5,
+        "top5": 0.7,
+        "unigram_perplexity": 448.5,
+        "unigram_top1": 0.1,
+        "unigram_top5": 0.2,
+        "contaminated_fraction": 0.017,
+        "perplexity_low": 7.1,
+        "perplexity_high": 7.7,
+    }
+)
+TASK = TaskMetrics(
+    headline=Headline(
+        metric="accuracy",
+        value=0.8,
+        low=0.78,
+        high=0.82,
+        baseline="TF-IDF",
+        baseline_value=0.7,
+        trivial="x",
+        trivial_value=0.1,
+    )
+)
+
+
+def test_the_section_names_the_sources_of_the_package_by_their_hashes() -> None:
+    told = release_section("encoder", ENCODER, LOCK)
+    assert "`raw.txt`: md5 `11`" in told
+    assert not any(other in told for other in ("src/", "other.txt", "models/encoder"))
+
+
+def test_figures_of_an_encoder_have_their_intervals() -> None:
+    told = release_section("encoder", ENCODER, LOCK)
+    assert "- perplexity: 7.3890 (7.1000 to 7.7000)\n" in told
+    assert "- top1: 0.5000\n" in told, "an interval that was not measured is not told"
+    assert "1,234 tokens" in told
+    assert "1.7%" in told
+
+
+def test_the_figure_of_a_task_has_its_interval_and_its_baselines() -> None:
+    told = release_section("encoder", TASK, LOCK)
+    assert "accuracy on the test split: 0.8000 (95 %: 0.7800 to 0.8200)" in told
+    assert "TF-IDF 0.7000" in told

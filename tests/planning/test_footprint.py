@@ -1,0 +1,48 @@
+"""What a graph takes of the machine: measured, in a process of its own."""
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from clozeline.planning.footprint import BATCH_TEXTS, TEXT_TOKENS, Feed, footprint, resident_bytes
+
+FEED = Feed(("input_ids",), vocab_size=50, mask_id=4, outputs=("y",))
+MIB = 2**20
+
+
+def graph(path: Path, num_columns: int) -> Path:
+    """Rows of a table of 50 rows."""
+    table = numpy_helper.from_array(np.ones((50, num_columns), dtype=np.float32), "E")
+    made = helper.make_graph(
+        [helper.make_node("Gather", ["E", "input_ids"], ["rows"]), helper.make_node("ReduceMean", ["rows"], ["y"])],
+        "test",
+        [helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", "length"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [table],
+    )
+    onnx.save(helper.make_model(made, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def test_a_larger_graph_takes_more_memory_and_more_time(tmp_path: Path) -> None:
+    small, large = (footprint(graph(tmp_path / f"{size}.onnx", size), FEED) for size in (8, 2**18))
+    assert small.memory_bytes is not None
+    assert large.memory_bytes is not None
+    assert large.memory_bytes - small.memory_bytes > 50 * MIB  # a table of 50 MiB
+    assert large.text_milliseconds > 2 * small.text_milliseconds
+    assert large.batch_milliseconds > 2 * large.text_milliseconds
+
+
+def test_every_text_has_one_mask_and_ids_of_the_vocabulary() -> None:
+    ids_BL = FEED.batch(BATCH_TEXTS).input_ids_BL
+    assert ids_BL.shape == (BATCH_TEXTS, TEXT_TOKENS)
+    assert ((ids_BL == FEED.mask_id).sum(axis=1) == 1).all()
+    assert 0 <= ids_BL.min() < ids_BL.max() < 50
+
+
+def test_where_the_system_does_not_tell_there_is_no_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clozeline.planning.footprint._STATUS", tmp_path / "status")
+    assert resident_bytes() is None

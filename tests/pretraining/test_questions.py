@@ -1,0 +1,61 @@
+"""What is shown of a training are sentences, where the held-out text has some."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import PreTrainedTokenizerFast
+
+from clozeline.language_modelling.batches import Split
+from clozeline.pretraining.questions import Examiner, reads_as_sentence
+from clozeline.tokens.shards import TokenShards
+from clozeline.tokens.spelling import Spelling
+from tests.conftest import VOCAB_SIZE, TokensMaker
+
+CODE = "const : ` double { x } = [ y ] ( z ) ; return value"
+SENTENCE = "this function will return a small copy of the given list of words ."
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("Return a copy of the string.", True),
+        ("Größe der Datei in Bytes.", True),
+        ("यह एक वाक्य है।", True),
+        ("这是一个句子。", True),
+        ("const : ` double [MASK] ____", False),
+        ("Return the attribute `name` of an object.", False),
+        ("Return a copy of the", False),
+        ("{'a': 1, 'b': [2, 3]} == f(x).", False),
+    ],
+)
+def test_a_sentence_is_told_from_code_and_fragments(text: str, is_one: bool) -> None:
+    assert reads_as_sentence(text) == is_one
+
+
+def examiner_of(documents: list[str], folder: Path, make_tokens: TokensMaker) -> Examiner:
+    words = sorted({word for text in documents for word in text.split()})
+    ids = {word: number for number, word in enumerate([*SPECIAL, *words])}
+    assert len(ids) <= VOCAB_SIZE
+    tokenizer = Tokenizer(WordLevel(ids, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, mask_token="[MASK]").save_pretrained(folder)
+    tokens = [np.array([ids[word] for word in text.split()]) for text in documents]
+    split = Split.open(TokenShards.open(make_tokens(tokens, tokens), "validation"), 64)
+    return Examiner(split, tokenizer, Spelling.open(folder), "mlm")
+
+
+def test_sentences_are_asked_before_code_and_shown_whole(tmp_path: Path, make_tokens: TokensMaker) -> None:
+    examiner = examiner_of([CODE, f"{SENTENCE} {CODE}", CODE, SENTENCE], tmp_path, make_tokens)
+    asked = examiner.questions(2)
+    assert [question.text.replace("[MASK]", question.truth) for question in asked] == [SENTENCE, SENTENCE]
+    assert [question.text.count("[MASK]") for question in asked] == [1, 1]
+
+
+def test_where_there_are_too_few_sentences_other_text_is_shown(tmp_path: Path, make_tokens: TokensMaker) -> None:
+    examiner = examiner_of([CODE, SENTENCE, CODE], tmp_path, make_tokens)
+    assert [question.is_sentence for question in examiner.questions(3)] == [False, True, False]

@@ -1,0 +1,215 @@
+"""Going on from a checkpoint: its weights and its tokens, or a clear refusal."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+
+from clozeline.encoder.families import FAMILIES, TokenIds
+from clozeline.errors import ArtifactError, ParamsError
+from clozeline.language_modelling import language_model
+from clozeline.pretraining.starting import start_from
+
+ROW = [2, 10, 11, 12, 13, 14, 3]
+ROWS_BL = torch.tensor([ROW])
+
+
+@pytest.fixture
+def save(params_of, ids, tiny_tokenizer: Path, tmp_path: Path) -> Callable[..., tuple[nn.Module, Path]]:
+    """`save(family, objective="mlm", with_head=True)`: a model whose weights are all its own, and its folder."""
+
+    def save(family: str, objective: str = "mlm", with_head: bool = True) -> tuple[nn.Module, Path]:
+        model = language_model.build(params_of(family), objective, ids, seed=3).eval()
+        torch.manual_seed(3)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter += torch.randn_like(parameter) * 0.1
+        out = tmp_path / f"{family}-{objective}-{with_head}"
+        out.mkdir()
+        (language_model.save if with_head else language_model.save_encoder)(model, tiny_tokenizer, out)
+        return model, out
+
+    return save
+
+
+@pytest.fixture
+def start(params_of, ids) -> Callable[..., nn.Module]:
+    def start(folder: Path | str, objective: str = "mlm", max_length: int = 64, **more) -> nn.Module:
+        arguments = {"params": params_of("modernbert"), "ids": ids, "seed": 1} | more
+        return start_from(str(folder), None, objective=objective, max_length=max_length, **arguments)
+
+    return start
+
+
+CASES = [(family, objective) for family, row in FAMILIES.items() for objective in row.forms if objective != "rtd"]
+
+
+@pytest.mark.parametrize(("family", "objective"), CASES, ids=["-".join(case) for case in CASES])
+def test_every_family_goes_on_where_it_was_left_whatever_the_params_say_of_its_shape(
+    family, objective, save, start
+) -> None:
+    model, folder = save(family, objective)
+    again = start(folder, objective)
+    assert again.training
+    assert type(again) is type(model)
+    with torch.inference_mode():
+        assert (again.eval()(ROWS_BL).logits - model(ROWS_BL).logits).abs().max() <= 1e-6
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_encoder_without_a_head_gets_a_fresh_one_by_seed_and_that_is_told(family, save, start, caplog) -> None:
+    model, folder = save(family, with_head=False)
+    random = torch.get_rng_state()
+    one, same, other = (start(folder, seed=seed) for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), random)
+    assert "has no trained head of this kind" in caplog.text
+    with torch.inference_mode():
+        hidden = [m.eval().base_model(ROWS_BL).last_hidden_state for m in (model, one, same, other)]
+        logits = [m(ROWS_BL).logits for m in (one, same, other)]
+    assert all((h - hidden[0]).abs().max() <= 1e-6 for h in hidden)
+    assert torch.equal(logits[0], logits[1])
+    assert not torch.equal(logits[0], logits[2])
+    assert logits[0].std() < 2, "a fresh head knows nothing"
+
+
+def test_a_masked_model_is_made_causal_where_one_class_has_both(save, start) -> None:
+    _, folder = save("bert")
+    causal = start(folder, "clm").eval()
+    with torch.inference_mode():
+        before_BLV = causal(ROWS_BL).logits
+        after_BLV = causal(torch.tensor([[*ROW[:5], 60, 3]])).logits
+    assert language_model.objective_of(causal) == "clm"
+    assert (before_BLV[:, :5] - after_BLV[:, :5]).abs().max() <= 1e-5
+
+
+def test_the_rates_of_dropout_are_those_of_params(save, start, params_of) -> None:
+    _, folder = save("bert")
+    model = start(folder, params=params_of("modernbert", dropout=0.3, attention_dropout=0.2, head_dropout=0.1))
+    assert {module.p for module in model.modules() if isinstance(module, nn.Dropout)} == {0.0, 0.2, 0.3}
+    assert model.config.hidden_dropout_prob == 0.3
+    assert model.head_dropout == 0.1
+
+
+def ids_of(vocab_size: int, pad_id: int = 0) -> TokenIds:
+    return TokenIds(vocab_size, pad_id, cls_id=2, sep_id=3)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_token_that_the_tokenizer_gained_gets_a_row_near_the_mean_by_seed(family, save, start) -> None:
+    model, folder = save(family)
+    one, same, other = (start(folder, ids=ids_of(66), seed=seed) for seed in (1, 1, 2))
+    table_VH = one.get_input_embeddings().weight
+    trained_VH = model.get_input_embeddings().weight
+    assert one.config.vocab_size == len(table_VH) == 66
+    assert torch.equal(table_VH[:64], trained_VH)
+    assert (table_VH[64:] - trained_VH.mean(dim=0)).norm(dim=1).max() < 2 * trained_VH.norm(dim=1).max()
+    assert one.get_output_embeddings().weight is table_VH
+    with torch.inference_mode():
+        logits = [m.eval()(ROWS_BL).logits for m in (one, same, other)]
+        assert (logits[0][..., :64] - model(ROWS_BL).logits).abs().max() <= 1e-5
+    assert logits[0].shape[-1] == 66
+    assert torch.equal(logits[0], logits[1])
+    assert not torch.equal(logits[0], logits[2])
+
+
+def test_a_gained_token_stays_after_saving(save, start, tiny_tokenizer, tmp_path: Path) -> None:
+    _, folder = save("bert")
+    model = start(folder, ids=ids_of(65)).eval()
+    out = tmp_path / "again"
+    out.mkdir()
+    language_model.save(model, tiny_tokenizer, out)
+    with torch.inference_mode():
+        assert torch.equal(language_model.load(out)(ROWS_BL).logits, model(ROWS_BL).logits)
+
+
+def test_rows_that_only_fill_a_table_up_are_dropped(save, start) -> None:
+    model, folder = save("bert")
+    smaller = start(folder, ids=ids_of(50)).eval()
+    with torch.inference_mode():
+        assert (smaller(ROWS_BL).logits - model(ROWS_BL).logits[..., :50]).abs().max() <= 1e-5
+
+
+def test_a_new_padding_token_is_named_in_the_configuration(save, start) -> None:
+    _, folder = save("bert")
+    assert start(folder, ids=ids_of(65, pad_id=64)).config.pad_token_id == 64
+
+
+@pytest.mark.parametrize("other", [ids_of(64 + 17), ids_of(300), ids_of(64, pad_id=1)])
+def test_tokens_of_another_vocabulary_are_refused_with_what_to_set(other, save, start) -> None:
+    _, folder = save("bert")
+    with pytest.raises(ArtifactError, match=r"(?s)tokenizer of .*`existing: "):
+        start(folder, ids=other)
+
+
+def test_tokens_of_the_same_number_but_in_another_order_are_refused(
+    save, start, tiny_tokenizer: Path, tmp_path
+) -> None:
+    _, folder = save("bert")
+    start(folder, tokenizer=tiny_tokenizer)
+    other = tmp_path / "other"
+    other.mkdir()
+    facts = json.loads((tiny_tokenizer / "tokenizer.json").read_text())
+    words = facts["model"]["vocab"]
+    words["w10"], words["w11"] = words["w11"], words["w10"]
+    (other / "tokenizer.json").write_text(json.dumps(facts))
+    with pytest.raises(ArtifactError, match=r"(?s)'w10' is token 11.*expected: token 10"):
+        start(folder, tokenizer=other)
+
+
+def test_a_tokenizer_that_gained_a_token_is_still_the_checkpoint_s(save, start, tiny_tokenizer, tmp_path) -> None:
+    _, folder = save("bert")
+    tokenizer = Tokenizer.from_file(str(tiny_tokenizer / "tokenizer.json"))
+    tokenizer.add_special_tokens(["[NEW]"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    assert start(folder, tokenizer=tmp_path, ids=ids_of(65)).config.vocab_size == 65
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_rows_longer_than_the_checkpoint_reads_are_refused(family, save, start) -> None:
+    _, folder = save(family)
+    with pytest.raises(ParamsError, match=r"(?s)given: +65.*at most 64"):
+        start(folder, max_length=65)
+
+
+def test_a_name_that_cannot_be_had_is_refused_with_how_to_download_it(start, offline_hub) -> None:
+    with pytest.raises(ArtifactError, match="hf download nobody/no-such-model --local-dir FOLDER"):
+        start("nobody/no-such-model")
+
+
+def test_a_folder_without_a_model_is_refused(start, tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="holds no model"):
+        start(tmp_path)
+
+
+def test_a_checkpoint_of_another_kind_is_refused_with_the_known_kinds(save, start) -> None:
+    _, folder = save("modernbert")
+    with pytest.raises(ArtifactError, match=r"(?s)given: +model_type modernbert.*bert.*modernbert-decoder"):
+        start(folder, "clm")
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"modernbert"', '"t5"'))
+    with pytest.raises(ArtifactError, match="model_type t5"):
+        start(folder)
+
+
+def test_a_checkpoint_that_lacks_a_weight_of_its_encoder_is_refused(save, start) -> None:
+    from safetensors.torch import load_file, save_file
+
+    _, folder = save("bert")
+    weights = load_file(folder / "model.safetensors")
+    lost = "bert.encoder.layer.1.attention.self.query.weight"
+    del weights[lost]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ArtifactError, match=lost):
+        start(folder)
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(path.read_bytes()[:100]), lambda path: path.unlink()])
+def test_damaged_or_missing_weights_are_told_by_name(damage, save, start) -> None:
+    _, folder = save("bert")
+    damage(folder / "model.safetensors")
+    with pytest.raises(ArtifactError, match=f"the weights of {folder} cannot be read"):
+        start(folder)

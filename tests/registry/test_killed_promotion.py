@@ -1,0 +1,130 @@
+"""A change of the champion that is killed at any write leaves a champion, and the next command finishes it."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from mlflow import MlflowClient
+
+from clozeline.errors import ArtifactError
+from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
+from clozeline.registry.versions import Registry
+
+NAME = "clozeline-encoder"
+WRITES = tuple(
+    f"{verb}_{thing}" for verb in ("set", "delete") for thing in ("registered_model_alias", "model_version_tag")
+)
+
+
+class KilledError(BaseException):
+    """Stands for SIGKILL: no `except Exception` catches it."""
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Version 2 is the champion, version 1 the previous one, version 3 the candidate."""
+    path = tmp_path_factory.mktemp("registry") / "mlflow.db"
+    registry = Registry.open(f"sqlite:///{path}")
+    for version in "123":
+        registry.register(NAME, source="file:///x", run_id="", package_sha256=version, description="")
+        registry.nominate(registry.version(NAME, version))
+        if version != "3":
+            registry.promote(registry.version(NAME, version))
+    return path
+
+
+@pytest.fixture
+def registry(database: Path, tmp_path: Path) -> Registry:
+    return Registry.open(f"sqlite:///{shutil.copy(database, tmp_path)}")
+
+
+def is_killed(change: Callable[[], object], *, at_write: int) -> bool:
+    """Run `change`, killed before its write number `at_write`; False if it has fewer writes."""
+    num_done = 0
+
+    def counted(write: Callable[..., None]) -> Callable[..., None]:
+        def run(*given: object, **named: object) -> None:
+            nonlocal num_done
+            if num_done == at_write:
+                raise KilledError
+            num_done += 1
+            write(*given, **named)
+
+        return run
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for name in WRITES:
+            monkeypatch.setattr(MlflowClient, name, counted(getattr(MlflowClient, name)))
+        try:
+            change()
+        except KilledError:
+            return True
+    return False
+
+
+def aliases(registry: Registry) -> dict[str, str]:
+    found = {alias: registry.at(NAME, alias) for alias in (CHAMPION, PREVIOUS, CANDIDATE)}
+    return {alias: version.version for alias, version in found.items() if version}
+
+
+def test_a_promotion_has_four_writes(registry: Registry) -> None:
+    third = registry.version(NAME, "3")
+    assert not is_killed(lambda: registry.promote(third), at_write=4)
+    assert aliases(registry) == {CHAMPION: "3", PREVIOUS: "2"}
+
+
+@pytest.mark.parametrize("write", range(4))
+def test_a_killed_promotion_leaves_a_champion_and_is_finished_by_its_repetition(registry: Registry, write: int) -> None:
+    third = registry.version(NAME, "3")
+    assert is_killed(lambda: registry.promote(third), at_write=write)
+    assert aliases(registry)[CHAMPION] in {"2", "3"}
+    registry.promote(third)
+    assert aliases(registry) == {CHAMPION: "3", PREVIOUS: "2"}
+
+
+@pytest.mark.parametrize("write", range(4))
+def test_a_rollback_after_a_killed_promotion_goes_back_one_version(registry: Registry, write: int) -> None:
+    third = registry.version(NAME, "3")
+    assert is_killed(lambda: registry.promote(third), at_write=write)
+    before = aliases(registry)[CHAMPION]
+    done = registry.roll_back(NAME)
+    assert (done.champion, done.previous) == {"2": ("1", "2"), "3": ("2", "3")}[before]
+    assert aliases(registry)[CHAMPION] == done.champion
+    assert aliases(registry)[PREVIOUS] == done.previous
+
+
+def test_a_person_may_go_back_to_any_version(registry: Registry) -> None:
+    registry.promote(registry.version(NAME, "3"))
+    done = registry.roll_back(NAME, to="1")
+    assert (done.champion, done.previous) == ("1", "3")
+    assert aliases(registry) == {CHAMPION: "1", PREVIOUS: "3"}
+    assert registry.version(NAME, "3").was_rolled_back
+    assert registry.roll_back(NAME, to="3").champion == "3"
+    assert not registry.version(NAME, "3").was_rolled_back
+
+
+@pytest.mark.parametrize(("version", "problem"), [("2", "no version to go back to"), ("9", "registry has no")])
+def test_the_champion_and_what_does_not_exist_are_no_version_to_go_back_to(
+    registry: Registry, version: str, problem: str
+) -> None:
+    with pytest.raises(ArtifactError, match=problem):
+        registry.roll_back(NAME, to=version)
+    assert aliases(registry) == {CHAMPION: "2", PREVIOUS: "1", CANDIDATE: "3"}
+
+
+@pytest.mark.parametrize("undo", [False, True])
+@pytest.mark.parametrize("write", range(4))
+def test_a_killed_rollback_is_finished_by_its_repetition_or_was_done(
+    registry: Registry, write: int, undo: bool
+) -> None:
+    if undo:
+        registry.roll_back(NAME)
+    changed = {False: {CHAMPION: "1", PREVIOUS: "2"}, True: {CHAMPION: "2", PREVIOUS: "1"}}[undo]
+    if is_killed(lambda: registry.roll_back(NAME, undo=undo), at_write=write) and (
+        registry.at(NAME, CHAMPION) != registry.version(NAME, changed[CHAMPION])
+    ):
+        registry.roll_back(NAME, undo=undo)
+    registry.settle(NAME)
+    assert aliases(registry) == {**changed, CANDIDATE: "3"}
+    assert registry.version(NAME, "2").was_rolled_back is not undo

@@ -1,0 +1,138 @@
+"""The top of the page: the one figure that matters first, and what changed since the last run."""
+
+from datetime import datetime
+
+import pytest
+
+from clozeline.artifacts.lock import Lock
+from clozeline.errors import TransientError
+from clozeline.registry.history import Released
+from clozeline.reporting.page import build
+from clozeline.tracking.past_runs import EarlierRun, PastRuns
+from tests.reporting.conftest import METRICS, Ran, write_json
+from tests.reporting.test_page import chapter, tags_of, text_of, top
+
+STARTED = datetime.fromisoformat("2026-11-20T18:03:00+00:00")
+
+
+def after(ran: Ran, lock: str | None = None, **figures: float) -> str:
+    """The top of the report of a run that came after one with these figures, and with this dvc.lock."""
+    file = ran.root / "earlier.lock"
+    file.write_text(lock or (ran.root / "dvc.lock").read_text())
+    named = {name.replace("__", "/").replace("_dot_", "."): value for name, value in figures.items()}
+    earlier = EarlierRun(STARTED, "4be21f0c9d5511", named, Lock.read(file) if lock else None)
+    return text_of(top(build(ran.with_run(past=lambda: PastRuns(earlier=earlier))).html))
+
+
+def test_the_share_of_hidden_tokens_named_comes_first_beside_its_baseline_and_its_release(ran: Ran) -> None:
+    told = text_of(top(build(ran.run).html))
+    lead = told.index("39.2 % of the hidden tokens are predicted at the first guess unigram baseline: 6.0 %")
+    assert lead < told.index("95 % interval: 38.4 % – 40.1 %") < told.index("refused")
+    assert told.index("clozeline-encoder version 3, now candidate.") < told.index("Models")
+    assert not any(character.isdigit() for character in told[told.index("UTC.") : lead])
+
+
+def test_each_model_is_one_line_with_its_baseline_its_size_its_time_and_its_release(ran: Ran) -> None:
+    told = text_of(top(build(ran.run).html))
+    library = "library accuracy 79.6 % 78.0 % – 81.2 % 78.5 % TF-IDF"
+    assert told.index("encoder top-1 39.2 %") < told.index(library)
+    sizes = "1.58 MB fp32 5.65 MB; 100.0 % agreement 1.0 ms fp32 2.0 ms; on one thread refused"
+    assert told.index(library) < told.index(sizes)
+
+
+def test_a_package_that_is_not_released_says_so(ran: Ran) -> None:
+    def nothing(package: str) -> Released | None:
+        return None
+
+    told = text_of(top(build(ran.with_run(released=nothing)).html))
+    assert "not released dist/encoder" in told
+    assert told.count("not released") == 3  # beside the figure, and of two models
+
+
+def test_a_registry_and_a_tracker_that_do_not_answer_cost_the_top_only_what_they_know(ran: Ran) -> None:
+    def silent(*_: object) -> None:
+        raise TransientError("no server answers", given="nothing", expected="a server", do="start it")
+
+    told = text_of(top(build(ran.with_run(released=silent, past=silent)).html))
+    assert "39.2 % of the hidden tokens" in told
+    assert "library accuracy 79.6 %" in told
+
+
+def test_without_an_encoder_s_figures_the_first_task_leads(ran: Ran) -> None:
+    (ran.root / "metrics/evaluate.json").unlink()
+    assert "79.6 % accuracy of library TF-IDF" in text_of(top(build(ran.run).html))
+
+
+@pytest.mark.parametrize(
+    ("before", "told"),
+    [(0.35, '<span class="good">+4.2 points</span>'), (0.45, '<span class="bad">-5.8 points</span>')],
+)
+def test_a_change_is_told_in_points_and_marked_by_its_sign(ran: Ran, before: float, told: str) -> None:
+    earlier = EarlierRun(STARTED, None, {"evaluate.top1": before}, None)
+    html = top(build(ran.with_run(past=lambda: PastRuns(earlier=earlier))).html)
+    assert html.count(told) == 2  # beside the figure, and in the line of the model
+    assert "Last run, 2026-11-20 18:03 UTC" in text_of(html)
+
+
+def test_a_change_that_may_be_chance_is_not_marked_as_better(ran: Ran) -> None:
+    earlier = EarlierRun(STARTED, None, {"finetune/library.headline.value": 0.79}, None)
+    html = top(build(ran.with_run(past=lambda: PastRuns(earlier=earlier))).html)
+    assert '79.0\N{NARROW NO-BREAK SPACE}% <span class="note">+0.6 points, within the interval</span>' in html
+
+
+def test_a_correlation_changes_by_what_it_is(ran: Ran) -> None:
+    kept = METRICS["metrics/finetune/library.json"]
+    spearman = {**kept, "headline": kept["headline"] | {"metric": "spearman"}}
+    write_json(ran.root / "metrics/finetune/library.json", spearman)
+    assert "0.7 +0.096" in after(ran, finetune__library_dot_headline_dot_value=0.7)
+
+
+def test_the_knobs_the_data_and_the_code_that_changed_are_named(ran: Ran) -> None:
+    lock = (ran.root / "dvc.lock").read_text().replace("min_characters: 60", "min_characters: 30")
+    told = after(ran, lock.replace("a" * 32, "b" * 32))
+    assert "Since the run of 2026-11-20 18:03 UTC, this changed: preprocess.min_characters, raw.txt" in told
+    assert "at commit 4be21f0c9d " in told
+    assert "preprocess.min_characters 30 60" in told
+    assert f"raw.txt {'b' * 10} {'a' * 10}" in told
+    assert "data/clean" not in told, "what a stage made follows from what changed"
+
+
+def test_of_an_earlier_run_whose_lock_is_gone_the_figures_are_compared(ran: Ran) -> None:
+    told = after(ran, evaluate_dot_top1=0.35)
+    assert "its dvc.lock is missing, so the changes are unknown" in told
+    assert "35.0 % +4.2 points" in told
+
+
+def test_the_first_run_of_all_says_that_there_is_none_before(ran: Ran) -> None:
+    told = text_of(top(build(ran.run).html))
+    assert "there is nothing to compare with yet" in told
+    assert "last run" not in told.lower()
+
+
+def test_what_is_long_is_folded_and_links_lead_into_the_folds(ran: Ran) -> None:
+    html = build(ran.run).html
+    tags_of(html)
+    shown = [part.split('<div id="')[1].split('"')[0] for part in html.split("<section>")[1:] if 'open=""' in part]
+    assert shown == ["encoder", "tasks", "training"]
+    assert '<section id="' not in html
+
+
+def test_what_is_missing_is_shown_although_its_place_is_folded(ran: Ran) -> None:
+    (ran.root / "metrics/preprocess.json").unlink()
+    (ran.root / "plots/timing/pretrain.csv").unlink()
+    html = build(ran.run).html
+    assert '<details open=""><summary><h2>Text</h2>' in html
+    assert '<details open=""><summary>Learning rate, gradient norm, speed, and counts</summary>' in html
+    assert "Gradient norm" in chapter(html, "training")
+
+
+def test_fine_tuning_has_its_curves(ran: Ran) -> None:
+    told = chapter(build(ran.run).html, "tasks")
+    assert "<desc>per target by step. loss: 9.11 at 25, 3.86 at 200</desc>" in told
+    assert "<desc> by step. validation score: 0.71 at 100, 0.78 at 200</desc>" in told, "NaN is no point"
+    (ran.root / "plots/finetune/library_training.csv").write_text("step,loss,learning_rate,gradient_norm,num_tokens\n")
+    (ran.root / "plots/finetune/library_validation.csv").write_text("step,epoch,validation_score\n0,0.0,0.5\n")
+    page = build(ran.run)
+    assert page.faults == ()
+    assert "loss in training" not in page.html, "of a kind that trains nothing there is none"
+    assert "validation score" not in chapter(page.html, "tasks")

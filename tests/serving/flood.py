@@ -1,0 +1,87 @@
+"""`python -m tests.serving.flood HOST PORT CONNECTIONS RATE SECONDS`: more requests a second than a server can answer.
+
+They come when they are due, whatever is answered: a client that waits for its answers would never be too many. What
+came of each second's is printed as JSON: how many there were of each status, and the longest that a 200 took.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter, deque
+
+BODY = b'{"inputs":"a b c"}'
+HEAD = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(
+    BODY
+)
+_LAST_SECONDS = 120.0
+"""Longest wait for answers after the last request: on a busy machine even refusals take a while."""
+
+
+class Flood(asyncio.Protocol):
+    """One connection, whose answers come in the order of its requests."""
+
+    began_seconds = 0.0
+    """Of all of them, once each has its connection."""
+
+    def __init__(self, statuses: dict[int, Counter[int]], slowest: dict[int, float]) -> None:
+        self._statuses, self._slowest = statuses, slowest
+        self._sent: deque[float] = deque()
+        self._read = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    @property
+    def num_unanswered(self) -> int:
+        return len(self._sent)
+
+    def send(self) -> None:
+        self._sent.append(time.monotonic())
+        self._transport.write(HEAD + BODY)
+
+    def data_received(self, data: bytes) -> None:
+        self._read += data
+        while (end := self._read.find(b"\r\n\r\n")) >= 0:
+            head = self._read[:end].lower()
+            length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            if len(self._read) < end + 4 + length:
+                return
+            self._read = self._read[end + 4 + length :]
+            self._note(int(head[9:12]))
+
+    def _note(self, status: int) -> None:
+        sent_seconds, now_seconds = self._sent.popleft(), time.monotonic()
+        self._statuses.setdefault(int(now_seconds - self.began_seconds), Counter())[status] += 1
+        self._slowest[status] = max(self._slowest.get(status, 0.0), now_seconds - sent_seconds)
+
+
+async def flood(host: str, port: int, num_connections: int, rate: float, seconds: float) -> dict[str, object]:
+    statuses: dict[int, Counter[int]] = {}
+    slowest: dict[int, float] = {}
+    loop = asyncio.get_running_loop()
+    made = [await loop.create_connection(lambda: Flood(statuses, slowest), host, port) for _ in range(num_connections)]
+    connections = [protocol for _, protocol in made]
+    Flood.began_seconds = began_seconds = time.monotonic()
+    num_sent = 0
+    while (passed_seconds := time.monotonic() - began_seconds) < seconds:
+        for _ in range(int(rate * passed_seconds) - num_sent):
+            connections[num_sent % num_connections].send()
+            num_sent += 1
+        await asyncio.sleep(0.005)
+    until_seconds = time.monotonic() + _LAST_SECONDS
+    while sum(one.num_unanswered for one in connections) and time.monotonic() < until_seconds:
+        await asyncio.sleep(0.05)
+    return {
+        "sent": num_sent,
+        "unanswered": sum(one.num_unanswered for one in connections),
+        "statuses": {second: dict(counted) for second, counted in sorted(statuses.items())},
+        "slowest_seconds": slowest,
+    }
+
+
+if __name__ == "__main__":
+    host, *numbers = sys.argv[1:]
+    port, num_connections, rate, seconds = map(float, numbers)
+    sys.stdout.write(json.dumps(asyncio.run(flood(host, int(port), int(num_connections), rate, seconds))))

@@ -1,0 +1,141 @@
+"""Small requests, more than the event loop can read: who is too many hears it soon, and the others are answered."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.types import ASGIApp
+
+from clozeline.inference.tokenization import TextTokenizer, TokenizedText
+from clozeline.serving.app import create_app
+from clozeline.serving.edge import open_requests
+from clozeline.serving.edge.open_requests import MAX_OF_ONE
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
+from tests.serving.conftest import connection, wait_until
+
+Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+RATE = 3_000
+SECONDS = 4
+SECONDS_OF_LOOP = 0.003
+"""The least that each request costs the event loop, on any machine."""
+WITHOUT_A_BOUND_SECONDS = RATE * SECONDS * SECONDS_OF_LOOP
+"""The last answer would take at least this long if every request were accepted: 36 s, and more on a busy machine."""
+HEALTH = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+@pytest.fixture
+def slow_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenize = TextTokenizer.tokenize
+
+    def slowly(self: TextTokenizer, texts: list[str], *, truncate: bool) -> list[TokenizedText]:
+        time.sleep(SECONDS_OF_LOOP)
+        return tokenize(self, texts, truncate=truncate)
+
+    monkeypatch.setattr(TextTokenizer, "tokenize", slowly)
+
+
+@pytest.fixture
+def app(catalogue: Catalogue) -> Starlette:
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    return create_app(service)
+
+
+@pytest.mark.usefixtures("slow_loop")
+@pytest.mark.parametrize("num_connections", [8, 600], ids=["pipelined", "many connections"])
+def test_a_flood_of_small_requests_is_told_to_come_back_and_what_is_accepted_is_in_time(
+    serving: Server, app: Starlette, num_connections: int
+) -> None:
+    with serving(app) as client:
+        given = [client.base_url.host, client.base_url.port, num_connections, RATE, SECONDS]
+        command = [sys.executable, "-m", "tests.serving.flood", *map(str, given)]
+        flood = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+        told = client.get("/metrics").text
+    came = json.loads(flood.stdout)
+    statuses = sum((Counter(counted) for counted in came["statuses"].values()), Counter())
+    assert set(statuses) == {"200", "429"}
+    assert came["unanswered"] == 0
+    assert any("429" in came["statuses"].get(str(second), {}) for second in range(SECONDS)), "while it goes on"
+    assert statuses["200"] > 100
+    # Not a tight limit: a slow machine needs seconds to read and refuse what the sockets hold.
+    assert came["slowest_seconds"]["200"] < 0.7 * WITHOUT_A_BOUND_SECONDS
+    assert f'clozeline_rejections_total{{reason="crowded"}} {statuses["429"]}.0' in told
+
+
+def test_what_one_connection_may_have_under_way_is_bounded_and_health_is_always_told(
+    serving: Server, app: Starlette
+) -> None:
+    body = b'{"inputs":"a"}'
+    head = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    request = head + b"content-length: %d\r\n\r\n" % len(body) + body
+    with serving(app) as client, connection(client) as to_server:
+        to_server.sendall(request * (MAX_OF_ONE + 5) + HEALTH)
+        said = b""
+        while said.count(b'"status":"live"') < 1:
+            said += to_server.recv(65_536)
+        refused = client.post("/embed", json={"inputs": "a"})
+    statuses = re.findall(rb"HTTP/1\.1 (\d+) ", said)
+    assert statuses == [b"200"] * MAX_OF_ONE + [b"429"] * 5 + [b"200"]
+    assert said.lower().count(b"retry-after: 1\r\n") == 5
+    assert said.lower().count(b"x-frame-options: deny\r\n") == MAX_OF_ONE + 6
+    assert refused.status_code == 200, "what was answered counts no more"
+
+
+def test_slow_bodies_shut_out_nobody(serving: Server, app: Starlette, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_requests, "MAX_REQUESTS", 2)
+    begun = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 14\r\n\r\n"
+    with serving(app) as client, ExitStack() as stack:
+        slow = [stack.enter_context(connection(client)) for _ in range(8)]
+        for one in slow:
+            one.sendall(begun)
+        assert [client.get("/models").status_code for _ in range(4)] == [200] * 4
+        for one in slow:
+            one.sendall(b'{"inputs":"a"}')
+            assert one.recv(65_536).startswith(b"HTTP/1.1 200 ")
+        assert client.get("/models").status_code == 200
+        wait_until(lambda: app.state.open_requests.num == 0)
+
+
+def test_a_request_whose_body_comes_apart_is_refused_too(
+    serving: Server, app: Starlette, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_requests, "MAX_REQUESTS", 0)
+    head = b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 14\r\n\r\n"
+    with serving(app) as client, connection(client) as apart:
+        apart.sendall(head)
+        assert client.get("/metrics").status_code == 200, "by then the head is read"
+        apart.sendall(b'{"inputs":"a"}')
+        assert apart.recv(65_536).startswith(b"HTTP/1.1 429 ")
+
+
+def test_a_refusal_behind_the_name_of_a_model_is_in_the_words_of_its_protocol(
+    serving: Server, app: Starlette, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_requests, "MAX_REQUESTS", 0)
+    with serving(app) as client:
+        refused = client.post("/models/encoder/v1/embeddings", json={"input": "a", "model": "encoder"})
+        assert [client.get(f"/models/encoder{path}").status_code for path in ("/health/live", "/metrics")] == [200] * 2
+    assert refused.status_code == 429
+    assert refused.json()["error"]["code"] == "rate_limit_exceeded"
+
+
+def test_clients_that_leave_before_their_turn_count_no_more(
+    serving: Server, app: Starlette, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_requests, "MAX_REQUESTS", 4)
+    with serving(app) as client:
+        for _ in range(8):
+            with connection(client) as leaving:
+                leaving.sendall(b"GET /models HTTP/1.1\r\nhost: localhost\r\n\r\n" * 20)
+        wait_until(lambda: app.state.open_requests.num == 0)
+        assert client.get("/models").status_code == 200

@@ -1,0 +1,165 @@
+"""What comes over a connection and is no request: told in JSON, held in bounds, and hung up on."""
+
+import asyncio
+import gc
+import inspect
+import json
+import socket
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import SimpleNamespace
+
+import httpx
+import pytest
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from clozeline.serving import uvicorn_adapter
+from clozeline.serving.app import create_app
+from clozeline.serving.edge.access import SECURITY_HEADERS
+from clozeline.serving.edge.open_requests import OpenRequests
+from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.service import Capacity, Service
+from tests.serving.conftest import connection
+
+Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
+
+
+def rest(connection: socket.socket) -> bytes:
+    """What comes until the server hangs up."""
+    return b"".join(iter(lambda: connection.recv(65_536), b""))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(uvicorn_adapter.JsonHttpProtocol, HttpToolsProtocol), (uvicorn_adapter.ModelServer, uvicorn.Server)],
+)
+def test_uvicorn_calls_each_method_that_the_adapter_overrides(ours: type, theirs: type) -> None:
+    """A method that uvicorn renamed would never be called, and nobody would hear of it."""
+    own = {name: method for name, method in vars(ours).items() if inspect.isfunction(method)}
+    overrides = {name: method for name, method in own.items() if hasattr(theirs, name)}
+    assert {name for name in own if not name.startswith("_")} - {"serve_until_told_to_stop"} <= overrides.keys()
+    assert "__init__" in overrides or ours is uvicorn_adapter.JsonHttpProtocol
+    for name in overrides.keys() - {"__init__"}:
+        taken = [list(inspect.signature(getattr(kind, name)).parameters) for kind in (ours, theirs)]
+        assert len(taken[0]) == len(taken[1]), name
+
+
+def test_uvicorn_has_what_the_adapter_reads() -> None:
+    """Of a request whose body is on its way."""
+    heard = []
+
+    async def listen(scope: Scope, receive: Receive, send: Send) -> None:
+        heard.append((await receive())["type"])
+
+    listen.state = SimpleNamespace(open_requests=OpenRequests())  # as an application of ours has it
+
+    async def ask(near: socket.socket) -> None:
+        config = uvicorn_adapter.configured(listen)
+        config.load()
+        server = uvicorn.Server(config)
+        protocol = uvicorn_adapter.JsonHttpProtocol(config=config, server_state=server.server_state, app_state={})
+        transport, _ = await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, near)
+        assert server.server_state.connections == {protocol}
+        assert (protocol.transport, protocol.loop) == (transport, asyncio.get_running_loop())
+        assert (protocol.cycle, len(protocol.pipeline), server.should_exit) == (None, 0, False)
+        protocol.data_received(b"POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1\r\n\r\n")
+        assert protocol.scope["path"] == "/"
+        protocol.flow.resume_reading()
+        cycle = protocol.cycle
+        assert (cycle.response_complete, cycle.disconnected, cycle.message_event.is_set()) == (False, False, False)
+        cycle.disconnected = True
+        cycle.message_event.set()
+        await asyncio.gather(*server.server_state.tasks)
+        transport.abort()
+        await asyncio.sleep(0)
+
+    near, far = socket.socketpair()
+    with near, far:
+        asyncio.run(ask(near))
+    assert heard == ["http.disconnect"]
+
+
+@pytest.mark.parametrize("sent", [b"\x16\x03\x01\x02\x00\x01", b"hello\r\n\r\n", b"GET /health HTTP/1.1\r\n:\r\n\r\n"])
+def test_what_is_no_http_is_refused_in_json(client: httpx.Client, sent: bytes) -> None:
+    with connection(client) as opened:
+        opened.sendall(sent)
+        head, _, body = rest(opened).partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    assert status == "HTTP/1.1 400 Bad Request"
+    assert json.loads(body)["error"]["code"] == "not_http"
+    assert headers["content-type"] == "application/json"
+    assert int(headers["content-length"]) == len(body)
+    assert headers["connection"] == "close"
+    assert {name: headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
+
+
+def test_a_head_without_end_is_refused(client: httpx.Client) -> None:
+    with connection(client) as opened:
+        opened.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-long: ")
+        received = b""
+        opened.settimeout(0.05)
+        for _ in range(100):
+            opened.sendall(b"a" * 4_096)
+            try:
+                received = opened.recv(65_536)
+                break
+            except TimeoutError:
+                continue
+    assert received.startswith(b"HTTP/1.1 431 ")
+    assert json.loads(received.partition(b"\r\n\r\n")[2])["error"]["code"] == "head_too_large"
+
+
+def test_a_long_body_is_no_long_head_and_one_request_may_follow_the_other(client: httpx.Client) -> None:
+    body = json.dumps({"inputs": "a"}).encode().ljust(3 * uvicorn_adapter.MAX_HEAD_BYTES)
+    head = (
+        f"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        f"content-length: {len(body)}\r\n\r\n"
+    )
+    last = b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
+    with connection(client) as opened:
+        opened.sendall(2 * (head.encode() + body) + last)
+        assert rest(opened).count(b"HTTP/1.1 200 ") == 3
+
+
+def test_a_connection_keeps_nothing_of_what_it_has_answered(client: httpx.Client) -> None:
+    asked = b"GET /health?kept HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    with connection(client) as opened:
+        for _ in range(50):
+            opened.sendall(asked)
+            answer = opened.recv(65_536)
+            while not answer.endswith(b"}"):  # head and body may come one after the other
+                answer += opened.recv(65_536)
+            assert answer.startswith(b"HTTP/1.1 200 ")
+        gc.collect()
+        cycles = [one for one in gc.get_objects() if type(one) is RequestResponseCycle]
+    assert len([cycle for cycle in cycles if cycle.scope["query_string"] == b"kept"]) <= 1  # the last
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nhost:"])
+def test_a_head_that_does_not_come_to_its_end_is_hung_up_on(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(uvicorn_adapter, "HEAD_SECONDS", 0.2)
+    with connection(client) as opened:
+        opened.sendall(sent)
+        assert rest(opened) == b""
+
+
+def test_a_body_may_take_longer_than_a_head_may(
+    serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uvicorn_adapter, "HEAD_SECONDS", 0.2)
+    service = Service(Capacity(num_workers=1))
+    service.open(catalogue)
+    with serving(create_app(service)) as client, connection(client) as opened:
+        opened.sendall(b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n")
+        opened.sendall(b"content-length: 15\r\nconnection: close\r\n\r\n")
+        opened.settimeout(0.6)
+        with pytest.raises(TimeoutError):
+            opened.recv(1)  # the body is awaited, for longer
+        opened.settimeout(20)
+        opened.sendall(b'{"inputs": "a"}')
+        assert rest(opened).startswith(b"HTTP/1.1 200 ")

@@ -1,0 +1,48 @@
+"""Claim: exact search is what comparing every pair gives, and chance is counted as it is."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from clozeline.tasks.scores.ranking import by_vectors, chance_of_recall, ranked, ranked_by_each
+from clozeline.tasks.similarity.baselines import each_and_both
+
+
+def test_ranks_are_those_of_every_pair_compared_one_by_one() -> None:
+    draw = np.random.default_rng(0)
+    queries, candidates = draw.normal(size=(600, 4)).astype(np.float32), draw.normal(size=(90, 4)).astype(np.float32)
+    belonging = [sorted(draw.choice(90, size=draw.integers(1, 4), replace=False).tolist()) for _ in range(600)]
+    found = ranked(by_vectors(queries, candidates), belonging)
+    for query, own in enumerate(belonging):
+        scores = [float(queries[query] @ candidate) for candidate in candidates]
+        in_order = sorted(range(90), key=lambda place: -scores[place])
+        assert found.rank_Q[query] == 1 + min(in_order.index(place) for place in own)
+        assert found.best_Q[query] == in_order[0]
+    assert found.recall_at(3).mean() == np.mean(found.rank_Q <= 3)
+    assert found.reciprocal.mean() == pytest.approx(np.mean([1 / rank for rank in found.rank_Q]))
+
+
+def test_what_cannot_be_told_apart_counts_against() -> None:
+    scores = np.array([[1, 1, 0], [0, 0, 0]], dtype=np.float32)
+    assert ranked(lambda start, stop: scores[start:stop], [[0], [2]]).rank_Q.tolist() == [2, 3]
+
+
+def test_candidates_that_belong_to_a_query_do_not_stand_in_each_others_way() -> None:
+    scores = np.array([[3, 3, 2, 1]], dtype=np.float32)
+    assert ranked(lambda start, stop: scores[start:stop], [[0, 1, 3]]).rank_Q.tolist() == [1]
+
+
+def test_a_search_by_both_finds_what_either_alone_puts_behind() -> None:
+    vectors = np.array([[0.9, 0.8, 0.1]] * 2, dtype=np.float32)
+    words = np.array([[0.0, 2.0, 3.0]] * 2, dtype=np.float32)
+    orders = (lambda start, stop: vectors[start:stop], lambda start, stop: words[start:stop])
+    *alone, both = (found.rank_Q.tolist() for found in ranked_by_each(each_and_both(*orders), [[1], [0]]))
+    assert (both, alone) == ([1, 2], [[2, 1], [2, 3]])
+    assert alone == [ranked(by, [[1], [0]]).rank_Q.tolist() for by in orders]
+
+
+@pytest.mark.parametrize(("num_own", "k"), [(1, 1), (1, 3), (2, 2), (3, 5), (5, 1), (1, 9)])
+def test_the_chance_of_a_random_order_is_that_of_all_orders(num_own: int, k: int) -> None:
+    hits = [any(place < num_own for place in drawn) for drawn in itertools.combinations(range(6), min(k, 6))]
+    assert chance_of_recall(6, [range(num_own)], k) == pytest.approx(np.mean(hits))

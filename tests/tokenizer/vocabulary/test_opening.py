@@ -1,0 +1,127 @@
+"""Tokenizers in every layout that is published: the ids of the checkpoint, and a tokenizer.json for stock readers."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoTokenizer
+from transformers.convert_slow_tokenizer import import_protobuf
+
+from clozeline.errors import DataError
+from clozeline.tokenizer.folder import OpenTokenizer, save_existing
+from clozeline.tokenizer.vocabulary.opening import open_published, vocabulary_of
+
+UNIGRAM, MERGES = 1, 2
+NORMAL, UNKNOWN, CONTROL = 1, 2, 3
+PIECES = {"▁the": -3.0, "▁": -2.0, "▁cat": -4.0, "s": -3.5, "▁a": -5.0, "t": -6.0, "▁É": -7.0}
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "The", "É", "e"]
+
+
+def sentencepiece(folder: Path, file: str, model_type: str, heads: list[str], algorithm: int = UNIGRAM) -> Path:
+    """As published: SentencePiece's file and config.json; `heads` come first, the unknown word among them."""
+    model = import_protobuf().ModelProto()
+    for head in heads:
+        model.pieces.add(piece=head, score=0.0, type=UNKNOWN if "unk" in head.lower() else CONTROL)
+    for piece, score in PIECES.items():
+        model.pieces.add(piece=piece, score=score, type=NORMAL)
+    model.trainer_spec.model_type = algorithm
+    model.trainer_spec.unk_id = next(number for number, head in enumerate(heads) if "unk" in head.lower())
+    folder.mkdir()
+    (folder / file).write_bytes(model.SerializeToString())
+    (folder / "config.json").write_text(json.dumps({"model_type": model_type}))
+    return folder
+
+
+def published(kind: str, folder: Path) -> Path:
+    files = {
+        "albert": ("spiece.model", ["<pad>", "<unk>", "[CLS]", "[SEP]", "[MASK]"]),
+        "deberta-v2": ("spm.model", ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]),
+        "xlm-roberta": ("sentencepiece.bpe.model", ["<unk>", "<s>", "</s>"]),
+    }
+    return sentencepiece(folder / kind, files[kind][0], kind, files[kind][1])
+
+
+EXPECTED = {  # of "the cats É"; ALBERT folds case and accents, and knows no "e"
+    "albert": [2, 5, 7, 8, 6, 1, 3],
+    "deberta-v2": [1, 4, 6, 7, 10, 2],
+    "xlm-roberta": [0, 4, 6, 7, 10, 2],
+}
+MASKS = {"albert": ("[MASK]", 4), "deberta-v2": ("[MASK]", 11), "xlm-roberta": ("<mask>", 11)}
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_a_vocabulary_of_sentencepiece_alone_gives_its_ids_and_a_tokenizer_for_stock_readers(kind, tmp_path) -> None:
+    folder = published(kind, tmp_path)
+    out = tmp_path / "out"
+    out.mkdir()
+    save_existing(str(folder), out)
+    stock, opened = AutoTokenizer.from_pretrained(out), OpenTokenizer.open(out)
+    assert stock("the cats É")["input_ids"] == EXPECTED[kind]
+    assert (stock.mask_token, stock.mask_token_id) == MASKS[kind]
+    assert opened.special_ids.mask == stock.mask_token_id
+    assert vocabulary_of(str(folder), None) == stock.get_vocab()
+    assert (stock.cls_token_id, stock.sep_token_id) == (EXPECTED[kind][0], EXPECTED[kind][-1])
+
+
+def test_tokenizer_config_says_whether_case_and_accents_are_kept(tmp_path: Path) -> None:
+    folder = published("albert", tmp_path)
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false, "keep_accents": true}')
+    assert open_published(str(folder))("É")["input_ids"] == [2, 11, 3]
+
+
+def test_a_tokenizer_json_beside_it_is_what_counts(tmp_path: Path) -> None:
+    folder = published("xlm-roberta", tmp_path)
+    tokenizer = open_published(str(folder))
+    tokenizer.add_tokens(["new"])
+    tokenizer.save_pretrained(folder)
+    assert open_published(str(folder)).get_vocab()["new"] == 12
+    assert vocabulary_of(str(folder), None)["new"] == 12
+
+
+@pytest.mark.parametrize("settings", ['{"do_lower_case": true}', '{"do_lower_case": false}'])
+def test_a_vocabulary_txt_alone_gives_its_ids(settings: str, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "tokenizer_config.json").write_text(settings)
+    out = tmp_path / "out"
+    out.mkdir()
+    save_existing(str(tmp_path), out)
+    lowers = "true" in settings
+    assert AutoTokenizer.from_pretrained(out)("The cats É")["input_ids"] == [
+        2,
+        *([5, 6, 7, 10] if lowers else [8, 6, 7, 9]),
+        3,
+    ]
+    assert vocabulary_of(str(tmp_path), None) == {word: number for number, word in enumerate(WORDS)}
+
+
+def test_rules_are_those_of_tokenizer_json_where_stock_would_build_its_own(tmp_path: Path) -> None:
+    """`BertTokenizer` of transformers 5 takes only the vocabulary from there."""
+    rules = Tokenizer(models.WordPiece({word: id_ for id_, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    rules.pre_tokenizer = pre_tokenizers.Split("|", "removed")
+    rules.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer", "model_max_length": 7}')
+    out = tmp_path / "out"
+    out.mkdir()
+    save_existing(str(tmp_path), out)
+    stock = AutoTokenizer.from_pretrained(out)
+    assert stock("The|cats|É", add_special_tokens=False)["input_ids"] == [8, 6, 7, 9]
+    assert (stock.mask_token_id, stock.model_max_length) == (4, 7)
+
+
+def test_what_needs_the_package_sentencepiece_is_refused_with_how_to_write_a_tokenizer_json(tmp_path: Path) -> None:
+    merges = sentencepiece(tmp_path / "merges", "spm.model", "deberta-v2", ["[PAD]", "[CLS]", "[SEP]", "[UNK]"], MERGES)
+    of_t5 = sentencepiece(tmp_path / "t5", "spiece.model", "t5", ["<pad>", "</s>", "<unk>"])
+    of_camembert = sentencepiece(tmp_path / "cm", "sentencepiece.bpe.model", "camembert", ["<unk>", "<s>", "</s>"])
+    for folder in (merges, of_t5, of_camembert):
+        with pytest.raises(DataError, match=rf'(?s)cannot be used.*AutoTokenizer.from_pretrained\("{folder}"\)'):
+            open_published(str(folder))
+
+
+def test_a_damaged_file_of_sentencepiece_is_refused_by_name(tmp_path: Path) -> None:
+    folder = published("deberta-v2", tmp_path)
+    (folder / "spm.model").write_bytes((folder / "spm.model").read_bytes()[:20])
+    with pytest.raises(DataError, match=f"tokenizer `{folder}` cannot be used"):
+        open_published(str(folder))
