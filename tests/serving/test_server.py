@@ -105,7 +105,7 @@ def waited_seconds(process: subprocess.Popen[str]) -> float:
 
 @pytest.mark.parametrize("options", [[], ["--precision", "fp32"]], ids=["both graphs are timed", "one graph"])
 def test_a_model_of_the_size_of_minilm_is_ready_after_three_seconds_of_work(tmp_path: Path, options: list[str]) -> None:
-    """Of the processor, and of the clock but for what goes to whatever else this machine is at."""
+    """Seconds of the processor in user mode, and of the clock without the time that other processes had the cores."""
     write_encoder(tmp_path / "encoder", num_layers=5, width=2048)
     assert (tmp_path / "encoder" / "model.onnx").stat().st_size > 80 * 2**20  # MiniLM has 86 MiB
     started = time.monotonic()
