@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -103,11 +104,31 @@ def waited_seconds(process: subprocess.Popen[str]) -> float:
     return sum(int(file.read_text().split()[1]) for file in tasks) / 1e9
 
 
+OPEN_IT_BARELY = """
+import sys
+import numpy, onnxruntime, starlette.applications, tokenizers, uvicorn
+onnxruntime.InferenceSession(sys.argv[1])
+"""
+
+
+def bare_seconds(graph: Path) -> float:
+    """Seconds of the processor for importing what a server needs and opening the graph, without any of our code."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-c", OPEN_IT_BARELY, str(graph)], check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 @pytest.mark.parametrize("options", [[], ["--precision", "fp32"]], ids=["both graphs are timed", "one graph"])
-def test_a_model_of_the_size_of_minilm_is_ready_after_three_seconds_of_work(tmp_path: Path, options: list[str]) -> None:
-    """Seconds of the processor in user mode, and of the clock without the time that other processes had the cores."""
+def test_a_model_of_the_size_of_minilm_is_soon_ready(tmp_path: Path, options: list[str]) -> None:
+    """At most eight times the work of opening it bare, by the processor and by the clock.
+
+    The clock leaves out the time that other processes had the cores.
+    """
     write_encoder(tmp_path / "encoder", num_layers=5, width=2048)
-    assert (tmp_path / "encoder" / "model.onnx").stat().st_size > 80 * 2**20  # MiniLM has 86 MiB
+    graph = tmp_path / "encoder" / "model.onnx"
+    assert graph.stat().st_size > 80 * 2**20  # MiniLM has 86 MiB
+    bare = max(bare_seconds(graph) for _ in range(2))
     started = time.monotonic()
     serve = Serve(tmp_path, "encoder", "--port", "0", *options)
     serve.url()
@@ -117,8 +138,8 @@ def test_a_model_of_the_size_of_minilm_is_ready_after_three_seconds_of_work(tmp_
     code, stdout, _ = serve.end()
     assert code == 0
     assert "LOADED []" in stdout
-    assert worked <= 3
-    assert seconds - waited <= 3
+    assert worked <= 8 * bare
+    assert seconds - waited <= 8 * bare
 
 
 @pytest.fixture
