@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from torch import nn
-from transformers.activations import ACT2FN
 
 Norm = Literal["layer", "rms"]
 
@@ -131,8 +130,3 @@ def norm_of(kind: Norm, width: int, epsilon: float, *, has_bias: bool) -> nn.Mod
     if kind == "rms":
         return nn.RMSNorm(width, eps=epsilon)
     return nn.LayerNorm(width, eps=epsilon, bias=has_bias)
-
-
-def activation_of(name: str) -> nn.Module:
-    module: nn.Module = ACT2FN[name]
-    return module

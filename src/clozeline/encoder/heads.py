@@ -5,7 +5,8 @@ Shapes: B rows, L tokens, P any axes of positions, H hidden, C outputs.
 
 from torch import Tensor, nn
 
-from clozeline.encoder.architecture import HeadShape, activation_of, norm_of
+from clozeline.encoder.activations import activation_of
+from clozeline.encoder.architecture import HeadShape, norm_of
 from clozeline.encoder.dropout import DropoutOf16Bits
 
 

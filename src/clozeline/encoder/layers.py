@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from clozeline.encoder.architecture import Architecture, LayerKind, activation_of, norm_of
+from clozeline.encoder.activations import activation_of
+from clozeline.encoder.architecture import Architecture, LayerKind, norm_of
 from clozeline.encoder.dropout import DropoutOf16Bits
 from clozeline.encoder.positions import Positions
 

@@ -3,13 +3,11 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-import transformers
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import PreTrainedModel
 
 from clozeline.encoder.families import HeadKind
 from clozeline.encoder.messages import errors_only
@@ -17,6 +15,9 @@ from clozeline.encoder.model import Logits
 from clozeline.encoder.positions import Positions
 from clozeline.encoder.saving import telling_of_disk
 from clozeline.errors import ArtifactError
+
+if TYPE_CHECKING:  # its models take a second to import, and most families run on our layers
+    from transformers import PreTrainedModel
 
 _CLASSES: Mapping[HeadKind, str] = MappingProxyType(
     {
@@ -41,7 +42,7 @@ class StockModel(nn.Module):
 
     head_dropout = 0.0
 
-    def __init__(self, stock: PreTrainedModel, kind: HeadKind) -> None:
+    def __init__(self, stock: "PreTrainedModel", kind: HeadKind) -> None:
         super().__init__()
         self.stock, self.kind = stock, kind
 
@@ -131,7 +132,7 @@ class StockModel(nn.Module):
     def save_encoder(self, out: Path, weights: Mapping[str, Tensor] | None = None) -> None:
         self._write(self.stock.base_model, f"stock.{self.stock.base_model_prefix}.", out, weights)
 
-    def _write(self, model: PreTrainedModel, prefix: str, out: Path, weights: Mapping[str, Tensor] | None) -> None:
+    def _write(self, model: "PreTrainedModel", prefix: str, out: Path, weights: Mapping[str, Tensor] | None) -> None:
         named = None
         if weights is not None:
             named = {name.removeprefix(prefix): it for name, it in weights.items() if name.startswith(prefix)}
@@ -139,12 +140,14 @@ class StockModel(nn.Module):
             model.save_pretrained(out, state_dict=named)
 
 
-def stock_class(config: Any, kind: HeadKind) -> type[PreTrainedModel]:
+def stock_class(config: Any, kind: HeadKind) -> "type[PreTrainedModel]":
     """Return transformers' class for this family and head.
 
     Raises:
         ArtifactError: transformers has no such head for this family.
     """
+    import transformers
+
     mapping = getattr(transformers, _CLASSES[kind])
     if type(config) not in mapping:
         raise ArtifactError(

@@ -36,8 +36,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers.activations import ACT2FN
 
+from clozeline.encoder.activations import activation_of
 from clozeline.encoder.families import TokenIds
 from clozeline.encoder.model import Logits
 from clozeline.encoder.positions import Positions
@@ -92,7 +92,7 @@ class MaskedHead(nn.Module):
     def __init__(self, hidden_size: int, vocab_size: int, params: ModelParams) -> None:
         super().__init__()
         self.dense = nn.Linear(hidden_size, hidden_size)
-        self.activation = ACT2FN[params.activation]
+        self.activation = activation_of(params.activation)
         self.norm = nn.LayerNorm(hidden_size, eps=params.norm_epsilon)
         self.decoder = nn.Linear(hidden_size, vocab_size)
         for linear in (self.dense, self.decoder):

@@ -6,23 +6,18 @@ are summed over all of them, so N processes do the same as one with the same par
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.checkpoint import state_dict as whole
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from clozeline.errors import ParamsError
 
 Sharding = Literal["ddp", "fsdp"]
-
-_WHOLE = whole.StateDictOptions(full_state_dict=True, cpu_offload=True)
 
 
 class Movable(Protocol):
@@ -96,12 +91,9 @@ class Processes:
         if self.world_size == 1:
             return module
         if self.sharding == "fsdp":
-            # Inner lists first: a layer that is divided already stays so when the outer one is divided.
-            for layers in reversed([inner for inner in module.modules() if isinstance(inner, nn.ModuleList)]):
-                for layer in layers:
-                    fully_shard(layer)
-            fully_shard(module)
-            return module
+            from clozeline.training import sharding
+
+            return sharding.divided(module)
         # DDP waits for the gradient of every weight; searching for weights without one costs each step a little.
         has_idle = _has_idle_weights(module, smallest().to(self.device))
         return DistributedDataParallel(module, forward_sync_buffers=False, find_unused_parameters=has_idle)
@@ -112,8 +104,9 @@ class Processes:
             return contextlib.nullcontext()
         if isinstance(module, DistributedDataParallel):
             return module.no_sync()
-        assert isinstance(module, FSDPModule)
-        return _unsynchronized(module)
+        from clozeline.training import sharding
+
+        return sharding.unsynchronized(module)
 
     @property
     def can_sum_later(self) -> bool:
@@ -153,26 +146,35 @@ class Processes:
 
     def states(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the whole state of both, even if it is divided. Every process must call it."""
-        if not _is_sharded(model):
+        if not self.divides_weights:
             return model.state_dict(), optimizer.state_dict()
-        return whole.get_state_dict(model, optimizer, options=_WHOLE)
+        from clozeline.training import sharding
+
+        return sharding.whole_states(model, optimizer)
 
     def divided_weights(self, model: nn.Module) -> dict[str, Any] | None:
         """Return all weights of a divided model; None if it is not divided. Every process must call it."""
-        if not _is_sharded(model):
+        if not self.divides_weights:
             return None
-        weights = whole.get_model_state_dict(model, options=_WHOLE)
-        tied = dict(model.named_parameters(remove_duplicate=False)).keys() - dict(model.named_parameters()).keys()
-        return {name: weight for name, weight in weights.items() if name not in tied}
+        from clozeline.training import sharding
+
+        return sharding.whole_weights(model)
 
     def put_together(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Gather divided weights. Every process must call it."""
-        return {name: _whole(weight) for name, weight in weights.items()}
+        if not self.divides_weights:
+            return dict(weights)
+        from clozeline.training import sharding
+
+        return sharding.gathered(weights)
 
     def divide(self, weights: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
         """Divide what `put_together` returned as the weights of `model` are divided. Every process must call it."""
-        like = model.state_dict()
-        return {name: _divided(weight, like[name]) for name, weight in weights.items()}
+        if not self.divides_weights:
+            return dict(weights)
+        from clozeline.training import sharding
+
+        return sharding.divided_like(weights, model)
 
     def restore(
         self,
@@ -182,29 +184,13 @@ class Processes:
         optimizer_state: dict[str, Any],
     ) -> None:
         """Restore both from what `states` returned, for any number of processes."""
-        if not _is_sharded(model):
+        if not self.divides_weights:
             model.load_state_dict(model_state)
             optimizer.load_state_dict(optimizer_state)
             return
-        whole.set_state_dict(
-            model,
-            optimizer,
-            model_state_dict=model_state,
-            optim_state_dict=optimizer_state,
-            options=_WHOLE,
-        )
+        from clozeline.training import sharding
 
-
-def _is_sharded(model: nn.Module) -> bool:
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
-
-
-def _whole(weight: Tensor) -> Tensor:
-    return weight.full_tensor().cpu() if isinstance(weight, DTensor) else weight
-
-
-def _divided(weight: Tensor, like: Tensor) -> Tensor:
-    return distribute_tensor(weight, like.device_mesh, like.placements) if isinstance(like, DTensor) else weight
+        sharding.restore_whole(model, optimizer, model_state, optimizer_state)
 
 
 def _has_idle_weights(module: nn.Module, inputs: object) -> bool:
@@ -213,15 +199,6 @@ def _has_idle_weights(module: nn.Module, inputs: object) -> bool:
     has_idle = any(weight.requires_grad and weight.grad is None for weight in module.parameters())
     module.zero_grad()
     return has_idle
-
-
-@contextlib.contextmanager
-def _unsynchronized(module: FSDPModule) -> Iterator[None]:
-    module.set_requires_gradient_sync(False)
-    try:
-        yield
-    finally:
-        module.set_requires_gradient_sync(True)
 
 
 def _sharding(environment: Mapping[str, str]) -> Sharding:

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from transformers import PretrainedConfig
-from transformers.activations import ACT2FN
 
+from clozeline.encoder.activations import is_known_activation, known_activations
 from clozeline.encoder.architecture import Architecture, HeadShape
 from clozeline.errors import ArtifactError
 
@@ -105,11 +105,11 @@ def known_activation(config: Any, name: str) -> str:
         ArtifactError: transformers has no such activation.
     """
     given = getattr(config, name)
-    if given not in ACT2FN:
+    if not is_known_activation(given):
         raise ArtifactError(
             f"config.json of this {config.model_type} model names an unknown activation",
             given=f"`{name}`: {given}",
-            expected=f"one of: {', '.join(sorted(ACT2FN))}",
+            expected=f"one of: {', '.join(known_activations())}",
             do="take another checkpoint of this family",
         )
     return str(given)

@@ -9,12 +9,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.linear_model import LogisticRegression
-from sklearn.multiclass import OneVsRestClassifier
 
 from clozeline.tasks.classification.scores import Classes
+from clozeline.tasks.tfidf import tfidf_vectorizer
 
 _INVERSE_REGULARIZATIONS = (1.0, 10.0, 100.0)
 Shares = npt.NDArray[np.float64]
@@ -57,10 +54,12 @@ def tfidf_logistic_regression(train: LabelledTexts, validation: LabelledTexts, t
     `validation` selects the regularization. Word pairs and one multinomial model were no better here, and forty times
     slower. A deliberately weak baseline would prove nothing.
     """
+    from sklearn.multiclass import OneVsRestClassifier
+
     features = WordCounts(train.texts)
     train_TF, validation_TF = features.of(train.texts), features.of(validation.texts)
     fitted = [
-        OneVsRestClassifier(LogisticRegression(C=strength, solver="liblinear")).fit(train_TF, train.class_T)
+        OneVsRestClassifier(_logistic_regression(strength)).fit(train_TF, train.class_T)
         for strength in _INVERSE_REGULARIZATIONS
     ]
     best = max(fitted, key=lambda model: float(model.score(validation_TF, validation.class_T)))
@@ -91,15 +90,21 @@ def _column(
 ) -> list[Shares]:
     if is_true_T.min() == is_true_T.max():
         return [np.full(other_TF.shape[0], float(is_true_T[0])) for other_TF in others_TF]
-    model = LogisticRegression(C=strength, solver="liblinear").fit(train_TF, is_true_T)
+    model = _logistic_regression(strength).fit(train_TF, is_true_T)
     return [model.predict_proba(other_TF)[:, 1] for other_TF in others_TF]
+
+
+def _logistic_regression(inverse_regularization: float) -> Any:
+    from sklearn.linear_model import LogisticRegression  # takes two seconds to import
+
+    return LogisticRegression(C=inverse_regularization, solver="liblinear")
 
 
 class WordCounts:
     """TF-IDF features of texts. A pair has those of the first text, those of the second, and their products."""
 
     def __init__(self, train: Texts) -> None:
-        self._vectorizer = TfidfVectorizer(min_df=2, sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
+        self._vectorizer = tfidf_vectorizer(min_texts=2)
         self._vectorizer.fit([*train.first, *(train.second or ())])
 
     def of(self, texts: Texts) -> Any:
@@ -107,5 +112,7 @@ class WordCounts:
         first_TF = self._vectorizer.transform(texts.first)
         if texts.second is None:
             return first_TF
+        from scipy import sparse
+
         second_TF = self._vectorizer.transform(texts.second)
         return sparse.hstack([first_TF, second_TF, first_TF.multiply(second_TF)], format="csr")

@@ -2,13 +2,17 @@
 
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from sklearn.feature_extraction.text import TfidfVectorizer
 
 from clozeline.tasks.question_answering.decoding import best_threshold
 from clozeline.tasks.question_answering.questions import Question
 from clozeline.tasks.scores.squad import f1
+from clozeline.tasks.tfidf import tfidf_vectorizer
+
+if TYPE_CHECKING:
+    from sklearn.feature_extraction.text import TfidfVectorizer
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
@@ -18,7 +22,7 @@ def nearest_sentences(validation: Sequence[Question], test: Sequence[Question]) 
 
     The answer is an empty string if the cosine is below a threshold chosen on `validation`.
     """
-    vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=r"(?u)\b\w+\b")
+    vectorizer = tfidf_vectorizer()
     vectorizer.fit([question.context for question in (*validation, *test)])
     known = [_nearest(question, vectorizer) for question in validation]
     gains = [f1(it.texts, "") - f1(it.texts, said) for it, (said, _) in zip(validation, known, strict=True)]
@@ -27,7 +31,7 @@ def nearest_sentences(validation: Sequence[Question], test: Sequence[Question]) 
     return [said if likeness >= bound else "" for said, likeness in found]
 
 
-def _nearest(question: Question, vectorizer: TfidfVectorizer) -> tuple[str, float]:
+def _nearest(question: Question, vectorizer: "TfidfVectorizer") -> tuple[str, float]:
     sentences = _SENTENCE_END.split(question.context.strip())
     likeness = (vectorizer.transform(sentences) @ vectorizer.transform([question.question]).T).toarray().ravel()
     best = int(likeness.argmax())

@@ -7,18 +7,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.feature_extraction.text import TfidfVectorizer
 
 from clozeline.tasks.scores.ranking import Floats, ScoresOf
 from clozeline.tasks.similarity.bm25 import WordIndex
 from clozeline.tasks.similarity.fusion import fused
-
-_WORD = r"(?u)\b\w+\b"
+from clozeline.tasks.tfidf import tfidf_vectorizer
 
 
 def tfidf_cosines(known: Sequence[str], firsts: Sequence[str], seconds: Sequence[str]) -> npt.NDArray[np.float64]:
     """Return `cosine_N` of each first text with its second text; the word frequencies come from `known`."""
-    vectorizer = TfidfVectorizer(sublinear_tf=True, token_pattern=_WORD).fit(known)
+    vectorizer = tfidf_vectorizer().fit(known)
     one, other = vectorizer.transform(firsts), vectorizer.transform(seconds)
     cosine_N: npt.NDArray[np.float64] = np.asarray(one.multiply(other).sum(axis=1)).ravel()
     return cosine_N

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from seqeval.metrics.sequence_labeling import get_entities
 
 from clozeline.tasks.intervals import bootstrap_interval
 from clozeline.tasks.tagging.schemes import OUTSIDE
@@ -70,6 +69,8 @@ def spans_of(tags: Sequence[str]) -> set[tuple[str, int, int]]:
     """Return (type, first word, last word) of each entity; seqeval and the CoNLL-2003 scorer read invalid tag sequences
     the same way.
     """
+    from seqeval.metrics.sequence_labeling import get_entities  # imports scikit-learn
+
     return set(get_entities(list(tags))) if any(tag != OUTSIDE for tag in tags) else set()
 
 
