@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from prefect import flow, get_run_logger
@@ -24,15 +25,15 @@ class DriftError(GateError):
 def drift(
     project: Path = Path(),
     url: str = "http://127.0.0.1:8000",
-    min_texts: int = Limits.min_texts,
-    max_index: float = Limits.max_index,
-    max_unknown_increase: float = Limits.max_unknown_increase,
+    limits: Mapping[str, float] | None = None,
 ) -> list[Verdict]:
     """Compare the new traffic of each version that `url` serves with its first traffic, at least `min_texts` texts.
 
     The API key is the first one in CLOZELINE_API_KEYS. The state between two looks is kept in `work/drift`.
+    `limits` has the fields of clozeline/drift/comparison.py's `Limits` that differ from the default there.
 
     Raises:
+        ParamsError: `limits` names an unknown field, or gives it no number.
         DriftError: a figure is beyond its limit; the run fails, so that alerts on failed runs report it.
         TransientError: the server does not answer.
         DataError: it is not a server of Clozeline.
@@ -40,10 +41,10 @@ def drift(
     """
     tell_errors_plainly()
     reach_this_machine_directly()
-    limits = Limits(min_texts, max_index, max_unknown_increase)
+    chosen = Limits.of(limits or {})
     file = Workspace(project.resolve()).work / "drift" / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
     key = next(filter(None, map(str.strip, os.environ.get(KEYS_VARIABLE, "").split(","))), None)
-    watch, verdicts = Watch.read(file).look(ask(url, key), limits)
+    watch, verdicts = Watch.read(file).look(ask(url, key), chosen)
     watch.write(file)
     lines = [str(verdict) for verdict in verdicts]
     get_run_logger().info("%s", "\n".join(lines))

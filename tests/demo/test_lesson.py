@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from clozeline.demo.corpus import DemoCorpus
 from clozeline.demo.lesson import short, teach
-from clozeline.encoder.families import Objective, TokenIds
+from clozeline.encoder.families import LanguageHead, TokenIds
 from clozeline.language_modelling import language_model
 from clozeline.language_modelling.batches import Split
 from clozeline.params import PretrainParams
@@ -35,7 +35,7 @@ def corpus(tiny_tokens: Path, tiny_tokenizer: Path) -> DemoCorpus:
     return DemoCorpus(tiny_tokens, tiny_tokenizer)
 
 
-def examiner(corpus: DemoCorpus, objective: Objective) -> Examiner:
+def examiner(corpus: DemoCorpus, objective: LanguageHead) -> Examiner:
     split = Split.open(TokenShards.open(corpus.tokens, "validation"), 64)
     tokenizer = Tokenizer.from_file(str(corpus.tokenizer / "tokenizer.json"))
     is_frequent_V = np.ones(split.vocabulary.size, dtype=bool)
@@ -79,7 +79,7 @@ def test_asking_leaves_a_model_as_it_was(corpus: DemoCorpus, tiny_pretraining: P
 @pytest.mark.slow
 @pytest.mark.parametrize(("objective", "steps"), [("mlm", 200), ("clm", 60)])
 def test_a_lesson_teaches(
-    corpus: DemoCorpus, tiny_pretraining: PretrainParams, tmp_path: Path, objective: Objective, steps: int
+    corpus: DemoCorpus, tiny_pretraining: PretrainParams, tmp_path: Path, objective: LanguageHead, steps: int
 ) -> None:
     params = short(tiny_pretraining, objective, steps).model_copy(update={"batch_tokens": 512})
     learned = teach(params, corpus, 1, tmp_path / "work", [])

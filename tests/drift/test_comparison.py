@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from clozeline.drift.comparison import Limits, shifts, stability_index
 from clozeline.drift.traffic import Traffic
+from clozeline.errors import ParamsError
 
 BOUNDS = ["4.0", "8.0", "16.0", "32.0", "64.0", "+Inf"]
 counts = st.fixed_dictionaries(dict.fromkeys(BOUNDS, st.integers(0, 10_000)))
@@ -62,3 +63,15 @@ def test_confidence_is_compared_where_there_is_enough_of_it() -> None:
     sure, unsure = of({"0.5": 100, "1.0": 900}), of({"0.5": 900, "1.0": 100})
     assert [shift.is_drift for shift in shifts(sure, unsure, Limits())] == [False, False, True]
     assert len(shifts(sure, of({"0.5": 10}), Limits())) == 2
+
+
+def test_limits_that_are_not_given_keep_their_defaults() -> None:
+    assert Limits.of({"max_index": 0.3}) == Limits(max_index=0.3)
+
+
+@pytest.mark.parametrize("given", [{"max_indexes": 0.3}, {"max_index": "0.3"}, {"max_index": -1}, {"min_texts": True}])
+def test_a_limit_that_cannot_be_used_is_refused_by_name(given: dict[str, object]) -> None:
+    with pytest.raises(ParamsError) as caught:
+        Limits.of(given)
+    assert next(iter(given)) in caught.value.given
+    assert "max_unknown_increase" in caught.value.expected

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 from transformers import AutoModel, AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedModel
 
-from clozeline.encoder.families import FAMILIES, Objective
+from clozeline.encoder.families import FAMILIES, LanguageHead
 from clozeline.language_modelling import language_model
 from clozeline.language_modelling.objectives import TargetBatch
 
@@ -21,7 +21,7 @@ every_form = pytest.mark.parametrize(("family", "objective"), CASES, ids=["-".jo
 
 
 @pytest.fixture
-def model(family: str, objective: Objective, params_of, ids) -> PreTrainedModel:
+def model(family: str, objective: LanguageHead, params_of, ids) -> PreTrainedModel:
     return language_model.build(params_of(family), objective, ids, seed=0).eval()
 
 

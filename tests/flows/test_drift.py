@@ -8,7 +8,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
 from clozeline.drift.traffic import Served, Traffic
-from clozeline.errors import GateError
+from clozeline.errors import GateError, ParamsError
 from clozeline.flows import drift as room
 from clozeline.flows.drift import drift
 from clozeline.serving import KEYS_VARIABLE
@@ -41,6 +41,8 @@ def test_a_run_that_sees_drift_fails_with_the_figures_and_those_before_do_not(as
     (second,) = drift(tmp_path)
     assert (second.num_texts, second.is_drift) == (1_200, False)
     asked(2_400, 1_000)
+    with pytest.raises(ParamsError, match="a limit of the drift flow"):
+        drift(tmp_path, limits={"max_indexes": 9.0})
     with pytest.raises(GateError, match="the traffic has drifted: encoder") as caught:
         drift(tmp_path)
     assert "length_index" in str(caught.value.given)

@@ -118,7 +118,7 @@ def test_both_load_in_stock_transformers_with_the_same_logits(
 
 def test_what_was_saved_is_loaded_as_a_pair_again(pair: ReplacedTokenPair, saved: Path) -> None:
     again = language_model.load(saved)
-    assert language_model.objective_of(again) == "rtd"
+    assert language_model.head_of(again) == "rtd"
     assert largest_difference(pair, again) == 0
     assert again.generator.base_model.embeddings is again.discriminator.base_model.embeddings
     assert not again.training
@@ -161,7 +161,7 @@ def test_the_generator_of_another_training_is_refused(
 
 
 def test_a_family_without_a_stock_discriminator_is_refused(params_of, ids) -> None:
-    with pytest.raises(ParamsError, match=r"(?s)objective `rtd`.*deberta-v3.*one of: electra\n"):
+    with pytest.raises(ParamsError, match=r"(?s)no head for `rtd`.*deberta-v3.*one of: electra\n"):
         language_model.build(params_of("deberta-v3"), "rtd", ids, seed=0)
 
 
@@ -180,7 +180,7 @@ def test_the_encoder_that_is_fine_tuned_is_the_discriminator(pair: ReplacedToken
 
 def start(folder: Path, params_of, ids, **changes: object) -> torch.nn.Module:
     arguments = {"params": params_of("modernbert"), "ids": ids, "seed": 1, "max_length": 64} | changes
-    return start_from(str(folder), None, objective="rtd", **arguments)
+    return start_from(str(folder), None, head="rtd", **arguments)
 
 
 def test_training_goes_on_with_both(pair: ReplacedTokenPair, saved: Path, params_of, ids) -> None:

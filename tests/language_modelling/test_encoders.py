@@ -100,7 +100,7 @@ def model(params_of, ids):
 def test_one_line_of_params_is_all_there_is_to_register(model) -> None:
     assert type(model.base_model).__module__ == "mine.encoder"
     assert sum(type(module).__name__ == "RMSNorm" for module in model.modules()) == 4
-    assert language_model.objective_of(model) == "mlm"
+    assert language_model.head_of(model) == "mlm"
     assert language_model.longest_row(model) == 64
 
 
@@ -207,7 +207,7 @@ def test_it_is_opened_only_if_the_params_name_it(model, params_of, ids, tiny_tok
     for door in opened.values():
         with pytest.raises(ArtifactError, match=r"(?s)`mine\.encoder:build` in config\.json.*name it as `family`"):
             door()
-    assert language_model.objective_of(open_published(str(out), OWN)) == "mlm"
+    assert language_model.head_of(open_published(str(out), OWN)) == "mlm"
 
 
 @pytest.mark.parametrize(

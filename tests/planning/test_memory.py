@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clozeline.encoder.families import FAMILIES, Objective
+from clozeline.encoder.families import FAMILIES, LanguageHead
 from clozeline.language_modelling import language_model
 from clozeline.language_modelling.objectives import TargetBatch
 from clozeline.params import PretrainParams
@@ -60,7 +60,7 @@ FORMS = [(family, objective) for family, row in FAMILIES.items() for objective i
 @pytest.mark.parametrize("length", [32, 300])
 @pytest.mark.parametrize(("family", "objective"), FORMS, ids=["-".join(form) for form in FORMS])
 def test_activations_are_those_that_a_forward_pass_keeps(
-    params: PretrainParams, family: str, objective: Objective, length: int, dropout: float
+    params: PretrainParams, family: str, objective: LanguageHead, length: int, dropout: float
 ) -> None:
     """Of short rows, and of long ones, where attention that is written out keeps more than all else."""
     rates = {"dropout": dropout, "attention_dropout": dropout}

@@ -40,7 +40,7 @@ def save(params_of, ids, tiny_tokenizer: Path, tmp_path: Path) -> Callable[..., 
 def start(params_of, ids) -> Callable[..., nn.Module]:
     def start(folder: Path | str, objective: str = "mlm", max_length: int = 64, **more) -> nn.Module:
         arguments = {"params": params_of("modernbert"), "ids": ids, "seed": 1} | more
-        return start_from(str(folder), None, objective=objective, max_length=max_length, **arguments)
+        return start_from(str(folder), None, head=objective, max_length=max_length, **arguments)
 
     return start
 
@@ -82,7 +82,7 @@ def test_a_masked_model_is_made_causal_where_one_class_has_both(save, start) -> 
     with torch.inference_mode():
         before_BLV = causal(ROWS_BL).logits
         after_BLV = causal(torch.tensor([[*ROW[:5], 60, 3]])).logits
-    assert language_model.objective_of(causal) == "clm"
+    assert language_model.head_of(causal) == "clm"
     assert (before_BLV[:, :5] - after_BLV[:, :5]).abs().max() <= 1e-5
 
 

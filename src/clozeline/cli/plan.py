@@ -7,13 +7,14 @@ from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from clozeline.cli.knobs import in_params, with_keys
 from clozeline.errors import ClozelineError, ParamsError
 from clozeline.params.model import FAMILY_NAMES, Size
+from clozeline.params.pretraining import Objective
 
 if TYPE_CHECKING:
     from clozeline.params import ExportParams, Params, PretrainParams
@@ -67,7 +68,7 @@ def plan(
         str | None, typer.Option(help=f"Overrides params.yaml: {', '.join(FAMILY_NAMES)}, or `module:build`.")
     ] = None,
     size: Annotated[Size | None, typer.Option(help="Overrides params.yaml.")] = None,
-    objective: Annotated[Literal["mlm", "clm", "rtd"] | None, typer.Option(help="Overrides params.yaml.")] = None,
+    objective: Annotated[Objective | None, typer.Option(help="Overrides params.yaml.")] = None,
     vocab_size: VocabSizeOption = None,
     max_length: Annotated[int | None, typer.Option(min=8, help="Overrides params.yaml.")] = None,
     timing: TimingOption = None,

@@ -8,7 +8,7 @@ import torch
 
 from clozeline.contest.published import open_published
 from clozeline.contest.texts import shards_of
-from clozeline.encoder.families import Objective
+from clozeline.encoder.families import LanguageHead
 from clozeline.errors import ArtifactError, DataError, ParamsError
 from clozeline.evaluation import asking
 from clozeline.evaluation.figures import DocumentSums, measure
@@ -79,8 +79,8 @@ class Contender:
         return cls(name, model, opened)
 
     @property
-    def objective(self) -> Objective:
-        return language_model.objective_of(self.model)
+    def head(self) -> LanguageHead:
+        return language_model.head_of(self.model)
 
     @property
     def longest_row(self) -> int:
@@ -101,14 +101,14 @@ class Contender:
             )
         shards = shards_of(texts, self.opened, scratch)
         split = Split.open(shards, how.max_length)
-        objective = self.objective
-        if how.estimator == "pll" and objective != "clm":
+        head = self.head
+        if how.estimator == "pll" and head != "clm":
             questions, total = asking.one_by_one(split, batch_tokens=how.batch_tokens), asking.num_copies(split)
         else:
             questions = asking.in_folds(
-                objective, split, seed=how.seed, num_folds=how.num_folds, batch_tokens=how.batch_tokens
+                head, split, seed=how.seed, num_folds=how.num_folds, batch_tokens=how.batch_tokens
             )
-            total = len(split.rows) * asking.num_passes(objective, how.num_folds)
+            total = len(split.rows) * asking.num_passes(head, how.num_folds)
         groupings: dict[str, Grouping] = {"document": ByDocument(max(num_groups, 1)), "confidence": ByConfidence()}
         with ProgressBar(f"evaluate {Path(self.name).name}", total) as bar, torch.inference_mode():
             sums = measure(self.model, questions, groupings, bar.advance)

@@ -12,7 +12,7 @@ from clozeline.contest import blimp, texts
 from clozeline.contest.blimp import BlimpFigures, Verdicts
 from clozeline.contest.comparison import Comparison, PairedTest, have_same_tokens
 from clozeline.contest.contender import Asking, Contender, Said
-from clozeline.encoder.families import Objective
+from clozeline.encoder.families import LanguageHead
 from clozeline.errors import DataError
 from clozeline.evaluation.figures import MOST_BLOCKS, Figures, expected_calibration_error
 from clozeline.params import SourceParams
@@ -42,7 +42,7 @@ class Settings:
 @dataclass(frozen=True)
 class ModelFigures:
     name: str
-    objective: Objective
+    objective: LanguageHead
     """A masked model (mlm) is asked with both sides of a token, a causal one (clm) with the tokens before it."""
     text: Figures | None
     expected_calibration_error: float | None
@@ -134,12 +134,12 @@ def _keep_texts(questions: Questions, path: Path) -> int:
 
 def _figures(asked: Contender, said: Said | None, of_pairs: BlimpFigures | None, settings: Settings) -> ModelFigures:
     if said is None:
-        return ModelFigures(asked.name, asked.objective, None, None, of_pairs)
+        return ModelFigures(asked.name, asked.head, None, None, of_pairs)
     figures = Figures.of(
         said.documents, said.shards.num_documents, seed=settings.how.seed, num_samples=settings.num_samples
     )
     error = expected_calibration_error(said.by_confidence)
-    return ModelFigures(asked.name, asked.objective, figures, error, of_pairs)
+    return ModelFigures(asked.name, asked.head, figures, error, of_pairs)
 
 
 def _comparison(said: Sequence[Said], same_tokens: bool, settings: Settings) -> Comparison | None:

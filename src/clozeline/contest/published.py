@@ -7,7 +7,7 @@ from transformers import PretrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
 from clozeline.encoder.checkpoints import Checkpoint, opened
-from clozeline.encoder.families import FORMS, Objective
+from clozeline.encoder.families import FORMS, LanguageHead
 from clozeline.errors import ArtifactError
 from clozeline.foreign.hub import asking_hub
 from clozeline.foreign.inspection import inspect_model
@@ -31,11 +31,11 @@ def open_published(name: str, family: str | None = None) -> LanguageModel:
     checkpoint = Checkpoint(name)
     facts = _facts(checkpoint)
     architecture = (facts.get("architectures") or ["none"])[0]
-    objective, _ = FORMS.get(architecture, (None, None))
-    if checkpoint.is_folder and (architecture == OWN_ARCHITECTURE or objective == "rtd"):
+    head, _ = FORMS.get(architecture, (None, None))
+    if checkpoint.is_folder and (architecture == OWN_ARCHITECTURE or head == "rtd"):
         return language_model.load(Path(name), family)
-    if objective is not None and objective != "rtd":
-        return _loaded(checkpoint, objective)
+    if head is not None and head != "rtd":
+        return _loaded(checkpoint, head)
     if facts.get("model_type") in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         return _loaded(checkpoint, "mlm")
     raise ArtifactError(
@@ -61,8 +61,8 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
     return dict(facts)
 
 
-def _loaded(checkpoint: Checkpoint, objective: Objective) -> LanguageModel:
-    model, missing = opened(checkpoint, checkpoint.config(), objective)
+def _loaded(checkpoint: Checkpoint, head: LanguageHead) -> LanguageModel:
+    model, missing = opened(checkpoint, checkpoint.config(), head)
     if missing:
         raise ArtifactError(
             f"{checkpoint.name} was saved without the weights of a head that predicts tokens",

@@ -7,8 +7,8 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from clozeline.demo.corpus import DemoCorpus
-from clozeline.encoder.families import Objective
-from clozeline.params import PretrainParams
+from clozeline.language_modelling import language_model
+from clozeline.params import Objective, PretrainParams
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.questions import Answer, Examiner, Question
 from clozeline.tokens.frequencies import token_counts, unigram_entropy
@@ -68,7 +68,8 @@ def teach(params: PretrainParams, corpus: DemoCorpus, seed: int, work: Path, cal
     tokenizer = Tokenizer.from_file(str(corpus.tokenizer / "tokenizer.json"))
     counts_V = token_counts(job.train.shards, job.train.vocabulary)
     is_frequent_V = counts_V > _LEAST_SHARE * counts_V.sum()
-    examiner = Examiner(job.validation, tokenizer, Spelling.open(corpus.tokenizer), params.objective, is_frequent_V)
+    head = language_model.head_of(job.model)
+    examiner = Examiner(job.validation, tokenizer, Spelling.open(corpus.tokenizer), head, is_frequent_V)
     questions = tuple(examiner.questions(_NUM_QUESTIONS))
     looks = job.loop.looks
     assert looks is not None, "short() asks for one"

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
 
 from clozeline.drift.traffic import Traffic
+from clozeline.errors import ParamsError
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,28 @@ class Limits:
     """Largest population stability index; 0.1 is usually called a small shift and 0.25 a large one."""
     max_unknown_increase: float = 0.01
     """Largest increase of the share of unknown tokens, 0-1."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Return the default limits with those in `given`.
+
+        Raises:
+            ParamsError: a name is unknown, or its value is not a number from 0 up.
+        """
+        known = [field.name for field in fields(cls)]
+        wrong = {name: value for name, value in given.items() if name not in known or not _is_limit(value)}
+        if wrong:
+            raise ParamsError(
+                "a limit of the drift flow cannot be used",
+                given=", ".join(f"{name}: {value!r}" for name, value in wrong.items()),
+                expected=f"a number from 0 up for any of: {', '.join(known)}",
+                do="correct `parameters.limits` of the deployment in infra/prefect.yaml, then `make deploy`",
+            )
+        return cls(**given)
+
+
+def _is_limit(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
 
 
 @dataclass(frozen=True)

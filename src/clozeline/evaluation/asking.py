@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clozeline.encoder.families import Objective
+from clozeline.encoder.families import LanguageHead
 from clozeline.language_modelling.batches import Split
 from clozeline.language_modelling.objectives import OBJECTIVES, TargetBatch, hidden_batch, in_fold
 from clozeline.tokens.masking import Ids, Masked
@@ -29,19 +29,19 @@ class Asked:
         return len(self.tokens.length_B)
 
 
-def num_passes(objective: Objective, num_folds: int) -> int:
+def num_passes(head: LanguageHead, num_folds: int) -> int:
     """Return the number of passes. A causal model never sees its targets, so one pass covers all tokens."""
-    return 1 if objective == "clm" else num_folds
+    return 1 if head == "clm" else num_folds
 
 
-def in_folds(objective: Objective, split: Split, *, seed: int, num_folds: int, batch_tokens: int) -> Iterator[Asked]:
+def in_folds(head: LanguageHead, split: Split, *, seed: int, num_folds: int, batch_tokens: int) -> Iterator[Asked]:
     """Yield every batch for each fold. The identity of a token decides its fold; pass k hides fold k alone."""
-    folds = num_passes(objective, num_folds)
+    folds = num_passes(head, num_folds)
     plan = sorted_plan(split.rows.length_R, batch_tokens)
     for index in range(plan.num_batches):
         tokens = split.read(plan.rows_of(index))
         for fold in range(folds):
-            batch = OBJECTIVES[objective].judging(split, tokens, seed, fold, folds)
+            batch = OBJECTIVES[head].judging(split, tokens, seed, fold, folds)
             yield Asked(batch, tokens, np.flatnonzero(in_fold(split, tokens, seed, fold, folds)))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 from clozeline.encoder.checkpoints import Checkpoint, opened_whole
-from clozeline.encoder.families import Objective
+from clozeline.encoder.families import LanguageHead
 from clozeline.encoder.model import Model
 from clozeline.errors import ArtifactError
 
@@ -108,7 +108,7 @@ def load_pair(folder: Path) -> ReplacedTokenPair:
     return ReplacedTokenPair(discriminator, generator)
 
 
-def _opened(folder: Path, kind: Objective) -> Model:
+def _opened(folder: Path, kind: LanguageHead) -> Model:
     model = opened_whole(Checkpoint(str(folder)), kind)
     assert isinstance(model, Model)
     return model

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from clozeline.encoder.checkpoints import Checkpoint, opened_whole
-from clozeline.encoder.families import FAMILIES, FORMS, LAYOUTS, Objective, TokenIds
+from clozeline.encoder.families import FAMILIES, FORMS, LAYOUTS, LanguageHead, TokenIds
 from clozeline.encoder.model import Model
 from clozeline.encoder.sizes import Shape
 from clozeline.encoder.stock import StockModel, fresh_stock
@@ -31,39 +31,39 @@ _LOG = logging.getLogger(__name__)
 LanguageModel: TypeAlias = Model | StockModel | OwnEncoderWithHead | ReplacedTokenPair
 
 
-def build(params: ModelParams, objective: Objective, ids: TokenIds, seed: int) -> LanguageModel:
+def build(params: ModelParams, head: LanguageHead, ids: TokenIds, seed: int) -> LanguageModel:
     """Return a model with random weights, a function of `seed`. The global random state is unchanged.
 
     Raises:
-        ParamsError: `params.family` is not a row of FAMILIES, does not support `objective`, or cannot have
+        ParamsError: `params.family` is not a row of FAMILIES, has no `head`, or cannot have
             `params.stochastic_depth`.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = _fresh(params, objective, ids)
+        model = _fresh(params, head, ids)
     for part in parts_of(model):
         regularize(part, params)
     return model
 
 
-def _fresh(params: ModelParams, objective: Objective, ids: TokenIds) -> LanguageModel:
-    if OWN_ENCODER.fullmatch(params.family) and objective == "mlm":
+def _fresh(params: ModelParams, head: LanguageHead, ids: TokenIds) -> LanguageModel:
+    if OWN_ENCODER.fullmatch(params.family) and head == "mlm":
         return OwnEncoderWithHead(params, ids)
     forms = FAMILIES[params.family].forms if params.family in FAMILIES else {}
-    if objective not in forms:
-        able = [name for name, family in FAMILIES.items() if objective in family.forms]
+    if head not in forms:
+        able = [name for name, family in FAMILIES.items() if head in family.forms]
         raise ParamsError(
-            f"`family` cannot be trained with objective `{objective}`",
+            f"`family` has no head for `{head}`",
             given=params.family,
             expected=f"one of: {', '.join(able)}",
             do="choose one of them, or another `objective`",
         )
     _tell_what_is_fixed(params)
-    config = forms[objective].configure(params, ids)
+    config = forms[head].configure(params, ids)
     if config.model_type not in LAYOUTS:
-        return fresh_stock(config, objective)
-    model = Model(config, objective)
-    return ReplacedTokenPair(model, fresh_generator(model, params.generator_fraction)) if objective == "rtd" else model
+        return fresh_stock(config, head)
+    model = Model(config, head)
+    return ReplacedTokenPair(model, fresh_generator(model, params.generator_fraction)) if head == "rtd" else model
 
 
 def load(folder: Path, family: str | None = None) -> LanguageModel:
@@ -93,16 +93,16 @@ def load(folder: Path, family: str | None = None) -> LanguageModel:
             expected=f"one of: {', '.join(sorted([*FORMS, OWN_ARCHITECTURE]))}",
             do="pre-train one of them, or add a row for it to clozeline/encoder/families/",
         )
-    objective, _ = FORMS[name]
-    if objective == "rtd":
+    head, _ = FORMS[name]
+    if head == "rtd":
         return load_pair(folder).eval()
-    return opened_whole(Checkpoint(str(folder)), objective).eval()
+    return opened_whole(Checkpoint(str(folder)), head).eval()
 
 
-def objective_of(model: LanguageModel) -> Objective:
-    objective: Objective = parts_of(model)[0].kind
-    assert objective in ("mlm", "clm", "rtd")
-    return objective
+def head_of(model: LanguageModel) -> LanguageHead:
+    head: LanguageHead = parts_of(model)[0].kind
+    assert head in ("mlm", "clm", "rtd")
+    return head
 
 
 def save(model: LanguageModel, tokenizer: Path, out: Path, weights: dict[str, Tensor] | None = None) -> None:

@@ -15,9 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from clozeline.encoder.families import Objective
+from clozeline.encoder.families import LanguageHead
 from clozeline.encoder.positions import Slots
 from clozeline.language_modelling.batches import Split
+from clozeline.params import MaskingParams
 from clozeline.tokens.draws import Stream, fine_uniform, token_hashes
 from clozeline.tokens.masking import Ids, Masked, Masker, evaluation_folds
 from clozeline.tokens.rows import RowTokens
@@ -227,20 +228,56 @@ def _next_for_judging(split: Split, tokens: RowTokens, seed: int, fold: int, num
     return next_token_batch(split, tokens, in_fold(split, tokens, seed, fold, num_folds), with_end=False)
 
 
-@dataclass(frozen=True)
-class Batches:
-    """Functions that make the batches of an objective."""
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """A way to train a language model."""
 
+    title: str
+    head: LanguageHead
+    """What the model predicts with. The saved model, its evaluation and its export depend on the head alone."""
+    pipeline_tag: str
+    """The hub's name for what the model does."""
+    target_share: Callable[[MaskingParams], float]
+    """Returns targets / tokens, 0-1, as the mean over the budget."""
+    masks: bool = True
+    """Whether `masking` decides what is hidden."""
     training: Callable[[Split, Masker, RowTokens, int, float], TargetBatch]
     """Makes a training batch of the rows of a step, given the epoch and the progress through the budget (0-1)."""
     judging: Callable[[Split, RowTokens, int, int, int], TargetBatch]
     """Makes the batch of one fold of `num_folds`, dealt out by `seed`: each ordinary token is a target in one fold."""
 
 
-OBJECTIVES: Mapping[Objective, Batches] = MappingProxyType(
+def _masked_share(masking: MaskingParams) -> float:
+    return (masking.mask_rate + (masking.final_mask_rate or masking.mask_rate)) / 2
+
+
+OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
     {
-        "mlm": Batches(_masked_for_training, _masked_for_judging),
-        "clm": Batches(_next_for_training, _next_for_judging),
-        "rtd": Batches(_replaced_for_training, _replaced_for_judging),
+        "mlm": Objective(
+            title="masked language modelling",
+            head="mlm",
+            pipeline_tag="fill-mask",
+            target_share=_masked_share,
+            training=_masked_for_training,
+            judging=_masked_for_judging,
+        ),
+        "clm": Objective(
+            title="causal language modelling",
+            head="clm",
+            pipeline_tag="text-generation",
+            target_share=lambda masking: 1.0,
+            masks=False,
+            training=_next_for_training,
+            judging=_next_for_judging,
+        ),
+        "rtd": Objective(
+            title="replaced-token detection",
+            head="rtd",
+            pipeline_tag="feature-extraction",
+            target_share=_masked_share,
+            training=_replaced_for_training,
+            judging=_replaced_for_judging,
+        ),
     }
 )
+"""The values of `pretrain.objective`. A head has the objective of its name, which judges every model with this head."""

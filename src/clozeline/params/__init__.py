@@ -13,7 +13,7 @@ from clozeline.params.finetuning import (
 )
 from clozeline.params.model import FAMILY_NAMES, SIZE_NAMES, ModelParams
 from clozeline.params.optimization import OptimizerParams, ScheduleParams
-from clozeline.params.pretraining import EvaluateParams, MaskingParams, PretrainParams, ValidationParams
+from clozeline.params.pretraining import EvaluateParams, MaskingParams, Objective, PretrainParams, ValidationParams
 from clozeline.params.project import Params
 from clozeline.params.reading import read_params, where_set
 
@@ -28,6 +28,7 @@ __all__ = [
     "LabelledParams",
     "MaskingParams",
     "ModelParams",
+    "Objective",
     "OptimizerParams",
     "Params",
     "PreprocessParams",

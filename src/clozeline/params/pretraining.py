@@ -9,6 +9,8 @@ from clozeline.params.model import ModelParams
 from clozeline.params.optimization import OptimizerParams, ScheduleParams
 from clozeline.params.section import BelowOne, Count, Fraction, Positive, Section, Share, set_for
 
+Objective = Literal["mlm", "clm", "rtd"]
+
 
 class MaskingParams(Section):
     unit: Literal["token", "word", "span"]
@@ -55,7 +57,7 @@ class ValidationParams(Section):
 class PretrainParams(Section):
     recipe: str
     """Key of the section `recipes`, laid over this section."""
-    objective: Literal["mlm", "clm", "rtd"]
+    objective: Objective
     """The rows of language_modelling/objectives.py."""
     discriminator_weight: Positive
     """Objective `rtd` only (Clark et al. 2020, section 2: λ = 50)."""

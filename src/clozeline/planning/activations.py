@@ -1,7 +1,7 @@
 """Activations that a forward pass keeps for the backward pass, counted in numbers per token."""
 
 from clozeline.language_modelling.detection import parts_of
-from clozeline.language_modelling.language_model import LanguageModel, objective_of
+from clozeline.language_modelling.language_model import LanguageModel, head_of
 from clozeline.params import PretrainParams
 from clozeline.planning.compute import hidden_size, num_layers, padded_length, window_of
 from clozeline.planning.counting import encoder_matrices
@@ -26,7 +26,7 @@ def _kept_by_part(model: LanguageModel, params: PretrainParams, is_on_cpu: bool)
     if hasattr(model.config, "local_attention"):  # ModernBERT: rotated queries and keys; the gated MLP
         layer += 2 * hidden + widest_in
     kept = num_layers(model) * hidden + layer if params.gradient_checkpointing else num_layers(model) * layer
-    if objective_of(model) == "clm" and hasattr(model.config, "layer_types"):  # ModernBERT's two masks over all pairs
+    if head_of(model) == "clm" and hasattr(model.config, "layer_types"):  # ModernBERT's two masks over all pairs
         kept += 2 * params.max_length
     return kept * padded_length(model, params.max_length) / params.max_length
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from clozeline.encoder.families import FAMILIES
+from clozeline.language_modelling.objectives import OBJECTIVES
 from clozeline.planning.memory import TOO_LARGE
 from clozeline.planning.plan import Plan
 from clozeline.planning.speed import Speed
@@ -63,7 +64,7 @@ def _is_post_norm_on_short_budget(situation: Situation) -> bool:
 
 def _exports(situation: Situation) -> bool:
     family = FAMILIES.get(situation.family)
-    return family is not None and family.exports and situation.plan.params.objective == "mlm"
+    return family is not None and family.exports and OBJECTIVES[situation.plan.params.objective].head == "mlm"
 
 
 _ADVICE = (

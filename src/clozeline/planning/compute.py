@@ -8,7 +8,7 @@ from typing import Any, Self
 from torch import nn
 
 from clozeline.language_modelling.detection import ReplacedTokenPair
-from clozeline.language_modelling.language_model import LanguageModel, objective_of
+from clozeline.language_modelling.language_model import LanguageModel, head_of
 from clozeline.planning.counting import encoder_matrices
 
 _BACKWARD = 2
@@ -49,7 +49,7 @@ class Compute:
         layers = {id(matrix) for matrix in encoder_matrices(model)} & own.keys() - tables
         inside = sum(own[key].numel() for key in layers)
         outside = sum(matrix.numel() for key, matrix in own.items() if key not in layers | tables)
-        seen = 0.5 if objective_of(model) == "clm" else 1.0
+        seen = 0.5 if head_of(model) == "clm" else 1.0
         padded = padded_length(model, length) / length
         return cls(
             body=2.0 * (inside * _times_used(model) + outside) * padded,

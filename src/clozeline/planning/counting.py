@@ -7,7 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from clozeline.encoder.families import Objective, TokenIds
+from clozeline.encoder.families import LanguageHead, TokenIds
 from clozeline.language_modelling import language_model
 from clozeline.language_modelling.detection import parts_of
 from clozeline.language_modelling.language_model import LanguageModel
@@ -23,14 +23,14 @@ def encoder_matrices(model: LanguageModel) -> Iterator[nn.Parameter]:
         yield from layer_matrices(part.base_model)
 
 
-def outline(params: ModelParams, objective: Objective, vocab_size: int) -> LanguageModel:
+def outline(params: ModelParams, head: LanguageHead, vocab_size: int) -> LanguageModel:
     """Build the model that `params` describe, without allocating its weights.
 
     Raises:
-        ParamsError: the family is unknown, or does not support `objective`.
+        ParamsError: the family is unknown, or has no `head`.
     """
     with torch.device("meta"):
-        return language_model.build(params, objective, TokenIds(vocab_size, 0, 2, 3), seed=0)
+        return language_model.build(params, head, TokenIds(vocab_size, 0, 2, 3), seed=0)
 
 
 @dataclass(frozen=True)

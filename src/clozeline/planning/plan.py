@@ -5,12 +5,13 @@ from typing import Self
 
 import torch
 
-from clozeline.encoder.families import FAMILIES, Objective, TokenIds
+from clozeline.encoder.families import FAMILIES, LanguageHead, TokenIds
 from clozeline.encoder.sizes import SIZES, Shape
 from clozeline.language_modelling import language_model
 from clozeline.language_modelling.detection import parts_of
 from clozeline.language_modelling.encoders import OwnEncoderWithHead
 from clozeline.language_modelling.language_model import LanguageModel
+from clozeline.language_modelling.objectives import OBJECTIVES
 from clozeline.machine.cores import available_cores
 from clozeline.params import ModelParams, PretrainParams
 from clozeline.planning.compute import Compute
@@ -44,7 +45,7 @@ class Plan:
             ArtifactError: `params.start` cannot be loaded.
             ParamsError: the params cannot be satisfied on this machine.
         """
-        model = _started(params, vocab_size) or outline(params.model, params.objective, vocab_size)
+        model = _started(params, vocab_size) or outline(params.model, OBJECTIVES[params.objective].head, vocab_size)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         precision = Precision.choose(params.precision, device)
         share = target_share(params)
@@ -63,7 +64,7 @@ class Plan:
         """Train a few steps on this machine."""
         torch.set_num_threads(self.params.num_threads or available_cores())
         model = _started(self.params, self.vocab_size) or language_model.build(
-            self.params.model, self.params.objective, _ids(self.vocab_size), seed=0
+            self.params.model, OBJECTIVES[self.params.objective].head, _ids(self.vocab_size), seed=0
         )
         share = target_share(self.params)
         return measure(model, self.params, target_share=share, flops_per_token=self.compute.training)
@@ -75,15 +76,12 @@ class Plan:
 
 
 def target_share(params: PretrainParams) -> float:
-    """Return targets / tokens, 0-1, as the mean over the budget; under `clm` every token is a target."""
-    if params.objective == "clm":
-        return 1.0
-    masking = params.masking
-    return (masking.mask_rate + (masking.final_mask_rate or masking.mask_rate)) / 2
+    """Return targets / tokens, 0-1, as the mean over the budget."""
+    return OBJECTIVES[params.objective].target_share(params.masking)
 
 
-_IN_ZOO: tuple[Objective, ...] = ("mlm", "rtd")
-"""Objectives shown by `zoo`; `clm` is omitted because it has the same parameters as `mlm`."""
+_IN_ZOO: tuple[LanguageHead, ...] = ("mlm", "rtd")
+"""Heads shown by `zoo`; `clm` is omitted because it has the same parameters as `mlm`."""
 
 
 def zoo(params: ModelParams, vocab_size: int) -> dict[tuple[str, str], tuple[Shape | None, ParameterCount]]:
@@ -92,15 +90,15 @@ def zoo(params: ModelParams, vocab_size: int) -> dict[tuple[str, str], tuple[Sha
     A family that supports replaced-token detection appears a second time, with its generator.
     """
     return {
-        (name if objective == "mlm" else f"{name}, {objective}", size): (
+        (name if head == "mlm" else f"{name}, {head}", size): (
             language_model.shape_of_encoder(model),
             ParameterCount.of(model),
         )
         for name, family in FAMILIES.items()
-        for objective in _IN_ZOO
-        if objective in family.forms
+        for head in _IN_ZOO
+        if head in family.forms
         for size in SIZES
-        for model in [outline(params.model_copy(update={"family": name, "size": size}), objective, vocab_size)]
+        for model in [outline(params.model_copy(update={"family": name, "size": size}), head, vocab_size)]
     }
 
 
@@ -108,12 +106,13 @@ def _started(params: PretrainParams, vocab_size: int) -> LanguageModel | None:
     """Load the model `params.start`, because only its files know its shape; None if it is not set."""
     if params.start is None:
         return None
+    head = OBJECTIVES[params.objective].head
     return start_from(
         params.start,
         params.start_revision,
         params.model,
-        params.objective,
-        replace(token_ids(params.start, params.start_revision, params.objective), vocab_size=vocab_size),
+        head,
+        replace(token_ids(params.start, params.start_revision, head), vocab_size=vocab_size),
         seed=0,
         max_length=params.max_length,
     )

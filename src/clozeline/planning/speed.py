@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from clozeline.language_modelling.language_model import LanguageModel, objective_of
+from clozeline.language_modelling.language_model import LanguageModel, head_of
 from clozeline.language_modelling.objectives import DetectionBatch, TargetBatch
 from clozeline.params import PretrainParams
 from clozeline.pretraining.compilation import compiled
@@ -87,7 +87,7 @@ def _synthetic(num_rows: int, length: int, target_share: float, model: LanguageM
         slot_T=slot_T,
         labels_T=torch.randint(vocab_size, (num_targets,), generator=random),
     )
-    if objective_of(model) != "rtd":
+    if head_of(model) != "rtd":
         return batch
     return DetectionBatch(
         **vars(batch),

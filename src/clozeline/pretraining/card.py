@@ -8,27 +8,18 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from clozeline.encoder.families import Objective
 from clozeline.foreign.hub import published_file
+from clozeline.language_modelling.objectives import OBJECTIVES
 from clozeline.params import PretrainParams
 from clozeline.tokens.info import INFO_NAME, TokensInfo
 from clozeline.training.state import State
 
-_OBJECTIVES: Mapping[Objective, tuple[str, str]] = MappingProxyType(
-    {
-        "mlm": ("masked language modelling", "fill-mask"),
-        "clm": ("causal language modelling", "text-generation"),
-        "rtd": ("replaced-token detection", "feature-extraction"),
-    }
-)
-"""Name of each objective, and the hub's name for what the model does."""
 _INHERITED = ("license", "license_name", "license_link")
 
 
@@ -37,11 +28,11 @@ _FRONT_MATTER = re.compile(r"\ufeff?---\s*\n(.*?)\n---\s*\n", re.DOTALL)
 
 def card_of(params: PretrainParams, seed: int, tokens: Path, state: State, num_parameters: int) -> ModelCard:
     """Return the card of the encoder that was trained on the shards in `tokens`."""
-    objective, pipeline_tag = _OBJECTIVES[params.objective]
+    objective = OBJECTIVES[params.objective]
     told = _of_start(params)
-    facts = ModelCardData(library_name="transformers", pipeline_tag=pipeline_tag, **told)
+    facts = ModelCardData(library_name="transformers", pipeline_tag=objective.pipeline_tag, **told)
     sections = {
-        "Pre-training": _training(objective, seed, state),
+        "Pre-training": _training(objective.title, seed, state),
         "Pre-training text": _text(tokens),
         "Base model": _base(params, told),
         "Limits of the encoder": _limits(params),

@@ -13,7 +13,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from clozeline.language_modelling.batches import Split
-from clozeline.language_modelling.objectives import Batches, TargetBatch
+from clozeline.language_modelling.objectives import Objective, TargetBatch
 from clozeline.tokens.masking import Masker
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, Turn, cursor, shuffled_plan
 from clozeline.training.state import Batch
@@ -23,7 +23,7 @@ from clozeline.training.state import Batch
 class Feed:
     """Material of the batches, and the share of their rows that this process gets."""
 
-    objective: Batches
+    objective: Objective
     split: Split
     masker: Masker
     batch_tokens: int

@@ -232,14 +232,15 @@ def prepare(params: PretrainParams, *, seed: int, tokens: Path, tokenizer: Path,
 def _model(params: PretrainParams, train: Split, tokenizer: Path, seed: int) -> LanguageModel:
     boundary = train.boundary
     ids = TokenIds(train.vocabulary.size, boundary.pad_id, boundary.cls_id, boundary.sep_id)
+    head = OBJECTIVES[params.objective].head
     if params.start is None:
-        model = language_model.build(params.model, params.objective, ids, seed)
+        model = language_model.build(params.model, head, ids, seed)
     else:
         model = start_from(
             params.start,
             params.start_revision,
             params.model,
-            params.objective,
+            head,
             ids,
             seed=seed,
             max_length=params.max_length,

@@ -11,7 +11,7 @@ from torch import nn
 
 from clozeline.errors import DataError
 from clozeline.language_modelling.batches import Split
-from clozeline.language_modelling.objectives import Batches, TargetBatch
+from clozeline.language_modelling.objectives import Objective, TargetBatch
 from clozeline.tokens.rows import NUM_BOUNDARY_TOKENS, sorted_plan
 from clozeline.training.hardware import Hardware
 
@@ -25,7 +25,7 @@ class Judge:
 
     loss: nn.Module
     """Maps a batch to its summed loss."""
-    objective: Batches
+    objective: Objective
     split: Split
     seed: int
     max_tokens: int

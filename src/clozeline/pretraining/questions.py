@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from clozeline.encoder.families import Objective
+from clozeline.encoder.families import LanguageHead
 from clozeline.language_modelling import language_model
 from clozeline.language_modelling.batches import Split
 from clozeline.language_modelling.language_model import LanguageModel
@@ -63,7 +63,7 @@ class Examiner:
     split: Split
     tokenizer: Tokenizer
     spelling: Spelling
-    objective: Objective
+    head: LanguageHead
     is_frequent_V: NDArray[np.bool_] | None = None
     """Tokens that one minute of training meets some hundred times; rarer ones are not asked for. None: no limit."""
 
@@ -82,7 +82,7 @@ class Examiner:
         probability_V = _logits(model, question.input_ids, question.slot).softmax(dim=0)
         best = probability_V.topk(_NUM_GUESSES)
         guesses = zip(map(self._token, best.indices.tolist()), best.values.tolist(), strict=True)
-        continuation = self._continued(model, question) if self.objective == "clm" else ""
+        continuation = self._continued(model, question) if self.head == "clm" else ""
         model.train(was_training)
         return Answer(tuple(guesses), continuation)
 
@@ -116,7 +116,7 @@ class Examiner:
             return None
         place, boundary = words[0], self.split.boundary
         truth = self._token(ids[place])
-        if self.objective == "clm":
+        if self.head == "clm":
             shown = (boundary.cls_id, *ids[:place])
             return Question(shown, len(shown) - 1, f"{self.tokenizer.decode(ids[:place])} …", truth, is_sentence)
         hidden = [*ids[:place], self.split.vocabulary.mask_id, *ids[place + 1 :]]

@@ -3,6 +3,7 @@
 import logging
 
 from clozeline.errors import ParamsError
+from clozeline.language_modelling.objectives import OBJECTIVES
 from clozeline.params import MaskingParams, PretrainParams
 
 _LOG = logging.getLogger(__name__)
@@ -27,12 +28,16 @@ def check_budget(params: PretrainParams, total_steps: int) -> None:
 
 
 def tell_what_has_no_effect(params: PretrainParams) -> None:
-    """Warn about fields of `masking`, other than its rates, that have no effect under `clm`, which hides nothing."""
-    if params.objective != "clm":
+    """Warn about fields of `masking`, other than its rates, under an objective that hides nothing."""
+    if OBJECTIVES[params.objective].masks:
         return
     asked = _asked(params.masking)
     if asked:
-        _LOG.warning("objective clm masks nothing: these settings of `masking` have no effect: %s", ", ".join(asked))
+        _LOG.warning(
+            "objective %s masks nothing: these settings of `masking` have no effect: %s",
+            params.objective,
+            ", ".join(asked),
+        )
 
 
 def _asked(masking: MaskingParams) -> list[str]:

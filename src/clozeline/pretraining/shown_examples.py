@@ -30,7 +30,7 @@ class ShownExamples(Callback):
     def of(cls, model: LanguageModel, validation: Split, tokenizer: Path, num_examples: int) -> Self:
         """Choose sentences spread over the validation split."""
         reader = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
-        examiner = Examiner(validation, reader, Spelling.open(tokenizer), language_model.objective_of(model))
+        examiner = Examiner(validation, reader, Spelling.open(tokenizer), language_model.head_of(model))
         return cls(model, examiner, tuple(examiner.questions(num_examples)))
 
     def on_look(self, look: Look) -> None:

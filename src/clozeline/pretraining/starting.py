@@ -13,7 +13,7 @@ import torch
 from transformers import PretrainedConfig
 
 from clozeline.encoder.checkpoints import Checkpoint, check_whole, first_line, opened
-from clozeline.encoder.families import FAMILIES, Family, Form, Objective, TokenIds
+from clozeline.encoder.families import FAMILIES, Family, Form, LanguageHead, TokenIds
 from clozeline.encoder.model import Model
 from clozeline.encoder.stock import StockModel
 from clozeline.encoder.stock_classes import first_position
@@ -31,21 +31,21 @@ _LOG = logging.getLogger(__name__)
 _OURS = ("is_decoder", "attention_type")
 """Fields of a configuration that our training sets, whatever the checkpoint was saved with."""
 
-_BY_TYPE: Mapping[tuple[str, Objective], tuple[Family, Form]] = MappingProxyType(
+_BY_TYPE: Mapping[tuple[str, LanguageHead], tuple[Family, Form]] = MappingProxyType(
     {
-        (form.config_class.model_type, objective): (family, form)
+        (form.config_class.model_type, head): (family, form)
         for family in FAMILIES.values()
-        for objective, form in family.forms.items()
+        for head, form in family.forms.items()
     }
 )
-"""Keyed by `model_type` in config.json and the objective."""
+"""Keyed by `model_type` in config.json and the head."""
 
 
 def start_from(
     name: str,
     revision: str | None,
     params: ModelParams,
-    objective: Objective,
+    head: LanguageHead,
     ids: TokenIds,
     *,
     seed: int,
@@ -76,18 +76,16 @@ def start_from(
     if tokenizer is not None:
         check_tokens(name, revision, tokenizer)
     model: LanguageModel
-    if model_type == OWN_MODEL_TYPE and objective == "mlm" and checkpoint.is_folder:
+    if model_type == OWN_MODEL_TYPE and head == "mlm" and checkpoint.is_folder:
         model = load_own(Path(name), params.family)
     else:
-        model = _trained(checkpoint, model_type, objective, params, ids, seed, keeps_dropout=keeps_dropout)
-    parts: Any = (
-        (model, _generator(checkpoint, model, model_type, params, ids, seed)) if objective == "rtd" else (model,)
-    )
+        model = _trained(checkpoint, model_type, head, params, ids, seed, keeps_dropout=keeps_dropout)
+    parts: Any = (model, _generator(checkpoint, model, model_type, params, ids, seed)) if head == "rtd" else (model,)
     for part in parts:
         fit_vocabulary(part, name, ids, seed)
         _check_length(part, name, max_length)
         regularize(part, params)
-    return (ReplacedTokenPair(*parts) if objective == "rtd" else model).train()
+    return (ReplacedTokenPair(*parts) if head == "rtd" else model).train()
 
 
 def sources_of_start(name: str | None) -> list[Path]:
@@ -106,17 +104,17 @@ def _is_hidden(file: Path) -> bool:
     return any(part.startswith(".") for part in file.parts)
 
 
-def token_ids(name: str, revision: str | None, objective: Objective) -> TokenIds:
+def token_ids(name: str, revision: str | None, head: LanguageHead) -> TokenIds:
     """Return the ids that the model saved as `name` reads: what a plan needs before tokens exist.
 
     Raises:
-        ArtifactError: the checkpoint is missing, or training with `objective` cannot start from it.
+        ArtifactError: the checkpoint is missing, or training of `head` cannot start from it.
     """
     checkpoint = Checkpoint(name, revision)
     facts = _facts(checkpoint)
-    if facts.get("model_type") == OWN_MODEL_TYPE and objective == "mlm":
+    if facts.get("model_type") == OWN_MODEL_TYPE and head == "mlm":
         return TokenIds(**facts["ids"])
-    _, form = _known(checkpoint, facts.get("model_type", "none"), objective)
+    _, form = _known(checkpoint, facts.get("model_type", "none"), head)
     config = form.config_class.from_pretrained(**checkpoint.where)
     ids = (getattr(config, f"{role}_token_id", None) for role in ("pad", "cls", "sep"))
     return TokenIds(config.vocab_size, *(id_ or 0 for id_ in ids))
@@ -148,33 +146,33 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
 def _trained(
     checkpoint: Checkpoint,
     model_type: str,
-    objective: Objective,
+    head: LanguageHead,
     params: ModelParams,
     ids: TokenIds,
     seed: int,
     *,
     keeps_dropout: bool = False,
 ) -> Model | StockModel:
-    family, form = _known(checkpoint, model_type, objective)
+    family, form = _known(checkpoint, model_type, head)
     config = form.config_class.from_pretrained(**checkpoint.where)
     _tell_how_it_attends(config, form.configure(params, ids), checkpoint.name)
     _make_ours(config, form.configure(params, ids), {} if keeps_dropout else family.dropouts(params))
     _check_padding(config, checkpoint.name, ids)
-    model, missing = opened(checkpoint, config, objective, seed)
+    model, missing = opened(checkpoint, config, head, seed)
     _tell_what_is_fresh(model, missing, checkpoint.name)
     return model
 
 
-def _known(checkpoint: Checkpoint, model_type: str, objective: Objective) -> tuple[Family, Form]:
-    if (model_type, objective) not in _BY_TYPE:
-        able = sorted(known for known, its_objective in _BY_TYPE if its_objective == objective)
+def _known(checkpoint: Checkpoint, model_type: str, head: LanguageHead) -> tuple[Family, Form]:
+    if (model_type, head) not in _BY_TYPE:
+        able = sorted(known for known, its_head in _BY_TYPE if its_head == head)
         raise ArtifactError(
-            f"training with objective `{objective}` cannot start from {checkpoint.name}",
+            f"training for `{head}` cannot start from {checkpoint.name}",
             given=f"model_type {model_type}",
             expected=f"one of: {', '.join(able)}",
             do="start from another checkpoint, or set `start: null`",
         )
-    return _BY_TYPE[model_type, objective]
+    return _BY_TYPE[model_type, head]
 
 
 def _generator(

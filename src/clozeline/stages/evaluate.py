@@ -113,14 +113,14 @@ def _contamination(validation_text: Path, training_text: Path, text_bytes: int) 
 def _measured(
     model: LanguageModel, split: Split, params: EvaluateParams, seed: int, groupings: dict[str, Grouping]
 ) -> dict[str, Sums]:
-    num_rows = len(split.rows) * asking.num_passes(language_model.objective_of(model), params.num_folds)
+    num_rows = len(split.rows) * asking.num_passes(language_model.head_of(model), params.num_folds)
     with ProgressBar("evaluate", num_rows) as bar, torch.inference_mode():
         return measure(model, _questions(model, split, params, seed), groupings, bar.advance)
 
 
 def _pseudo_likelihood(model: LanguageModel, split: Split, params: EvaluateParams, seed: int) -> dict[str, float]:
     """Return pseudo-log-likelihood figures; none for a causal model, whose figures are log-likelihoods already."""
-    if not params.num_pseudo_documents or language_model.objective_of(model) == "clm":
+    if not params.num_pseudo_documents or language_model.head_of(model) == "clm":
         return {}
     some, document_D = pseudo.spread(split, params.num_pseudo_documents)
     with ProgressBar("each token alone", asking.num_copies(some)) as bar, torch.inference_mode():
@@ -143,7 +143,7 @@ def _detection(model: ReplacedTokenPair, split: Split, params: EvaluateParams, s
 
 def _questions(model: LanguageModel, split: Split, params: EvaluateParams, seed: int) -> Iterator[Asked]:
     return asking.in_folds(
-        language_model.objective_of(model),
+        language_model.head_of(model),
         split,
         seed=seed,
         num_folds=params.num_folds,

@@ -94,7 +94,7 @@ TOY = Dialect(
     Words(Murmur, lambda status, detail: Murmur(sorry=detail.code), unusable=400),
     (
         Operation(
-            path="/toy/shout",
+            path="/v2/shout",
             answer=shout,
             summary="Say it loudly",
             result=dict[str, Any],
@@ -108,20 +108,23 @@ TOY = Dialect(
 
 
 def test_a_new_protocol_is_a_file_and_a_row(serving: Server, catalogue: Catalogue) -> None:
-    """Its paths, its words for whatever is wrong, its place in the document, its counts: nothing else is touched."""
+    """Its paths, its error format, its entry in the document, its counts: nothing else is touched.
+
+    Another protocol owns the paths beside it, and keeps its own error format there.
+    """
     service = Service(Capacity(num_workers=1))
     service.open(catalogue)
     with serving(create_app(service, dialects=Dialects((*DIALECTS.rows, TOY)))) as client:
-        answer = client.post("/toy/shout", json={"say": "a"})
+        answer = client.post("/v2/shout", json={"say": "a"})
         assert (answer.json()["loud"], answer.headers["x-model"]) == ("A", "encoder")
         told = [
-            client.post("/toy/shout", json={"cry": "a"}),
-            client.post("/toy/shout", json={"say": "a " * 100}),
-            client.post("/toy/shout", content=b"{", headers={"content-type": JSON}),
-            client.post("/toy/shout", content=b" " * (MAX_BODY_BYTES + 1), headers={"content-type": JSON}),
-            client.get("/toy/shout"),
-            client.get("/toy/nothing"),
-            client.post("/models/nobody/toy/shout", json={"say": "a"}),
+            client.post("/v2/shout", json={"cry": "a"}),
+            client.post("/v2/shout", json={"say": "a " * 100}),
+            client.post("/v2/shout", content=b"{", headers={"content-type": JSON}),
+            client.post("/v2/shout", content=b" " * (MAX_BODY_BYTES + 1), headers={"content-type": JSON}),
+            client.get("/v2/shout"),
+            client.get("/v2/shout/nothing"),
+            client.post("/models/nobody/v2/shout", json={"say": "a"}),
         ]
         assert [(one.status_code, one.json()["sorry"]) for one in told] == [
             (400, "unknown_key"),
@@ -133,7 +136,9 @@ def test_a_new_protocol_is_a_file_and_a_row(serving: Server, catalogue: Catalogu
             (404, "no_such_model"),
         ]
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200
-        told_of = Document(Dialects((*DIALECTS.rows, TOY))).whole["paths"]["/toy/shout"]["post"]
+        for path in ("/v2/nothing", "/v2/models/nobody"):
+            assert set(client.get(path).json()) == {"error"}
+        told_of = Document(Dialects((*DIALECTS.rows, TOY))).whole["paths"]["/v2/shout"]["post"]
         assert (told_of["tags"], told_of["description"]) == (["Toy"], "It is heard far away.")
         assert told_of["responses"]["400"]["content"][JSON]["schema"] == {"$ref": "#/components/schemas/Murmur"}
-        assert 'clozeline_requests_total{route="/toy/shout",status="200"} 1.0' in client.get("/metrics").text
+        assert 'clozeline_requests_total{route="/v2/shout",status="200"} 1.0' in client.get("/metrics").text

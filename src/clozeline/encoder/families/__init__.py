@@ -20,11 +20,11 @@ from clozeline.encoder.families.compressed import ALBERT, ALBERT_LAYOUT, DISTILB
 from clozeline.encoder.families.deberta import DEBERTA_V2, DEBERTA_V3
 from clozeline.encoder.families.electra import ELECTRA, ELECTRA_LAYOUT
 from clozeline.encoder.families.form import Family, Form, TokenIds
-from clozeline.encoder.families.layout import HeadKind, Layout, Objective
+from clozeline.encoder.families.layout import HeadKind, LanguageHead, Layout
 from clozeline.encoder.families.long_context import BIG_BIRD, LONGFORMER
 from clozeline.encoder.families.modernbert import MODERNBERT, MODERNBERT_DECODER_LAYOUT, MODERNBERT_LAYOUT
 
-__all__ = ["FAMILIES", "FORMS", "LAYOUTS", "Family", "Form", "HeadKind", "Layout", "Objective", "TokenIds"]
+__all__ = ["FAMILIES", "FORMS", "LAYOUTS", "Family", "Form", "HeadKind", "LanguageHead", "Layout", "TokenIds"]
 
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
@@ -42,8 +42,8 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
     }
 )
 
-FORMS: Mapping[str, tuple[Objective, Form]] = MappingProxyType(
-    {form.class_name: (objective, form) for family in FAMILIES.values() for objective, form in family.forms.items()}
+FORMS: Mapping[str, tuple[LanguageHead, Form]] = MappingProxyType(
+    {form.class_name: (head, form) for family in FAMILIES.values() for head, form in family.forms.items()}
 )
 """Keyed by the class name in config.json, under `architectures`."""
 

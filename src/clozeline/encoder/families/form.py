@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PretrainedConfig
 
-from clozeline.encoder.families.layout import Objective
+from clozeline.encoder.families.layout import LanguageHead
 from clozeline.params import ModelParams
 
 
@@ -25,7 +25,7 @@ Configure = Callable[[ModelParams, TokenIds], PretrainedConfig]
 
 @dataclass(frozen=True)
 class Form:
-    """A family under one objective."""
+    """A family with one head."""
 
     class_name: str
     """Class of transformers, as in config.json under `architectures`."""
@@ -44,10 +44,10 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Family:
-    """A family of encoders, with a form for each objective that transformers has it for."""
+    """A family of encoders, with a form for each head that transformers has for it."""
 
-    forms: Mapping[Objective, Form]
-    """Forms by objective. `rtd` is the discriminator; its generator has the form under `mlm`."""
+    forms: Mapping[LanguageHead, Form]
+    """Forms by head. `rtd` is the discriminator; its generator has the form under `mlm`."""
     dropouts: Callable[[ModelParams], dict[str, float]]
     """Dropout rates under the names of the family's configuration."""
     is_pre_norm: bool = False

@@ -16,13 +16,13 @@ from clozeline.encoder.activations import is_known_activation, known_activations
 from clozeline.encoder.architecture import Architecture, HeadShape
 from clozeline.errors import ArtifactError
 
-Objective = Literal["mlm", "clm", "rtd"]
+LanguageHead = Literal["mlm", "clm", "rtd"]
 """`mlm` predicts masked tokens and attends to both sides. `clm` predicts the next token; each position sees itself and
-earlier ones. `rtd` (replaced-token detection) trains the encoder, which attends to both sides, to find tokens that a
-small masked model replaced.
+earlier ones. `rtd` (replaced-token detection) attends to both sides and finds tokens that a small masked model
+replaced.
 """
 TaskHead = Literal["feature-extraction", "text-classification", "token-classification", "question-answering"]
-HeadKind = Objective | TaskHead
+HeadKind = LanguageHead | TaskHead
 Names = Mapping[str, str]
 
 _LAYER = re.compile(r"layers\.(\d+)\.")

@@ -3,7 +3,7 @@
 The path alone decides on the words, so that a middleware that refuses a request uses them too.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from pydantic import BaseModel, ConfigDict
@@ -62,21 +62,26 @@ class Dialect:
 
 
 class Dialects:
-    """All protocols of a server. The first part of a path decides which one is used."""
+    """All protocols of a server. A path belongs to the protocol of the known path with which it shares most parts."""
 
     def __init__(self, rows: Iterable[Dialect]) -> None:
         self.rows = tuple(rows)
-        self._words = {
-            _first_part(operation.path): dialect.words for dialect in self.rows for operation in dialect.operations
-        }
+        self._words: dict[str, Words] = {}
+        for dialect in self.rows:
+            for operation in dialect.operations:
+                for beginning in _beginnings(operation.path.partition("/{")[0]):
+                    self._words.setdefault(beginning, dialect.words)
 
     @property
     def operations(self) -> tuple[Operation, ...]:
         return tuple(operation for dialect in self.rows for operation in dialect.operations)
 
     def words_at(self, path: str) -> Words:
-        """Return the words of the protocol at `path`; elsewhere Clozeline's own."""
-        return self._words.get(_first_part(path), HOUSE_WORDS)
+        """Return the words of the protocol at `path`; elsewhere Clozeline's own.
+
+        Of two protocols that share a first part, such as /v2, the first in the table words what belongs to neither.
+        """
+        return next((self._words[part] for part in _beginnings(path) if part in self._words), HOUSE_WORDS)
 
 
 def refusal(error: ApiError, scope: Scope) -> JsonResponse:
@@ -85,5 +90,8 @@ def refusal(error: ApiError, scope: Scope) -> JsonResponse:
     return dialects.words_at(scope["path"]).refusal(error)
 
 
-def _first_part(path: str) -> str:
-    return path.removeprefix("/").partition("/")[0]
+def _beginnings(path: str) -> Iterator[str]:
+    """Yield `path` and what it begins with, longest first: /v2/models, /v2."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
