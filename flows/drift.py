@@ -29,7 +29,7 @@ def drift(
 ) -> list[Verdict]:
     """Compare the new traffic of each version that `url` serves with its first traffic, at least `min_texts` texts.
 
-    The API key is the first one in CLOZELINE_API_KEYS. The state between two looks is kept in `work/drift`.
+    The API key is the first one in CLOZELINE_API_KEYS. The state between two runs is kept in `work/drift`.
     `limits` has the fields of clozeline/drift/comparison.py's `Limits` that differ from the default there.
 
     Raises:

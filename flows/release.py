@@ -32,8 +32,9 @@ from clozeline.workspace import Workspace, set_defaults, tracking_uri
 def release(project: Path = Path(), accept_held: bool = False) -> list[Release]:
     """Release every package that params.yaml exports.
 
-    A candidate is held for a person if it was measured on other text than the champion, or if it is a first version
-    that does not beat its baselines. With `accept_held` it is promoted if it passes the other gates.
+    A candidate is held for manual approval if it was measured on other text than the champion, or if it is a task's
+    first version and does not beat the trivial answer (with `release.beat_baseline`, also the baseline). `accept_held`
+    promotes it if it passes the other gates.
 
     Raises:
         ArtifactError: a package or a metric file is missing or damaged; a broken package gets no alias.

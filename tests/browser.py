@@ -1,4 +1,4 @@
-"""A real browser without a window, Debian's Chromium: what a page looks like, and what it does behind one's back."""
+"""Headless Chromium (Debian's): what a page looks like, and which requests it makes."""
 
 import base64
 import json
@@ -34,7 +34,7 @@ Scheme = Literal["light", "dark"]
 
 @dataclass(frozen=True)
 class Browser:
-    """One window; `driver` is Selenium's, for whatever has no name here."""
+    """One window; `driver` is Selenium's, for operations not wrapped here."""
 
     driver: Chrome
 
@@ -93,7 +93,7 @@ class Browser:
 
 @contextmanager
 def running_browser(profile: Path) -> Iterator[Browser]:
-    """A browser that knows nothing, and keeps what it must in `profile`."""
+    """A browser with a fresh profile in the folder `profile`."""
     program, driver = shutil.which("chromium"), shutil.which("chromedriver")
     assert program, "`make system` installs Chromium"
     assert driver, "`make system` installs its driver"

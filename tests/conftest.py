@@ -112,7 +112,7 @@ def _own_threads() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _own_log_levels() -> Iterator[None]:
-    """So it is with the levels that a command sets."""
+    """Restore the log levels that a command changed."""
     before = {logger: logger.level for logger in _loggers()}
     yield
     for logger in _loggers():

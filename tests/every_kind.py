@@ -79,7 +79,7 @@ def prepare(kind: str, case: Case, encoder: Path, data: Path, **changes: object)
 
 
 def inputs_of(kind: str, case: Case, encoder: Path, data: Path, **changes: object) -> TaskInputs:
-    """What the encoder was pre-trained on is nothing of the task."""
+    """Pre-training text without a text of the task."""
     knobs, _ = case
     seen = data.parent / "seen.parquet"
     write_clean_text(seen, ["nothing"])

@@ -70,7 +70,7 @@ def test_servers_of_this_machine_are_asked_past_a_proxy(
         ("*", "*"),
     ],
 )
-def test_whom_the_environment_asks_past_a_proxy_stays(
+def test_existing_no_proxy_entries_are_kept(
     name: str, before: str, after: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, before)

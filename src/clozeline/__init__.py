@@ -1,6 +1,6 @@
 """Clozeline: from a team's raw text to its own encoder, served as INT8 on ordinary CPUs.
 
-The Python API is what `__all__` names; each is imported when it is first asked for: `import clozeline` is light.
+The names in `__all__` are the Python API. Each is imported on first use, so `import clozeline` is fast.
 """
 
 import importlib

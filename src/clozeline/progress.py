@@ -15,7 +15,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class ProgressBar:
-    """Counts `total` units of work; `note` stands beside the count (a loss, a speed).
+    """Counts `total` units of work; `note` is shown next to the count (a loss, a speed).
 
     Bars go to standard error, so that standard output stays clean for pipes.
     """
@@ -51,7 +51,7 @@ class ProgressBar:
             self._bar.stop()
 
     def start_at(self, done: int) -> None:
-        """Start counting at `done`, which counts as done but not for the speed."""
+        """Start the count at `done`; these units do not count towards the speed."""
         self._done = self._done_at_start = done
         self._started = time.monotonic()
         if self._bar:

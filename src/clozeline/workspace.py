@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-# No tool sends telemetry unless a person asks for it, and a first start may take long on a slow processor.
+# No tool sends telemetry unless the user enables it, and a first start may take long on a slow processor.
 _QUIET_TOOLS = {
     "DO_NOT_TRACK": "true",  # MLflow reads the word, other tools any value
     "DVC_NO_ANALYTICS": "1",

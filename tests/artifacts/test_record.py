@@ -1,4 +1,4 @@
-"""A metric file is read as it was written: what there is none of is left out, and what is not a number stays one."""
+"""A metric file round-trips: None fields are omitted, and NaN stays NaN."""
 
 import json
 import math

@@ -160,7 +160,7 @@ def test_requests_are_sent_when_they_are_due_whether_or_not_others_are_answered(
     assert done.seconds >= due[-1]
 
 
-def test_who_came_while_a_server_stalled_has_waited_and_a_closed_loop_does_not_tell(
+def test_the_open_loop_counts_waiting_during_a_stall_and_the_closed_loop_misses_it(
     opened: ModuleType, closed: ModuleType
 ) -> None:
     """No coordinated omission: the median is that of the many who waited, not that of the many who asked later."""

@@ -106,7 +106,7 @@ def test_entailment_is_read_as_the_pipeline_reads_it(tmp_path: Path, names: tupl
     assert [one.score for one in several] == sorted((one.score for one in several), reverse=True)
 
 
-def test_who_can_be_asked(encoder: Encoder, tmp_path: Path) -> None:
+def test_encoders_and_entailment_models_can_choose_other_models_cannot(encoder: Encoder, tmp_path: Path) -> None:
     write_classifier(tmp_path / "library")
     write_tagger(tmp_path / "names")
     nli = entailer(tmp_path / "nli", ("entailment", "not_entailment"), reads_pairs=True)

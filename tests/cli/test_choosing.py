@@ -90,7 +90,7 @@ def test_a_long_text_is_cut_when_that_is_asked_for() -> None:
         (["-l", JOINED, "--model", "dist/names"], 2, ["dist/names is a model for another task", "choose"]),
     ],
 )
-def test_what_cannot_be_chosen_is_told_with_what_to_do(arguments: list[str], code: int, told: list[str]) -> None:
+def test_an_error_has_all_four_parts(arguments: list[str], code: int, told: list[str]) -> None:
     done = ask(TEXT, *arguments)
     assert isinstance(done.exception, ClozelineError), done.exception
     assert (done.exception.exit_code, done.stdout) == (code, "")

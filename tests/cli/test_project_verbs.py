@@ -79,7 +79,7 @@ def test_the_help_shows_no_options_of_the_shell() -> None:
     assert "completion" not in CliRunner().invoke(app, ["--help"]).output
 
 
-def test_a_lineage_of_nothing_says_what_to_do(project: Path) -> None:
+def test_the_lineage_of_a_missing_model_points_to_release(project: Path) -> None:
     result = CliRunner().invoke(app, ["lineage", "models:/clozeline-encoder@champion"])
     assert isinstance(result.exception, ArtifactError)
     assert "clozeline release" in result.exception.do

@@ -1,4 +1,4 @@
-"""Claim: rows are masked alike whoever collates them, in whatever company; other masks come with each epoch alone."""
+"""Claim: a row's mask does not depend on the process or the batch; only the epoch changes it."""
 
 import random
 from typing import Any

@@ -1,4 +1,4 @@
-"""What is read of a server is what it was asked."""
+"""Counters read from a server match the requests it got."""
 
 from collections.abc import Iterator
 
@@ -46,7 +46,7 @@ def test_lengths_unknown_tokens_and_confidence_of_each_model_are_read(client: ht
     assert served["library"].traffic.num_answers == 1
 
 
-def test_who_is_not_let_in_and_who_does_not_answer_is_told(client: httpx.Client) -> None:
+def test_a_server_that_refuses_or_does_not_answer_is_reported(client: httpx.Client) -> None:
     with pytest.raises(TransientError, match="does not return its counters"):
         ask(str(client.base_url))
     with pytest.raises(TransientError, match="does not return its counters"):
@@ -74,7 +74,7 @@ def test_traffic_adds_and_subtracts() -> None:
     assert first.plus(came) == more
 
 
-def test_a_server_that_began_anew_has_all_it_counts_to_tell() -> None:
+def test_after_a_restart_all_counts_are_new_traffic() -> None:
     before = Traffic(texts_by_length={"4.0": 10}, tokens=40)
     after = Traffic(texts_by_length={"4.0": 2}, tokens=8)
     assert after.since(before) == after

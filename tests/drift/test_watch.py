@@ -1,4 +1,4 @@
-"""From look to look: what is compared with what."""
+"""State between polls: which traffic is compared with which."""
 
 from pathlib import Path
 

@@ -41,11 +41,11 @@ def test_a_seed_gives_the_same_elements_again() -> None:
 
 
 @pytest.mark.parametrize(("rate", "left"), [(0.0, 1.0), (1.0, 0.0)])
-def test_nothing_and_everything(rate: float, left: float) -> None:
+def test_rate_0_keeps_everything_and_rate_1_drops_everything(rate: float, left: float) -> None:
     assert torch.equal(DropoutOf16Bits(rate)(torch.ones(9)), torch.full((9,), left))
 
 
-def test_answers_are_whole() -> None:
+def test_evaluation_mode_drops_nothing() -> None:
     assert torch.equal(DropoutOf16Bits(0.5).eval()(torch.ones(9)), torch.ones(9))
 
 

@@ -56,7 +56,7 @@ def test_figures_do_not_depend_on_the_batch_size(model: PreTrainedModel, split: 
 
 
 @pytest.mark.parametrize("num_processes", [2, 3])
-def test_figures_do_not_depend_on_who_asks_what_and_in_which_order(
+def test_sums_do_not_depend_on_the_process_or_the_order(
     model: PreTrainedModel, split: Split, num_processes: int
 ) -> None:
     """P33: masks and sums are functions of tokens, so that shares of several processes add up to the whole."""

@@ -64,7 +64,7 @@ def test_zero_is_a_step_and_both_ends_are_within_half_of_one(low: float) -> None
     assert not answer(quantize(linear(), DEFAULT, ranges={"x": Range(low, 4.0, 1.0)}).model, {"x": zeros}).any()
 
 
-def test_a_range_of_nothing_is_no_division_by_zero() -> None:
+def test_a_range_of_width_0_does_not_divide_by_zero() -> None:
     model = quantize(linear(), DEFAULT, ranges={"x": Range(0.0, 0.0, 1.0)}).model
     assert not answer(model, {"x": np.zeros((2, 24), np.float32)}).any()
 

@@ -120,7 +120,9 @@ def name_the_least_likely(graph: ModelProto) -> None:
 @pytest.mark.parametrize(
     ("damage", "figure"), [(spoil_embeddings, "embedding_cosine_mean"), (name_the_least_likely, "agreement")]
 )
-def test_what_is_served_is_what_is_looked_at(package: Path, damage: Callable[[ModelProto], None], figure: str) -> None:
+def test_the_served_outputs_are_checked_not_the_logits_alone(
+    package: Path, damage: Callable[[ModelProto], None], figure: str
+) -> None:
     """Logits are right in both."""
     graph = read_graph(package / FILES.int8)
     damage(graph)
@@ -155,7 +157,7 @@ def say_one_label(graph: ModelProto) -> None:
     graph.graph.node.append(helper.make_node("Add", ["gone", "always"], ["logits"]))
 
 
-def test_one_answer_to_every_text_is_no_evidence_for_a_graph_that_has_no_other(tiny_package: TinyPackage) -> None:
+def test_a_constant_answer_of_fp32_fails_the_distinct_answers_check(tiny_package: TinyPackage) -> None:
     """All are of one class, and INT8 says that of any text."""
     package = tiny_package(write_classifier)
     every = [f"{one} {other}" for one in "abcdefg" for other in "hijk"]
@@ -219,7 +221,7 @@ def no_number_in(place: int, values: Iterable[np.ndarray]) -> Iterator[np.ndarra
         yield value * np.nan if number == place else value
 
 
-def test_a_text_without_a_number_is_no_text_without_saturation(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_logits_fail_the_saturation_check(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = proof_of(package)
     monkeypatch.setattr(proof, "logits", lambda *given: no_number_in(1, logits(*given)))
     rung = rung_by(held, package)
@@ -229,9 +231,7 @@ def test_a_text_without_a_number_is_no_text_without_saturation(package: Path, mo
     assert not again.is_passed
 
 
-def test_a_grouping_that_gives_no_number_is_no_grouping_without_a_difference(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nan_cosines_fail_the_batch_check(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = proof_of(package)
     # The first is with fp32; then there is one for each grouping.
     given = iter(no_number_in(2, [np.ones(3, dtype=np.float32)] * 4))
@@ -239,7 +239,7 @@ def test_a_grouping_that_gives_no_number_is_no_grouping_without_a_difference(
     assert failed(rung_by(held, package).checks) == ["batch_cosine_min"]
 
 
-def test_a_batch_without_a_number_in_half_is_no_small_one(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nan_in_a_batch_makes_the_largest_value_nan(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = proof_of(package)
     ran = [(None, [np.array(value)]) for value in (1.0, math.nan, 2.0)]
     monkeypatch.setattr(proof, "open_graph", lambda *given: SimpleNamespace(run_batches=lambda *asked: ran))

@@ -119,5 +119,5 @@ def test_the_last_bits_of_a_float_change_no_range() -> None:
 
 
 @pytest.mark.parametrize("seen", [tokens(), tokens((0, 0))])
-def test_what_nothing_is_known_of_is_unlike_anything(seen: Seen) -> None:
+def test_an_unmeasured_activation_has_an_infinite_ratio(seen: Seen) -> None:
     assert range_of(seen) == Range(0, 0, math.inf)

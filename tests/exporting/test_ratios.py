@@ -25,7 +25,7 @@ def test_answers_that_go_together_in_a_text_widen_the_interval() -> None:
     assert (together.num_items, together.num_texts) == (1000, 100)
 
 
-def test_texts_that_nothing_is_said_of_are_not_counted() -> None:
+def test_texts_without_answers_are_not_counted() -> None:
     assert share(np.array([True, False]), np.array([0, 7])).num_texts == 2
     ours, theirs = f1_counts(*np.array([[1, 0, 0], [1, 1, 0], [1, 0, 0]])), f1_counts(*np.array([[1, 0, 0]] * 3))
     assert ratio_of_figures(ours, theirs, num_items=1).num_texts == 2
@@ -49,7 +49,7 @@ def test_a_ratio_of_paired_counts_has_the_coverage_that_it_claims() -> None:
     assert 0.92 < covered / 400 < 0.98
 
 
-def test_a_ratio_to_nothing_speaks_for_nothing() -> None:
+def test_a_ratio_with_denominator_0_is_0() -> None:
     assert ratio(np.array([0, 1]), np.array([0, 0]), num_items=2).value == 0
 
 

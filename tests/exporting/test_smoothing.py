@@ -141,7 +141,7 @@ def test_with_one_scale_for_a_matrix_there_is_room_below_its_largest_weight() ->
 
 @pytest.mark.parametrize("weight_KN", [WEIGHT_KN, np.zeros_like(WEIGHT_KN)])
 @pytest.mark.parametrize("values_TK", [np.zeros((3, 24)), np.zeros((0, 24))])
-def test_what_nothing_is_known_of_is_not_smoothed(values_TK: np.ndarray, weight_KN: np.ndarray) -> None:
+def test_an_unmeasured_activation_is_not_smoothed(values_TK: np.ndarray, weight_KN: np.ndarray) -> None:
     kept = smoothing(values_TK.astype(np.float32), others_KN=weight_KN)
     assert (kept.factor_K == 1).all()
     assert kept.reach == Range(0, 0, np.inf, is_smoothed=True)

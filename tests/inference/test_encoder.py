@@ -1,4 +1,4 @@
-"""What an encoder answers is what the trained model says, in any order and from any thread."""
+"""Answers of an exported encoder equal the trained model's, in any order and from any thread."""
 
 import re
 from concurrent.futures import ThreadPoolExecutor

@@ -90,7 +90,7 @@ def test_a_text_with_one_is_left_to_the_tokenizer_where_they_do_not(
 
 
 @pytest.mark.parametrize("takes", ["lstrip", "rstrip", "single_word"])
-def test_so_is_one_with_a_special_token_that_takes_more_than_itself(
+def test_a_text_with_a_special_token_that_absorbs_neighbours_is_left_to_the_tokenizer(
     tokenizers: dict[str, Tokenizer], takes: str
 ) -> None:
     tokenizer = Tokenizer.from_str(tokenizers["wordpiece"].to_str())
@@ -154,7 +154,7 @@ def _needs_its_neighbours(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("change", [_normalized_special, _needs_its_neighbours])
-def test_of_some_tokenizers_nothing_is_known(tokenizers: dict[str, Tokenizer], change: object) -> None:
+def test_some_tokenizers_get_no_cache(tokenizers: dict[str, Tokenizer], change: object) -> None:
     tokenizer = Tokenizer.from_str(tokenizers["wordpiece"].to_str())
     assert callable(change)
     change(tokenizer)

@@ -41,7 +41,7 @@ def test_the_two_graphs_take_turns_and_the_middle_time_counts() -> None:
     assert calls == ["fp32", "INT8"] * 4
 
 
-def test_who_has_little_time_asks_once_after_a_call_that_does_not_count() -> None:
+def test_without_time_each_graph_runs_once_after_the_warm_up() -> None:
     calls: list[str] = []
     _figures([lambda: calls.append("fp32"), lambda: calls.append("INT8")], repeats=3, seconds=0.0)
     assert calls == ["fp32", "INT8"] * 2

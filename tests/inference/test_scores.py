@@ -49,6 +49,6 @@ def test_more_than_there_are_gives_all() -> None:
     assert [place for place, _ in likeliest(logits(2, 8), 10)] == [1, 0]
 
 
-def test_none_is_no_number_of_answers() -> None:
+def test_top_k_0_is_refused() -> None:
     with pytest.raises(DataError, match="top_k"):
         check_top_k(0)

@@ -141,7 +141,7 @@ def test_one_switch_opens_attention_to_both_sides_or_to_the_left_alone(
 @torch.no_grad()
 @pytest.mark.parametrize("phase", ["training", "judging"])
 @pytest.mark.parametrize("objective", ["mlm", "clm"])
-def test_rows_say_the_same_among_their_like_and_padded_to_a_longer_one(
+def test_a_row_has_the_same_logits_padded_and_unpadded(
     objective: str, phase: str, split: Split, tiny_pretraining: PretrainParams
 ) -> None:
     """Weights as large as after training: at the start attention is so even that padding hardly shows."""
@@ -190,7 +190,7 @@ def detection_batch(split: Split, params: PretrainParams, rows_B: np.ndarray, ep
     return batch
 
 
-def test_what_a_target_is_replaced_by_is_a_function_of_who_it_is(
+def test_the_replacement_number_is_a_function_of_the_target_and_the_epoch(
     split: Split, tiny_pretraining: PretrainParams
 ) -> None:
     """P4, P5: the same number in any batch and any part of one, another in each epoch."""

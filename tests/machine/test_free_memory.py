@@ -56,7 +56,7 @@ def test_the_limit_of_version_1_holds(machine: Path) -> None:
     assert left(machine, "9:name=systemd:/\n4:memory:/box\n1:cpu:/") == 30 * MIB
 
 
-def test_where_the_system_says_nothing_nothing_is_known(tmp_path: Path) -> None:
+def test_without_system_figures_the_free_memory_is_unknown(tmp_path: Path) -> None:
     assert free_memory_bytes(tmp_path, tmp_path / "nothing", tmp_path / "nothing") is None
 
 

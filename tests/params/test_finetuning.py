@@ -87,7 +87,7 @@ def test_a_dataset_of_ones_own_has_no_commit_of_the_preset_s(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "line", ["epochs: 9", "epochs: 3", "frozen_layers: 2", "optimizer: {learning_rate: 1.0e-5}", "patience: null"]
 )
-def test_what_does_nothing_in_a_kind_is_not_said_of_its_tasks(tmp_path: Path, line: str) -> None:
+def test_a_knob_without_effect_in_the_kind_is_refused(tmp_path: Path, line: str) -> None:
     key = line.partition(":")[0]
     told = message(with_task(tmp_path, "kind: zero_shot", "data: x.csv", line))
     assert f"`finetune.more.{key}` cannot be used" in told
@@ -96,7 +96,7 @@ def test_what_does_nothing_in_a_kind_is_not_said_of_its_tasks(tmp_path: Path, li
     assert key in vars(read_params(with_task(tmp_path, "kind: classification", "data: x.csv", line)).finetune["more"])
 
 
-def test_nor_in_the_defaults_of_the_kind_and_those_of_all_kinds_may_have_it(tmp_path: Path) -> None:
+def test_a_knob_without_effect_is_refused_in_the_kinds_defaults_and_accepted_in_shared_ones(tmp_path: Path) -> None:
     path = with_task(tmp_path, "kind: zero_shot", "data: x.csv")
     usual = path.read_text(encoding="utf-8")
     path.write_text(usual.replace("\n  zero_shot:\n", "\n  zero_shot:\n    epochs: 9\n"), encoding="utf-8")

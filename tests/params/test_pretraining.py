@@ -27,7 +27,7 @@ def test_a_budget_that_reaches_the_peak_of_the_learning_rate_is_taken(tmp_path: 
     assert read_params(with_values(tmp_path, **values)).pretrain.schedule.warmup_steps == 150
 
 
-def test_no_step_is_a_budget_of_what_is_trained_already_alone(tmp_path: Path) -> None:
+def test_steps_0_needs_a_start(tmp_path: Path) -> None:
     assert "`start` beside `steps: 0`" in message(with_values(tmp_path, steps="0"))
     params = read_params(with_values(tmp_path, steps="0", start="bert-base-uncased"))
     assert (params.pretrain.steps, params.pretrain.schedule.warmup_steps) == (0, 150)

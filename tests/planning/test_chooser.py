@@ -49,7 +49,7 @@ def test_what_is_named_first_wins_and_the_loser_is_told() -> None:
     assert combine(["accurate", "fastest"]).params["pretrain.model.size"] == "base"
 
 
-def test_who_goes_on_from_a_trained_model_takes_its_tokens_or_does_not_go_on() -> None:
+def test_a_start_is_chosen_only_with_its_own_tokenizer() -> None:
     combined = combine(["multilingual", "domain"])
     assert "pretrain.start" not in combined.params
     assert set(combined.conflicts["domain"]) == set(CHOICES["domain"].params)

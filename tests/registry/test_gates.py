@@ -82,7 +82,7 @@ def test_a_first_task_is_held_unless_its_interval_is_above_the_trivial_answer(ac
     assert (gate.is_passed, gate.else_held) == (is_passed, True)
 
 
-def test_a_task_that_says_nothing_right_is_held_although_the_trivial_answer_says_nothing_right_either() -> None:
+def test_a_task_with_figure_0_is_held_even_if_the_trivial_answer_has_0_too() -> None:
     nothing = task(0.0).headline.model_copy(update={"low": 0.0, "trivial_value": 0.0})
     assert passed(figures(TaskMetrics(headline=nothing)), None)[AGAINST_TRIVIAL] is False
 

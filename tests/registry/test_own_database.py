@@ -93,7 +93,7 @@ def test_an_alias_is_followed_when_it_moves(template: Path, copied: Workspace) -
     assert registry.fetch(CHAMPION, copied).folder.is_relative_to(copied.mlflow)
 
 
-def test_who_asks_for_a_champion_of_the_project_does_not_import_mlflow(workspace: Workspace) -> None:
+def test_a_champion_is_found_without_importing_mlflow(workspace: Workspace) -> None:
     command = [sys.executable, "-c", WITHOUT_MLFLOW.format(uri=CHAMPION)]
     ran = subprocess.run(command, cwd=workspace.root, stdout=subprocess.PIPE, text=True, check=True)
     assert json.loads(ran.stdout) == [[CHAMPION], "2", "2", False]
@@ -102,7 +102,7 @@ def test_who_asks_for_a_champion_of_the_project_does_not_import_mlflow(workspace
 @pytest.mark.parametrize(
     "uri", [f"models:/{ENCODER}@nobody", f"models:/{ENCODER}/7", "models:/clozeline-none@champion"]
 )
-def test_what_there_is_not_is_left_to_mlflow_which_says_it(workspace: Workspace, uri: str) -> None:
+def test_missing_models_and_aliases_are_reported_by_mlflow(workspace: Workspace, uri: str) -> None:
     assert own_database.live(address_of(workspace), uri) is None
     with pytest.raises(ArtifactError, match="the registry has no"):
         registry.fetch(uri, workspace)

@@ -242,7 +242,7 @@ def test_a_rollback_can_itself_be_taken_back(
     assert versions.roll_back(NAME).champion == first.version
 
 
-def test_a_rollback_said_twice_leaves_the_version_down_that_was_taken_down(
+def test_a_second_rollback_in_a_row_is_refused(
     publisher: Publisher, encoder_package: Path, evidence: Evidence, tmp_path: Path
 ) -> None:
     first = promoted(publisher, encoder_package, evidence)

@@ -49,7 +49,7 @@ def test_a_package_that_is_not_released_says_so(ran: Ran) -> None:
     assert told.count("not released") == 3  # beside the figure, and of two models
 
 
-def test_a_registry_and_a_tracker_that_do_not_answer_cost_the_top_only_what_they_know(ran: Ran) -> None:
+def test_without_registry_and_tracker_the_overview_still_shows_its_figures(ran: Ran) -> None:
     def silent(*_: object) -> None:
         raise TransientError("no server answers", given="nothing", expected="a server", do="start it")
 

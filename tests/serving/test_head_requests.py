@@ -56,7 +56,7 @@ def test_what_get_is_refused_head_is_too(serving: Server, catalogue: Catalogue) 
         assert [client.head(path).status_code for path in ("/health/ready", "/models")] == [200, 401]
 
 
-def test_what_only_reads_bodies_does_not_answer_it(client: httpx.Client) -> None:
+def test_head_on_a_post_route_gets_405(client: httpx.Client) -> None:
     answer = client.head("/embed")
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 

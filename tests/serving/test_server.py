@@ -191,13 +191,13 @@ def test_it_has_a_worker_for_each_core_that_it_may_use_and_listens_on_the_loopba
     assert serve.end()[0] == 0
 
 
-def test_who_lets_other_machines_in_without_keys_is_warned(dist: Path) -> None:
+def test_serving_other_machines_without_keys_logs_a_warning(dist: Path) -> None:
     serve = Serve(dist.parent, "--port", "0", "--host", "0.0.0.0")
     assert serve.url().startswith("http://127.0.0.1:")
     serve.process.send_signal(signal.SIGTERM)
     code, _, stderr = serve.end()
     assert code == 0
-    assert "Whoever can reach 0.0.0.0 can use the models" in stderr
+    assert "Anyone who can reach 0.0.0.0 can use the models" in stderr
 
 
 def test_each_line_of_its_log_says_when_in_utc(dist: Path, monkeypatch: pytest.MonkeyPatch) -> None:

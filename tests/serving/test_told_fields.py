@@ -99,7 +99,7 @@ def test_a_text_that_cannot_be_used_is_named_by_its_field(
     assert said.startswith((f"`{field}` is too long for the model", f"`{field}` has no mask")), said
 
 
-def test_who_asks_in_openais_words_for_a_model_that_is_not_there_hears_of_openais_routes(client: httpx.Client) -> None:
+def test_an_unknown_model_on_openai_routes_gets_a_404_that_names_v1_models(client: httpx.Client) -> None:
     embeddings = client.post("/v1/embeddings", json={"model": "gpt", "input": "a"})
     card = client.get("/v1/models/gpt")
     for answer in (embeddings, card):

@@ -70,7 +70,7 @@ def test_what_a_living_writer_writes_stays(kind: str, tmp_path: Path) -> None:
     assert written.read_text() == "whole"
 
 
-def test_the_number_of_its_process_says_nothing(tmp_path: Path) -> None:
+def test_debris_with_our_own_process_id_is_removed(tmp_path: Path) -> None:
     """Other containers have the same numbers."""
     left = tmp_path / f".out.{os.getpid()}.0123abcd.partial"
     left.mkdir()
@@ -90,9 +90,7 @@ def test_what_is_not_of_our_making_stays(name: str, tmp_path: Path) -> None:
     assert names_in(tmp_path / name) == ["precious"]
 
 
-def test_one_that_is_taken_for_abandoned_as_it_is_made_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_removed_before_it_is_locked_is_created_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process comes between its folder and its lock."""
     taken: list[Path] = []
     make = Path.mkdir

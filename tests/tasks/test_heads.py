@@ -22,7 +22,7 @@ KINDS: tuple[HeadKind, ...] = (
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name not in {"longformer", "big_bird"}])
-def test_under_any_head_the_encoder_says_what_it_said_in_pre_training(
+def test_a_task_head_leaves_the_encoders_hidden_states_unchanged(
     family: str, kind: HeadKind, params_of: ParamsMaker, ids: TokenIds, tmp_path: Path
 ) -> None:
     trained = language_model.build(params_of(family), "mlm", ids, seed=3).eval()

@@ -33,7 +33,7 @@ def test_a_model_whose_weights_are_all_zero_says_one_thing_alone(
     assert report.only_answer is not None
 
 
-def test_one_answer_that_is_right_of_all_is_no_fault() -> None:
+def test_a_constant_answer_is_a_fault_only_if_the_labels_differ() -> None:
     assert only_answer(["a", "a"], ["a", "a"]) is None
     assert only_answer(["a", "a"], ["a", "b"]) == "a"
     assert only_answer(["a", "b"], ["a", "a"]) is None

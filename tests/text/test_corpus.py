@@ -158,7 +158,7 @@ def test_entities_of_files_are_decoded(tmp_path, params_of, texts) -> None:
     assert "R&D and the rest of the department" in sides(tmp_path / "out")
 
 
-def test_a_label_may_be_a_file(tmp_path, params_of, words) -> None:
+def test_without_a_label_field_the_file_name_is_the_label(tmp_path, params_of, words) -> None:
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("\n\n".join(words(len(name) + ord(name[0]) * 100 + seed) for seed in range(40)))
     report = build(tmp_path, tmp_path / "out", params_of(pattern="*.txt"))

@@ -178,7 +178,7 @@ def test_a_csv_field_may_be_longer_than_the_readers_default(tmp_path, params_of)
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("name", ["x.csv", "x.tsv", "x.jsonl", "x.txt", "x"])
-def test_an_empty_file_is_no_document(tmp_path, params_of, name: str, content: bytes) -> None:
+def test_an_empty_file_yields_no_documents(tmp_path, params_of, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     assert texts(tmp_path / name, params_of()) == []
 

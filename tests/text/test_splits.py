@@ -41,7 +41,7 @@ def test_the_later_of_two_near_duplicates_is_dropped() -> None:
     assert dropped.tolist() == [False, False, True, False]
 
 
-def test_a_chain_does_not_drop_what_is_near_to_a_dropped_text_only() -> None:
+def test_a_text_similar_only_to_a_dropped_text_is_kept() -> None:
     dropped = near_duplicates(edges((0, 1, 0.9), (1, 2, 0.9), (2, 3, 0.9)), 4, 0.8)
     assert dropped.tolist() == [False, True, False, True]
 

@@ -98,7 +98,7 @@ def test_a_tokenizer_whose_words_depend_on_each_other_is_given_whole_texts(
     assert_same_as_whole_texts(_needs_its_neighbours(change), ["a b", "ab a", "b a b", " a", ""])
 
 
-def test_no_texts_are_no_tokens(learned: dict[str, Tokenizer]) -> None:
+def test_an_empty_column_gives_no_tokens(learned: dict[str, Tokenizer]) -> None:
     encoded = WordCache.create(learned["bpe"]).encode(pa.array([], pa.string()))
     assert (len(encoded.tokens_N), len(encoded.lengths_D)) == (0, 0)
 

@@ -75,7 +75,7 @@ def test_epochs_differ_and_the_same_epoch_is_the_same() -> None:
     assert not (first.order_R == second.order_R).all()
 
 
-def test_of_no_rows_there_is_no_endless_search_for_a_batch() -> None:
+def test_a_split_without_rows_is_refused() -> None:
     with pytest.raises(DataError, match="no token"):
         next(cursor(np.zeros(0, np.int64), 2048, seed=1, epoch=0, batch=0))
 

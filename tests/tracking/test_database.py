@@ -93,7 +93,7 @@ def test_a_project_that_comes_back_goes_on_in_its_first_experiment(project: Path
     assert experiment_id(prepare(address(project)), address(project)) == here
 
 
-def test_files_that_are_gone_are_not_called_a_version_that_is_not_there(project: Path) -> None:
+def test_missing_files_are_not_reported_as_a_missing_version(project: Path) -> None:
     publisher = Publisher(address(project))
     version = publisher.registry.version(NAME, "1")
     for folder in (project / "work/mlflow/artifacts").iterdir():

@@ -20,7 +20,7 @@ RUN_ID = "a" * 32
 
 
 class Monitor:
-    """What MLflow's monitors are, and fails when it is told to."""
+    """A stand-in for MLflow's monitors that fails on request."""
 
     fails_in: str | None = None
 

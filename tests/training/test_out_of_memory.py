@@ -70,7 +70,7 @@ def test_where_memory_lasts_nothing_is_told() -> None:
     assert shortage.told is None
 
 
-def test_what_memory_ran_out_for_is_let_go_of() -> None:
+def test_tensors_of_the_failed_block_are_released() -> None:
     held: list[weakref.ref[torch.Tensor]] = []
 
     def fail() -> None:

@@ -81,7 +81,7 @@ def test_every_pair_is_found_that_comparing_each_with_each_finds(seed: int) -> N
         assert contamination(test, batches(training, size)) == expected
 
 
-def test_nothing_is_in_nothing() -> None:
+def test_empty_test_or_training_text_gives_no_contamination() -> None:
     assert contamination([], [[SENTENCE]]) == Contamination(0, 0, 0)
     assert contamination([], [[SENTENCE]]).fraction == 0.0
     assert contamination([SENTENCE], []) == Contamination(1, 0, 0)

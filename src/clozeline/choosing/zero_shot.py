@@ -64,7 +64,7 @@ def choose(
 def choosing_by_cloze(
     encoder: Encoder, text: str, labels: Sequence[str], *, template: str = TEMPLATE, truncate: bool = False
 ) -> Question[list[LabelScore]]:
-    """Return the question that a masked language model answers with the labels and their probabilities, best first.
+    """Return the `Question` whose answer is the labels with their probabilities, best first.
 
     The score of a label is the mean logit of its words in the blank of the prompt after the text (Schick & Schuetze
     2021); softmax over the labels makes it a probability.

@@ -98,7 +98,7 @@ def _embed_lines(texts: Sequence[str], embeddings_TH: "npt.NDArray[np.float32]")
 
 
 def _embed_tables(texts: Sequence[str], embeddings_TH: "npt.NDArray[np.float32]") -> Iterator[RenderableType]:
-    """Yield the cosine of each pair of texts, because the numbers of a vector mean nothing to a person."""
+    """Yield the cosine of each pair of texts, because the raw numbers of a vector are meaningless to a reader."""
     similarities_TT = embeddings_TH @ embeddings_TH.T
     num_texts, hidden_size = embeddings_TH.shape
     yield Text(f"{num_texts} vectors of {hidden_size} numbers (--json prints them). Cosine of each pair of texts:")

@@ -1,4 +1,4 @@
-"""Shared parts of the verbs that ask an exported model: their options, loading the model, reading standard input."""
+"""Shared parts of the commands that run an exported model: their options, loading the model, reading standard input."""
 
 import sys
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ _VERBS = (
 
 
 def opened(place: str | None, tasks: "tuple[Task, ...]", precision: Literal["int8", "fp32"] | None) -> "OpenModel":
-    """Open the model at `place`, which must be of one of `tasks`; without a place, the default model of the first task.
+    """Open the model at `place`, which must be of one of `tasks`; without one, the default model of the first task.
 
     Raises:
         ParamsError: the model is of another task, or there are several without a place.

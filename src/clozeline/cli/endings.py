@@ -1,4 +1,4 @@
-"""Orderly ends of commands on signals."""
+"""Graceful shutdown of commands on signals."""
 
 import signal
 import sys
@@ -11,10 +11,10 @@ from clozeline.orchestration.signals import ignore_termination
 
 @contextmanager
 def ending_orderly() -> Iterator[None]:
-    """Let SIGTERM, and SIGHUP of a closed terminal, unwind the command, so that it first ends what it started.
+    """Turn SIGTERM, and SIGHUP from a closed terminal, into SystemExit: the command first stops its child processes.
 
-    By default both end a process at once. An ignored SIGHUP (`nohup`) stays ignored. After the block both are ignored:
-    a signal during the shutdown of the interpreter would print a traceback.
+    By default both kill the process at once. An ignored SIGHUP (`nohup`) stays ignored. After the block both are
+    ignored: a signal during the shutdown of the interpreter would print a traceback.
     """
     signal.signal(signal.SIGTERM, _unwind)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

@@ -53,7 +53,9 @@ def renamed(
 
 
 def in_params(error: Error, path: Path, place: str, section: BaseModel) -> Error:
-    """Return `error` with keys of `path`, a params.yaml; `section` is what stands there at `place`."""
+    """Return `error` with its field names replaced by keys of the params.yaml `path`; `section` is the value at
+    `place`.
+    """
     key_of = _keys_of(path, place, section)
     where = "" if path.name in error.do else f" in {path.name}"
     return renamed(error, key_of, where, lambda name: key_of(name) or _ELSEWHERE.get(name))

@@ -26,7 +26,7 @@ _SERVED = (
     "Times are for the graph alone, the fastest of several runs. Memory is that of the whole process with its runtime.",
     "fp16 makes only the file smaller: a CPU expands the weights to fp32.",
     "INT8 is the first scheme of `export.ladder`, with no product left out and all scales computed at run time. The"
-    " export of a trained model decides whether INT8 may serve, and whether fixed scales, which are faster, are good"
+    " export of a trained model decides whether INT8 is served, and whether the faster fixed scales are accurate"
     " enough.",
 )
 
@@ -48,7 +48,7 @@ def show(tables: Iterable[Any]) -> None:
 def plan_tables(situation: Situation, name: Callable[[str], str] = str) -> Sequence[RenderableType]:
     """Return the tables of a plan. `name` translates the keys in the advice into the user's names."""
     lines = [name(line) for line in advise(situation)]
-    advice = [Text(f"• {line}") for line in lines] or [Text("• Nothing speaks against this training.")]
+    advice = [Text(f"• {line}") for line in lines] or [Text("• No problem found with this training.")]
     return [
         _parameters(situation),
         _memory(situation),

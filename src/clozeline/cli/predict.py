@@ -1,4 +1,4 @@
-"""`clozeline fill`, `embed` and `classify`: ask an exported model from the command line."""
+"""`clozeline fill`, `embed` and `classify`: run an exported model from the command line."""
 
 from typing import TYPE_CHECKING, Annotated, Literal
 

@@ -25,8 +25,8 @@ def release(
 
     A version that passes becomes the `champion`, and the old champion becomes the `previous` version. A version that
     fails stays the `candidate`. A version is held until you give `--accept` if it was measured on other text than the
-    champion, or if it is a first version that does not beat its baselines. Releasing a package again creates no second
-    version.
+    champion, or if it is a task's first version and does not beat the trivial answer (with `release.beat_baseline`,
+    also the baseline). Releasing a package again creates no second version.
 
     Examples:
 

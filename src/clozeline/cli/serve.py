@@ -21,8 +21,8 @@ QueueTokensOption = Annotated[
     int,
     typer.Option(
         min=1,
-        help="Most tokens that may wait; a request that exceeds them gets a 429 with a time to retry. The texts of a "
-        "request with more than half of them are spread over its time limit, so that others run in between.",
+        help="Maximum number of waiting tokens; a request that exceeds them gets a 429 with a time to retry. The texts "
+        "of a request with more than half of them are spread over its time limit, so that others run in between.",
     ),
 ]
 TimeoutOption = Annotated[
@@ -114,7 +114,7 @@ def serve(
     keys = ApiKeys.read(api_keys_file)
     hosts = AllowedHosts.of(host, allowed_host or ())
     if not keys.digests and hosts.by_address:
-        _LOG.warning("Whoever can reach %s can use the models: there are no API keys.", host)
+        _LOG.warning("Anyone who can reach %s can use the models: no API keys are set.", host)
     admission, cache_bytes = Admission(max_waiting_tokens=queue_tokens), cache_megabytes * 2**20
     capacity = Capacity(threads or available_cores(), admission, timeout_seconds=timeout, cache_bytes=cache_bytes)
     key = _first_key(api_keys_file) if keys.digests else None

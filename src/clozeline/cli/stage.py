@@ -25,7 +25,7 @@ def stage(
     name: Annotated[str, typer.Argument(help="A stage: a file of clozeline/stages.")],
     arguments: Annotated[list[str], typer.Argument(help="Its paths (and task or model), as name=value.")],
 ) -> None:
-    """Run one stage with its section of params.yaml. `dvc repro` calls this; a person rarely does.
+    """Run one stage with its section of params.yaml. Called by `dvc repro`, rarely by hand.
 
     With `CLOZELINE_TORCHRUN="--nproc-per-node 8"` in the environment, `pretrain` trains in 8 processes, one for each
     GPU of this machine; with more of torchrun's arguments, on several machines (docs/pretraining.md).

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import typer
 
 VARIABLE = "CLOZELINE_TORCHRUN"
-"""Arguments of torchrun, such as `--nproc-per-node 8`. They are no param, because devices change no result."""
+"""Arguments of torchrun, such as `--nproc-per-node 8`. Not a param, because devices do not change the result."""
 _STAGES = {"pretrain"}
 _INSIDE = ("TORCHELASTIC_RUN_ID", "RANK")
 _SIGNALLED = 128

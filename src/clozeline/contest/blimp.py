@@ -1,4 +1,4 @@
-"""BLiMP and other minimal pairs: does a model find the acceptable one of two sentences likelier?
+"""BLiMP and other minimal pairs: does a model give the acceptable sentence the higher probability?
 
 Warstadt et al. 2020, "BLiMP: The benchmark of linguistic minimal pairs for English"; masked models by
 pseudo-log-likelihood (Salazar et al. 2020, section 4.2), causal ones by log-likelihood.
@@ -60,11 +60,11 @@ def sentences(pairs: Sequence[Pair]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Pairs that a model judged as people do."""
+    """Minimal pairs on which the model agrees with human judgements."""
 
     is_right_P: NDArray[np.bool_]
     is_tie_P: NDArray[np.bool_]
-    """Ties, not right; most often the tokenizer does not distinguish the two sentences."""
+    """Ties, counted as errors; most often the tokenizer does not distinguish the two sentences."""
 
     @classmethod
     def of(cls, documents: DocumentSums) -> Self:

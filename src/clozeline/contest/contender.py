@@ -22,12 +22,12 @@ from clozeline.tokenizer.folder import OpenTokenizer, save_existing
 from clozeline.tokens.shards import TokenShards
 
 Estimator = Literal["folds", "pll"]
-"""Amount hidden at once from a masked model: a fold of the tokens, or a single token. A causal model needs neither."""
+"""What a masked model predicts at once: a fold of the tokens, or a single token. Ignored for a causal model."""
 
 
 @dataclass(frozen=True)
 class Asking:
-    """Settings of the questions, equal for all models."""
+    """Evaluation settings, the same for all models."""
 
     estimator: Estimator
     seed: int
@@ -38,7 +38,7 @@ class Asking:
 
 @dataclass(frozen=True)
 class Said:
-    """Answers of one model about some texts."""
+    """Evaluation results of one model on a set of texts."""
 
     documents: DocumentSums
     by_confidence: Sums
@@ -47,7 +47,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Contender:
-    """A model that can be asked about raw text."""
+    """A model with its tokenizer, ready to be evaluated on raw text."""
 
     name: str
     model: LanguageModel
@@ -87,7 +87,7 @@ class Contender:
         return language_model.longest_row(self.model)
 
     def ask(self, texts: Path, how: Asking, scratch: Path, *, num_groups: int) -> Said:
-        """Ask for every token of the texts of a Parquet file, and sum the answers by document modulo `num_groups`.
+        """Predict every token of the texts in a Parquet file, and sum the results by document modulo `num_groups`.
 
         Raises:
             ParamsError: the model cannot read rows of `how.max_length` tokens.

@@ -21,7 +21,7 @@ from clozeline.storage.atomic import replacing_file
 
 @dataclass(frozen=True)
 class Questions:
-    """Texts and pairs to ask about; None: not asked."""
+    """Text and minimal pairs to evaluate on; None: skip."""
 
     text: Path | None
     source: SourceParams
@@ -33,7 +33,7 @@ class Questions:
 class Settings:
     how: Asking
     is_length_given: bool
-    """If false, rows are shortened to what every model can read."""
+    """If false, rows are shortened to the longest that every model can read."""
     num_samples: int
     family: str | None = None
     """`pretrain.model.family` of the project, if there is one: see `language_model.load`."""
@@ -43,7 +43,7 @@ class Settings:
 class ModelFigures:
     name: str
     objective: LanguageHead
-    """A masked model (mlm) is asked with both sides of a token, a causal one (clm) with the tokens before it."""
+    """A masked model (mlm) predicts a token from both sides, a causal one (clm) from the tokens before it."""
     text: Figures | None
     expected_calibration_error: float | None
     blimp: BlimpFigures | None
@@ -61,12 +61,12 @@ class Judgement:
 
     @property
     def asked_alike(self) -> bool:
-        """Whether all models got the same kind of question; otherwise lower figures are not better."""
+        """Whether all models are masked, or all causal; otherwise their figures cannot be ranked."""
         return len({model.objective == "clm" for model in self.models}) == 1
 
 
 def judge_models(names: Sequence[str], questions: Questions, settings: Settings, scores: Path | None) -> Judgement:
-    """Ask each of `names`, folders or names on the hub; write each document's log-likelihood to `scores`, if given.
+    """Evaluate the models `names` (folders or hub names); write each document's log-likelihood to `scores` if given.
 
     Raises:
         ArtifactError: a model is missing or damaged, or does not predict tokens.

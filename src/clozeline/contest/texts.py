@@ -1,6 +1,6 @@
-"""Texts of any format as the split that a model is asked about, cut by that model's own tokenizer.
+"""Texts of any format as an evaluation split, tokenized by the model's own tokenizer.
 
-The texts wait on disk, so that memory does not grow with them.
+The texts are spooled to disk, so that memory stays bounded.
 """
 
 from collections.abc import Iterable, Iterator

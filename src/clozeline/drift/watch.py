@@ -1,4 +1,4 @@
-"""State between two looks at a server: later traffic is compared with the first traffic of a version."""
+"""State kept between two polls of a server: later traffic is compared with the first traffic of a version."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +13,14 @@ from clozeline.storage.atomic import replacing_file
 
 
 class Watched(BaseModel):
-    """Stored state of one model between two looks."""
+    """Stored state of one model between two polls."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     version: str
     sha256: str
     seen: Traffic
-    """Counters of the server at the last look."""
+    """Counters of the server at the last poll."""
     reference: Traffic = Traffic()
     """First traffic of this version; grows until it holds at least `Limits.min_texts` texts."""
     since: Traffic = Traffic()
@@ -29,7 +29,7 @@ class Watched(BaseModel):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Result of a look at one model."""
+    """Result of the comparison for one model."""
 
     model: str
     version: str
@@ -79,7 +79,7 @@ class Watch(BaseModel):
             beside.write_text(self.model_dump_json(indent=2), encoding="utf-8")
 
     def look(self, served: dict[str, Served], limits: Limits) -> tuple["Watch", list[Verdict]]:
-        """Return the state after this look and a verdict for each model."""
+        """Return the new state, and a verdict for each model."""
         watched = {name: self._carried_on(name, model) for name, model in served.items()}
         verdicts = [_verdict(name, model, limits) for name, model in watched.items()]
         compared = {verdict.model for verdict in verdicts if verdict.shifts}

@@ -74,7 +74,7 @@ class Architecture:
     num_types: int = 0
     """Number of token types (segments)."""
     is_pre_norm: bool = False
-    """Whether norms stand before attention and MLP and after the last layer; otherwise they stand after each residual
+    """Whether norms precede attention and MLP and follow the last layer (pre-norm); otherwise they follow each residual
     sum (Xiong et al. 2020).
     """
     norm: Norm = "layer"

@@ -51,7 +51,7 @@ class Checkpoint:
         """Return the configuration, of the class registered for its `model_type`.
 
         Raises:
-            ArtifactError: it asks for code outside transformers, its `model_type` is unknown, or weights are pickled.
+            ArtifactError: it requires code outside transformers, its `model_type` is unknown, or weights are pickled.
         """
         inspect_model(self.name, self.revision)
         model_type = PretrainedConfig.get_config_dict(**self.where)[0].get("model_type")

@@ -35,7 +35,7 @@ class Sight:
     mask: Tensor | None
     """True where attention may look; broadcasts to [B, A, Q, L]. None: everywhere, or up to the query if causal."""
     is_causal: bool
-    """Whether a position sees only itself and earlier positions; False if `mask` already says so."""
+    """Whether a position sees only itself and earlier positions; False if `mask` is already causal."""
     query_turns: tuple[Tensor, Tensor] | None
     """Cosine and sine for each query, [B or 1, Q, D]; None: no rotary positions."""
     key_turns: tuple[Tensor, Tensor] | None

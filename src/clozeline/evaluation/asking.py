@@ -1,4 +1,4 @@
-"""Questions that judge a model: every token of a split is a target exactly once, many at a time or each alone.
+"""Evaluation batches: every token of a split is a target exactly once, masked by folds or one at a time.
 
 Shapes: R rows of a split, sorted by length; C copies of rows; N content tokens of a batch, T targets among them.
 """

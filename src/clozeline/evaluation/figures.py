@@ -3,10 +3,10 @@
 The figures are sums over tokens, so they do not depend on how rows were batched (a mean of batch means does). One pass
 over the split gathers all of them.
 
-A token that the tokenizer did not know ([UNK]) is no target, because predicting it is no skill. But its bytes are text,
-and a tokenizer that leaves hard words unknown must not look better for it. So `nats_per_byte` charges ln 256 nats for
-each of its bytes, as if they were spelled in equally likely bytes; its text is taken to be as long as the average token
-of this split. The other figures are of the targets alone.
+An unknown token ([UNK]) is not a target, because predicting it takes no skill. Its bytes still count, or a tokenizer
+would gain by leaving hard words unknown. So `nats_per_byte` charges ln 256 nats for each of its bytes, as if they were
+spelled in equally likely bytes; its text is taken to be as long as the average token of this split. The other figures
+are of the targets alone.
 
 Shapes: D documents or blocks of them, K figures.
 """
@@ -107,7 +107,7 @@ class Figures:
     text_bytes: int
     target_tokens: int
     unknown_tokens: int
-    """Tokens that are no targets."""
+    """Number of [UNK] tokens; they are not targets."""
     validation_tokens: int
     """Targets and unknown tokens."""
     validation_documents: int
@@ -158,6 +158,6 @@ class Figures:
 
 
 def expected_calibration_error(by_confidence: Sums) -> float:
-    """Return the gap between confidence and accuracy, over bins of equal width (Guo et al. 2017, equation 3)."""
+    """Return the expected calibration error over bins of equal width (Guo et al. 2017, equation 3)."""
     gap = np.abs(by_confidence.num_top1_G - by_confidence.confidence_G).sum()
     return float(gap / by_confidence.num_targets)

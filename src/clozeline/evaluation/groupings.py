@@ -1,4 +1,5 @@
-"""Groups of targets by which losses are summed: document, confidence, frequency, place, word class.
+"""Groups of targets by which losses are summed: document, confidence, frequency, position, piece kind (whole word,
+first piece, continuation).
 
 Shapes: T targets of a batch, N content tokens of a batch, V vocabulary.
 """
@@ -81,7 +82,7 @@ class ByFrequency:
 
 @dataclass(frozen=True)
 class ByPlace:
-    """Groups by the place in the row, counted from 1 after [CLS]: in a causal model, the length of the context."""
+    """Groups by position in the row, counted from 1 after [CLS]: in a causal model, the length of the context."""
 
     capacity: int
     width: int
@@ -96,7 +97,7 @@ class ByPlace:
         return -(-self.capacity // self.width)
 
     def places(self, group: int) -> tuple[int, int]:
-        """Return the first and the last place of a group."""
+        """Return the first and the last position of a group."""
         return group * self.width + 1, min((group + 1) * self.width, self.capacity)
 
     def groups(self, asked: Asked, judged: Judged) -> Ids:
@@ -105,7 +106,7 @@ class ByPlace:
 
 @dataclass(frozen=True)
 class ByWordClass:
-    """Groups by word class in the row: a word of one token, the first token of a longer word, or a later one."""
+    """Groups by piece kind: a whole word, the first piece of a longer word, or a later piece."""
 
     spelling: Spelling
 

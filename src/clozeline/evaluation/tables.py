@@ -41,7 +41,7 @@ def write_place(path: Path, sums: Sums, grouping: ByPlace) -> None:
 
 
 def write_word_class(path: Path, sums: Sums, *, marks_words: bool) -> None:
-    """Write figures by word class; without `marks_words` the tokenizer tells no classes apart, and there is one row."""
+    """Write figures by piece kind; one row if the tokenizer does not mark word starts (`marks_words` is false)."""
     rows = (
         WordClassRow(WORD_CLASSES[group] if marks_words else "not marked by the tokenizer", *_figures(sums, group))
         for group, _ in _filled(sums)

@@ -1,6 +1,6 @@
 """Unigram baseline, which knows only the frequency of each token.
 
-A masked language model that ignores context reaches exactly these figures, so they stand beside its own.
+A masked language model that ignores context reaches exactly these figures, so they are reported with its own.
 
 Shapes: V vocabulary.
 """

@@ -24,7 +24,7 @@ MASK_RATE = 0.15
 """Share of a text's tokens that are masked (Devlin et al. 2018, section 3.1)."""
 
 UNKNOWN = -1
-"""Stands for a right answer that is not known."""
+"""Marks an answer without a label."""
 
 
 @dataclass(frozen=True)

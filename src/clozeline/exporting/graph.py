@@ -73,7 +73,7 @@ def size_of(path: Path) -> int:
 
 
 def remove_graph(path: Path) -> None:
-    """Delete the graph file `path` and its weights; missing files are no error."""
+    """Delete the graph file `path` and its weights; missing files are ignored."""
     path.unlink(missing_ok=True)
     path.with_name(data_file(path.name)).unlink(missing_ok=True)
 

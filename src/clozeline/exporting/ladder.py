@@ -1,7 +1,7 @@
 """The ladder: INT8 schemes are tried in order until one passes its checks; fp32 serves if none does.
 
-A scheme computes the scales of activations at run time. The one that passes is then tried with fixed scales where
-tokens are alike or can be made so, which is faster; fixed scales are kept if they lose nothing.
+A scheme computes the scales of activations at run time. The one that passes is then tried with fixed scales, which are
+faster, for activations whose range varies little between tokens or can be smoothed; they are kept if nothing is lost.
 """
 
 import logging
@@ -119,7 +119,9 @@ class Ladder:
         return rung
 
     def _fixed(self, params: RungParams, exact: Sequence[str], seen: Mapping[str, Seen], limit: float) -> Quantized:
-        """Quantize, with fixed scales for activations whose ratio is at most `limit`, smoothed if needed or free."""
+        """Quantize with fixed scales for activations whose ratio is at most `limit`; smooth those that need it, and
+        those where it is free.
+        """
         scheme, products = self._scheme(params), [name for name in self._names if name not in exact]
         ranges = {name: reach for name, it in seen.items() if (reach := range_of(it)).ratio <= limit}
         as_they_are = ranges.keys() - smoothed_at_no_cost(self._graph.graph, products)
@@ -185,7 +187,7 @@ def scheme_of(params: ExportParams, rung: RungParams) -> Scheme:
 
 
 def told(rung: Rung) -> str:
-    """Describe a rung in one line for people."""
+    """Describe a rung in one line for the log."""
     verdict = "passes" if rung.is_passed else "fails: " + "; ".join(str(c) for c in rung.checks if not c.is_passed)
     return (
         f"{rung.scheme.kind}: {rung.scheme}: {rung.size_bytes / 1e6:,.2f} MB,"

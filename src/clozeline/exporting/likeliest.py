@@ -9,7 +9,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from clozeline.inference.encoder import TOP_IDS, TOP_SCORES
 
 MOST = 100
-"""Largest K, and the limit of what a request can ask for."""
+"""Largest K, and the limit of `top_k` in a request."""
 
 
 def num_likeliest(vocab_size: int) -> int:

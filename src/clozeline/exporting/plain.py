@@ -35,7 +35,7 @@ def name_activations(model: ModelProto) -> None:
 
 
 def strip(model: ModelProto) -> None:
-    """Remove source paths and the shapes of intermediate tensors, which only people and the exporter read.
+    """Remove source paths and the shapes of intermediate tensors, which only debugging and the exporter use.
 
     Given those shapes, ONNX Runtime 1.32 fuses each sum before a norm into a SkipLayerNormalization, which takes four
     times as long on a CPU.

@@ -1,4 +1,4 @@
-"""Proof that an INT8 graph may serve: its measurements on real texts, and their limits.
+"""Checks that an INT8 graph is fit to be served: measurements on real texts, and their limits.
 
 Shapes: A answers, T texts.
 """
@@ -32,7 +32,7 @@ _ROUNDS = 3
 """Number of random groupings into batches."""
 _SATURATION_TEXTS = 16
 _NUM_TEXTS, _NUM_ITEMS, _NUM_DIFFERENT = "agreement_texts", "metric_items", "different_answers"
-"""Names of the checks that count what was measured."""
+"""Names of the checks of sample sizes."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class _Beside:
 
 
 class Proof:
-    """Answers of fp32 to a sample of texts, with which other graphs of the same model are compared."""
+    """Answers of fp32 to a sample: the reference for other graphs of the same model."""
 
     def __init__(self, fp32: Path, manifest: Manifest, sample: Sample, gates: ExportGates) -> None:
         """Run the fp32 graph on the exam.
@@ -167,10 +167,10 @@ class Proof:
 
 
 def no_worse_than(rung: Rung, gates: ExportGates) -> ExportGates:
-    """Return `gates` raised to the low ends of the intervals of `rung`: what other texts could have shown of it."""
+    """Return `gates` with both limits raised to the lower ends of `rung`'s 95 % intervals."""
     raised = {
         "min_agreement": max(gates.min_agreement, rung.agreement.low),
-        # A graph that is as good as fp32 has lost nothing.
+        # A ratio of 1 (equal to fp32) is always enough.
         "min_metric_ratio": max(gates.min_metric_ratio, min(rung.metric_ratio.low, 1.0)),
     }
     return gates.model_copy(update=raised)
@@ -199,7 +199,7 @@ def _beside_fp32(
 
 
 def lacking(rung: Rung) -> tuple[Check, ...]:
-    """Return the failed checks of counts: another scheme would fail them too."""
+    """Return the failed checks of sample sizes, which any other scheme would fail too."""
     counts = (_NUM_TEXTS, _NUM_ITEMS, _NUM_DIFFERENT)
     return tuple(check for check in rung.checks if check.name in counts and not check.is_passed)
 

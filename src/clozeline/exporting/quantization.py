@@ -4,7 +4,8 @@ Differences from onnxruntime's `quantize_dynamic`, and why (measured on the defa
 
 - An activation has a scale for each token. With one for the whole batch, a text's neighbours and its padding change
   its answer (cosine of the same text alone and in a batch: down to 0.990; now 1), and an outlier token costs all others
-  their precision. With VNNI it takes a tenth more time. Where tokens are alike, one fixed scale is enough for all.
+  their precision. With VNNI it takes a tenth more time. Where the range varies little between tokens, one fixed scale
+  is enough.
 - The embedding that is also the vocabulary head stays one tensor in its stored layout; the graph transposes it.
   (onnxruntime transposes it in place and breaks the embedding, onnxruntime #25890.) It keeps all 8 bits: its product
   is unsigned × unsigned, which saturates on no processor and is slower only with many rows.

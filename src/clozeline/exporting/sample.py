@@ -24,7 +24,7 @@ class Sample:
     labels: Sequence[str | None]
     """Label of each text, where the file has one."""
     held_out: Sequence[HeldOut] = ()
-    """Held-out items of the task with their right answers; if there are any, they replace the texts."""
+    """Held-out items of the task with their labels; if there are any, they replace the texts."""
 
     def parted(self, num_deciding: int, num_calibrating: int) -> tuple[Self, Self]:
         """Split into the texts of the exam and disjoint ones for calibration of activation ranges.

@@ -13,7 +13,7 @@ _LOG = logging.getLogger(__name__)
 
 
 def say_what_is_short(texts: Path, sample: Sample, calibration: Sample, params: ExportParams) -> None:
-    """Warn if the file `texts` has fewer texts than params.yaml asks for.
+    """Warn if the file `texts` has fewer texts than params.yaml requires.
 
     The warning counts the texts for calibration, and those of the exam unless held-out items replace them.
     """

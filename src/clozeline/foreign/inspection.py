@@ -20,7 +20,7 @@ _PICKLES: Final = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.pk
 _REFUSED: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
         "auto_map": (
-            "code of its own, which would run here",
+            "custom code, which would run here",
             "save it with a class that transformers itself has, and delete `auto_map`",
         ),
         "configuration_files": ("another file in its place", "rename that file to config.json"),
@@ -32,7 +32,7 @@ _REFUSED: Mapping[str, tuple[str, str]] = MappingProxyType(
         ),
     }
 )
-"""Refused keys, at any depth: what each asks for, and what to do."""
+"""Refused keys, at any depth: what each requires, and what to do."""
 _ATTENTION: Final = ("_attn_implementation", "attn_implementation")
 _OWN_ATTENTION: Final = (None, "eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3")
 """Implementations in transformers itself; any other name is that of a kernel to fetch from the hub."""
@@ -42,7 +42,7 @@ def inspect_settings(name: str, revision: str | None = None) -> None:
     """Inspect a tokenizer, or a model whose weights are not loaded.
 
     Args:
-        name: a folder, or a name on the hub; `revision` is a commit there. Missing files are no fault here.
+        name: a folder, or a name on the hub; `revision` is a commit there. Missing files are ignored here.
 
     Raises:
         ArtifactError: it is an adapter, or asks for code, kernels or a form of weights outside transformers.
@@ -109,7 +109,7 @@ def _check_entry(file: str, key: str, value: Any) -> None:
     else:
         return
     raise ArtifactError(
-        f"{file} asks for {asks_for}",
+        f"{file} requires {asks_for}",
         given=f"{key}: {json.dumps(value)[:200]}",
         expected=f"a model that transformers opens by itself, without `{key}`",
         do=do,

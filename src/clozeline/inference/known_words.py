@@ -1,7 +1,7 @@
 """Cache of the token ids of words, from which a text is tokenized in a sixth of the time.
 
 It works for tokenizers that encode words independently (word_cuts.py). Other tokenizers, and texts with a special token
-that may absorb its neighbours, do without the cache.
+that may absorb its neighbours, bypass the cache.
 """
 
 import re

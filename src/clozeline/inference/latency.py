@@ -13,7 +13,7 @@ from clozeline.inference.open_model import OpenModel
 from clozeline.inference.package import load
 
 _WORDS = ("the", "function", "returns", "a", "tensor", "of", "this", "shape", "or", "raises", "an", "error")
-"""Words for the timed texts; nonsense takes a model as long as sense."""
+"""Words for the timed texts; latency does not depend on their meaning."""
 
 Figure = Callable[[Sequence[float]], float]
 """Function from the times of calls to the reported figure, such as the median."""
@@ -78,10 +78,10 @@ def compare(
     seconds: float = float("inf"),
     figure: Figure = statistics.median,
 ) -> Latency:
-    """Time the open graphs of a package, fp32 among them, as `measure` does.
+    """Time the open graphs of a package, which include fp32.
 
-    `seconds` limits the repetitions, for one text and for the batch each. `figure` summarizes the calls: with few of
-    them, the minimum is disturbed least by other processes.
+    `seconds` limits the time spent on one text, and again on the batch. `figure` summarizes the calls; with few calls
+    use `min`, which other processes disturb least.
     """
     fp32 = models["fp32"]
     mask = fp32.manifest.special_tokens.mask_token if isinstance(fp32, Encoder) else None
@@ -118,7 +118,7 @@ def _figures(
     seconds: float = float("inf"),
     figure: Figure = statistics.median,
 ) -> list[float]:
-    """Return the milliseconds of each call; calls alternate, so that other processes slow all of them alike."""
+    """Return the milliseconds of each call; calls alternate, so that other processes slow all of them equally."""
     started = time.perf_counter()
     for call in calls:
         call()

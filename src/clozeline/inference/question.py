@@ -1,4 +1,4 @@
-"""A question to a model, independent of where it runs: in a call of the library or in the workers of a server."""
+"""`Question`: one inference job, run either by a library call or by the workers of a server."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Tokenizers that encode words independently, so that a text's ids are those of its words, and their cuts.
+"""Tokenizers that encode words independently, and how each splits a text into words.
 
-Two word caches rest on this: training cuts millions of texts by the class of each byte (tokenizing/word_cache.py), a
-server cuts one text by a pattern (inference/known_words.py).
+The ids of a text are then those of its words, in order. Two word caches rely on this: training cuts millions of texts
+by the class of each byte (tokenizing/word_cache.py), a server cuts one text by a pattern (inference/known_words.py).
 """
 
 import json
@@ -38,7 +38,7 @@ class _Independence:
     pre_tokenizers: Sequence[Mapping[str, object]]
     """Required settings of each pre-tokenizer, in order."""
     normalizers: frozenset[object]
-    """Allowed normalizers; others may look across the cut."""
+    """Allowed normalizers; others may depend on text beyond the word."""
     needed_normalizers: frozenset[object]
     cut: Cut
 

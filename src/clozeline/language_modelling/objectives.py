@@ -153,8 +153,8 @@ def hidden_batch(split: Split, tokens: RowTokens, masked: Masked) -> TargetBatch
 def next_token_batch(split: Split, tokens: RowTokens, asked_N: NDArray[np.bool_], with_end: bool) -> TargetBatch:
     """Return the unchanged rows; targets are the tokens of `asked_N`, and [SEP] where a document ends.
 
-    A row whose document goes on in another row ends in [SEP] too, but that [SEP] is no target. Padding stands behind
-    every target, where causal attention does not look: no mask is needed.
+    A row whose document continues in another row ends in [SEP] too, but that [SEP] is not a target. Padding follows
+    every target, where causal attention cannot see it, so no mask is needed.
     """
     slot_T = tokens.slot_N[asked_N] - 1
     labels_T = tokens.input_ids_N[asked_N]
@@ -205,7 +205,7 @@ def detection_batch(split: Split, tokens: RowTokens, masked: Masked, seed: int, 
 
 
 def in_fold(split: Split, tokens: RowTokens, seed: int, fold: int, num_folds: int) -> NDArray[np.bool_]:
-    """Return which of `tokens` are targets of the judging batch of this fold, in the order of its targets."""
+    """Return which of `tokens` are targets of the evaluation batch for this fold."""
     fold_N: Ids = evaluation_folds(seed, num_folds, tokens.document_N, tokens.position_N)
     in_fold_N: NDArray[np.bool_] = (fold_N == fold) & ~split.vocabulary.is_special_V[tokens.input_ids_N]
     return in_fold_N
@@ -244,7 +244,7 @@ class Objective:
     training: Callable[[Split, Masker, RowTokens, int, float], TargetBatch]
     """Makes a training batch of the rows of a step, given the epoch and the progress through the budget (0-1)."""
     judging: Callable[[Split, RowTokens, int, int, int], TargetBatch]
-    """Makes the batch of one fold of `num_folds`, dealt out by `seed`: each ordinary token is a target in one fold."""
+    """Makes the evaluation batch of one fold. `seed` assigns each ordinary token to one of `num_folds` folds."""
 
 
 def _masked_share(masking: MaskingParams) -> float:

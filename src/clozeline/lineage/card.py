@@ -27,7 +27,8 @@ def _figures(quality: EncoderMetrics | TaskMetrics) -> Iterator[str]:
         between = f" ({ends[0]:.4f} to {ends[1]:.4f})" if all(isinstance(end, float) for end in ends) else ""
         yield f"- {name}: {getattr(quality, name):.4f}{between}"
     yield f"- perplexity of the unigram baseline: {quality.unigram_perplexity:.4f}"
-    yield f"- contamination: {quality.contaminated_fraction:.1%} of the validation texts also stand in training text"
+    contaminated = f"{quality.contaminated_fraction:.1%} of the validation texts also occur in the training text"
+    yield f"- contamination: {contaminated}"
 
 
 def _sources(package: str, lock: Lock) -> Iterator[str]:

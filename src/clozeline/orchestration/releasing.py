@@ -41,7 +41,7 @@ class Decision:
 
     @property
     def is_new(self) -> bool:
-        """Whether there was anything to decide."""
+        """Whether this is a new decision: false if the package is already the champion."""
         return self.outcome != "unchanged"
 
     def lines_of(self, version: Registered) -> list[str]:
@@ -58,7 +58,7 @@ class Release:
     """Name of the registered model."""
     version: str
     outcome: Outcome
-    """`unchanged`: it was already the champion. `held`: only a person may promote it; see `reason`."""
+    """`unchanged`: it was already the champion. `held`: it waits for manual approval; see `reason`."""
     gates: tuple[Gate, ...]
     latency: Latency
     """Latency on this machine."""

@@ -48,7 +48,7 @@ def running(server: Server, workspace: Workspace) -> Iterator[subprocess.Popen[b
             stdin=subprocess.PIPE,
             stdout=file,
             stderr=file,
-            start_new_session=True,  # so that Ctrl-C reaches only us, and we end the server in order
+            start_new_session=True,  # so that Ctrl-C reaches only us, and we shut the server down cleanly
         )
     try:
         yield process

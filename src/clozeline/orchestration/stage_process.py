@@ -69,7 +69,7 @@ class StageProcesses:
         return self._is_ending.is_set()
 
     def end_all(self) -> None:
-        """End every process now, and immediately any that starts later."""
+        """End every process now, and any later one as soon as it starts."""
         self._is_ending.set()
         for process in list(self._running):
             _end(process)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 
 import psutil
 
-# Time for the stage to end by itself, then for DVC to release its lock; the remaining processes are killed.
+# Grace period for the stage to exit, then for DVC to release its lock; remaining processes are killed.
 _STAGE_SECONDS = 4.0
 _COMMAND_SECONDS = 2.0
 _SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>

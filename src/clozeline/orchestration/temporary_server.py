@@ -1,6 +1,6 @@
 """A temporary Prefect server for a command without a configured one; it ends with the command.
 
-Prefect would start one by itself, but a killed command would leave that one running.
+Prefect starts one on its own, but leaves it running if the command is killed.
 """
 
 import atexit

@@ -17,7 +17,7 @@ class _Identity(Record):
 def identity_of(workspace: Workspace) -> str:
     """Return the identity of the workspace; make one on first use. The caller holds the run lock.
 
-    A folder that was moved keeps its identity. A copy gets one of its own, as long as the original exists.
+    A folder that was moved keeps its identity. A copy gets a new identity if the original still exists.
     """
     root = workspace.root.resolve()
     file = workspace.work / "identity.json"

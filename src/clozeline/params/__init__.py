@@ -1,4 +1,4 @@
-"""Reader of params.yaml: types and bounds of every knob. The values stand only in the file."""
+"""Reader of params.yaml: types and bounds of every knob. Defaults are in the file only."""
 
 from clozeline.params.data import PreprocessParams, SourceParams, TokenizeParams
 from clozeline.params.delivery import ExportGates, ExportParams, ReleaseParams, RungParams

@@ -22,14 +22,14 @@ class ExportGates(Section):
 
     min_agreement: Share
     min_agreement_texts: Count
-    """Least number of texts behind the agreement. Below -3 / ln(min_agreement), even INT8 that always agrees has shown
+    """Minimum number of texts for the agreement. Below -3 / ln(min_agreement), even INT8 that always agrees has shown
     nothing: a graph at the limit would agree on that many texts by chance once in 20 times (0.97: 99).
     """
     min_different_answers: Count
-    """Least number of distinct answers of fp32. If fp32 always answers the same, a broken graph agrees with it."""
+    """Minimum number of distinct answers of fp32. If fp32 always answers the same, a broken graph agrees with it."""
     min_metric_ratio: Share
     min_metric_items: Count
-    """Least number of answers behind the metric. Below 1 / (1 - min_metric_ratio), one answer weighs more than the
+    """Minimum number of answers for the metric. Below 1 / (1 - min_metric_ratio), one answer weighs more than the
     whole permitted loss (0.995: 200).
     """
     max_batch_flips: Share
@@ -41,7 +41,7 @@ class ExportGates(Section):
 class ExportParams(Section):
     models: dict[str, str]
     opset: Annotated[int, Field(ge=18, le=23)]
-    """Below 18 torch's exporter writes nothing by itself. From 23 on, attention is one operator."""
+    """torch's exporter writes opset 18 or later. From 23 on, attention is one operator."""
     max_parity_difference: Positive
     per_token: bool
     per_channel: bool
@@ -63,18 +63,18 @@ class ExportParams(Section):
 class ReleaseParams(Section):
     min_int8_agreement: Share
     min_int8_speedup: Positive
-    """Least speedup: fp32 time / INT8 time on the processor of the release, of one text or of a batch, whichever is
+    """Minimum speedup: fp32 time / INT8 time on the processor of the release, of one text or of a batch, whichever is
     smaller. Below it fp32 is served there.
     """
     min_unigram_ratio: Positive
-    """Least ratio of the unigram baseline's perplexity to the encoder's, for a first version too."""
+    """Minimum ratio of the unigram baseline's perplexity to the encoder's, for a first version too."""
     max_perplexity_ratio: Positive
     max_contaminated_fraction: Share | None
-    """Largest share of a model's evaluation texts that also stand, at least nearly, in the pre-training text. Null: the
-    share is only reported.
+    """Largest share of a model's evaluation texts that also occur in the pre-training text, verbatim or nearly. Null:
+    the share is only reported.
     """
     min_accuracy_delta: Annotated[float, Field(ge=-1, le=1)]
-    """Least change of a task's headline metric (accuracy, or the metric of its kind) against the champion."""
+    """Minimum change of a task's headline metric (accuracy, or the metric of its kind) against the champion."""
     beat_baseline: bool
     """Hold a task without a champion to compare with, unless it beats its simple baseline. It must always beat the
     trivial answer, by more than its 95 % interval."""

@@ -35,21 +35,23 @@ class MaskingParams(Section):
 
 
 class ValidationParams(Section):
-    """Validation looks during training."""
+    """Validation during training."""
 
     every_steps: Count | None
-    """Steps between two looks; null: never."""
+    """Steps between two validation passes; null: never."""
     max_tokens: Count
     """Tokens of the validation split to measure: enough for a trend. Stage `evaluate` measures the whole split."""
     num_examples: Annotated[int, Field(ge=0)]
-    """Number of predictions that each look shows in the log."""
+    """Number of predictions logged at each validation pass."""
     patience: Count | None
-    """Looks without a lower loss before training stops; the weights of the lowest are kept. Null: train to the end."""
+    """Validation passes without a lower loss before training stops; the weights with the lowest loss are kept. Null:
+    train to the end.
+    """
     rules = (
         (
             "every_steps patience",
             lambda every_steps, patience: patience is None or every_steps is not None,
-            "`patience` counts looks: set `every_steps` too",
+            "`patience` counts validation passes: set `every_steps` too",
         ),
     )
 
@@ -69,12 +71,12 @@ class PretrainParams(Section):
     batch_tokens: Count
     """Tokens of an optimizer step over all devices and accumulation, neither of which changes what a step learns."""
     micro_batch_tokens: Count | None
-    """Most tokens in memory at once on one device; gradients are summed exactly. Null: no bound."""
+    """Maximum number of tokens in memory at once on one device; gradients are summed exactly. Null: no limit."""
     masking: MaskingParams
     optimizer: OptimizerParams
     schedule: ScheduleParams
     steps: Annotated[int, Field(ge=0)] | None
-    """0: `start` is used as it is."""
+    """0: no training; the result is `start` itself."""
     tokens: Count | None
     precision: Literal["auto", "fp32", "bf16", "fp16"]
     compile: bool

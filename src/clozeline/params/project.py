@@ -21,7 +21,7 @@ _NO_MASKS = MappingProxyType(
         "rtd": f"objective `mlm`, or `{_GENERATOR}`: a discriminator fills no masks, the generator beside it does",
     }
 )
-"""Objective → why its encoder is not exported as it is, and the alternative."""
+"""Objective → why its encoder cannot be exported to fill masks, and what to set instead."""
 
 
 class Params(Section):

@@ -34,7 +34,7 @@ _EXPECTED: Final = {
     "tuple_type": "a list: [one, two]",
     "list_type": "a list: [one, two]",
 }
-"""Replacements for messages in which pydantic speaks of its own workings."""
+"""Replacements for pydantic messages that mention its internals."""
 _AS_WRITTEN: Final = {"None": "null", "True": "true", "False": "false"}
 _NOTHING: Final = ("missing", "union_tag_not_found")
 
@@ -154,7 +154,7 @@ def _expected(fault: Any) -> str:
 
 
 def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
-    """Return the names of the keys that may stand beside the one at `location`."""
+    """Return the names of the keys that are allowed in the same section as `location`."""
     kind: Any = Params
     for part in location[:-1]:
         if kind is FinetuneParams:
@@ -168,6 +168,6 @@ def _keys_beside(location: tuple[int | str, ...]) -> list[str]:
 
 
 def _short(value: object, limit: int = 160) -> str:
-    """Return the value as it stands in YAML, shortened."""
+    """Return the value in YAML notation, shortened."""
     text = "{…}" if isinstance(value, dict) else _AS_WRITTEN.get(repr(value), repr(value))
     return text if len(text) <= limit else text[:limit] + "…"

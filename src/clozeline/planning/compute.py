@@ -87,7 +87,8 @@ def padded_length(model: LanguageModel, length: int) -> int:
 
 
 def _num_compared(model: LanguageModel, length: int) -> float:
-    """Return the mean of two counts: positions that each token is compared with, and positions it takes values from.
+    """Return the number of attended positions per token, averaged over both products: queries × keys, and scores ×
+    values.
 
     Longformer cuts rows into chunks of one window that overlap by half (Beltagy et al. 2020, section 3.2), and takes
     values from three halves. DeBERTa compares content with positions and positions with content (He et al. 2020,

@@ -48,7 +48,7 @@ class ParameterCount:
     layer_matrices: int
     """Parameters in matrices of repeated layers, which Muon updates."""
     generator: int
-    """Parameters of the generator of replaced-token detection only; they are no part of the resulting encoder."""
+    """Parameters of the generator of replaced-token detection only; they are not part of the resulting encoder."""
 
     @classmethod
     def of(cls, model: LanguageModel) -> Self:

@@ -46,7 +46,7 @@ class Footprint:
     text_milliseconds: float
     """Time of the graph alone for one text of `TEXT_TOKENS` tokens: the fastest run, the least disturbed one."""
     batch_milliseconds: float
-    """Time for a batch of `BATCH_TEXTS` such texts, measured alike."""
+    """Time for a batch of `BATCH_TEXTS` such texts, measured the same way."""
 
 
 def footprint(graph: Path, feed: Feed) -> Footprint:

@@ -1,4 +1,4 @@
-"""Warning before a pre-training that will hardly fit into memory: the kernel would kill it without a message."""
+"""Warning before a pre-training that may not fit into memory, where the kernel would kill it without a message."""
 
 import logging
 from typing import Any

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def advisers(params: PretrainParams, job: "Pretraining", tokenizer: Path) -> list[Callback]:
-    """Return the callbacks of the first process: a plateau warning, and examples at each validation look."""
+    """Return the callbacks of the first process: a plateau warning, and examples at each validation pass."""
     entropy = unigram_entropy(job.train.shards, job.train.vocabulary)
     first_step = 2 * params.schedule.warmup_steps
     asking: list[Callback] = []

@@ -1,7 +1,7 @@
-"""Model card of a pre-trained encoder: its text, its start, its figures and its limits.
+"""Model card of a pre-trained encoder: training text, base model, figures and limits.
 
-The facts for programs stand in its front matter: https://huggingface.co/docs/hub/model-cards. The cards of fine-tuned
-models and of packages go on from it.
+Machine-readable facts are in its front matter: https://huggingface.co/docs/hub/model-cards. The cards of fine-tuned
+models and of packages build on it.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ def card_of(params: PretrainParams, seed: int, tokens: Path, state: State, num_p
 
 
 def stated_facts(card: Path) -> Mapping[str, Any]:
-    """Return the front matter of anyone's model card; empty if it has none, or none that can be read."""
+    """Return the front matter of any model card; empty if it is missing or cannot be parsed."""
     front = _FRONT_MATTER.match(card.read_text(encoding="utf-8", errors="replace"))
     try:
         told = YAML(typ="safe").load(front[1]) if front else None
@@ -62,7 +62,7 @@ def _of_start(params: PretrainParams) -> Mapping[str, Any]:
     card = published_file(params.start, "README.md", params.start_revision)
     stated = stated_facts(card) if card else {}
     inherited = {name: stated[name] for name in _INHERITED if name in stated}
-    # A folder on this machine is no name on the hub, but its own card may state one.
+    # A local folder has no hub name, but its card may state one.
     base = stated.get("base_model") if Path(params.start).is_dir() else params.start
     return inherited | ({"base_model": base} if base else {})
 

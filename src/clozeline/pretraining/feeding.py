@@ -1,6 +1,6 @@
-"""Endless sequence of pre-training batches, readable from any place, made in this process or by workers.
+"""Endless sequence of pre-training batches, readable from any index, built in this process or by workers.
 
-A batch is a pure function of its place in the sequence, so workers, processes and resuming do not change it.
+A batch is a pure function of its index in the sequence, so workers, processes and resuming do not change it.
 """
 
 from collections.abc import Iterator
@@ -39,11 +39,11 @@ class Feed:
         return shuffled_plan(self.split.rows.length_R, self.batch_tokens, self.seed, epoch=0).num_batches
 
     def batches_from(self, epoch: int, index: int) -> Iterator[Batch[TargetBatch]]:
-        """Return batches without end. The time to the first does not grow with `epoch` or `index`."""
+        """Return an endless iterator of batches. Starting late costs no extra time."""
         turns = cursor(self.split.rows.length_R, self.batch_tokens, self.seed, epoch, index)
         if self.num_workers == 0:
             return map(self.batch, turns)
-        # An own generator, because the loader draws a seed for its workers, by default from the global one.
+        # A separate generator: by default the loader seeds its workers from the global one.
         loader = DataLoader(
             _Turns(self),
             sampler=turns,
@@ -71,8 +71,8 @@ class Feed:
         )
 
     def _share_of(self, whole: TargetBatch) -> TargetBatch:
-        """Return this process's rows. A process gets a silent row if there are fewer rows than processes, because all
-        processes have to take the same steps to sum their gradients.
+        """Return this process's rows. If there are fewer rows than processes, a process gets one row without targets,
+        because all processes must take part in summing the gradients.
         """
         first, last = (whole.num_rows * (self.rank + place) // self.world_size for place in (0, 1))
         return whole.rows(first, last) if first < last else whole.rows(0, 1).silent()
@@ -82,7 +82,7 @@ class Feed:
         return self.batch(Turn(0, 0, np.zeros(1, np.int64))).inputs
 
     def progress(self, turn: Turn) -> float:
-        """Return the share of the budget (0-1) that is used before this batch, by its place alone."""
+        """Return the share of the budget (0-1) used before this batch, a function of its index."""
         return min((turn.epoch * self.batches_per_epoch + turn.batch) / max(self.total_steps, 1), 1.0)
 
 
@@ -95,7 +95,7 @@ def steps_of(num_tokens: int, split: Split, batch_tokens: int, seed: int) -> int
 
 
 class _Turns(Dataset[Batch[TargetBatch]]):
-    """Dataset whose indices are turns."""
+    """Map-style dataset indexed by `Turn` (epoch, batch, rows)."""
 
     def __init__(self, feed: Feed) -> None:
         self._feed = feed

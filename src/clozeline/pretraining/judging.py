@@ -1,4 +1,4 @@
-"""Loss on a fixed part of the validation split, for validation looks during training."""
+"""Loss on a fixed sample of the validation split, for validation during training."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +21,7 @@ _NUM_FOLDS = 7
 
 @dataclass(frozen=True)
 class Judge:
-    """Asks every model for the same targets in the same rows."""
+    """Evaluates every model on the same targets in the same rows."""
 
     loss: nn.Module
     """Maps a batch to its summed loss."""

@@ -65,7 +65,7 @@ class Examiner:
     spelling: Spelling
     head: LanguageHead
     is_frequent_V: NDArray[np.bool_] | None = None
-    """Tokens that one minute of training meets some hundred times; rarer ones are not asked for. None: no limit."""
+    """Tokens that one minute of training meets some hundred times; rarer ones are never hidden. None: no limit."""
 
     def questions(self, num_questions: int) -> list[Question]:
         """Choose sentences spread over the split, each with a word to hide; any passages where there are too few."""

@@ -20,7 +20,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ShownExamples(Callback):
-    """Logs the model's predictions for the same few held-out sentences at each validation look."""
+    """Logs the model's predictions for the same few held-out sentences at each validation pass."""
 
     model: LanguageModel
     examiner: Examiner

@@ -16,7 +16,7 @@ _PATIENCE_LOOKS = 3
 
 @dataclass(frozen=True)
 class ShownParts(Callback):
-    """Logs both losses at each validation look, and warns if the generator stays on the unigram plateau.
+    """Logs both losses at each validation pass, and warns if the generator stays on the unigram plateau.
 
     Their sum does not show either: a better generator makes the discriminator's task harder.
     """

@@ -8,7 +8,7 @@ from clozeline.errors import DataError
 Fields = Mapping[str, str]
 """Knob → field name. Messages mention both."""
 _LEAST_IN_COMMON = 3
-"""Shortest name that suggests a longer name which contains it."""
+"""Minimum length of the shorter name when a name is suggested because one contains the other."""
 
 
 def check_fields(present: Collection[str], fields: Fields, place: object, *, records_before: bool = False) -> None:

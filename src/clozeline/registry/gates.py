@@ -27,7 +27,7 @@ class Gate:
     must_be: Literal["at least", "at most", "above"]
     limit: float
     else_held: bool = False
-    """Whether a version that fails is held for a person instead of refused."""
+    """Whether a failing version is held for manual approval instead of refused."""
 
     @property
     def is_passed(self) -> bool:
@@ -62,7 +62,7 @@ def gates(params: ReleaseParams, candidate: PackageMetrics, champion: PackageMet
 
 
 def _better_than_baselines(params: ReleaseParams, top: Headline) -> Iterator[Gate]:
-    """Yield the gates of a task without a champion to compare with. NaN, a baseline without a figure, is no limit."""
+    """Yield the gates of a task that has no champion to compare with. A NaN baseline sets no gate."""
     limits = [("trivial answer", top.low, top.trivial_value)]
     if params.beat_baseline:
         limits.append(("baseline", top.value, top.baseline_value))

@@ -29,7 +29,7 @@ class Registered:
     """MLflow run that holds its evidence."""
     package_sha256: str
     was_rolled_back: bool
-    """Whether a person rolled it back; a release then holds it instead of promoting it."""
+    """Whether it was rolled back by hand; a release then holds it instead of promoting it."""
     served: Precision | None = None
     """Precision to serve by default; None: the one that the manifest names."""
     served_on: str | None = None

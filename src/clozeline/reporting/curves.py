@@ -94,7 +94,7 @@ def _points(run: Run, curve: _Curve) -> list[tuple[float, float]]:
 
 
 def _of_another_run(run: Run, series: Sequence[Series]) -> str:
-    """Return a note if a curve is from another run: timing files are no outputs of DVC and may be stale."""
+    """Return a note if a curve is from another run: timing files are not outputs of DVC and may be stale."""
     steps = [point.step for point in run.files.rows(_LOSS, CurvePoint, stage=_STAGE)]
     ended = series[0].points[-1][0]
     return f"The curve is from another run, which ended at step {ended:,.0f}." if steps and ended != steps[-1] else ""

@@ -1,4 +1,4 @@
-"""Formats of figures for people."""
+"""Human-readable formats of figures."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -46,7 +46,7 @@ def short(value: float) -> str:
 
 
 def difference(value: float, form: Format) -> str:
-    """Return a signed difference of two figures of this format; shares differ by percentage points."""
+    """Format a difference of two figures with its sign; shares in percentage points."""
     return f"{100 * value:+.1f} points" if form is share else f"{value:+.3g}"
 
 

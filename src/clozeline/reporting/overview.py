@@ -136,11 +136,11 @@ def _earlier(run: Run) -> EarlierRun | None:
     try:
         return run.past().earlier
     except ClozelineError:
-        return None  # the chapter on lineage says so
+        return None  # the lineage chapter reports the failure
 
 
 def _released(run: Run, package: str) -> Released | None:
     try:
         return run.released(package)
     except ClozelineError:
-        return None  # the chapter on gates says so
+        return None  # the gates chapter reports the failure

@@ -34,7 +34,7 @@ SECTIONS = (
     Section(
         "tasks",
         "Tasks",
-        "Results of the encoder, fine-tuned or by a prompt alone, on test sets that were used for no choice.",
+        "Results of the encoder, fine-tuned or prompted without training, on test sets that no choice was based on.",
         tasks.parts,
         is_open=True,
     ),

@@ -34,7 +34,7 @@ def parts(run: Run) -> Iterable[Part | Fold]:
     charts = [partial(chart.drawn, run) for chart in _CHARTS]
     return [
         partial(_figures, run),
-        Fold("Distribution of the loss, and the text behind it", [partial(_counts, run), *charts]),
+        Fold("Distribution of the loss, and the validation text", [partial(_counts, run), *charts]),
     ]
 
 

@@ -48,7 +48,7 @@ def write(workspace: Workspace, built_at: datetime) -> Written:
     try:
         run_id = run.past().run_id
     except ClozelineError:
-        run_id = None  # the page says so
+        run_id = None  # the lineage chapter reports the failure
     stored = run_id is not None and attach(tracking_uri(workspace), run_id, path)
     return Written(path, made.faults, run_id if stored else None)
 

@@ -1,4 +1,4 @@
-"""The record of every HTTP error; protocols/dialects.py puts it into the words of each protocol.
+"""The record of every HTTP error; protocols/dialects.py renders it in the error format of each protocol.
 
 code      identifier for programs
 message   what happened, in one sentence

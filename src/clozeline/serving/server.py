@@ -33,7 +33,7 @@ class Settings:
     keys: ApiKeys
     hosts: AllowedHosts
     watch_seconds: float
-    """Interval between two looks at the aliases of the registry; 0: never look."""
+    """Interval between polls of the registry's aliases, in seconds; 0: never."""
     traces: bool = False
     """Whether OpenTelemetry gets spans of each request."""
 

@@ -104,7 +104,7 @@ class JsonHttpProtocol(HttpToolsProtocol):
             self._unanswered.popleft()
         self._unanswered.append(self.cycle)
         if 0 < len(self.pipeline) < _MOST_IN_WAIT:
-            # Reading goes on while requests wait, so that the server notices a client that leaves or sends too many.
+            # Reading continues while requests wait, so that the server notices a client that leaves or sends too many.
             self.flow.resume_reading()
 
     def on_message_complete(self) -> None:

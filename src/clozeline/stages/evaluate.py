@@ -32,7 +32,7 @@ from clozeline.words.contamination import contamination, text_batches
 
 _LOG = logging.getLogger(__name__)
 _MOST_BYTES_COMPARED = 1 << 24
-"""Most bytes of validation text compared with all training text: some 200 MB of shingles."""
+"""Maximum size of the validation text compared with all training text: some 200 MB of shingles."""
 
 
 def run(
@@ -51,9 +51,9 @@ def run(
 ) -> None:
     """Write the encoder's figures and the unigram baseline's to `metrics`, and a page of predictions to `examples`.
 
-    With replaced-token detection these are the generator's figures; the encoder's detection figures stand beside them.
-    Calibration, and loss by token frequency, place and word class, go to the folder `plots` as CSV. The two texts are
-    read only to measure the contamination of the second by the first. `family`: see `language_model.load`.
+    With replaced-token detection these are the generator's figures; the encoder's detection figures are added to them.
+    Calibration, and loss by token frequency, position and piece kind, go to the folder `plots` as CSV. The two texts
+    are read only to measure the contamination of the second by the first. `family`: see `language_model.load`.
 
     Raises:
         ArtifactError: the encoder or the shards are damaged, or their vocabularies differ.

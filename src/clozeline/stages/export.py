@@ -142,7 +142,7 @@ def _proven_parity(trained: TrainedModel, graph: Path, inputs: tuple[str, ...], 
 
 
 def _declared(trained: TrainedModel, path: Path) -> ModelProto:
-    """Return the graph with the outputs declared as in the manifest; the file at `path` holds it too."""
+    """Declare the graph's outputs as in the manifest, rewrite the file at `path`, and return the graph."""
     graph = absorb_graph(path)
     declare(graph, outputs_of(trained))
     write_graph(graph, path)
@@ -150,7 +150,7 @@ def _declared(trained: TrainedModel, path: Path) -> ModelProto:
 
 
 def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, lock: Path) -> Manifest:
-    """Return the manifest as it is before any INT8 graph exists."""
+    """Return the manifest with fp32 served; the INT8 fields and file hashes are filled in later."""
     tokenizer, config = trained.tokenizer, trained.model.config
     return Manifest(
         format_version=2,

@@ -50,9 +50,9 @@ def run(
 ) -> None:
     """Train `task` on `data` from each of its seeds; write the best model to `out`, its figures to `metrics`.
 
-    The training loss of the kept model goes to `curve` and its validation looks to `looks`, both as CSV. Every test
+    The training loss of the kept model goes to `curve` and its validation scores to `looks`, both as CSV. Every test
     answer goes to `confusion` and the figures of each class to `classes`, both as CSV (without rows for kinds that have
-    none). Some test items go to `examples`, in a form for people.
+    none). Some test items go to `examples`, in readable form.
 
     `pretraining_text` is read only to count test texts that the encoder has seen; `work` holds the checkpoints while
     the training is not finished.
@@ -138,7 +138,7 @@ def _tell_what_is_kept(name: str, looks: Sequence[ScoredLook]) -> None:
     kept = best_of(looks)
     if are_alike(looks):
         _LOG.warning(
-            "%s: the validation score is %.4f at each of %d looks, so it prefers none: the last is kept",
+            "%s: the validation score is %.4f at all %d validation passes, so the last weights are kept",
             *(name, kept.validation_score, len(looks)),
         )
     elif len(looks) > 1:
@@ -166,7 +166,7 @@ def _write_tables(report: TaskReport, confusion: Path, classes: Path) -> None:
 
 
 class _Watch(Callback):
-    """Shows the training while it runs: the bar, the tracker, a line for each look."""
+    """Shows the training while it runs: the bar, the tracker, a line for each validation pass."""
 
     def __init__(self, bar: ProgressBar, log: RunLogger, prefix: str) -> None:
         """`prefix` goes before the names of the tracker's figures, to tell several trainings apart."""

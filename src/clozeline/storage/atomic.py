@@ -54,7 +54,7 @@ def replacing_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder atomically: readers see all of it or nothing. A missing folder is no error."""
+    """Remove a folder atomically: readers see all of it or nothing. A missing folder is ignored."""
     with suppress(FileNotFoundError), held_beside(path) as folder:
         path.replace(folder / path.name)
 

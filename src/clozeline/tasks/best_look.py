@@ -1,4 +1,4 @@
-"""Training that measures the model at validation looks, can resume between them, and keeps the best one."""
+"""Training that validates the model at fixed steps, can resume between them, and keeps the best weights."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from clozeline.training.state import State
 
 @dataclass(frozen=True)
 class Trained:
-    """Validation looks and training curve of one training."""
+    """Validation scores and training curve of one training."""
 
     looks: list[ScoredLook]
     curve: list[CurvePoint]
@@ -25,7 +25,7 @@ class Trained:
 
 @dataclass
 class Best:
-    """The best look so far, by `best_of`, and its weights."""
+    """The best validation pass so far, by `best_of`, and its weights."""
 
     look: ScoredLook
     weights: dict[str, Tensor]
@@ -33,14 +33,14 @@ class Best:
 
 @dataclass(frozen=True)
 class Plan:
-    """Steps of validation looks and checkpoints, counted in optimizer steps from the start."""
+    """Steps of validation passes and checkpoints, counted in optimizer steps from the start."""
 
     steps_per_epoch: int
     num_epochs: int
     looks_per_epoch: int
     checkpoint_every_steps: int | None
     patience: int | None
-    """Number of looks without a better score after which training stops; None: never."""
+    """Number of validation passes without a better score after which training stops; None: never."""
 
     @property
     def total_steps(self) -> int:
@@ -48,21 +48,21 @@ class Plan:
 
     @property
     def look_steps(self) -> list[int]:
-        """Steps with a validation look: evenly spaced, with one at the end of each epoch."""
+        """Steps with a validation pass: evenly spaced, with one at the end of each epoch."""
         num_looks = self.num_epochs * self.looks_per_epoch
         steps = {-(-place * self.total_steps // num_looks) for place in range(1, num_looks + 1)}
         return sorted(steps)
 
     @property
     def stops(self) -> list[int]:
-        """Steps with a look or a checkpoint."""
+        """Steps with a validation pass or a checkpoint."""
         every = self.checkpoint_every_steps or self.total_steps
         return sorted({*self.look_steps, *range(every, self.total_steps, every)})
 
 
 @dataclass(frozen=True)
 class BestLook:
-    """A training loop that runs from stop to stop and ends with the weights of the best look."""
+    """A training loop that runs from stop to stop and ends with the weights of the best validation pass."""
 
     loop: Loop[Any]
     plan: Plan
@@ -123,16 +123,16 @@ class BestLook:
 
 
 def best_of(looks: Sequence[ScoredLook]) -> ScoredLook:
-    """Return the first look with the highest score; NaN loses to any number.
+    """Return the first validation pass with the highest score; NaN loses to any number.
 
-    The first looks that all score the same count as one, the last of them: nothing but training time tells them apart.
+    If the first several score the same, only the last of them counts: it trained longest.
     """
     num_alike = next((place for place, look in enumerate(looks) if not _is_alike(look, looks[0])), len(looks))
     return _first_highest(looks[num_alike - 1 :])
 
 
 def are_alike(looks: Sequence[ScoredLook]) -> bool:
-    """Return whether there are several looks and all have the same score."""
+    """Return whether there are several validation passes, all with the same score."""
     return len(looks) > 1 and all(_is_alike(look, looks[0]) for look in looks)
 
 

@@ -29,7 +29,7 @@ def build(encoder: Path, kind: HeadKind, seed: int, changes: Mapping[str, object
         changes: configuration of the head (`id2label`, …); names that the family's configuration lacks are ignored.
 
     Raises:
-        ArtifactError: the folder holds no model, its family has no such head, or it needs code of its own.
+        ArtifactError: the folder holds no model, its family has no such head, or it requires custom code.
     """
     if not (encoder / "config.json").is_file():
         raise ArtifactError(

@@ -19,7 +19,7 @@ class Counted:
         fault."""
 
     def add(self, reason: str, *places: str) -> None:
-        """Count the records at `places` for the field `reason`."""
+        """Count the records at the locations `places` under `reason`."""
         setattr(self, reason, getattr(self, reason) + len(places))
         if places:
             self.first_places.setdefault(reason, places[0])

@@ -22,7 +22,9 @@ Watched = Callable[[BestLook, int], Trained]
 
 @dataclass(frozen=True)
 class Finished:
-    """One finished training with its test report. `task` holds the weights of the best look, with adapters merged."""
+    """One finished training with its test report. `task` holds the weights of the best validation pass, with adapters
+    merged.
+    """
 
     seed: int
     task: Task
@@ -32,7 +34,7 @@ class Finished:
 
     @property
     def best(self) -> ScoredLook:
-        """Validation look whose weights `task` holds."""
+        """Validation pass whose weights `task` holds."""
         return best_of(self.trained.looks)
 
 

@@ -1,6 +1,6 @@
 """Candidate pairs of similar texts: pairs that share a band, found band by band, in files.
 
-Suffixes of names give the shape: N texts, T texts of a part, P pairs. Texts are numbered by their place in the source.
+Suffixes of names give the shape: N texts, T texts of a part, P pairs. Texts are numbered in the order of the source.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Near-duplicates among sketched texts: candidates by shared bands, then the exact Jaccard similarity of each.
 
-Suffixes of names give the shape: P pairs, E edges, S shingles. Texts are numbered by their place in the source.
+Suffixes of names give the shape: P pairs, E edges, S shingles. Texts are numbered in the order of the source.
 """
 
 from collections.abc import Iterator

@@ -29,7 +29,7 @@ PREPARED = pa.schema(
         ("title", pa.string()),
     ]
 )
-"""`ordinal`: place of the text in the source. `parent`: ordinal of the first part of the document it was cut from."""
+"""`ordinal`: index of the text in the source. `parent`: ordinal of the first part of the document it was cut from."""
 
 
 @dataclass(frozen=True)

@@ -160,7 +160,7 @@ def _modules_of(distribution: metadata.Distribution) -> dict[str, PythonModule]:
 
 
 def _module_name(file: PurePosixPath) -> str | None:
-    """Return the dotted name (`torch/nn/__init__.py` is torch.nn); None if the file is no module of the library."""
+    """Return the dotted name (`torch/nn/__init__.py` is torch.nn); None if the file is not a module of the library."""
     if file.suffix != ".py" or _NOT_THE_LIBRARY.intersection(file.parts):
         return None
     parts = file.with_suffix("").parts

@@ -17,7 +17,7 @@ _COLUMNS = {"ordinals": np.int64, "parents": np.int64, "draws": np.float64, "num
 
 @dataclass(frozen=True)
 class Sketches:
-    """Sketches of N texts, numbered by their place in the source, earliest first.
+    """Sketches of N texts, numbered in the order of the source.
 
     `place_N` is the index of each text in bucket order. Band files hold one uint64 for each text, the shingle file the
     uint32 hashes of all texts; both are in bucket order.

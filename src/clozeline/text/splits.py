@@ -1,6 +1,6 @@
 """Assignment of texts to splits: near-duplicates are dropped, similar texts stay together, content decides the rest.
 
-Suffixes of names give the shape: N texts, E edges. Texts are numbered by their place in the source, earliest first.
+Suffixes of names give the shape: N texts, E edges. Texts are numbered in the order of the source.
 """
 
 from collections.abc import Iterator

@@ -57,7 +57,7 @@ class CorpusReport(_Record):
         assert self.kept == sum(split.documents for split in self.splits.values())
 
     def summary(self) -> str:
-        """Return a few lines for people."""
+        """Return a readable summary of a few lines."""
         dropped = dropped_in_words(Counter({DropReason(reason): count for reason, count in self.dropped.items()}))
         lines = [
             f"{self.documents_in:,} texts in = {self.kept:,} kept + {dropped}",

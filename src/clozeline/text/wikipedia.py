@@ -22,7 +22,7 @@ _REDIRECT = re.compile(r"^\s*#redirect", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class WikiPage:
-    """A page as it stands in the dump; a worker removes its markup."""
+    """A page with its markup, which a worker removes."""
 
     title: str
     wikitext: str

@@ -33,7 +33,7 @@ SPECIAL_TOKENS: Mapping[str, str] = MappingProxyType(
 )
 """Token of each role, as transformers names the role. A tokenizer trained here has them as ids 0 to 4 in this order."""
 _CLASS = "PreTrainedTokenizerFast"
-"""Class of transformers that takes tokenizer.json as it stands, by the name that every version knows."""
+"""Class of transformers that uses tokenizer.json unchanged, by the name that every version knows."""
 _DESCRIPTION: Mapping[str, object] = MappingProxyType(
     {
         **SPECIAL_TOKENS,

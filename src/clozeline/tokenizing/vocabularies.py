@@ -1,8 +1,8 @@
 """Training of a vocabulary from text: a table of algorithms.
 
 The same text gives the same vocabulary for any number of threads. `tokenizers` alone does not promise that, because it
-walks over hash maps that are seeded anew in each process. Where that walk decides something, this module decides it
-beforehand (which characters are kept, which ids they get) or restores a fixed order afterwards.
+walks over hash maps that are seeded differently in each process. Where that walk decides something, this module decides
+it beforehand (which characters are kept, which ids they get) or restores a fixed order afterwards.
 """
 
 import string

@@ -1,6 +1,6 @@
 """Encode each distinct word once: the ids of whole texts, many times faster.
 
-Text repeats its words, but `tokenizers` normalizes and splits each occurrence anew. If a tokenizer always cuts at
+Text repeats its words, but `tokenizers` normalizes and splits every occurrence again. If a tokenizer always cuts at
 spaces, whatever their context, the ids of a text are the ids of its words back to back, and words can be looked up.
 
 Shapes: D texts, N their tokens, W words of all texts, U distinct words, K words of the cache by their hashes.
@@ -35,7 +35,7 @@ Encode = Callable[[Tokenizer, Sequence[str]], Encoded]
 
 _MOST_WORDS = 2**17
 _MOST_WORD_BYTES = 2**22
-"""Largest number and size of the words kept between batches; above either, the cache starts anew."""
+"""Largest number and size of the words kept between batches; above either, the cache is emptied."""
 
 
 class WordCache:
@@ -78,9 +78,9 @@ class WordCache:
         self._ordinal_K = np.zeros(0, np.int64)
 
     def _ordinals(self, distinct_U: Any) -> npt.NDArray[np.int64]:
-        """Return the places of words in the cache; add those that are missing.
+        """Return the indices of words in the cache; add those that are missing.
 
-        Arrow's own index_in hashes every word of the cache anew for each batch.
+        Arrow's own index_in rehashes every word of the cache for each batch.
         """
         hash_U = word_hashes(distinct_U)
         at_U = np.searchsorted(self._hash_K, hash_U)
@@ -100,7 +100,7 @@ class WordCache:
         self._ids = pa.concat_arrays([self._ids, ids_U])
 
     def _remember(self, hashes: npt.NDArray[np.uint64]) -> None:
-        """Record the places of the words that are added next.
+        """Record the indices of the words that are added next.
 
         Of words with equal hashes only the first is recorded; the others are encoded again each time.
         """

@@ -31,7 +31,7 @@ from clozeline.tokens.spelling import Spelling
 
 MOST_SPAN_TOKENS = 10
 _NEW_SEGMENT = 2**40
-"""Farther than any position, so that positions start anew after a special token."""
+"""Farther than any position, so that positions restart after a special token."""
 
 
 @dataclass(frozen=True)

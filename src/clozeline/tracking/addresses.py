@@ -31,7 +31,7 @@ def present(address: str, tracking_uri: str) -> str:
     """Return the current address of the files that MLflow recorded at `address`.
 
     MLflow stores absolute addresses and cannot change them. A project's own database that was moved or copied together
-    with its files therefore names their old place; this returns the file beside the database, if it exists.
+    with its files therefore has their old address; this returns the file beside the database, if it exists.
     """
     database, written = database_of(tracking_uri), local_path(address)
     if database is None or written is None:

@@ -70,7 +70,7 @@ def experiment_id(client: MlflowClient, tracking_uri: str) -> str:
     """Return the id of the experiment for new runs; with a local database its files lie beside the database.
 
     An experiment keeps the address of its files. If a database was moved or copied together with its files, new runs
-    get an experiment of their own, so that nothing is written to the old place.
+    get an experiment of their own, so that nothing is written to the old location.
 
     Raises:
         TransientError: the server does not answer.
@@ -92,7 +92,7 @@ _REFUSALS: Final = {"UNAUTHENTICATED": "401 Unauthorized", "PERMISSION_DENIED": 
 
 
 def check_allowed(error: MlflowException, tracking_uri: str) -> None:
-    """Raise an error of its own if MLflow's server refused the caller: trying again would not help.
+    """Raise ArtifactError if MLflow's server refused the caller: retrying would not help.
 
     Raises:
         ArtifactError: the server answered 401 or 403.

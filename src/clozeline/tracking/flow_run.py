@@ -35,7 +35,7 @@ class StageRecord:
 
 
 class FlowRun:
-    """The parent run. Once it is open, a failure of MLflow is only logged: the work goes on."""
+    """The parent run. Once it is open, a failure of MLflow is only logged, and the run continues."""
 
     def __init__(self, client: MlflowClient, experiment: str, run_id: str) -> None:
         self._client = client
@@ -154,7 +154,7 @@ def _add_params(client: MlflowClient, run_id: str, texts: Mapping[str, str]) -> 
 
 
 def _datasets(locked: LockedStage) -> list[DatasetInput]:
-    """Return the stage's inputs with DVC's hashes, so that a run and the cache identify them alike."""
+    """Return the stage's inputs with DVC's hashes, so that a run and the cache identify them by the same hashes."""
     return [
         DatasetInput(
             Dataset(

@@ -20,7 +20,7 @@ class Callback:
         """Called every `log_every_steps`, and at the last step."""
 
     def on_look(self, look: Look) -> None:
-        """Called after each validation look."""
+        """Called after each validation pass."""
 
     def on_end(self, state: State) -> None:
         """Called after the last step."""

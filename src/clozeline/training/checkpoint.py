@@ -35,7 +35,7 @@ def fingerprint(facts: Mapping[str, object], files: Iterable[Path]) -> str:
 
 
 def code_of(places: Iterable[str]) -> list[Path]:
-    """Return the package's Python files at `places`, which are files and folders in it."""
+    """Return the package's Python files at the paths `places`, files or folders in it."""
     package = Path(clozeline.__file__).parent
     return [
         file

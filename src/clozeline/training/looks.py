@@ -1,4 +1,4 @@
-"""Validation looks during training: is the model still improving, and when was it best?"""
+"""Validation during training: is the model still improving, and when was it best?"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from clozeline.training.state import State
 
 @dataclass
 class Looks:
-    """When to look, how to measure, and when to stop."""
+    """When to validate, how to measure, and when to stop."""
 
     every_steps: int
     patience: int | None
-    """Number of looks without a lower loss after which training stops; None: never."""
+    """Number of validation passes without a lower loss after which training stops; None: never."""
     measure: Callable[[], float]
     """Returns the current model's loss on held-out text, in nats per target."""
     best_weights: dict[str, Tensor] | None = None

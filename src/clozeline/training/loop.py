@@ -1,6 +1,6 @@
-"""The training loop: forward, backward, clip, step, log, look, checkpoint.
+"""The training loop: forward, backward, clip, step, log, validate, checkpoint.
 
-It knows nothing about masks or labels: it gets batches that can start anywhere, and a loss that sums.
+It knows nothing about masks or labels: it gets a stream of batches that can start at any index, and a summed loss.
 """
 
 from collections.abc import Callable, Iterator, Mapping

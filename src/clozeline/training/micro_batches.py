@@ -58,9 +58,9 @@ class MicroBatches(Generic[Rows]):
     def parts(self, batch: Rows, rows_short: int = 0) -> list[Rows]:
         """Return parts with nearly equal numbers of rows, at least one row each.
 
-        `rows_short`: how many rows more another process has. Every process makes as many parts as that one, because a
-        model that is divided among processes is gathered by all of them for each part. With fewer rows than parts, some
-        parts are silent.
+        `rows_short`: number of rows by which this share is smaller than the largest. Every process makes as many parts
+        as the largest share needs, because all of them gather a sharded model for each part. With fewer rows than
+        parts, some parts have no targets.
         """
         return [part.to(self._device) for part in self._cut(batch, rows_short)]
 

@@ -1,4 +1,4 @@
-"""State of a training: batches, points of its curve, validation looks and progress."""
+"""State of a training: batches, points of its curve, validation passes and progress."""
 
 from dataclasses import dataclass, field
 from math import isfinite
@@ -11,7 +11,7 @@ Inputs = TypeVar("Inputs")
 
 @dataclass(frozen=True)
 class Batch(Generic[Inputs]):
-    """Input of one optimizer step, and its place in the endless sequence of batches."""
+    """Input of one optimizer step, and its index in the endless sequence of batches."""
 
     epoch: int
     index: int
@@ -24,7 +24,9 @@ class Batch(Generic[Inputs]):
     num_rows_without_target: int = 0
     """Rows of the whole batch that have no target and teach nothing."""
     rows_short: int = 0
-    """Rows that this process has fewer than the one with the most. All processes have to make equally many parts."""
+    """Number of rows by which this process's share is smaller than the largest. All processes have to make equally many
+    parts.
+    """
 
 
 @dataclass
@@ -62,7 +64,7 @@ class State:
 
     @property
     def best_look(self) -> Look | None:
-        """First look with the lowest loss. Looks without a finite loss are ignored."""
+        """First validation pass with the lowest loss. Losses that are not finite are ignored."""
         return min((look for look in self.looks if isfinite(look.loss)), key=lambda look: look.loss, default=None)
 
     @classmethod

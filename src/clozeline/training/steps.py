@@ -17,7 +17,7 @@ from clozeline.training.state import Batch, Inputs
 _MOST_SKIPPED = 50
 """Consecutive fp16 steps without a finite gradient: by then the scale has fallen from 2^16 to 2^-34."""
 _NUM_WARY = 3
-"""Number of first steps in which several processes go on if memory runs out in one of them. The optimizer makes its
+"""Number of first steps in which several processes continue if memory runs out in one of them. The optimizer makes its
 state in the first, and batches are of about one size.
 """
 
@@ -137,7 +137,7 @@ class Steps(Generic[Inputs]):
     def _stop_if_not_finite(self, step: int, batch: Batch[Any], loss_sum: float, norm: float) -> None:
         """Raise if the loss or the gradient is not finite.
 
-        With fp16 a gradient that is not finite is no fault: the scaler skips the step and lowers the scale.
+        With fp16 a gradient that is not finite is not an error: the scaler skips the step and lowers the scale.
         """
         is_scaled = self._hardware.precision.scaler.is_enabled()
         if math.isfinite(loss_sum) and (math.isfinite(norm) or is_scaled):

@@ -31,7 +31,7 @@ class StageNode:
     metrics: tuple[str, ...]
     """Paths of its metric files, relative to the project's root."""
     shown: tuple[str, ...]
-    """Paths of its plots and reports, for people."""
+    """Paths of its plots and reports."""
     is_changed: bool
     """Whether DVC finds it or any of its ancestors out of date."""
 
@@ -43,7 +43,7 @@ def read_stage_graph(root: Path) -> tuple[StageNode, ...]:
         ParamsError: dvc.yaml cannot be read.
     """
     with _open_repo(root) as repo:
-        # A `.dvc` file holds data that a person added; it has nothing to run.
+        # A `.dvc` file tracks data that was added by hand; there is nothing to run.
         stages = {_name(stage): stage for stage in repo.index.stages if isinstance(stage, PipelineStage)}
         graph, status = repo.index.graph, repo.status()
         parents = {name: sorted(stages.keys() & map(_name, graph.successors(stages[name]))) for name in stages}

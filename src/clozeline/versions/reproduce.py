@@ -1,7 +1,7 @@
 """Bring one stage up to date with DVC, in a process of its own: `python -m clozeline.versions.reproduce STAGE`.
 
 The exit code is one of `EXIT_CODES`, that of the stage's own command, or that of the error printed to standard error.
-DVC's own exit code tells only success, and its output is made for people.
+DVC's own exit code reports only success or failure, and its output is not machine-readable.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Contamination: test texts that also stand, exactly or nearly, in the training text. A model has seen them before.
+"""Contamination: test texts that also occur in the training text, verbatim or as near-duplicates.
 
 One pass compares every training text, in memory that does not grow with the training text. Similarity is measured by
 word shingles, as in `near_duplicates`. A test has few texts, so all pairs can be found instead of most: prefix
@@ -35,13 +35,13 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Contamination:
-    """Contamination of the texts of a test."""
+    """Contamination counts of a test set."""
 
     num_texts: int
     num_near_duplicates: int
     """Texts that are near-duplicates of a training text."""
     num_contained: int
-    """Other texts whose shingles stand almost all in one longer training text."""
+    """Other texts, nearly all of whose shingles occur in one longer training text."""
 
     def __str__(self) -> str:
         return (

@@ -42,7 +42,7 @@ def test_few_are_kept_of_many(tmp_path: Path) -> None:
     ],
     ids=["another record", "empty", "Latin-1", "UTF-16", "no number", "no place"],
 )
-def test_without_a_file_there_are_none_and_a_line_that_is_none_is_named(tmp_path: Path, line: bytes) -> None:
+def test_a_missing_file_gives_no_items_and_a_bad_line_is_named(tmp_path: Path, line: bytes) -> None:
     assert read_held_out(tmp_path) == []
     write_held_out(tmp_path, ITEMS[:1])
     with (tmp_path / FILE).open("ab") as file:

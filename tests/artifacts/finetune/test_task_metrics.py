@@ -1,4 +1,4 @@
-"""Claim: a figure is above what needs no encoder, or what it is no better than is named."""
+"""Claim: baselines that the figure does not beat are named."""
 
 import math
 
@@ -30,7 +30,7 @@ def of(value: float) -> Headline:
         (math.nan, ("counting words", "largest class")),
     ],
 )
-def test_what_a_figure_is_no_better_than_is_named(value: float, named: tuple[str, ...]) -> None:
+def test_unbeaten_baselines_are_named(value: float, named: tuple[str, ...]) -> None:
     assert tuple(name for name, _ in of(value).unbeaten) == named
 
 

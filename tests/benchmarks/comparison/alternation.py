@@ -31,7 +31,7 @@ class Rounds:
         return ours / theirs if higher_is_better else theirs / ours
 
     def facts(self, name: str, *, higher_is_better: bool) -> dict[str, Any]:
-        """What a line says of rounds that were measured in another way, called `name`."""
+        """Return the JSON fields of rounds that were measured in another way, called `name`."""
         return {
             f"ratio_{name}": _short(self.ratio(higher_is_better=higher_is_better)),
             f"ours_rounds_{name}": [_short(value) for value in self.ours],

@@ -53,7 +53,7 @@ class Elsewhere:
 
 @dataclass(frozen=True)
 class There:
-    """Something to ask that is opened there by the first who asks."""
+    """An object that the other process opens on first use."""
 
     process: Elsewhere
     ask: Ask
@@ -68,7 +68,7 @@ def measured(
     *arguments: Arguments.args,
     **named: Arguments.kwargs,
 ) -> Answer:
-    """What `clock` says of `side`, in the process where it runs: the way there does not count."""
+    """Return `clock`'s measurement of `side`, taken in its own process, without the transfer."""
     if isinstance(side, There):
         return side.process.call(clock, side.ask, *arguments, **named)
     return clock(side, *arguments, **named)

@@ -92,7 +92,7 @@ def compare(setup: Setup, description: str | None) -> None:
 
 
 def changed(setup: Setup, chosen: argparse.Namespace) -> Setup:
-    """With what the command line says of the recipe, for both sides."""
+    """Return the benchmark with the recipe of the command line, for both sides."""
     recipe = replace(
         setup.recipe,
         epochs=chosen.epochs,
@@ -181,7 +181,7 @@ def our_params(setup: Setup, num_threads: int) -> FinetuneParams:
 
 
 def params_of(task: Mapping[str, Any]) -> FinetuneParams:
-    """A task as it stands under `finetune` in params.yaml, with all that it leaves unsaid."""
+    """A task's section under `finetune` in params.yaml, completed by its defaults."""
     whole = whole_task("task", task, params_tree({})["finetune_defaults"])
     return SECTIONS[task["kind"]].model_validate(whole)
 

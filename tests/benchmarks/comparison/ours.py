@@ -173,7 +173,7 @@ class Passing:
 
 
 class _EnoughError(Exception):
-    """The loop was to stop; it was asked to by its own callback."""
+    """Raised by the callback to stop the loop."""
 
 
 def train_until(job: Pretraining, look: Callable[[], float], target_loss: float) -> Passing:

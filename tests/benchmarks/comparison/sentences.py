@@ -192,7 +192,7 @@ def _what_exports() -> str:
 
 
 def _draw_vocabulary_head(trained: Path, out: Path) -> None:
-    """That the weights lack: what it says means nothing, and takes as long."""
+    """Add a vocabulary head with random weights: its answers are meaningless, its latency is realistic."""
     import torch
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 

@@ -41,7 +41,7 @@ def judged(manifest: Manifest) -> Rung:
 
 
 def gates_of_params() -> ExportGates:
-    """Those of the project, of which a benchmark changes nothing."""
+    """Return the project's export gates, unchanged."""
     return ExportParams.model_validate(params_tree({})["export"]).gates
 
 

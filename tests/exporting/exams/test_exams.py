@@ -49,7 +49,7 @@ def said(answers: np.ndarray) -> Answers:
 
 
 @pytest.mark.parametrize("writing", [write_tagger, write_encoder, write_embedder])
-def test_texts_of_nothing_are_nothing_to_ask(writing: Writing, opened: Opened) -> None:
+def test_texts_without_tokens_are_refused(writing: Writing, opened: Opened) -> None:
     with pytest.raises(DataError, match="cannot be compared"):
         exam_of(opened(writing), Sample(["   "], [None]))
 
@@ -69,7 +69,7 @@ def test_texts_that_the_model_reads_as_one_are_one(writing: Writing, opened: Ope
     assert again.counts(given, given).value == once.counts(given, given).value
 
 
-def test_a_mask_that_a_text_has_itself_is_answered_and_nobody_knows_what_is_right(opened: Opened) -> None:
+def test_a_mask_in_the_text_itself_is_answered_but_has_no_label(opened: Opened) -> None:
     """Texts about models like these have some."""
     model = opened(write_encoder)
     texts = ["the [MASK] of [MASK] files", "[MASK]", "open the file"]
@@ -123,7 +123,7 @@ def test_micro_f1_of_label_sets_is_that_of_the_task(opened: Opened) -> None:
     assert exam.counts(said(actual_TC.ravel()), given).value == 1
 
 
-def test_labels_that_both_do_not_give_are_no_agreement(opened: Opened) -> None:
+def test_labels_that_neither_graph_gives_do_not_count_as_agreement(opened: Opened) -> None:
     exam = exam_of(opened(write_topics), SAMPLE)
     assert (exam.metric, exam.is_agreement) == ("label agreement", True)
     one, other = np.zeros(16), np.zeros(16)

@@ -108,7 +108,7 @@ def scores_alone(score_A: np.ndarray) -> CosinesExam:
     )
 
 
-def test_cosines_that_run_against_the_scores_are_no_merit_and_no_excuse() -> None:
+def test_a_negative_or_zero_correlation_counts_as_0() -> None:
     exam = scores_alone(np.linspace(0, 1, 40))
     with_them, against, alike = (pairs_of(it) for it in (exam.score_A, exam.score_A[::-1], np.full(40, 0.5)))
     for worthless in (against, alike):

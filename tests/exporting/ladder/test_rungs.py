@@ -33,7 +33,7 @@ def climbed(outlier_encoder: Path, export_model: ExportModel) -> Path:
     return export_model(outlier_encoder, ladder=LADDER, gates=GATES, static_ratios=())
 
 
-def test_with_every_product_exact_it_is_said_that_none_is_int8(
+def test_a_scheme_without_int8_products_is_logged_as_such(
     outlier_encoder: Path, export_model: ExportModel, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its gates are passed by doing nothing: what is served is not to look like INT8."""

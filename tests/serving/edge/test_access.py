@@ -23,7 +23,7 @@ KEYS = ("one-key-of-a-team-1234", "another-key-of-it-5678")
 BODY = {"inputs": "a"}
 
 
-def test_only_who_has_a_key_is_let_in_and_no_key_is_logged(
+def test_a_request_needs_a_valid_key_and_no_key_is_logged(
     serving: Server, catalogue: Catalogue, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG")

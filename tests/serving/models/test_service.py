@@ -50,7 +50,9 @@ def test_the_server_is_live_but_not_ready_until_its_models_are_loaded(serving: S
         assert client.post("/embed", json={"inputs": "a"}).status_code == 200
 
 
-def test_who_asks_for_nothing_that_is_there_holds_nobody_up(serving: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_path_is_answered_without_building_the_document(
+    serving: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The document takes a quarter of a second to make: its paths are known without it."""
     with monkeypatch.context() as patched, serving(create_app(Service(Capacity(num_workers=1)))) as client:
         patched.setattr(TypeAdapter, "json_schemas", raising(AssertionError("the document is made")))
@@ -158,7 +160,7 @@ def test_the_work_of_a_client_that_left_is_dropped_also_if_it_sent_another_reque
 
 
 @pytest.mark.parametrize("num_requests", [1, 2])
-def test_an_answer_that_nobody_was_there_to_hear_is_no_200(
+def test_an_answer_to_a_client_that_left_is_counted_as_499(
     serving: Server,
     catalogue: Catalogue,
     held: threading.Event,
@@ -200,7 +202,7 @@ def test_a_fault_of_the_graph_fails_its_requests_and_no_other(
         assert client.get("/health/live").status_code == 200
 
 
-def test_numbers_that_are_none_fail_only_the_text_they_are_of(
+def test_nan_fails_only_the_request_of_its_text(
     serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = Encoder.rows

@@ -125,7 +125,7 @@ def test_what_is_refused_before_its_route_is_looked_for_is_counted_under_it(
     assert "secret" not in text
 
 
-def test_who_has_no_key_is_counted_under_the_route_that_was_asked_for(serving: Server, catalogue: Catalogue) -> None:
+def test_a_401_is_counted_under_the_requested_route(serving: Server, catalogue: Catalogue) -> None:
     service = Service(Capacity(num_workers=1))
     service.open(catalogue)
     with serving(create_app(service, ApiKeys.of(["a-key-of-some-length"]))) as client:

@@ -18,7 +18,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 class Page:
-    """What a person does on it."""
+    """User actions on the page."""
 
     def __init__(self, browser: Browser) -> None:
         self.browser = browser

@@ -68,7 +68,7 @@ def test_a_fault_names_its_field_as_the_page_does_and_says_what_to_do(
     assert ["422" in complaint for complaint in page.browser.console_errors()] == [True]
 
 
-def test_of_a_pair_that_is_too_long_neither_text_is_blamed(page: Page) -> None:
+def test_an_error_about_a_pair_that_is_too_long_names_no_field(page: Page) -> None:
     Select(page.one("#classify select")).select_by_value("ranker")
     for name in ("classify-text", "classify-other"):
         page.browser.driver.execute_script(f"document.querySelector('#{name}').value = 'a '.repeat(50)")

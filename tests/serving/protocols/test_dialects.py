@@ -58,9 +58,7 @@ def test_a_fault_of_the_body_is_told_in_the_words_of_the_protocol(client: httpx.
     assert_says(client.put(path), path, 405)
 
 
-def test_who_has_no_key_and_who_comes_too_late_hears_it_in_the_words_of_the_protocol(
-    serving: Server, catalogue: Catalogue
-) -> None:
+def test_401_and_503_have_the_error_format_of_the_protocol(serving: Server, catalogue: Catalogue) -> None:
     service = Service(Capacity(num_workers=1))
     service.open(catalogue)
     with serving(create_app(service, ApiKeys.of(["a-key-of-some-length"]))) as client:

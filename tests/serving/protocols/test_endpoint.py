@@ -69,7 +69,7 @@ def test_a_body_is_read_where_its_headers_say_that_it_is_json(
     assert client.post("/embed", content=b'{"inputs": "a text"}', headers=headers).status_code == status
 
 
-def test_what_cannot_be_read_is_refused_though_the_answer_to_its_very_bytes_is_kept(
+def test_a_body_of_the_wrong_type_is_refused_even_if_its_bytes_are_cached(
     catalogue: Catalogue, serving: Serving
 ) -> None:
     service = Service(Capacity(num_workers=1, cache_bytes=1 << 20))

@@ -45,7 +45,7 @@ def test_what_would_be_refused_is_refused_though_the_answer_is_kept(
     assert answers[0].content == answers[1].content
 
 
-def test_who_says_how_long_it_waits_is_given_it_too(keeping: httpx.Client) -> None:
+def test_a_request_with_a_timeout_gets_the_cached_answer_too(keeping: httpx.Client) -> None:
     answer = keeping.post("/embed", content=BODY, headers=JSON | {"x-timeout-ms": "5000"})
     assert (answer.status_code, answer.headers["x-cache"]) == (200, "hit")
 

@@ -176,7 +176,7 @@ def test_what_is_to_run_later_does_not_go_along_with_what_is_due(ticket: Make) -
     ] == [[(False, 0), (True, 0), (True, 1)], [(True, 2), (True, 3), (True, 4), (True, 5)]]
 
 
-def test_of_a_bulk_request_that_left_or_ran_nothing_is_promised_or_kept(ticket: Make) -> None:
+def test_a_bulk_request_that_was_dropped_or_finished_leaves_nothing_behind(ticket: Make) -> None:
     line = Line()
     gone, run = bulk(ticket, *[60] * 500, spread=500), bulk(ticket, *[60] * 500, spread=500)
     line.add(gone)

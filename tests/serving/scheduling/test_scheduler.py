@@ -75,7 +75,7 @@ def test_a_request_that_was_given_up_does_not_run_and_makes_room(ticket: Make, c
     assert recorded.delivered == [after]
 
 
-def test_what_is_too_late_is_not_run_but_told(ticket: Make, clock: Any) -> None:
+def test_a_request_past_its_deadline_fails_without_running(ticket: Make, clock: Any) -> None:
     recorded = Recorded(clock)
     late, in_time = ticket(10, 500, deadline=5), ticket(10, deadline=50)
     recorded.scheduler.submit(late)
@@ -225,7 +225,7 @@ def test_a_request_that_would_be_too_late_is_refused_at_once_and_for_good(ticket
     simulated.submit(450, patience=32)
 
 
-def test_what_one_model_takes_says_nothing_of_another(ticket: Make) -> None:
+def test_the_pace_of_one_model_does_not_affect_another(ticket: Make) -> None:
     slow, fast = (Lane(EchoModel(), "logits") for _ in range(2))
     simulated = Simulated(ticket, others={slow: 100, fast: 10_000})
     simulated.submit(600, patience=4, lane=fast)  # 1.9 s of work, and 192 s of the slow model's

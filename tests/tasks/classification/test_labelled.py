@@ -23,7 +23,7 @@ def read(label: object, **changes: object) -> Labelled:
 @pytest.mark.parametrize(
     ("label", "labels"), [("a|b", ("a|b",)), (3, ("3",)), (" a ", ("a",)), ("", None), (None, None)]
 )
-def test_one_label_is_read_whole(label: object, labels: object) -> None:
+def test_a_single_label_is_not_split_at_the_separator(label: object, labels: object) -> None:
     assert read(label) == Labelled(("x",), labels, "test")
 
 

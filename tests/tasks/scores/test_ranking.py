@@ -33,7 +33,7 @@ def test_candidates_that_belong_to_a_query_do_not_stand_in_each_others_way() -> 
     assert ranked(lambda start, stop: scores[start:stop], [[0, 1, 3]]).rank_Q.tolist() == [1]
 
 
-def test_a_search_by_both_finds_what_either_alone_puts_behind() -> None:
+def test_the_fused_search_can_outrank_both_single_searches() -> None:
     vectors = np.array([[0.9, 0.8, 0.1]] * 2, dtype=np.float32)
     words = np.array([[0.0, 2.0, 3.0]] * 2, dtype=np.float32)
     orders = (lambda start, stop: vectors[start:stop], lambda start, stop: words[start:stop])

@@ -160,7 +160,7 @@ def test_first_texts_of_the_validation_part_are_left_beside_the_model_with_what_
     assert all((it.text, second) in belonging for it in held_out for second in it.right)
 
 
-def test_so_many_are_left_at_most_and_all_that_belong_together_among_them_is_known() -> None:
+def test_held_out_pairs_are_limited_and_all_their_matches_are_listed() -> None:
     draw = random.Random(0)
     number = 2 * MAX_ITEMS
     together = {(draw.randrange(number), draw.randrange(2 * number)) for _ in range(4 * number)}

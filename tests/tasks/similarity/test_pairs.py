@@ -75,7 +75,7 @@ def test_the_order_of_the_records_changes_nothing() -> None:
     assert chosen(pairs(80)) == chosen(reversed(pairs(80)))
 
 
-def test_docstrings_give_pairs_and_those_that_give_themselves_away_are_counted() -> None:
+def test_docstrings_give_pairs_and_trivial_ones_are_dropped_and_counted() -> None:
     docs = [
         {"text": f"Sort the list {n}.\n\nCalls lib.fun_{n}(x) on a list of {n} items.", "title": f"lib.fun_{n}"}
         for n in range(60)

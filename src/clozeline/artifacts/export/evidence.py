@@ -1,4 +1,4 @@
-"""Evidence that an INT8 graph may serve, measured at export and kept in the manifest of the package."""
+"""Evidence that an INT8 graph is fit to be served, measured at export and kept in the manifest."""
 
 from typing import Literal
 
@@ -36,13 +36,13 @@ class QuantizationScheme(Record):
 
     @property
     def kind(self) -> str:
-        """Short name for people. With `exact_share: 1.0` a rung has no product in INT8."""
+        """Short readable name. With `exact_share: 1.0` a rung has no product in INT8."""
         if self.quantized_matmuls:
             return "INT8"
         return "products in fp32, embeddings in INT8" if self.quantized_embeddings else "fp32, nothing in INT8"
 
     def __str__(self) -> str:
-        """The scheme in the words of `export.ladder` in params.yaml; two schemes that differ read differently."""
+        """Description in the terms of `export.ladder`; different schemes have different descriptions."""
         weights = self.weights.replace("int8", "int7") if self.reduce_range else self.weights
         num_exact, num_static = len(self.exact_matmuls), len(self.static_activations)
         told = f"weights {weights}; {num_exact} of {self.quantized_matmuls + num_exact} weight products in fp32"
@@ -99,7 +99,7 @@ class Rung(Record):
     different_answers: int
     """Number of distinct answers of fp32 over all items."""
     metric: str
-    """Name of the quality metric. Without known right answers it is the agreement with fp32."""
+    """Name of the quality metric. Without labels it is the agreement with fp32."""
     fp32_metric: float
     int8_metric: float
     metric_ratio: Measured

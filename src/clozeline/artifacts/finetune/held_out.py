@@ -24,7 +24,7 @@ class EntitySpan(BaseModel):
 
 
 class HeldOut(BaseModel):
-    """One item and its right answer."""
+    """One item and its label."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -39,7 +39,7 @@ class HeldOut(BaseModel):
     entities: tuple[EntitySpan, ...] = ()
     """Tagging: the entities of the text."""
     score: FiniteFloat | None = None
-    """Similarity: how alike the two texts are, 0-1."""
+    """Similarity of the two texts, 0-1."""
     recall_at: PositiveInt | None = None
     """Similarity: a match counts if it is among this many nearest texts."""
 

@@ -1,4 +1,4 @@
-"""plots/finetune/<task>_validation.csv: a row for each validation look."""
+"""plots/finetune/<task>_validation.csv: a row for each validation pass."""
 
 from dataclasses import dataclass
 

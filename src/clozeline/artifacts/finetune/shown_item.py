@@ -1,4 +1,4 @@
-"""reports/finetune/<task>/examples.json: test items for people to read."""
+"""reports/finetune/<task>/examples.json: readable test items."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -44,7 +44,7 @@ class OverSeeds(Record):
 
     num_seeds: int
     best_seed: int
-    """Seed of the model that is kept: the best on the validation part."""
+    """Seed of the model that is kept: the best on the validation split."""
     mean: float
     deviation: float
     """Sample standard deviation (divisor: number of seeds - 1)."""

@@ -1,1 +1,1 @@
-"""Exams on which INT8 is compared with fp32 before it may serve, one for each kind of model."""
+"""Exams that compare INT8 with fp32 before it is served, one for each kind of model."""

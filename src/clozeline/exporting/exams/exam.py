@@ -31,9 +31,9 @@ class Exam:
     text_A: Places
     """Text of each answer."""
     true_A: Places
-    """Right answers, UNKNOWN where they are not known."""
+    """Label of each answer; UNKNOWN without a label."""
     metric: str
-    """Name of the metric. If it ends with "agreement", the answers of fp32 count as right."""
+    """Name of the metric. If it ends with "agreement", fp32's answers serve as the reference."""
 
     @property
     def num_texts(self) -> int:
@@ -41,7 +41,7 @@ class Exam:
         return len(np.unique(self.text_A))
 
     def num_items(self, fp32: Answers) -> int:
-        """Return the number of items in the metric: known right answers, or answers of fp32."""
+        """Return the number of items in the metric: labelled answers, or all if fp32 is the reference."""
         return int(self._is_counted.sum())
 
     @property
@@ -51,7 +51,7 @@ class Exam:
 
     @property
     def is_agreement(self) -> bool:
-        """Whether the answers of fp32 count as right, because no right answers are known."""
+        """Whether fp32's answers serve as the reference, because there are no labels."""
         return self.metric.endswith("agreement")
 
     def answers(self, model: OpenModel, grouped: Iterable[Batch]) -> Answers:
@@ -76,7 +76,7 @@ def exam_of(model: OpenModel, sample: Sample) -> Exam:
     """Return the exam for the task of `model`.
 
     Raises:
-        DataError: the sample gives no question, because no text has a token.
+        DataError: the sample has no item, because no text has a token.
     """
     exam: Exam = resolved(kind_of(model.manifest.task).exam)(model, sample)
     return exam
@@ -92,13 +92,13 @@ def different(texts: Sequence[TokenizedText]) -> list[int]:
 
 
 def either(one: Holds, other: Holds) -> Holds:
-    """Return where at least one of both holds, or everywhere if that is nowhere."""
+    """Return the positions where either mask is true; all positions if there are none."""
     is_said = one | other
     return is_said if is_said.any() else ~is_said
 
 
 def nothing_to_ask(given: str) -> DataError:
-    """Return the error for a sample without questions."""
+    """Return the error for a sample without items."""
     return DataError(
         "INT8 and fp32 cannot be compared",
         given=given,

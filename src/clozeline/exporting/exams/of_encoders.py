@@ -40,7 +40,7 @@ def masks_exam(model: OpenModel, sample: Sample) -> Exam:
 def halves_exam(model: OpenModel, sample: Sample) -> Exam:
     """Return the exam in which each first half has to find its second half.
 
-    Second halves with equal tokens are asked once, because rounding would decide which is nearer.
+    Second halves with equal tokens are used once, because rounding would decide which is nearer.
 
     Raises:
         DataError: no text has two tokens.

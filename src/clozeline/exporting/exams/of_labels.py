@@ -28,7 +28,7 @@ class LabelSetExam(Exam):
     """Logit above which a label is given."""
 
     def num_items(self, fp32: Answers) -> int:
-        """Return the number of right labels; a label that a text lacks does not count."""
+        """Return the number of true labels; labels that a text does not have are not counted."""
         return int(self._right(fp32).sum())
 
     def read(self, position: int, rows: Rows) -> Places:
@@ -82,7 +82,7 @@ def labels_exam(model: OpenModel, sample: Sample) -> Exam:
 
 
 def _items(model: Classifier, sample: Sample) -> tuple[list[Given], list[Sequence[str]]]:
-    """Return the input of each item and its right labels, empty where they are not known."""
+    """Return the input of each item and its labels; empty if unknown."""
     if sample.held_out:
         pairs = [item.text if item.second is None else (item.text, item.second) for item in sample.held_out]
         return list(pairs), [item.right for item in sample.held_out]

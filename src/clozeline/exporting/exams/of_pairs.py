@@ -80,7 +80,8 @@ class SearchExam(Exam):
 
 
 def similarity_exam(model: OpenModel, sample: Sample) -> Exam:
-    """Return the exam with the held-out pairs, or with halves of texts if there are no pairs that tell anything apart.
+    """Return the exam on the held-out pairs, or on halves of texts if the pairs cannot rank anything (all scores equal,
+    or a single second text).
 
     Raises:
         DataError: no text has halves.
@@ -104,7 +105,7 @@ def _cosines_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam:
 
 
 def _search_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam | None:
-    """Return the exam of retrieval; None if there are fewer than two second texts that the model can tell apart."""
+    """Return the retrieval exam; None if fewer than two second texts differ in their tokens."""
     firsts = model.tokenize([item.text for item in items], truncate=True)
     different = list(dict.fromkeys(text for item in items for text in item.right))
     seconds = dict(zip(different, model.tokenize(different, truncate=True), strict=True))
@@ -135,7 +136,7 @@ def _search_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam | None:
 
 
 def _telling(recall_at: int, num_seconds: int) -> int:
-    """Return `recall_at`, or 1 if it covers all second texts, whatever the model answers."""
+    """Return `recall_at`, or 1 if it covers all second texts, because recall would then always be 1."""
     return recall_at if recall_at < num_seconds else 1
 
 
@@ -153,7 +154,7 @@ def _cosines(embeddings_TH: Floats) -> Values:
 def _shares_of_correlation(score_A: Values, cosine_A: Values) -> npt.NDArray[np.float64]:
     """Return the jackknife pseudo-value (Tukey 1958) of each pair; their mean estimates the correlation.
 
-    They are needed because a rank correlation is no sum over pairs. All are 0 if the correlation is not positive.
+    They are needed because a rank correlation is not a sum over pairs. All are 0 if the correlation is not positive.
     """
     correlation, num_pairs = spearman(score_A, cosine_A), len(score_A)
     if not correlation > 0:

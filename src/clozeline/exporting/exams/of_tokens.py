@@ -39,7 +39,7 @@ class TagsExam(Exam):
     true_T: Sequence[frozenset[Extent]]
 
     def num_items(self, fp32: Answers) -> int:
-        """Return the number of right entities; words outside of entities do not count."""
+        """Return the number of true entities; words outside of entities do not count."""
         return sum(map(len, self._right(fp32)))
 
     def read(self, position: int, rows: Rows) -> Places:
@@ -47,7 +47,7 @@ class TagsExam(Exam):
         return said_W
 
     def counts(self, given: Answers, fp32: Answers) -> Counts:
-        """Return the sums of the entity F1, against the entities of fp32 if no right ones are known."""
+        """Return the sums of the entity F1, against fp32's entities if there are no labels."""
         said_T, true_T = self._entities(given), self._right(fp32)
         right = [2 * len(said & true) for said, true in zip(said_T, true_T, strict=True)]
         return Counts(
@@ -154,7 +154,7 @@ class AnswersExam(Exam):
         return np.array([best.start << _END_BITS | best.end])
 
     def counts(self, given: Answers, fp32: Answers) -> Counts:
-        """Return the sums of the word F1 of SQuAD's script, against the answers of fp32 if no right ones are known."""
+        """Return the sums of the word F1 of SQuAD's script, against fp32's answers if there are no labels."""
         right_T = [[text] for text in self._texts(fp32)] if self.is_agreement else self.right_T
         parts = [f1(right, said) for right, said in zip(right_T, self._texts(given), strict=True)]
         return Counts(np.array(parts), np.ones(len(parts)))

@@ -29,7 +29,8 @@ class LabelledParams(FinetuneParams):
     too_long: Literal["truncate", "drop", "error"]
     """Treatment of a text or pair of more than `max_length` tokens; it is counted in any case."""
     metric: Literal["accuracy", "macro_f1", "matthews", "f1", "micro_f1"] | None
-    """Headline metric, which also selects the best look; null: accuracy, or micro-F1 of a multi-label task."""
+    """Headline metric, which also selects the weights that are kept; null: accuracy, or micro-F1 of a multi-label task.
+    """
     positive_label: str | None
     """Label whose F1 is the metric `f1`, or an extra figure beside any other metric; null: none."""
     class_weights: Literal["none", "balanced"]

@@ -52,12 +52,12 @@ class FinetuneParams(Section):
     max_length: Annotated[int, Field(ge=8)]
     batch_size: Count
     micro_batch_tokens: Count | None
-    """Most tokens in memory at once, including padding; gradients are summed exactly. Null: no bound."""
+    """Maximum number of tokens in memory at once, including padding; gradients are summed exactly. Null: no limit."""
     epochs: Count
     looks_per_epoch: Count
-    """Number of validation looks per epoch; the weights of the best look are kept."""
+    """Number of validation passes per epoch; the weights of the best one are kept."""
     patience: Count | None
-    """Looks without a better figure after which training stops; null: train to the end."""
+    """Validation passes without a better figure after which training stops; null: train to the end."""
     num_seeds: Count
     """Number of trainings, from `seed` on. The best on the validation split is kept; the mean and deviation of the test
     figure over all are reported.
@@ -71,7 +71,7 @@ class FinetuneParams(Section):
     lora: LoraParams | None
     precision: Literal["auto", "fp32", "bf16", "fp16"]
     checkpoint_every_steps: Count | None
-    """Steps between checkpoints besides those at each look; null: only at looks."""
+    """Steps between additional checkpoints; null: only one at each validation pass."""
     num_examples: Annotated[int, Field(ge=0)]
     """Number of test items shown with the right answer and the model's."""
     num_threads: Count | None

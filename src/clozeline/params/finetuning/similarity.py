@@ -9,7 +9,7 @@ from clozeline.params.section import Count, Positive, Rule
 
 
 class SimilarityParams(FinetuneParams):
-    """Tasks that train embeddings whose cosine says how alike two texts are, from scored or from matching pairs."""
+    """Tasks that train embeddings whose cosine measures similarity, from scored or from matching pairs."""
 
     kind: Literal["similarity"]
     first_field: str
@@ -27,7 +27,7 @@ class SimilarityParams(FinetuneParams):
     title_field: str | None
     """Field of the qualified name of that text, which is removed from both; null: none."""
     max_train: Annotated[int, Field(ge=2)] | None
-    """Most pairs to train on, chosen by their hashes; null: all."""
+    """Maximum number of training pairs, chosen by their hashes; null: all."""
     train_length: Annotated[int, Field(ge=8)] | None
     """Tokens at which texts are cut in training: more pairs in the same time. Null: `max_length`."""
     temperature: Positive

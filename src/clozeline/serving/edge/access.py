@@ -39,7 +39,7 @@ class ApiKeys:
 
     @classmethod
     def of(cls, keys: Iterable[str]) -> "ApiKeys":
-        """Return the hashes of `keys`, as a file or variable holds them; blank keys are skipped.
+        """Return the hashes of `keys`, stripped of white space; blank keys are skipped.
 
         Raises:
             ParamsError: a key is short enough to be guessed.

@@ -1,4 +1,4 @@
-"""Exception handlers: every failure becomes an error response in the words of the requested protocol."""
+"""Exception handlers: every failure becomes an error response in the format of the requested protocol."""
 
 import difflib
 import logging

@@ -20,9 +20,11 @@ from clozeline.serving.scheduling.admission import Refusal
 from clozeline.serving.scheduling.asking import overloaded
 
 MAX_REQUESTS = 512
-"""Most open requests, as in text-embeddings-inference: the event loop handles this many small ones in about 1 s."""
+"""Maximum number of open requests, as in text-embeddings-inference: the event loop handles this many small ones in
+about 1 s.
+"""
 MAX_OF_ONE = 32
-"""Most open requests on one connection (HTTP pipelining), which are answered one after the other."""
+"""Maximum number of open requests on one connection (HTTP pipelining), which are answered one after the other."""
 _VISIT = "clozeline.visit"
 """Key of a scope: the `Visit` of the request. Uncounted paths have none."""
 _UNCOUNTED = HEALTH_PATHS | {"/metrics"}

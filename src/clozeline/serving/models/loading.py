@@ -31,7 +31,7 @@ def open_source(source: ModelSource, precision: Precision | None) -> LoadedModel
         TransientError: the registry does not answer, or the weights do not fit into the free memory.
     """
     found = fetched(source)
-    give_back_freed()  # the memory of models freed since, which this one may need
+    give_back_freed()  # return the memory of replaced models first; this one may need it
     chosen = choice(found, read_manifest(found.folder), precision)
     _check_room(found.folder, chosen.precision)
     model = load(found.folder, precision=chosen.precision)

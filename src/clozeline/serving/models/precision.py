@@ -13,8 +13,9 @@ _REPEATS = 15
 _SECONDS = 0.15
 """Time to measure one text, and again a few texts. Even a slow model runs once after a warm-up."""
 _MEASUREMENTS = 3
-"""INT8 counts as slower if each of these measurements says so. On a busy machine, such as a server that loads a new
-version, a single one is sometimes wrong: 4 of 40, and again 8 of 40 (6 layers of 384, three busy threads on two cores).
+"""INT8 counts as slower only if all of these measurements agree. On a busy machine, such as a server that loads a new
+version, a single one is sometimes wrong: in 4 of 40 and 8 of 40 trials (6 layers of 384, three busy threads on two
+cores).
 """
 _PASSED = "it passed its checks"
 
@@ -30,7 +31,9 @@ class Choice:
 
 
 def choice(found: FetchedModel, manifest: Manifest, asked: Precision | None) -> Choice:
-    """Return the requested precision, else the one found fit. The finding of a release holds only on its processor."""
+    """Return the requested precision; else fp32 if INT8 failed its checks; else what the release chose, if it ran on
+    this processor; else INT8, unsettled.
+    """
     if asked:
         return Choice(asked, "it was requested")
     if manifest.served == "fp32":

@@ -21,7 +21,7 @@ _MAX_LOOKS_LEFT_OUT = 30
 
 @dataclass(slots=True)
 class _Refused:
-    """A version that could not be served (None: the registry did not answer). It is tried again ever less often."""
+    """A version that could not be served (None: the registry did not answer). Retried with exponential backoff."""
 
     version: str | None
     looks_left: int = 1
@@ -29,7 +29,7 @@ class _Refused:
 
 
 class AliasWatcher:
-    """Looks at the aliases every `interval_seconds` in its own thread."""
+    """Polls the aliases every `interval_seconds` in its own thread."""
 
     def __init__(
         self,
@@ -46,9 +46,9 @@ class AliasWatcher:
         self._live_version = live_version
         self._refused: dict[str, _Refused] = {}
         self._seen: dict[str, str | None] = {}
-        """Version behind each alias at the last look; None if the registry did not answer."""
+        """Version behind each alias at the last poll; None if the registry did not answer."""
         self._swapped = False
-        """Whether the last look replaced a model. Requests in progress may have held its memory a moment longer."""
+        """Whether the last poll replaced a model. Requests in progress may have held its memory a moment longer."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="clozeline-watcher", daemon=True)
 
@@ -61,7 +61,7 @@ class AliasWatcher:
         self._stop.set()
 
     def look(self) -> None:
-        """Look once at each alias. If its new version fails, the old one goes on answering."""
+        """Poll each alias once. If its new version fails, the old one stays in service."""
         if self._swapped:
             self._swapped = False
             give_back_freed()
@@ -92,7 +92,7 @@ class AliasWatcher:
         return self._service.catalogue.named(source.name).identity.version
 
     def _refuse(self, source: ModelSource, version: str | None, error: Exception) -> None:
-        """Log the failure once for each version, and skip twice as many looks before each further try."""
+        """Log the failure once for each version, and double the number of polls to skip before each retry."""
         before = self._refused.get(source.name)
         if before and before.version == version:
             before.looks_left_out = min(2 * before.looks_left_out, _MAX_LOOKS_LEFT_OUT)
@@ -110,7 +110,7 @@ class AliasWatcher:
 
 
 def _check_same_task(before: LoadedModel, after: LoadedModel) -> None:
-    """Raise ArtifactError if the task differs: routes that clients of `before` use would find no model any more."""
+    """Raise ArtifactError if the task differs: clients of `before` would get 404 from their routes."""
     given, expected = after.model.manifest.task, before.model.manifest.task
     if given != expected:
         raise ArtifactError(

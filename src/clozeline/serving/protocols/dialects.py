@@ -1,6 +1,6 @@
-"""A protocol as a row: its paths, and its words for the error record of errors.py.
+"""A protocol as a row: its paths, and its format for the error record of errors.py.
 
-The path alone decides on the words, so that a middleware that refuses a request uses them too.
+The path alone determines the format, so that middleware that refuses a request uses it too.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +34,7 @@ class Words:
         return self.unusable if status == 422 else status
 
     def refusal(self, error: ApiError) -> JsonResponse:
-        """Return the response that tells a client about `error`."""
+        """Return the response for `error`."""
         said = self.say(error.status, error.detail)
         return JsonResponse(said.model_dump(), self.status(error.status), error.headers)
 
@@ -53,7 +53,7 @@ HOUSE_WORDS = Words(ErrorEnvelope, _house)
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One protocol: its words for errors and its paths."""
+    """One protocol: its error format and its paths."""
 
     words: Words
     operations: tuple[Operation, ...]
@@ -77,7 +77,7 @@ class Dialects:
         return tuple(operation for dialect in self.rows for operation in dialect.operations)
 
     def words_at(self, path: str) -> Words:
-        """Return the words of the protocol at `path`; elsewhere Clozeline's own.
+        """Return the error format of the protocol at `path`; Clozeline's own elsewhere.
 
         Of two protocols that share a first part, such as /v2, the first in the table words what belongs to neither.
         """
@@ -85,7 +85,7 @@ class Dialects:
 
 
 def refusal(error: ApiError, scope: Scope) -> JsonResponse:
-    """Return the response that tells a client about `error`, in the words of the requested path."""
+    """Return the response for `error`, in the error format of the requested path."""
     dialects: Dialects = scope["app"].state.dialects
     return dialects.words_at(scope["path"]).refusal(error)
 

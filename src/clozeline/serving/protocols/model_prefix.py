@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 PREFIX = "/models/"
 _NAME = "clozeline.encoder"
-"""Key of a scope: the name that stood before the path."""
+"""Key of a scope: the model name from the path prefix."""
 
 
 class ModelPrefix:
@@ -36,7 +36,7 @@ def prefixed_name(scope: Scope) -> str | None:
 
 
 def without_prefix(scope: Scope) -> Scope:
-    """Return the scope with the path behind the prefix; the same scope if there is none."""
+    """Return the scope with the prefix removed from the path; the same scope without a prefix."""
     if scope["type"] != "http" or not scope["path"].startswith(PREFIX):
         return scope
     name, _, path = scope["path"].removeprefix(PREFIX).partition("/")

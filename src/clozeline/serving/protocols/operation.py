@@ -90,7 +90,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A body that is answered as it stands: /docs and the playground show it, and a test sends it."""
+    """An example body that the server answers: /docs and the playground show it, and a test sends it."""
 
     summary: str
     value: dict[str, Any]

@@ -1,4 +1,4 @@
-"""From the bytes of a request to its body. Errors name the field, in the words of JSON."""
+"""From the bytes of a request to its body. Errors name the field in JSON notation."""
 
 import re
 from collections.abc import Sequence

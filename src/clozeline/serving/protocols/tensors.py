@@ -1,4 +1,4 @@
-"""Tensors of the Open Inference Protocol: in JSON, or as raw bytes behind the JSON, as Triton's clients send them.
+"""Tensors of the Open Inference Protocol: in JSON, or as raw bytes after the JSON, as Triton's clients send them.
 
 Strings are BYTES. In the raw form, 4 bytes with the length, little-endian, precede each string.
 """
@@ -43,13 +43,13 @@ _Strings = Annotated[
 class InputParameters(RequestBody):
     binary_data_size: Annotated[
         int | None,
-        Field(ge=0, description="Number of bytes behind the JSON that hold the texts, instead of `data`."),
+        Field(ge=0, description="Number of bytes after the JSON that hold the texts, instead of `data`."),
         WHOLE,
     ] = None
 
 
 class InputTensor(RequestBody):
-    """Texts are in `data`, or in `binary_data_size` bytes behind the JSON."""
+    """Texts are in `data`, or in `binary_data_size` bytes after the JSON."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -71,7 +71,7 @@ class InputTensor(RequestBody):
 
 
 class Tensor(BaseModel):
-    """Tensor of an answer: `data` in row-major order, or bytes behind the JSON."""
+    """Tensor of an answer: `data` in row-major order, or bytes after the JSON."""
 
     name: str
     shape: list[int]
@@ -103,7 +103,7 @@ def read_tensors(headers: Headers, raw: bytes) -> int:
 
 
 def strings_of(inputs: Sequence[InputTensor], behind_json: bytes) -> list[list[str]]:
-    """Return the strings of each input. Raw bytes lie behind the JSON in the order of the inputs.
+    """Return the strings of each input. Raw bytes follow the JSON in the order of the inputs.
 
     Raises:
         ApiError: 422, a size or a shape does not fit the data, or the strings are not UTF-8.
@@ -111,7 +111,7 @@ def strings_of(inputs: Sequence[InputTensor], behind_json: bytes) -> list[list[s
     sizes_bytes = [tensor.parameters.binary_data_size or 0 for tensor in inputs]
     if sum(sizes_bytes) != len(behind_json):
         raise _unreadable(
-            f"{len(behind_json)} bytes behind the JSON", f"{sum(sizes_bytes)}, the sum of `binary_data_size`"
+            f"{len(behind_json)} bytes after the JSON", f"{sum(sizes_bytes)}, the sum of `binary_data_size`"
         )
     ends = list(accumulate(sizes_bytes))
     return [
@@ -140,7 +140,7 @@ def _strings(number: int, tensor: InputTensor, raw: bytes) -> list[str]:
 
 
 def answer(content: dict[str, Any], outputs: Sequence[OutputTensor], headers: dict[str, str]) -> Response:
-    """Return `content` with its outputs. Binary ones follow as raw bytes behind the JSON."""
+    """Return `content` with its outputs. Binary ones follow as raw bytes after the JSON."""
     tensors, raws = [], []
     for output in outputs:
         tensor, raw = _told(output)
@@ -188,7 +188,7 @@ def _unpacked(number: int, raw: bytes) -> list[str]:
         start = begin + length
         if start > len(raw):
             raise _unreadable(
-                "a string that ends behind its tensor",
+                "a string that runs past the end of its tensor",
                 "strings that follow their lengths, 4 bytes little-endian",
                 number,
             )

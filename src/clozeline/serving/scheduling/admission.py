@@ -39,7 +39,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """Work that a request asks for."""
+    """Work of one request."""
 
     tokens: int
     patience_seconds: float = math.inf
@@ -63,9 +63,9 @@ class Waiting:
 @dataclass(frozen=True, slots=True)
 class Admission:
     max_waiting_tokens: int = MAX_WAITING_TOKENS
-    """Most tokens that may be due, and so ahead of any request."""
+    """Maximum number of tokens that may be due, and so ahead of any request."""
     max_wait_seconds: float = MAX_WAIT_SECONDS
-    """Most seconds of work that may be due, at the measured pace."""
+    """Maximum seconds of work that may be due, at the measured pace."""
 
     def spread_seconds(self, asks: Asks, pace: Pace, batch_tokens: int) -> float:
         """Return the seconds over which the turns of a bulk request are spread; 0 for any other request.

@@ -158,7 +158,7 @@ class Line:
 
 
 class _Place(NamedTuple):
-    """Key of a shelf: the texts of one place may run together."""
+    """Key of a shelf, whose texts may run together."""
 
     lane: Lane
     second: int | None
@@ -170,7 +170,7 @@ def _place(entry: Entry) -> _Place:
 
 
 class _Shelf:
-    """The waiting texts of one place, by length; equal lengths in order of arrival."""
+    """The waiting texts of one key, by length; equal lengths in order of arrival."""
 
     def __init__(self) -> None:
         self.lengths: list[int] = []

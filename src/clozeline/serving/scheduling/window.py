@@ -8,7 +8,7 @@ length are best. Measured on 2 AVX2 cores with 6 layers of 384 and mixed lengths
 from collections.abc import Sequence
 
 BATCH_TOKENS = 384
-"""Most tokens of a micro-batch, including padding."""
+"""Maximum number of tokens in a micro-batch, including padding."""
 MAX_PADDING = 0.1
 """Largest share of padding in a micro-batch, 0-1."""
 MIN_SHARE_TOKENS = 32

@@ -18,7 +18,7 @@ def open_published(name: str, revision: str | None = None) -> Any:
     It is read from tokenizer.json, from the vocabulary (vocab.txt; vocab.json with merges.txt), or from the
     SentencePiece file with which ALBERT, DeBERTa-v2 and -v3 and XLM-RoBERTa are published. Its roles (`mask_token`, …)
     are those of the class in transformers. Its rules are those of the file: from version 5 on, many classes of
-    transformers take only the vocabulary from tokenizer.json, and build normalization and cutting anew.
+    transformers take only the vocabulary from tokenizer.json, and rebuild normalization and pre-tokenization.
 
     Args:
         name: a folder, or a name on the hub; `revision` is a commit there.

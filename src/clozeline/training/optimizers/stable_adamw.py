@@ -23,7 +23,7 @@ class StableAdamW(GroupwiseOptimizer):
 
 
 def _debiased(beta: float, step: int) -> float:
-    """Return the weight of the past that makes a smoothed value an average of all since step 1; 0 at step 1."""
+    """Return the debiased decay rate for `step`: the moving average then needs no bias correction; 0 at step 1."""
     return beta * (1 - beta ** (step - 1)) / (1 - beta**step)
 
 

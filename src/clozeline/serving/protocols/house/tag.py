@@ -26,7 +26,7 @@ class TagReading(RequestBody):
         Aggregation,
         Field(
             description="none: single tokens; simple: groups of adjacent tokens of one type; first, average, max: "
-            "groups of whole words, tagged by the first token, the mean of the tokens, or the surest token."
+            "groups of whole words, tagged by the first token, the mean of the tokens, or the most confident token."
         ),
     ] = "simple"
     stride: Annotated[
