@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 
-from clozeline.errors import ArtifactError, GateError
+from clozeline.errors import ArtifactError, DataError, GateError
 from clozeline.flows.nightly import nightly
 from clozeline.flows.release import Release, release
 from clozeline.inference import latency
@@ -236,6 +236,14 @@ def test_the_nightly_flow_runs_the_stages_and_releases_what_came_of_them(project
     (flow_run,) = client.search_runs(["1"], "tags.`dvc.lock_md5` != ''")
     assert "report.html" in [file.path for file in client.list_artifacts(flow_run.info.run_id)]
     assert flow_run.info.run_id in report
+
+
+def test_a_night_whose_pipeline_fails_leaves_a_report_and_tells_the_first_error(project: Path) -> None:
+    (project / "reports" / "report.html").unlink(missing_ok=True)
+    (project / "raw.txt").unlink()
+    with pytest.raises(DataError, match=r"raw\.txt"):
+        nightly(project)
+    assert "<html" in (project / "reports" / "report.html").read_text()
 
 
 def test_prefect_finds_the_scheduled_flow_where_the_deployment_says() -> None:

@@ -7,11 +7,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from urllib.request import urlopen
 
 import psutil
+import pytest
 
+from clozeline.errors import TransientError
+from clozeline.orchestration import local_servers
+from clozeline.workspace import Workspace
 from tests.processes import is_alive, wait_for
 
 CODE = """
@@ -51,3 +56,23 @@ def test_both_pages_are_shown_until_they_are_interrupted(tmp_path: Path, free_po
     assert process.wait(30) == 0
     process.stdout.close()
     assert wait_for(lambda: not any(map(is_alive, started)), 10)
+
+
+class Ended:
+    def poll(self) -> int:
+        return 3
+
+
+def test_a_server_that_ends_by_itself_is_reported_with_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: Callable[[], int]
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setattr(local_servers, "prepare", lambda address: None)
+    monkeypatch.setattr(local_servers, "running", lambda server, workspace: nullcontext(Ended()))
+    monkeypatch.setattr(local_servers, "wait_until_ready", lambda server, process, workspace: None)
+    with pytest.raises(TransientError, match="MLflow ended") as caught:
+        local_servers.serve_until_interrupted(
+            Workspace(tmp_path), mlflow_port=free_port(), prefect_port=free_port(), say=lambda line: None
+        )
+    assert caught.value.given == "exit code 3"
+    assert "mlflow-server.log" in caught.value.do

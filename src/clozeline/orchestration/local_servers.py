@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from clozeline.errors import ParamsError
 from clozeline.orchestration.prefect_adapter import HEALTH, page_settings
-from clozeline.orchestration.server_process import HOST, Server, running, wait_until_ready
+from clozeline.orchestration.server_process import HOST, Server, require_running, running, wait_until_ready
 from clozeline.tracking.database import prepare
 from clozeline.workspace import Workspace, tracking_uri
 
@@ -20,7 +20,7 @@ def serve_until_interrupted(
 
     Raises:
         ParamsError: a port is taken.
-        TransientError: a server did not start; its log says why.
+        TransientError: a server did not start, or ended; its log says why.
     """
     address = tracking_uri(workspace)
     servers = [_prefect(prefect_port)]
@@ -39,7 +39,9 @@ def serve_until_interrupted(
         say(f"To see flow runs there: export PREFECT_API_URL={_api(prefect_port)}")
         say("Ctrl-C ends both.")
         with contextlib.suppress(KeyboardInterrupt):
-            while all(process.poll() is None for _, process in started):
+            while True:
+                for server, process in started:
+                    require_running(server, process, workspace)
                 time.sleep(0.2)
 
 

@@ -79,5 +79,17 @@ def wait_until_ready(server: Server, process: subprocess.Popen[bytes], workspace
     )
 
 
+def require_running(server: Server, process: subprocess.Popen[bytes], workspace: Workspace) -> None:
+    """Raise TransientError if the server ended by itself."""
+    exit_code = process.poll()
+    if exit_code is not None:
+        raise TransientError(
+            f"{server.name} ended",
+            given=f"exit code {exit_code}",
+            expected="a server that runs until Ctrl-C",
+            do=f"read {_log_of(server, workspace)}, then start it again",
+        )
+
+
 def _log_of(server: Server, workspace: Workspace) -> Path:
     return workspace.logs / f"{server.name.lower()}-server.log"

@@ -70,12 +70,14 @@ def fetch(uri: str, workspace: Workspace | None = None) -> FetchedPackage:
 
 
 def check_registered(folder: Path, version: str, registered_sha256: str) -> None:
-    """Compare the package in `folder` with the tag of `version`.
+    """Compare the package in `folder` with the tag of `version`, and each of its files with its manifest.
+
+    Files that the caller will not open are compared too: a damaged fp32 graph must not wait until INT8 is withdrawn.
 
     Raises:
-        ArtifactError: they differ, or the tag is missing.
+        ArtifactError: something differs, or the tag is missing.
     """
-    from clozeline.artifacts.export.manifest import package_sha256
+    from clozeline.artifacts.export.manifest import package_sha256, read_manifest, verify
 
     given = package_sha256(folder)
     if given != registered_sha256:
@@ -85,6 +87,7 @@ def check_registered(folder: Path, version: str, registered_sha256: str) -> None
             expected=f"{registered_sha256 or 'a sha256, which the version lacks'} (tag {PACKAGE_SHA256})",
             do="restore the files, or register them as a new version: `clozeline release`",
         )
+    verify(folder, read_manifest(folder))
 
 
 def live_version(uri: str, workspace: Workspace | None = None) -> str:
