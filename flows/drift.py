@@ -1,7 +1,6 @@
 """Compares the current traffic of a server with the first traffic of each model version."""
 
 import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from clozeline.drift.traffic import ask
 from clozeline.drift.watch import Verdict, Watch
 from clozeline.errors import GateError
 from clozeline.orchestration.prefect_adapter import tell_errors_plainly
-from clozeline.serving import KEYS_VARIABLE
+from clozeline.serving.edge.access import keys_in_environment
 from clozeline.workspace import Workspace, reach_this_machine_directly
 
 
@@ -43,7 +42,7 @@ def drift(
     reach_this_machine_directly()
     chosen = Limits.of(limits or {})
     file = Workspace(project.resolve()).work / "drift" / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.json"
-    key = next(filter(None, map(str.strip, os.environ.get(KEYS_VARIABLE, "").split(","))), None)
+    key = next(iter(keys_in_environment() or ()), None)
     watch, verdicts = Watch.read(file).look(ask(url, key), chosen)
     watch.write(file)
     lines = [str(verdict) for verdict in verdicts]

@@ -69,8 +69,11 @@ def num_cores() -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """`-n auto`. Each worker imports all that is tested, so more than a few cost more memory than they save time."""
-    return min(num_cores(), 4)
+    """`-n auto`: one more than there are cores, because tests that wait for a server or a process leave theirs idle.
+
+    Each worker imports all that is tested, so more than a few cost more memory than they save time.
+    """
+    return min(num_cores() + 1, 4)
 
 
 @pytest.hookimpl(tryfirst=True)

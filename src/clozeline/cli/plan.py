@@ -14,7 +14,7 @@ import typer
 from clozeline.cli.knobs import in_params, with_keys
 from clozeline.errors import ClozelineError, ParamsError
 from clozeline.params.model import FAMILY_NAMES, Size
-from clozeline.params.pretraining import Objective
+from clozeline.params.pretraining import WITHOUT_START, Objective
 
 if TYPE_CHECKING:
     from clozeline.params import ExportParams, Params, PretrainParams
@@ -163,7 +163,7 @@ def changed(params: "PretrainParams", **options: object) -> "PretrainParams":
     given = {OPTIONS[name]: value for name, value in options.items() if value is not None}
     tree: dict[str, Any] = params.model_dump()
     if {"family", "size"} & {name for name, value in options.items() if value is not None}:
-        given["start"] = given["start_revision"] = None
+        given |= WITHOUT_START
     for key, value in given.items():
         section, _, name = key.rpartition(".")
         (tree[section] if section else tree)[name] = value

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shlex
 import time
 from functools import partial
 from pathlib import Path
@@ -102,7 +101,7 @@ def serve(
     is 130.
     """
     from clozeline.machine.cores import available_cores
-    from clozeline.serving.edge.access import ApiKeys
+    from clozeline.serving.edge.access import ApiKeys, first_key_in_shell
     from clozeline.serving.edge.hosts import AllowedHosts
     from clozeline.serving.models.service import Capacity
     from clozeline.serving.models.sources import default_sources, parse_sources
@@ -117,8 +116,18 @@ def serve(
         _LOG.warning("Anyone who can reach %s can use the models: no API keys are set.", host)
     admission, cache_bytes = Admission(max_waiting_tokens=queue_tokens), cache_megabytes * 2**20
     capacity = Capacity(threads or available_cores(), admission, timeout_seconds=timeout, cache_bytes=cache_bytes)
-    key = _first_key(api_keys_file) if keys.digests else None
-    run(sources, Settings(host, port, capacity, precision, keys, hosts, watch, traces), partial(announce, key=key))
+    key = first_key_in_shell(api_keys_file) if keys.digests else None
+    settings = Settings(
+        host=host,
+        port=port,
+        capacity=capacity,
+        precision=precision,
+        keys=keys,
+        hosts=hosts,
+        watch_seconds=watch,
+        traces=traces,
+    )
+    run(sources, settings, partial(announce, key=key))
 
 
 def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
@@ -151,10 +160,3 @@ def _tell_when() -> None:
     stamped.converter = time.gmtime
     for handler in logging.getLogger().handlers:
         handler.setFormatter(stamped)
-
-
-def _first_key(file: Path | None) -> str:
-    """Return the shell expression for the first key; the key itself is never printed."""
-    if file is None:
-        return f"${{{KEYS_VARIABLE}%%,*}}"
-    return f"$(grep -m1 '[^[:space:]]' {shlex.quote(str(file.resolve()))})"

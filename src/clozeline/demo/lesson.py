@@ -9,6 +9,7 @@ from tokenizers import Tokenizer
 from clozeline.demo.corpus import DemoCorpus
 from clozeline.language_modelling import language_model
 from clozeline.params import Objective, PretrainParams
+from clozeline.params.pretraining import WITHOUT_START
 from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.questions import Answer, Examiner, Question
 from clozeline.tokens.frequencies import token_counts, unigram_entropy
@@ -41,8 +42,7 @@ def short(params: PretrainParams, objective: Objective, steps: int) -> PretrainP
     validation = {"every_steps": steps, "num_examples": 0, "patience": None, "max_tokens": 10_000}
     changes = {
         "objective": objective,
-        "start": None,
-        "start_revision": None,
+        **WITHOUT_START,
         "model": params.model.model_copy(update={"family": "modernbert", "size": "mini", **shape}),
         "max_length": 64,
         "batch_tokens": 2048,

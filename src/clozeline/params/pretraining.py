@@ -1,6 +1,8 @@
 """Sections `pretrain` and `evaluate`."""
 
+from collections.abc import Mapping
 from operator import ge, le
+from types import MappingProxyType
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -118,6 +120,10 @@ class PretrainParams(Section):
             "`start_revision` names a state of `start`: set `start` too, or leave both null",
         ),
     )
+
+
+WITHOUT_START: Mapping[str, None] = MappingProxyType({"start": None, "start_revision": None})
+"""Values of the fields that need `start`, for random weights instead."""
 
 
 class EvaluateParams(Section):

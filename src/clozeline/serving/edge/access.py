@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import os
+import shlex
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,10 +76,10 @@ class ApiKeys:
 
     @classmethod
     def _from_variable(cls) -> "ApiKeys":
-        given = os.environ.get(KEYS_VARIABLE)
+        given = keys_in_environment()
         if given is None:
             return cls()
-        keys = cls.of(given.split(","))
+        keys = cls.of(given)
         if not keys.digests:
             raise ParamsError(
                 f"{KEYS_VARIABLE} is set but holds no key, so every request would be accepted",
@@ -93,6 +94,19 @@ class ApiKeys:
         given = _digest(_given_key(headers).encode("latin-1"))
         found = [hmac.compare_digest(given, digest) for digest in self.digests]
         return any(found) or not self.digests
+
+
+def keys_in_environment() -> list[str] | None:
+    """Return the keys in CLOZELINE_API_KEYS; None if it is not set."""
+    given = os.environ.get(KEYS_VARIABLE)
+    return None if given is None else [key.strip() for key in given.split(",") if key.strip()]
+
+
+def first_key_in_shell(file: Path | None) -> str:
+    """Return a shell expression for the first key in `file`, or else in the variable; the key itself is not in it."""
+    if file is None:
+        return f"${{{KEYS_VARIABLE}%%,*}}"
+    return f"$(grep -m1 '[^[:space:]]' {shlex.quote(str(file.resolve()))})"
 
 
 class Access:
