@@ -117,17 +117,7 @@ def serve(
     admission, cache_bytes = Admission(max_waiting_tokens=queue_tokens), cache_megabytes * 2**20
     capacity = Capacity(threads or available_cores(), admission, timeout_seconds=timeout, cache_bytes=cache_bytes)
     key = first_key_in_shell(api_keys_file) if keys.digests else None
-    settings = Settings(
-        host=host,
-        port=port,
-        capacity=capacity,
-        precision=precision,
-        keys=keys,
-        hosts=hosts,
-        watch_seconds=watch,
-        traces=traces,
-    )
-    run(sources, settings, partial(announce, key=key))
+    run(sources, Settings(host, port, capacity, precision, keys, hosts, watch, traces), partial(announce, key=key))
 
 
 def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
