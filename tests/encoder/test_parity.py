@@ -38,6 +38,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any]]] = {
     "roberta, padding after words": ("roberta", OLD | {"pad_token_id": 3, "max_position_embeddings": LENGTH + 4}),
     "roberta, a decoder": ("roberta", OLD | {"max_position_embeddings": LENGTH + 1, "is_decoder": True}),
     "xlm-roberta": ("xlm-roberta", OLD | {"max_position_embeddings": LENGTH + 1}),
+    "xlm-roberta, a decoder": ("xlm-roberta", OLD | {"max_position_embeddings": LENGTH + 1, "is_decoder": True}),
     "distilbert": ("distilbert", COMMON | DISTILBERT | {"activation": "relu"}),
     "electra": ("electra", OLD | {"embedding_size": 16}),
     "electra, a decoder": ("electra", OLD | {"embedding_size": 32, "is_decoder": True}),
@@ -53,8 +54,13 @@ CASES: list[tuple[str, HeadKind]] = [
     for kind in LAYOUTS[model_type].heads
     if kind not in ("mlm", "clm") or (kind == "clm") == values.get("is_decoder", model_type == "modernbert-decoder")
 ]
+HEADS_OF_ROWS = {(model_type, kind) for model_type, layout in LAYOUTS.items() for kind in layout.heads}
 every_row = pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
 padded_or_not = pytest.mark.parametrize("is_padded", [False, True], ids=["whole", "padded"])
+
+
+def test_every_head_of_every_row_is_compared() -> None:
+    assert {(PUBLISHED[name][0], kind) for name, kind in CASES} == HEADS_OF_ROWS
 
 
 def configuration(name: str, kind: HeadKind) -> Any:
@@ -214,6 +220,8 @@ NOT_COVERED = [
     ("modernbert", {"hidden_activation": "no_such_activation"}, "`hidden_activation`: no_such_activation"),
     ("modernbert", {"rope_parameters": YARN}, "`rope_parameters`"),
     ("modernbert", {"rope_parameters": NO_THETA}, "`rope_parameters`"),
+    ("modernbert", {"layer_types": ["full_attention", "chunked_attention"] * 11}, "`layer_types`: chunked_attention"),
+    ("modernbert", {"head_dim": 32}, "`head_dim`: 32"),
 ]
 
 

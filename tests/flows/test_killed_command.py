@@ -29,16 +29,20 @@ def processes_in(root: Path) -> list[str]:
 
 def start_command(root: Path) -> subprocess.Popen[bytes]:
     """It writes to the file `said`."""
-    start_of_long_stage(root)
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     with (root / "said").open("w") as said:
-        command = subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-m", "clozeline", "run", "--no-release"],
             cwd=root,
             env=environment | {"PREFECT_HOME": Workspace(root).defaults()["PREFECT_HOME"]},
             stdout=said,
             stderr=said,
         )
+
+
+def start_command_with_a_long_stage(root: Path) -> subprocess.Popen[bytes]:
+    start_of_long_stage(root)
+    command = start_command(root)
     assert wait_for(lambda: len(stage_pids(root)) == 2, 240)
     assert any("prefect.server" in line for line in processes_in(root))
     return command
@@ -47,7 +51,7 @@ def start_command(root: Path) -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_an_ended_command_leaves_no_process_and_says_how_to_continue(toy: Path, number: signal.Signals) -> None:
     """SIGTERM comes again and again, as from `timeout` and supervisors: it does not cut off the shutdown."""
-    command = start_command(toy)
+    command = start_command_with_a_long_stage(toy)
     command.send_signal(number)
     while command.poll() is None:
         time.sleep(0.3)
@@ -60,3 +64,11 @@ def test_an_ended_command_leaves_no_process_and_says_how_to_continue(toy: Path, 
         assert "stopped. The same command continues from here" in said
         assert "upper: stopped" in said
     assert not [word for word in ("Traceback", "Crash", "atexit", "upper: failed") if word in said], said
+
+
+def test_a_failing_stage_prints_its_error_once(toy: Path) -> None:
+    (toy / "raw.txt").write_text("bad")
+    assert start_command(toy).wait(timeout=240) == 3
+    said = (toy / "said").read_text()
+    assert said.count("raw.txt is bad") == 1, said
+    assert "Traceback" not in said

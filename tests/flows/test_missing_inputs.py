@@ -23,6 +23,16 @@ def test_a_missing_source_stops_the_flow_before_any_stage(toy: Path, caplog: pyt
     assert not (project / "work/mlflow").exists()
 
 
+def test_labels_in_an_unknown_format_stop_the_flow_before_any_stage(toy: Path) -> None:
+    project = with_own_stages(toy)
+    (project / "mine.xlsx").write_bytes(b"PK")
+    set_param(project, "data: data/clean/holdout.parquet", "data: mine.xlsx")
+    with pytest.raises(DataError, match=r"mine\.xlsx has a format that cannot be read"):
+        pipeline(project)
+    assert not (project / "data").exists()
+    assert not (project / "work/mlflow").exists()
+
+
 def test_a_cache_that_cannot_be_written_stops_the_flow_before_any_stage(toy: Path) -> None:
     (toy / ".dvc/cache").write_text("a file, in which nobody can make a folder")
     with pytest.raises(StorageError, match="cache is not writable"):

@@ -85,6 +85,8 @@ def test_a_first_release_makes_champions_that_anyone_can_load_and_a_second_chang
     assert outcomes(release(project)) == {"encoder": ("1", "promoted"), "library": ("1", "promoted")}
     assert outcomes(release(project)) == {"encoder": ("1", "unchanged"), "library": ("1", "unchanged")}
     assert aliases(project) == aliases(project, LIBRARY) == {CHAMPION: "1"}
+    client = MlflowClient(Workspace(project).defaults()["MLFLOW_TRACKING_URI"])
+    assert "Source files, with their DVC hashes:" in client.get_model_version(LIBRARY, "1").description
     (answer,) = mlflow.pyfunc.load_model(f"models:/{ENCODER}@champion").predict(["a [MASK]"])
     assert len(answer["masks"]) == 1
 

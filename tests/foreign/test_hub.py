@@ -4,10 +4,12 @@ import logging
 from pathlib import Path
 
 import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
 
 from clozeline.contest.published import open_published
-from clozeline.errors import ArtifactError, ClozelineError, DataError
+from clozeline.errors import ArtifactError, ClozelineError, DataError, TransientError
 from clozeline.foreign.hub import asking_hub
+from clozeline.foreign.inspection import inspect_model, inspect_settings
 from clozeline.pretraining.starting import token_ids
 from clozeline.tokenizer.vocabulary.opening import open_published as open_tokenizer
 
@@ -53,3 +55,26 @@ def test_the_client_speaks_again_afterwards(caplog: pytest.LogCaptureFixture) ->
         raise OSError("broken")
     logging.getLogger(CLIENT).warning("Retrying in 1s [Retry 1/5].")
     assert "Retrying" in caplog.text
+
+
+def test_a_model_whose_files_cannot_be_inspected_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hub answered a moment ago, and will answer again when the model is loaded."""
+
+    def fail_once(*_: object, **__: object) -> None:
+        raise LocalEntryNotFoundError("connection reset")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", fail_once)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    for inspect in (inspect_settings, inspect_model):
+        with pytest.raises(TransientError, match="cannot be inspected before it is opened") as caught:
+            inspect("someone/model")
+        assert "HF_HUB_OFFLINE=1" in caught.value.do
+
+
+def test_offline_what_the_cache_lacks_needs_no_inspection(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*_: object, **__: object) -> None:
+        raise LocalEntryNotFoundError("not in the cache")
+
+    monkeypatch.setattr("huggingface_hub.hf_hub_download", absent)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    inspect_settings("someone/model")

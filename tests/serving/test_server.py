@@ -208,11 +208,20 @@ def test_each_line_of_its_log_says_when_in_utc(dist: Path, monkeypatch: pytest.M
     serve.process.send_signal(signal.SIGTERM)
     lines = [line.split(" ", 1) for line in serve.end()[2].splitlines()]
     said = [told.split(" ", 2)[:2] for _, told in lines]
-    assert (said[0], said[-1]) == (["Whoever", "can"], ["POST", "/embed"])
+    assert (said[0], said[-1]) == (["Anyone", "who"], ["POST", "/embed"])
     moments = [datetime.strptime(moment, "%Y-%m-%dT%H:%M:%S.%f%z") for moment, _ in lines]
     assert all(moment.endswith("Z") for moment, _ in lines)
     in_turn = [before, *moments, datetime.now(UTC)]
     assert in_turn == sorted(in_turn)
+
+
+def test_a_host_name_is_answered_only_if_the_command_line_allows_it(dist: Path) -> None:
+    serve = Serve(dist.parent, "--port", "0", "--threads", "1", "--allowed-host", "box.lan")
+    url = serve.url()
+    asked = [httpx.get(f"{url}/models", headers={"host": name}, trust_env=False) for name in ("box.lan", "other.lan")]
+    serve.process.send_signal(signal.SIGTERM)
+    assert serve.end()[0] == 0
+    assert [answer.status_code for answer in asked] == [200, 421]
 
 
 def test_the_line_that_it_offers_to_paste_works(serve: Serve) -> None:

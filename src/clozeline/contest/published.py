@@ -68,6 +68,6 @@ def _loaded(checkpoint: Checkpoint, head: LanguageHead) -> LanguageModel:
             f"{checkpoint.name} was saved without the weights of a head that predicts tokens",
             given=f"{len(missing)} weights are missing, such as {missing[0]}",
             expected="a masked language model with its head, whose predictions of hidden tokens are evaluated",
-            do="give a model that was pre-trained by masking, or pre-train this one further (`start` in params.yaml)",
+            do="give a model that was pre-trained by masking, or pre-train this one further (`start`)",
         )
     return model.eval()

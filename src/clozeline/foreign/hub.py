@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from clozeline.errors import TransientError
+
 _LOG = logging.getLogger(__name__)
 _CLIENT = logging.getLogger("huggingface_hub")
 
@@ -35,8 +37,41 @@ def published_file(name: str, file: str, revision: str | None) -> Path | None:
         return None
 
 
-def fetched_file(name: str, file: str, revision: str | None) -> Path | None:
+def inspected_file(name: str, file: str, revision: str | None) -> Path | None:
+    """Return a file as `published_file` does; but only a hub that answers can say that it lacks the file.
+
+    Otherwise a hub that fails once would let a file pass uninspected that is loaded a moment later. In offline mode,
+    what is not in the cache cannot be loaded later either.
+
+    Raises:
+        TransientError: the hub cannot be reached, or fails.
+    """
+    if Path(name).is_dir():
+        return published_file(name, file, revision)
+    from huggingface_hub import constants
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return fetched_file(name, file, revision, missing_locally_is_an_error=not constants.HF_HUB_OFFLINE)
+    except RepositoryNotFoundError:
+        return None  # whatever opens the name reports that
+    except (LocalEntryNotFoundError, HfHubHTTPError) as error:
+        raise TransientError(
+            f"{name} cannot be inspected before it is opened: the hub does not answer",
+            given=f"{file}: {' '.join(str(error).split())[:300]}",
+            expected="the file, or the answer that there is none",
+            do="try again; without a network, `export HF_HUB_OFFLINE=1` opens what is in the cache",
+        ) from error
+    except OSError:
+        return None
+
+
+def fetched_file(
+    name: str, file: str, revision: str | None, *, missing_locally_is_an_error: bool = False
+) -> Path | None:
     """Return a file of a folder, or of a name on the hub, downloaded if necessary; None if the file does not exist.
+
+    `missing_locally_is_an_error`: raise LocalEntryNotFoundError if the hub does not answer and the cache lacks it.
 
     Raises:
         OSError: the hub does not have the name, or cannot be reached.
@@ -45,11 +80,13 @@ def fetched_file(name: str, file: str, revision: str | None) -> Path | None:
         path = Path(name) / file
         return path if path.is_file() else None
     from huggingface_hub import hf_hub_download  # takes 0.5 s, which local folders do not need
-    from huggingface_hub.errors import EntryNotFoundError, HFValidationError
+    from huggingface_hub.errors import EntryNotFoundError, HFValidationError, LocalEntryNotFoundError
 
     try:
         return Path(hf_hub_download(name, file, revision=revision))
-    except EntryNotFoundError:
+    except EntryNotFoundError as error:
+        if missing_locally_is_an_error and isinstance(error, LocalEntryNotFoundError):
+            raise
         return None
     except HFValidationError as error:
         raise FileNotFoundError(str(error)) from error

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from clozeline.errors import ArtifactError
-from clozeline.foreign.hub import published_file
+from clozeline.foreign.hub import inspected_file
 
 _SETTINGS: Final = ("config.json", "tokenizer_config.json")
 _ADAPTER: Final = "adapter_config.json"
@@ -46,13 +46,14 @@ def inspect_settings(name: str, revision: str | None = None) -> None:
 
     Raises:
         ArtifactError: it is an adapter, or asks for code, kernels or a form of weights outside transformers.
+        TransientError: the hub does not answer.
     """
     for folder in _with_inner(name):
         for file in _SETTINGS:
-            path = published_file(folder, file, revision)
+            path = inspected_file(folder, file, revision)
             for key, value in _entries(_read(path)) if path else ():
                 _check_entry(f"{folder}/{file}", key, value)
-        if published_file(folder, _ADAPTER, revision):
+        if inspected_file(folder, _ADAPTER, revision):
             raise ArtifactError(
                 f"{folder} holds an adapter, whose weights are added to those of another model",
                 given=_ADAPTER,
@@ -69,14 +70,15 @@ def inspect_model(name: str, revision: str | None = None) -> None:
 
     Raises:
         ArtifactError: as in `inspect_settings`; or its weights exist as a pickle alone.
+        TransientError: the hub does not answer.
     """
     inspect_settings(name, revision)
     for folder in _with_inner(name):
-        weights = [path for file in _WEIGHTS if (path := published_file(folder, file, revision))]
+        weights = [path for file in _WEIGHTS if (path := inspected_file(folder, file, revision))]
         for path in weights:
             _check_shards(path)
         pickles = sorted(path.name for ending in _PICKLES for path in Path(folder).glob(ending))
-        on_hub = not Path(folder).is_dir() and published_file(folder, "config.json", revision)
+        on_hub = not Path(folder).is_dir() and inspected_file(folder, "config.json", revision)
         if not weights and (pickles or on_hub):
             _refuse_pickle(folder, ", ".join(pickles) or f"neither {' nor '.join(_WEIGHTS)}")
 

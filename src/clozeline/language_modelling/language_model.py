@@ -186,4 +186,6 @@ def _tell_what_is_fixed(params: ModelParams) -> None:
     fixed = FAMILIES[params.family].fixed if params.family in FAMILIES else ()
     for it in fixed:
         if getattr(params, it.knob) != it.value:
-            _LOG.warning("%s: `%s` of %s is %s; params.yaml has no effect", params.family, it.knob, it.where, it.value)
+            _LOG.warning(
+                "%s: `%s` of %s is %s; the value given has no effect", params.family, it.knob, it.where, it.value
+            )

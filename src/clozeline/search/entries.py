@@ -58,7 +58,7 @@ def entries_of(clean: Path) -> Iterator[tuple[Entry, str]]:
             f"{clean} has no functions to search for",
             given="texts without titles",
             expected="docstrings, each with its qualified name",
-            do="set the source's `kind: python-docs` in params.yaml, and run `dvc repro`",
+            do="set the source's `kind: python-docs`, and run `dvc repro`",
         )
     for library, title, text in found:
         docstring = parted(text)

@@ -114,7 +114,7 @@ def _halves(rows_B: Ids, waiting: Iterable[Ids], told: str) -> Iterator[Ids]:
             "out of memory on one row of the validation or test split",
             given=f"a batch of 1 row; {told}",
             expected="a model and a row that fit into memory together",
-            do="in params.yaml, lower `max_length` of this task, or choose a smaller encoder",
+            do="lower `max_length` of this task, or choose a smaller encoder",
         )
     _LOG.warning("out of memory with a batch of %d rows: evaluation continues with half as many", len(rows_B))
     for whole_B in (rows_B, *waiting):

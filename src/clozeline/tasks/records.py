@@ -63,7 +63,7 @@ class Record:
             f"{self.place}: field `{field}` cannot be used",
             given=f"{type(given).__name__}: {str(given)[:80]}",
             expected=expected,
-            do="correct the record, or name another field in params.yaml",
+            do="correct the record, or name another field",
         )
 
 
@@ -88,7 +88,7 @@ def read_records(path: Path, fields: Fields, readers: Mapping[str, Reader] | Non
             f"there is no file {path}",
             given=str(path),
             expected="a file or folder with the records of this task",
-            do="correct `data` of this task in params.yaml",
+            do="correct `data` of this task",
         )
     reader = known.get(FOLDER if path.is_dir() else format_of(path))
     if reader is None and path.is_dir():
@@ -122,7 +122,7 @@ def _no_records(path: Path, fields: Fields) -> DataError:
         f"{path} is empty",
         given=f"{size_bytes:,} bytes without text" if size_bytes else "0 bytes",
         expected=f"records with {', '.join(f'`{name}`' for name in fields.values())}",
-        do="copy or write the file again, or correct `data` or `splits` of this task in params.yaml",
+        do="copy or write the file again, or correct `data` or `splits` of this task",
     )
 
 
@@ -131,5 +131,5 @@ def _unknown_folder(path: Path) -> DataError:
         f"{path} is a folder, and `splits` names no file in it",
         given=", ".join(sorted(file.name for file in path.iterdir())[:_MOST_NAMED]) or "an empty folder",
         expected="a file, or a folder and `splits` with the names of its files",
-        do="set `splits: {train: FILE, test: FILE}` of this task in params.yaml, or set `data` to a file",
+        do="set `splits: {train: FILE, test: FILE}` of this task, or set `data` to a file",
     )

@@ -78,7 +78,7 @@ def _path(folder: Path, name: str | None) -> Path:
             f"{folder} is not a folder, but `splits` names files in it",
             given=f"data: {folder}; a split: {name}",
             expected="a folder with a file for each split",
-            do="correct `data` of this task in params.yaml, or set `splits: null` for one file",
+            do="correct `data` of this task, or set `splits: null` for one file",
         )
     return folder / name
 

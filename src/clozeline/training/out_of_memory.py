@@ -117,4 +117,4 @@ def remedies(params: PretrainParams | FinetuneParams) -> str:
     """
     table = next(table for section, table in _REMEDIES if isinstance(params, section))
     *others, last = [remedy.text for remedy in table if remedy.is_open(params)]
-    return f"in params.yaml, {', '.join(others)}, or {last}"
+    return f"{', '.join(others)}, or {last}"

@@ -185,7 +185,7 @@ class Steps(Generic[Inputs]):
             do = self._hardware.micro_batches.remedies
         else:
             needed = "parts of the batch that fit into the memory of each device"
-            do = f"set `micro_batch_tokens: {bound}` or less in params.yaml: parts of the batch give the same step"
+            do = f"set `micro_batch_tokens: {bound}` or less: parts of the batch give the same step"
         return TrainingError(
             f"out of memory on batch {batch.index} of epoch {batch.epoch}",
             given=f"{batch.num_tokens:,} tokens in the batch; {told or 'memory ran out in another process'}",

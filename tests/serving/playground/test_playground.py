@@ -156,6 +156,7 @@ def test_lineage_is_folded_and_opens_by_keyboard(page: Page, client: httpx.Clien
     shown = page.wait_for("#models dl").text
     card = client.get("/models").json()["models"][0]
     assert all(told in shown for told in (card["sha256"], card["lock_sha256"], card["source"], card["version"]))
+    assert f"int8: {card['scheme']}" in shown
 
 
 def test_what_cannot_be_answered_is_told_in_words_and_markup_is_text(page: Page) -> None:

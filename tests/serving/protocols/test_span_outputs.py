@@ -158,4 +158,4 @@ def test_bytes_that_no_input_claims_are_refused(client: httpx.Client) -> None:
     headers = {"inference-header-content-length": str(len(head))}
     assert client.post("/v2/models/names/infer", content=head, headers=headers).status_code == 200
     refused = client.post("/v2/models/names/infer", content=head + b"more", headers=headers)
-    assert (refused.status_code, "4 bytes behind the JSON" in refused.text) == (400, True)
+    assert (refused.status_code, "4 bytes after the JSON" in refused.text) == (400, True)

@@ -90,12 +90,16 @@ def check_covered(config: Any, **allowed: tuple[object, ...]) -> None:
     for name, values in allowed.items():
         given = getattr(config, name, values[0])
         if given not in values:
-            raise ArtifactError(
-                f"config.json of this {config.model_type} model has a setting that our layers do not support",
-                given=f"`{name}`: {given}",
-                expected=f"`{name}`: {' or '.join(map(str, values))}",
-                do="take another checkpoint of this family",
-            )
+            raise not_covered(config, f"`{name}`: {given}", f"`{name}`: {' or '.join(map(str, values))}")
+
+
+def not_covered(config: Any, given: str, expected: str) -> ArtifactError:
+    return ArtifactError(
+        f"config.json of this {config.model_type} model has a setting that our layers do not support",
+        given=given,
+        expected=expected,
+        do="take another checkpoint of this family",
+    )
 
 
 def known_activation(config: Any, name: str) -> str:

@@ -10,7 +10,7 @@ from transformers import ModernBertConfig, ModernBertDecoderConfig
 from clozeline.encoder.architecture import Architecture, Dropouts, HeadShape, Initialization, LayerKind
 from clozeline.encoder.families.bert import nothing
 from clozeline.encoder.families.form import Family, Form, TokenIds
-from clozeline.encoder.families.layout import HeadRow, Layout, Names, check_covered, known_activation
+from clozeline.encoder.families.layout import HeadRow, Layout, Names, check_covered, known_activation, not_covered
 from clozeline.encoder.sizes import Shape, shape_of
 from clozeline.params import ModelParams
 
@@ -72,8 +72,12 @@ def _thetas(config: Any) -> tuple[float, float]:
 
 
 def _layers(config: Any, reach: int) -> tuple[LayerKind, ...]:
-    whole, local = (LayerKind(None, _thetas(config)[0]), LayerKind(reach, _thetas(config)[1]))
-    return tuple(local if kind == "sliding_attention" else whole for kind in config.layer_types)
+    check_covered(config, head_dim=(config.hidden_size // config.num_attention_heads, None))
+    whole, local = _thetas(config)
+    kinds = {"full_attention": LayerKind(None, whole), "sliding_attention": LayerKind(reach, local)}
+    if unknown := [kind for kind in config.layer_types if kind not in kinds]:
+        raise not_covered(config, f"`layer_types`: {unknown[0]}", f"`layer_types`: {' or '.join(kinds)}")
+    return tuple(kinds[kind] for kind in config.layer_types)
 
 
 def _architecture(config: Any, reach: int, **more: Any) -> Architecture:

@@ -257,11 +257,7 @@ function lineage(models) {
       "Loaded from": model.source,
       "Version": model.version,
       "Graph": `sha256 ${model.sha256}`,
-      "Precision": model.quantization && model.precision === "int8"
-        ? `int8: weights ${model.quantization.weights}; activations ${model.quantization.activations}`
-          + (model.quantization.static_activations.length
-            ? `, ${model.quantization.static_activations.length} of them with a fixed scale` : "")
-        : model.precision,
+      "Precision": model.scheme && model.precision === "int8" ? `int8: ${model.scheme}` : model.precision,
       "Family": `${model.family}, hidden size ${model.hidden_size}, vocabulary of ${model.vocab_size} tokens, at most ${model.max_length} tokens in a text`,
       "Exported with": Object.entries(model.versions).map((pair) => pair.join(" ")).join(", "),
       "Requirements lock": `sha256 ${model.lock_sha256}`,

@@ -50,7 +50,7 @@ def _refuse_file(path: Path, fields: Fields) -> Iterator[Record]:
         f"{path} is a file, but `label_files` needs a folder",
         given=path.name,
         expected="a folder that holds a file or a folder for each label",
-        do="set `data` (or `splits`) of this task in params.yaml to the folder, or set `label_files: null`",
+        do="set `data` (or `splits`) of this task to the folder, or set `label_files: null`",
     )
 
 
@@ -70,7 +70,7 @@ def _read_folder(path: Path, fields: Fields, *, label_files: LabelFiles | None) 
                 f"{place} holds no text",
                 given="an empty file or folder",
                 expected=f"texts of the label `{label}`",
-                do="add texts, or list only the other labels in `label_files` of this task in params.yaml",
+                do="add texts, or list only the other labels in `label_files` of this task",
             )
 
 
@@ -85,7 +85,7 @@ def _places(path: Path, label_files: LabelFiles | None) -> dict[str, Path]:
             f"{path}: the label of each file is unknown",
             given=", ".join(inner.name for inner in there[:_MOST_NAMED]) or "an empty folder",
             expected="a folder for each label, the file of each label in `label_files`, or of each split in `splits`",
-            do="set `label_files: {LABEL: FILE, …}` or `splits: {train: FILE, test: FILE}` of this task in params.yaml",
+            do="set `label_files: {LABEL: FILE, …}` or `splits: {train: FILE, test: FILE}` of this task",
         )
     return folders
 
@@ -108,7 +108,7 @@ def _check(place: Path, label: str) -> None:
             f"{place} is a table" if place.is_file() else f"there is no file {place}",
             given=f"label_files: {{{label}: {place.name}}}",
             expected="a file with one text per line, or a folder with one text per file",
-            do="correct `label_files` in params.yaml; for a table, set `data: FILE` and `label_files: null`",
+            do="correct `label_files`; for a table, set `data: FILE` and `label_files: null`",
         )
 
 

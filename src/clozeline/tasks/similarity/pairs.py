@@ -186,7 +186,7 @@ def _check_enough(parts: Mapping[Part, list[Pair]], count: PairCount) -> None:
         given=f"{count.num_read} records, of which {count.num_used} could be used: {num_of_each(parts)}",
         expected="at least two pairs in each split",
         do=remedy(
-            "add pairs, check the fields and fractions of this task in params.yaml, or remove it from `finetune`",
+            "add pairs, check the fields and fractions of this task, or remove it from `finetune`",
             parts,
             count.in_several_parts,
         ),

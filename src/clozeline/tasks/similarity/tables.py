@@ -29,6 +29,6 @@ def _read(path: Path, fields: Fields, *, columns: Sequence[str]) -> Iterator[Rec
                 f"{path}, line {number}: too few columns",
                 given=f"{len(values)} columns: {line.strip()[:80]!r}",
                 expected=f"at least {len(columns)} columns, separated by tabs: {', '.join(columns)}",
-                do="correct the line, or correct `columns` of this task in params.yaml",
+                do="correct the line, or correct `columns` of this task",
             )
         yield Record(dict(zip(columns, map(str.strip, values), strict=False)), f"{path}, line {number}")

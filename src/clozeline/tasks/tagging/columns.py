@@ -61,7 +61,7 @@ def _check(path: Path, number: int, line: str, columns: list[str], token_column:
             f"{place}: too few columns",
             given=repr(line.strip("\r\n"))[:80],
             expected=f"at least {max(needed, 2)} columns, separated by tabs or spaces; an empty line between sentences",
-            do="correct the line, or `token_column` and `tag_column` of this task in params.yaml",
+            do="correct the line, or `token_column` and `tag_column` of this task",
         )
     if not columns[token_column]:
         raise DataError(
@@ -75,7 +75,7 @@ def _check(path: Path, number: int, line: str, columns: list[str], token_column:
             f"{place}: not a tag",
             given=columns[tag_column][:80] or "nothing",
             expected="O, or a type after B-, I-, E-, S-, L- or U-",
-            do="correct the line, or `tag_column` of this task in params.yaml",
+            do="correct the line, or `tag_column` of this task",
         )
 
 

@@ -43,6 +43,7 @@ class ModelCard(BaseModel):
     quantization: QuantizationScheme | None = Field(
         description="Quantization of the INT8 graph; null if the package has none."
     )
+    scheme: str | None = Field(description="`quantization` in one line, in the terms of `export.ladder`.")
     opset: int
     versions: dict[str, str] = Field(description="Versions of the Python packages that exported the model.")
     lock_sha256: str = Field(description="SHA-256 of the requirements lock at export.")
@@ -102,6 +103,7 @@ def card(served: LoadedModel) -> ModelCard:
         decision_threshold=manifest.decision_threshold,
         reads_pairs=manifest.reads_pairs,
         quantization=manifest.quantization,
+        scheme=None if manifest.quantization is None else str(manifest.quantization),
         opset=manifest.opset,
         versions=manifest.versions,
         lock_sha256=manifest.lock_sha256,
