@@ -51,7 +51,7 @@ def show(
 def _question(params: Params) -> str:
     """Return an example command: a sentence that the built-in text's encoder answers well, else a placeholder."""
     if params.preprocess.source.kind == "python-docs":
-        return 'fill "Return a new array of given shape and [MASK]."'
+        return 'fill "Compute the standard [MASK] along the given axis."'
     return 'fill "A sentence of yours with a [MASK] in it."'
 
 
