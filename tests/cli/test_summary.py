@@ -134,8 +134,8 @@ def test_a_version_that_is_held_says_why_and_what_to_do(
 def test_what_to_ask_next_is_of_the_text_that_was_learned(params: Params) -> None:
     source = params.preprocess.source.model_copy(update={"kind": "files"})
     own = params.model_copy(update={"preprocess": params.preprocess.model_copy(update={"source": source})})
-    assert "new array" in summary._question(params)
-    assert "new array" not in summary._question(own)
+    assert "standard [MASK]" in summary._question(params)
+    assert "standard [MASK]" not in summary._question(own)
 
 
 def test_a_metric_file_that_is_missing_is_named(project: Workspace, params: Params) -> None:
