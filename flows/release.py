@@ -76,5 +76,5 @@ def release_package(
     made = Release.of(package, version, decision, manifest, measured)
     get_run_logger().info("%s", "\n".join(made.lines))
     if decision.is_new:
-        create_markdown_artifact("\n".join(decision.lines_of(version)), key=f"decision-{version.name}")
+        create_markdown_artifact("\n".join(decision.lines), key=f"decision-{version.name}")
     return made

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.errors import ArtifactError
+from clozeline.registry.decision import Decision
 from clozeline.registry.gates import Gate
 from clozeline.registry.history import released
 from clozeline.registry.publishing import Evidence, Publisher
@@ -31,9 +32,12 @@ def test_the_newest_decision_the_aliases_and_the_latencies_are_told(
     assert (found.version, found.aliases, found.decision, found.latency) == (version, (), None, {})
 
     gate = Gate("int8_agreement", 0.97, "at least", 0.96)
-    for time, outcome in (("20260101T000000Z", "refused"), ("20260102T000000Z", "promoted")):
-        record = {"outcome": outcome, "reason": "", "champion_before": None, "gates": [gate.as_record()]}
-        publisher.record(version, record, f"{time}.json")
+    refused = Decision(outcome="refused", gates=(gate,))
+    for time, decision in (
+        ("20260101T000000Z", refused),
+        ("20260102T000000Z", refused.model_copy(update={"outcome": "promoted"})),
+    ):
+        publisher.record(version, decision, f"{time}.json")
     publisher.registry.promote(version)
     publisher.measured(version, {"latency/int8_text_milliseconds": 1.5})
     found = released(address, package)

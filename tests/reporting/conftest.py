@@ -13,8 +13,9 @@ import pytest
 from ruamel.yaml import YAML
 
 from clozeline.params import read_params
+from clozeline.registry.decision import Decision
 from clozeline.registry.gates import Gate
-from clozeline.registry.history import Decision, Released
+from clozeline.registry.history import Released
 from clozeline.registry.versions import Registered
 from clozeline.reporting.files import RunFiles
 from clozeline.reporting.run import Run

@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from prefect import runtime
 
@@ -19,6 +19,7 @@ from clozeline.orchestration.git_state import git_tags
 from clozeline.orchestration.workspace_identity import identity_of
 from clozeline.params import ReleaseParams
 from clozeline.registry import CANDIDATE, model_name
+from clozeline.registry.decision import Decision, Outcome
 from clozeline.registry.gates import Gate, gates
 from clozeline.registry.measured_on import MeasuredOn
 from clozeline.registry.publishing import LOCK, METRICS, Evidence, Publisher, example_texts
@@ -26,27 +27,6 @@ from clozeline.registry.versions import Registered
 from clozeline.tracking.flow_run import WORKSPACE
 from clozeline.versions.objects import Objects
 from clozeline.workspace import Workspace
-
-Outcome = Literal["promoted", "unchanged", "refused", "held"]
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Release decision about one version, with its reasons."""
-
-    outcome: Outcome
-    gates: tuple[Gate, ...] = ()
-    reason: str = ""
-    """Why it is held, and what to do about it."""
-
-    @property
-    def is_new(self) -> bool:
-        """Whether this is a new decision: false if the package is already the champion."""
-        return self.outcome != "unchanged"
-
-    def lines_of(self, version: Registered) -> list[str]:
-        """Return the lines of the flow's Markdown page."""
-        return [f"# {version}: {self.outcome}", *filter(None, [self.reason]), *(f"- {gate}" for gate in self.gates)]
 
 
 @dataclass(frozen=True)
@@ -210,7 +190,7 @@ def decide(
     registry = publisher.registry
     champion = registry.settle(version.name)
     if champion == version:
-        return Decision("unchanged")
+        return Decision(outcome="unchanged", model=version.name, version=version.version)
     against, differences = None, []
     if champion:
         with publisher.evidence(champion) as evidence:
@@ -227,9 +207,19 @@ def decide(
         outcome, reason = "refused", ""
     elif reason:
         outcome = "held"
-    decision = Decision(outcome, tuple(checked), reason)
+    decision = Decision(
+        outcome=outcome,
+        reason=reason,
+        model=version.name,
+        version=version.version,
+        served=version.served,
+        champion_before=champion.version if champion else None,
+        not_compared_with_champion=tuple(differences),
+        gates=tuple(checked),
+        prefect_flow_run_id=str(runtime.flow_run.id),
+    )
     # First: a release that is killed later is decided again, and no champion lacks its record.
-    _record(publisher, version, champion, decision, differences)
+    publisher.record(version, decision, f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json")
     if not version.was_rolled_back:
         registry.nominate(version)
     if outcome == "promoted":
@@ -243,24 +233,3 @@ def _reason_to_hold(version: Registered, doubts: Sequence[str]) -> str:
     if doubts:
         return f"{version}: {'; '.join(doubts)}: `clozeline release --accept` makes it the champion anyway"
     return ""
-
-
-def _record(
-    publisher: Publisher,
-    version: Registered,
-    champion: Registered | None,
-    decision: Decision,
-    differences: Sequence[str],
-) -> None:
-    record = {
-        "outcome": decision.outcome,
-        "reason": decision.reason,
-        "model": version.name,
-        "version": version.version,
-        "served": version.served,
-        "champion_before": champion.version if champion else None,
-        "not_compared_with_champion": list(differences),
-        "gates": [gate.as_record() for gate in decision.gates],
-        "prefect_flow_run_id": str(runtime.flow_run.id),
-    }
-    publisher.record(version, record, f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.json")

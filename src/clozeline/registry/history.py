@@ -7,28 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlflow.artifacts import download_artifacts, list_artifacts
-from pydantic import BaseModel, ConfigDict
 
 from clozeline.artifacts.export.manifest import package_sha256, read_manifest
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS, model_name
 from clozeline.registry.client import told
-from clozeline.registry.gates import Gate
+from clozeline.registry.decision import Decision
 from clozeline.registry.versions import Registered, Registry
 from clozeline.tracking.addresses import present
 from clozeline.tracking.database import prepare
 
 _LATENCY = "latency/"
-
-
-class Decision(BaseModel):
-    """A release decision, as stored beside the version."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    outcome: str
-    reason: str = ""
-    champion_before: str | None = None
-    gates: tuple[Gate, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from clozeline.errors import ArtifactError
 from clozeline.inference.model_kinds import kind_of
 from clozeline.registry import PACKAGE
 from clozeline.registry.client import told
+from clozeline.registry.decision import Decision
 from clozeline.registry.versions import Registered, Registry
 from clozeline.tracking.addresses import present
 from clozeline.tracking.database import experiment_id, prepare
@@ -122,11 +123,11 @@ class Publisher:
                 do="export the model again (`dvc repro`)",
             )
 
-    def record(self, version: Registered, decision: Mapping[str, object], file_name: str) -> None:
+    def record(self, version: Registered, decision: Decision, file_name: str) -> None:
         """Store a decision about `version` beside its evidence, and its outcome as a tag."""
         with told(str(version), self._tracking_uri):
-            self._client.log_dict(version.run_id, dict(decision), f"decisions/{file_name}")
-        self.registry.tag(version, "clozeline.decision", str(decision["outcome"]))
+            self._client.log_dict(version.run_id, decision.as_record(), f"decisions/{file_name}")
+        self.registry.tag(version, "clozeline.decision", decision.outcome)
 
     def measured(self, version: Registered, values: Mapping[str, float]) -> None:
         """Log figures measured on this machine, such as latency, to the version's run. No gate reads them."""
