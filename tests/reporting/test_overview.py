@@ -26,7 +26,7 @@ def after(ran: Ran, lock: str | None = None, **figures: float) -> str:
 
 def test_the_share_of_hidden_tokens_named_comes_first_beside_its_baseline_and_its_release(ran: Ran) -> None:
     told = text_of(top(build(ran.run).html))
-    lead = told.index("39.2 % of the hidden tokens are predicted at the first guess unigram baseline: 6.0 %")
+    lead = told.index("39.2 % of the hidden tokens are predicted correctly on the first guess unigram baseline: 6.0 %")
     assert lead < told.index("95 % interval: 38.4 % – 40.1 %") < told.index("refused")
     assert told.index("clozeline-encoder version 3, now candidate.") < told.index("Models")
     assert not any(character.isdigit() for character in told[told.index("UTC.") : lead])

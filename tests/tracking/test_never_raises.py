@@ -83,7 +83,7 @@ def test_an_address_that_cannot_be_used_tracks_nothing(
     log = run_logger()
     log.metrics({"loss": 1.0}, 1)
     log.close()
-    assert isinstance(log, NullRunLogger) or "1 points of curves are missing" in caplog.text
+    assert isinstance(log, NullRunLogger) or "1 metric values of this run are missing" in caplog.text
 
 
 def test_what_cannot_be_seen_of_a_machine_is_left_out() -> None:
@@ -116,7 +116,7 @@ def test_a_value_that_is_no_number_is_counted_and_costs_no_other(
     log.metrics({"note": "none yet", "gone": None, "loss": 1.0}, 1)
     log.close()
     assert [point.key for point in log._client.sent if not point.key.startswith("system/")] == ["loss"]
-    assert "2 points of curves are missing" in caplog.text
+    assert "2 metric values of this run are missing" in caplog.text
 
 
 def test_a_store_of_files_that_fails_in_its_own_way_stops_no_flow_and_leaves_no_run_open(

@@ -102,7 +102,7 @@ def test_a_server_that_is_down_costs_a_stage_no_time_and_the_lost_points_are_cou
         log.metrics({"loss": 1.0}, step)
     assert time.monotonic() - started < 1
     log.close()
-    assert "10 points of curves are missing" in caplog.text
+    assert "10 metric values of this run are missing" in caplog.text
 
 
 def test_what_the_server_refuses_for_ever_does_not_hold_back_the_rest(

@@ -13,7 +13,7 @@ from clozeline.params import where_set
 
 Error = TypeVar("Error", bound=ClozelineError)
 _NAME = re.compile(r"`([a-z]\w*(?:\.\w+)*)(: [^`]*)?`")
-"""A name, or a name and its value."""
+"""Pattern of a key in back quotes, alone or with its value."""
 _ELSEWHERE: Final[Mapping[str, str]] = MappingProxyType(
     {
         "algorithm": "tokenize.algorithm",

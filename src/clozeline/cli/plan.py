@@ -136,7 +136,7 @@ def check_options(tables: Sequence[str], options: Sequence[str]) -> None:
             "only one table can be made at a time",
             given=" ".join(tables),
             expected=f"one of: {', '.join(TAKEN)}, or none of them",
-            do=f"make each with a command of its own: `clozeline plan {tables[0]}`",
+            do=f"run a command for each table, such as `clozeline plan {tables[-1]}`",
         )
     for table in tables:
         taken = TAKEN[table]
@@ -146,7 +146,7 @@ def check_options(tables: Sequence[str], options: Sequence[str]) -> None:
                 f"{table} cannot be combined with {' and '.join(meaningless)}",
                 given=" ".join([table, *options]),
                 expected=f"{table} with {' or '.join(taken)}, or alone" if taken else f"{table} alone",
-                do=f"leave {' and '.join(meaningless)} out, or leave {table} out to plan one training",
+                do=f"leave out {' and '.join(meaningless)}, or leave out {table} to plan a single training run",
             )
 
 

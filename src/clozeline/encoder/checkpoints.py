@@ -48,7 +48,7 @@ class Checkpoint:
         return {"pretrained_model_name_or_path": self.name, "revision": self.revision}
 
     def config(self) -> Any:
-        """Return the configuration, of the class registered for its `model_type`.
+        """Return the configuration as an instance of the class registered for its `model_type`.
 
         Raises:
             ArtifactError: it requires code outside transformers, its `model_type` is unknown, or weights are pickled.

@@ -46,7 +46,8 @@ def in_folds(head: LanguageHead, split: Split, *, seed: int, num_folds: int, bat
 
 
 def one_by_one(split: Split, *, batch_tokens: int) -> Iterator[Asked]:
-    """Yield batches with a copy of its row for each token, hidden there alone (Salazar et al. 2020, section 2).
+    """Yield batches with one copy of a row for each of its tokens; the copy hides only that token. The method is that
+    of Salazar et al. 2020, section 2.
 
     Rows are ordered by length, so that the copies in a batch need almost no padding.
     """

@@ -48,7 +48,7 @@ def strip(model: ModelProto) -> None:
 
 
 def weight_of(model: ModelProto) -> dict[str, str]:
-    """Return the weight's name by the name of the MatMul that reads it, directly or transposed."""
+    """Map the name of each MatMul to the name of the weight that it reads, directly or transposed."""
     matrices = {tensor.name: tensor.name for tensor in model.graph.initializer if len(tensor.dims) == 2}
     transposed = {
         node.output[0]: node.input[0]

@@ -78,7 +78,7 @@ _INDEPENDENT = (
 
 
 def cut_of(tokenizer: Tokenizer) -> Cut | None:
-    """Return the cut into words that `tokenizer` encodes independently; None if it does not."""
+    """Return how to cut text into words that `tokenizer` encodes independently; None if no such cut is known."""
     if not all(token.special for token in tokenizer.get_added_tokens_decoder().values()):
         return None
     pre_tokenizers = _steps(_description(tokenizer.pre_tokenizer), "pretokenizers")

@@ -11,7 +11,7 @@ _VMSTAT = Path("/proc/vmstat")
 
 
 def available_bytes(cgroups: Path = CGROUPS, membership: Path = MEMBERSHIP) -> int:
-    """Return the smaller of the machine's memory and the limits of the control groups."""
+    """Return the smallest of the machine's memory and the limits of this process's control groups."""
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     files = (folder / name for folder in groups_of("memory", cgroups, membership) for name in _FILES)
     limits = (file.read_text(encoding="utf-8").strip() for file in files if file.is_file())

@@ -20,7 +20,7 @@ class Stream:
 
     descriptor: int
     is_terminal: bool
-    """Whether it is copied to our terminal as it arrives, including progress bars."""
+    """Whether the output is copied to our terminal as it arrives, including progress bars."""
 
 
 class Transcript:

@@ -1,4 +1,4 @@
-"""A graph for CPUs with weights stored in float16: half the file. ONNX Runtime casts them to float32 on opening."""
+"""CPU graph with weights stored in float16, which halves the file. ONNX Runtime casts them to float32 on loading."""
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper, numpy_helper

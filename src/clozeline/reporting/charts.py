@@ -25,7 +25,7 @@ class Series:
     name: str
     points: Points
     has_dots: bool = False
-    """Whether to mark each point, for few points that were measured one by one."""
+    """Whether to mark each point; for series of a few points that were measured one by one."""
 
 
 def lines(

@@ -16,7 +16,7 @@ from clozeline.reporting.run import Part, Run
 from clozeline.reporting.templates import code, html
 from clozeline.tracking.past_runs import EarlierRun
 
-_NAMED_FIRST = "of the hidden tokens are predicted at the first guess"
+_NAMED_FIRST = "of the hidden tokens are predicted correctly on the first guess"
 _NOTHING_EARLIER = "MLflow has no earlier run with other results, so there is nothing to compare with yet."
 
 

@@ -56,7 +56,7 @@ def _latencies(run: Run, package: str) -> Markup:
     ]
     threads, texts = (amount(latency.get(key, 0)) for key in ("num_threads", "batch_texts"))
     note = (
-        f"Median time of a call, on the machine of the release: one text of 16 words, or a batch of {texts} texts of"
+        f"Median latency of one call on the releasing machine: one text of 16 words, or a batch of {texts} texts of"
         f" 4 to 64 words. Threads: {threads}."
     )
     return bars(f"{package}: time to answer", rows, note=note)

@@ -104,7 +104,7 @@ def _items(texts: Sequence[str], seconds: Sequence[str] | None) -> list[str] | l
 
 
 def padded(values: Sequence[Ids], filler: int) -> Ids:
-    """Return `values_BL`: one row for each array, filled with `filler` at its end."""
+    """Return `values_BL`: one row for each array, padded with `filler` at the end."""
     values_BL = np.full((len(values), max(map(len, values))), filler, dtype=np.int64)
     for row, given in zip(values_BL, values, strict=True):
         row[: len(given)] = given

@@ -30,7 +30,7 @@ random.
 
 _DOCUMENTS_AT_A_TIME = 1 << 13
 _ROWS_AT_A_TIME = 1 << 15
-"""Documents and rows processed at a time. Everything as long as the corpus lies in files."""
+"""Numbers of documents and of rows processed at a time. Arrays as long as the corpus lie in files."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ class RunLogger(Protocol):
     """Interface through which a stage logs to its run."""
 
     def metrics(self, values: Mapping[str, float], step: int) -> None:
-        """Log points of curves; steps at or below the last one logged before a resume are dropped."""
+        """Log metric values; steps at or below the last one logged before a resume are dropped."""
 
     def close(self) -> None:
         """Send the remaining points; warn of the number that could not be sent."""

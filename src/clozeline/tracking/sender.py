@@ -55,7 +55,7 @@ class MlflowRunLogger:
         self._thread.join(self._close_seconds)
         num_lost = self._num_lost + _num_told(self._points.copy())  # a copy, because the thread may still send
         if num_lost:
-            _LOG.warning("%d points of curves are missing from this run in MLflow", num_lost)
+            _LOG.warning("%d metric values of this run are missing in MLflow", num_lost)
 
     def _send_until_closed(self) -> None:
         pause_seconds = 0.5

@@ -77,8 +77,8 @@ class PlateauWarning(Callback):
         self._num_points = self._num_points + 1 if is_on_it else 0
         if self._num_points == self._patience_points:
             _LOG.warning(
-                "step %d: the loss has stayed at %.2f, which token frequencies alone give (%.2f). Try a longer warm-up"
-                " or half the learning rate, a pre-norm family (modernbert), fewer layers for so short a budget, or"
+                "step %d: the loss has stayed at %.2f; token frequencies alone give %.2f. Try a longer warm-up"
+                " or half the learning rate, a pre-norm family (modernbert), fewer layers for such a short budget, or"
                 " more steps",
                 step,
                 loss,

@@ -96,7 +96,7 @@ def _kept_before(is_kept_Y: NDArray[np.bool_], starts_W: NDArray[np.int64]) -> N
 
 
 def text_bytes(texts_D: Any) -> tuple[NDArray[np.int64], bytes]:
-    """Return the bounds of each text of an Arrow array within the UTF-8 bytes of all texts, and these bytes."""
+    """Return the offsets of an Arrow array's texts in their concatenated UTF-8 bytes, and these bytes."""
     texts_D = texts_D.cast(pa.string())
     assert not texts_D.null_count
     if not len(texts_D):

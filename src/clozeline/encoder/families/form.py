@@ -25,7 +25,7 @@ Configure = Callable[[ModelParams, TokenIds], PretrainedConfig]
 
 @dataclass(frozen=True)
 class Form:
-    """A family with one head."""
+    """An encoder family combined with one kind of head."""
 
     class_name: str
     """Class of transformers, as in config.json under `architectures`."""

@@ -1,4 +1,4 @@
-"""Access control: host name, API key, and no new requests once the server stops."""
+"""Access control: checks the host name and the API key, and refuses new requests while the server stops."""
 
 import hashlib
 import hmac

@@ -65,7 +65,7 @@ FIGURES: Mapping[str, Figure] = MappingProxyType({"micro_f1": micro_f1, "macro_f
 
 
 def best_threshold(actual_TC: LabelSets, share_TC: npt.NDArray[np.float64], figure: Figure) -> float:
-    """Return the probability above which a label applies, so that `figure` is highest; ties go to the nearest to 0.5.
+    """Return the probability threshold that maximizes `figure`; ties go to the threshold nearest to 0.5.
 
     Candidates are 0.5 and midpoints between quantiles of the probabilities.
     """

@@ -134,8 +134,8 @@ class MultiLabel(ClassifierOnTexts):
         )
 
     def _pairs(self, actual_TC: LabelSets, predicted_TC: LabelSets) -> Iterator[tuple[str, str]]:
-        """Yield (actual, predicted) for each label that a text has or got; `NO_LABEL` stands for a label that is
-        missing on one side.
+        """Yield (actual, predicted) for each label that is actual or predicted for a text; `NO_LABEL` fills the side
+        that lacks it.
         """
         for place, label in zip(*np.nonzero(actual_TC | predicted_TC), strict=True):
             name = self.test_part.labels[label]

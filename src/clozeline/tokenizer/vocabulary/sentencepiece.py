@@ -71,7 +71,7 @@ class SentencePieceFile:
     path: Path
 
     def converted(self) -> tuple[PreTrainedTokenizerFast, Tokenizer]:
-        """Return the configured class of transformers, and a tokenizer with the file's pieces, ids, normalization.
+        """Return transformers' configured tokenizer, and a `Tokenizer` with the file's pieces, ids and normalization.
 
         Raises:
             DecodeError: the file is damaged.

@@ -1,4 +1,4 @@
-"""/tag: the entities of a text, under the names of Hugging Face's token-classification."""
+"""/tag: entities of a text, with the field names of Hugging Face's token-classification task."""
 
 from collections.abc import Sequence
 from typing import Annotated
