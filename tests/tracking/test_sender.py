@@ -119,7 +119,7 @@ def test_what_the_server_refuses_for_ever_does_not_hold_back_the_rest(
     log.close()
     assert steps_of(client, run_id, "loss") == [1]
     assert "refused" in caplog.text
-    assert "2 points" in caplog.text
+    assert "2 metric values" in caplog.text
 
 
 def test_the_database_is_made_once_and_a_second_call_changes_nothing(tmp_path: Path) -> None:

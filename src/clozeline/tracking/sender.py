@@ -90,7 +90,7 @@ class MlflowRunLogger:
             if not _is_final(error):
                 return False
             self._num_lost += _num_told(points)
-            _LOG.warning("MLflow refused points of this run: %s", error)
+            _LOG.warning("MLflow refused metric values of this run: %s", error)
         return True
 
     def _send_points(self, points: list[Metric]) -> None:
