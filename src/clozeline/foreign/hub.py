@@ -40,8 +40,8 @@ def published_file(name: str, file: str, revision: str | None) -> Path | None:
 def inspected_file(name: str, file: str, revision: str | None) -> Path | None:
     """Return a file as `published_file` does; but only a hub that answers can say that it lacks the file.
 
-    Otherwise a hub that fails once would let a file pass uninspected that is loaded a moment later. In offline mode,
-    what is not in the cache cannot be loaded later either.
+    If one failed request counted as a missing file, that file could be loaded a moment later without inspection. In
+    offline mode only cached files can be loaded, so a file missing from the cache needs no inspection.
 
     Raises:
         TransientError: the hub cannot be reached, or fails.

@@ -92,7 +92,7 @@ def different(texts: Sequence[TokenizedText]) -> list[int]:
 
 
 def either(one: Holds, other: Holds) -> Holds:
-    """Return the positions where either mask is true; all positions if there are none."""
+    """Combine two masks by OR; if no position is true in either, return all positions."""
     is_said = one | other
     return is_said if is_said.any() else ~is_said
 
