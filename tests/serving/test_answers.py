@@ -6,6 +6,7 @@ import pytest
 
 from clozeline.inference.encoder import Encoder
 from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.protocols.house.fill_mask import FILLING
 
 
 def test_one_text_with_one_mask_gets_its_candidates_best_first(client: httpx.Client) -> None:
@@ -37,7 +38,7 @@ def test_targets_compete_among_themselves(client: httpx.Client) -> None:
 
 def test_vectors_are_those_of_the_encoder_in_the_order_of_the_texts(client: httpx.Client, catalogue: Catalogue) -> None:
     texts = ["return the list", "a", "open the file of the list", "b"]
-    served = catalogue.encoder(None).model
+    served = catalogue.answering(FILLING).model
     assert isinstance(served, Encoder)
     vectors = np.array(client.post("/embed", json={"inputs": texts}).json(), dtype=np.float32)
     # Neighbours in a micro-batch show in the last bits.
@@ -81,7 +82,7 @@ def test_the_answer_says_which_model_gave_it(client: httpx.Client, route: str, m
 
 def test_models_tells_where_the_bytes_come_from(client: httpx.Client) -> None:
     encoder, library, *_ = client.get("/models").json()["models"]
-    assert encoder["routes"][:2] == ["/fill-mask", "/embed"]
+    assert encoder["routes"][:2] == ["/fill-mask", "/zero-shot"]
     assert library["routes"][:2] == ["/classify", "/predict"]
     assert {"/v1/embeddings", "/similarity"} <= set(encoder["routes"]) - set(library["routes"])
     assert library["labels"] == ["torch", "numpy", "python"]

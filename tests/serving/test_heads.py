@@ -10,6 +10,9 @@ from clozeline.inference.entities import Aggregation
 from clozeline.serving.app import create_app
 from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.service import Capacity, Service
+from clozeline.serving.protocols.house.answer import ANSWERING
+from clozeline.serving.protocols.house.classify import CLASSIFYING
+from clozeline.serving.protocols.house.tag import TAGGING
 from tests.serving.conftest import run_app
 from tests.tiny_packages import TAGS, TOPICS
 
@@ -24,7 +27,7 @@ def near(answers: object) -> object:
 
 def test_several_labels_are_scored_each_for_itself(client: httpx.Client, catalogue: Catalogue) -> None:
     (scores,) = client.post("/classify", json={"inputs": TEXT, "model": "topics"}).json()
-    (expected,) = catalogue.classifier("topics").model.classify([TEXT], top_k=9)
+    (expected,) = catalogue.answering(CLASSIFYING, "topics").model.classify([TEXT], top_k=9)
     assert {one["label"]: one["score"] for one in scores} == near({one.label: one.score for one in expected})
     assert {one["label"] for one in scores} == set(TOPICS)
     (raw,) = client.post(
@@ -45,7 +48,8 @@ PAIRS = [{"text": "open", "text_pair": "the file"}, {"text": "é", "text_pair": 
 @pytest.mark.parametrize("route", ["/classify", "/pipeline/text-classification"])
 def test_pairs_are_asked_of_the_model_that_reads_pairs(client: httpx.Client, catalogue: Catalogue, route: str) -> None:
     given = [(pair["text"], pair["text_pair"]) for pair in PAIRS]
-    expected = [[asdict(one) for one in scores] for scores in catalogue.classifier("ranker").model.classify(given)]
+    ranker = catalogue.answering(CLASSIFYING, "ranker").model
+    expected = [[asdict(one) for one in scores] for scores in ranker.classify(given)]
     several = client.post(route, json={"inputs": PAIRS})
     assert several.headers["x-model"] == "ranker"
     assert [near(labels[0]["score"]) for labels in several.json()] == [labels[0]["score"] for labels in expected]
@@ -110,7 +114,7 @@ def test_the_card_says_how_labels_are_given(client: httpx.Client) -> None:
 
 
 def test_one_text_gets_its_entities_and_several_a_list_each(client: httpx.Client, catalogue: Catalogue) -> None:
-    expected = [[asdict(one) for one in found] for found in catalogue.tagger(None).model.tag([TEXT, "a"])]
+    expected = [[asdict(one) for one in found] for found in catalogue.answering(TAGGING).model.tag([TEXT, "a"])]
     answer = client.post("/tag", json={"inputs": TEXT})
     assert answer.headers["x-model"] == "names"
     assert [one["entity_group"] for one in answer.json()] == [one["entity_group"] for one in expected[0]]
@@ -125,7 +129,7 @@ def test_one_text_gets_its_entities_and_several_a_list_each(client: httpx.Client
 def test_every_aggregation_can_be_asked(client: httpx.Client, catalogue: Catalogue, strategy: Aggregation) -> None:
     parameters = {"aggregation_strategy": strategy, "ignore_labels": [], "stride": 2}
     found = client.post("/tag", json={"inputs": TEXT, "parameters": parameters}).json()
-    (expected,) = catalogue.tagger(None).model.tag([TEXT], strategy=strategy, ignored=())
+    (expected,) = catalogue.answering(TAGGING).model.tag([TEXT], strategy=strategy, ignored=())
     assert [one["word"] for one in found] == [one.word for one in expected]
 
 
@@ -140,7 +144,7 @@ def test_a_long_text_is_tagged_to_its_end(client: httpx.Client) -> None:
 
 
 def test_the_best_answer_comes_alone_and_several_in_a_list(client: httpx.Client, catalogue: Catalogue) -> None:
-    (best,) = catalogue.answerer(None).model.ask([(ASKED["question"], ASKED["context"])])[0]
+    (best,) = catalogue.answering(ANSWERING).model.ask([(ASKED["question"], ASKED["context"])])[0]
     answer = client.post("/answer", json={"inputs": ASKED})
     assert answer.headers["x-model"] == "reader"
     assert (answer.json()["answer"], answer.json()["start"]) == (best.answer, best.start)
@@ -153,7 +157,7 @@ def test_the_best_answer_comes_alone_and_several_in_a_list(client: httpx.Client,
 
 def test_an_answer_is_found_at_the_end_of_a_long_context(client: httpx.Client, catalogue: Catalogue) -> None:
     """Before it stands, again and again, the word that the model finds least like an answer."""
-    model = catalogue.answerer(None).model
+    model = catalogue.answering(ANSWERING).model
     words = ["the", "list", "of", "a", "file", "and", "é"]
     least = min(words, key=lambda word: model.ask([("open", word)])[0][0].score)
     context = f"{f'{least} ' * 2000}{ASKED['context']}"

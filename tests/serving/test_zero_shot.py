@@ -11,6 +11,7 @@ from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.service import Capacity, Service
 from clozeline.serving.models.sources import parse_sources
+from clozeline.serving.protocols.house.fill_mask import FILLING
 from tests.serving.conftest import run_app
 from tests.tiny_packages import classifier_graph, write_package
 
@@ -20,7 +21,7 @@ LABELS = ["list", "file", "é"]
 def test_labels_come_best_first_by_what_the_encoder_fills_in(client: httpx.Client, catalogue: Catalogue) -> None:
     body = {"inputs": "open it", "parameters": {"candidate_labels": LABELS, "hypothesis_template": "of {}"}}
     answer = client.post("/zero-shot", json=body)
-    encoder = catalogue.encoder(None).model
+    encoder = catalogue.answering(FILLING).model
     (expected,) = encoder.answers(choosing_by_cloze(encoder, "open it", LABELS, template="of {}"))
     assert answer.headers["x-model"] == "encoder"
     assert [one["label"] for one in answer.json()] == [one.label for one in expected]

@@ -122,26 +122,24 @@ def serve(
 
 def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
     """Print what is served, where, and how to try it; `key` is the shell expression for a required API key."""
-    from clozeline.serving.models.catalogue import routes_of_kind
+    from clozeline.serving.protocols.openapi import answered_examples
     from clozeline.serving.protocols.table import DIALECTS
 
     rows = [("model", "answers", "version", "from")]
     for served in catalogue:
-        identity = served.identity
-        routes = routes_of_kind(served.model.manifest.task)[:2]
-        rows.append((identity.name, " ".join(routes), identity.version, identity.source))
+        identity, answered = served.identity, DIALECTS.asking(served)
+        rows.append((identity.name, " ".join(one.path for one in answered[:3]), identity.version, identity.source))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
         typer.echo("  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    offered = {routes_of_kind(served.model.manifest.task)[0] for served in catalogue}
-    asked = next(operation for operation in DIALECTS.operations if operation.path in offered)
-    route = asked.path
-    of_route = [served.model.manifest for served in catalogue if routes_of_kind(served.model.manifest.task)[0] == route]
-    example = "pair" if all(manifest.reads_pairs for manifest in of_route) else next(iter(asked.examples))
-    body = json.dumps(asked.examples[example].value)
+    asked, able = next(
+        (one, able) for one in DIALECTS.operations if one.ability and (able := catalogue.able(one.ability))
+    )
+    example = next(iter(answered_examples(asked, able).values()))
+    body = json.dumps(example["value"])
     headers = "-H 'content-type: application/json'" + (f' -H "authorization: Bearer {key}"' if key else "")
     typer.echo(f"\n  URL   {url} (a page to try the models)\n  Docs  {url}/docs")
-    typer.echo(f"  Try   curl -s {url}{route} {headers} -d '{body}'\n")
+    typer.echo(f"  Try   curl -s {url}{asked.path} {headers} -d '{body}'\n")
 
 
 def _tell_when() -> None:

@@ -21,15 +21,6 @@ from clozeline.inference.open_model import OpenModel, PerToken
 from clozeline.inference.plain_answers import PlainAnswers
 from clozeline.inference.tagger import Tagger
 
-_EMBEDS = (
-    *("/embed", "/similarity", "/v1/embeddings"),
-    *("/pipeline/feature-extraction", "/pipeline/sentence-similarity"),
-)
-RERANK = "/rerank"
-ZERO_SHOT = (
-    *("/zero-shot", "/pipeline/zero-shot-classification"),
-    "/pipeline/zero-shot-classification-lists",
-)
 _TENSORS = "clozeline.serving.protocols.tensor_kinds"
 _INVOCATIONS = "clozeline.serving.protocols.mlflow"
 """No stage imports these two modules, because no output of a stage depends on them."""
@@ -61,8 +52,6 @@ class ModelKind:
     plain_answers: PlainAnswers
     examples: Callable[[Manifest], list[str]]
     """Function that returns example texts in the input format of MLflow's model."""
-    routes: tuple[str, ...]
-    """HTTP routes, our own first, without those of every kind (`ANY`)."""
     tensors: str
     """`module:name` of its tensors in the Open Inference Protocol."""
     invocations: str
@@ -93,7 +82,6 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         model=Encoder,
         plain_answers=plain_answers.embeddings_and_masks,
         examples=plain_answers.example_texts,
-        routes=("/fill-mask", *_EMBEDS, "/pipeline/fill-mask", *ZERO_SHOT),
         tensors=f"{_TENSORS}:MASKS",
         invocations=f"{_INVOCATIONS}:encoder_records",
         says="a masked language model",
@@ -109,7 +97,6 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         model=Classifier,
         plain_answers=plain_answers.labels,
         examples=plain_answers.example_texts,
-        routes=("/classify", "/predict", RERANK, "/pipeline/text-classification", *ZERO_SHOT),
         tensors=f"{_TENSORS}:LABELS",
         invocations=f"{_INVOCATIONS}:label_records",
         model_type="classifier",
@@ -125,7 +112,6 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         model=Tagger,
         plain_answers=plain_answers.entities,
         examples=plain_answers.example_texts,
-        routes=("/tag", "/pipeline/token-classification"),
         tensors=f"{_TENSORS}:ENTITIES",
         invocations=f"{_INVOCATIONS}:entity_records",
         model_type="token_classifier",
@@ -141,7 +127,6 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         model=Answerer,
         plain_answers=plain_answers.answers,
         examples=plain_answers.example_questions,
-        routes=("/answer", "/pipeline/question-answering"),
         tensors=f"{_TENSORS}:ANSWERS",
         invocations=f"{_INVOCATIONS}:answer_records",
         model_type="question_answerer",
@@ -158,7 +143,6 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         model=Embedder,
         plain_answers=plain_answers.embeddings,
         examples=plain_answers.example_texts,
-        routes=_EMBEDS,
         tensors=f"{_TENSORS}:EMBEDDINGS",
         invocations=f"{_INVOCATIONS}:encoder_records",
         says="a vector for each text",

@@ -17,7 +17,7 @@ from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.service import Capacity, Service
 from clozeline.serving.protocols.dialects import Dialect, Dialects, Words
 from clozeline.serving.protocols.fields import RequestBody
-from clozeline.serving.protocols.house.embed import embedded
+from clozeline.serving.protocols.house.embed import EMBEDDING, embedded
 from clozeline.serving.protocols.openapi import Document
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.protocols.table import DIALECTS
@@ -83,7 +83,7 @@ class Murmur(BaseModel):
 
 async def shout(call: Call, body: Shout) -> Response:
     """It is heard far away."""
-    served = call.models.embedder(call.wanted())
+    served = call.served(EMBEDDING)
     reply = await embedded(call, served, [body.say], truncate=False)
     return JsonResponse({"loud": body.say.upper(), "numbers": len(reply.answers[0])}, headers=reply.headers)
 
@@ -96,6 +96,7 @@ TOY = Dialect(
             answer=shout,
             summary="Say it loudly",
             result=dict[str, Any],
+            ability=EMBEDDING,
             body=Shout,
             examples={"one": Example("One word", {"say": "a"})},
             place=lambda number: "say",
@@ -140,3 +141,7 @@ def test_a_new_protocol_is_a_file_and_a_row(serving: Server, catalogue: Catalogu
         assert (told_of["tags"], told_of["description"]) == (["Toy"], "It is heard far away.")
         assert told_of["responses"]["400"]["content"][JSON]["schema"] == {"$ref": "#/components/schemas/Murmur"}
         assert 'clozeline_requests_total{route="/v2/shout",status="200"} 1.0' in client.get("/metrics").text
+        cards = client.get("/models").json()["models"]
+        embeds = [card["name"] for card in cards if "/embed" in card["routes"]]
+        assert len(embeds) < len(cards)
+        assert [card["name"] for card in cards if "/v2/shout" in card["routes"]] == embeds

@@ -10,10 +10,14 @@ from huggingface_hub.errors import HfHubHTTPError
 
 from clozeline.inference.classifier import Classifier
 from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue, routes_of
+from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.service import Capacity, Service
 from clozeline.serving.models.sources import parse_sources
+from clozeline.serving.protocols.house.classify import CLASSIFYING, CLASSIFYING_PAIRS
+from clozeline.serving.protocols.house.fill_mask import FILLING
+from clozeline.serving.protocols.rerank import RERANK, RERANKING
+from clozeline.serving.protocols.table import DIALECTS
 from tests.serving.conftest import run_app
 from tests.tiny_packages import LABELS, classifier_graph, write_package
 
@@ -42,7 +46,7 @@ def test_a_refusal_of_embed_is_one_sentence_as_its_clients_read_it(client: httpx
 
 def test_raw_scores_are_the_logits(client: httpx.Client, catalogue: Catalogue) -> None:
     raw = client.post("/predict", json={"inputs": "open the file", "raw_scores": True}).json()
-    model = catalogue.classifier(None).model
+    model = catalogue.answering(CLASSIFYING).model
     assert isinstance(model, Classifier)
     (logits_C,) = model.rows(model.tokenize(["open the file"]), "logits")
     by_label = {label["label"]: label["score"] for label in raw}
@@ -52,7 +56,7 @@ def test_raw_scores_are_the_logits(client: httpx.Client, catalogue: Catalogue) -
 def test_two_texts_in_one_list_are_a_pair_for_the_model_that_reads_pairs(
     client: httpx.Client, catalogue: Catalogue
 ) -> None:
-    ranker = catalogue.pair_classifier("/predict").model
+    ranker = catalogue.answering(CLASSIFYING_PAIRS).model
     ((expected,),) = ranker.classify([("open", "the file")])
     answer = client.post("/predict", json={"inputs": ["open", "the file"]})
     assert answer.headers["x-model"] == "ranker"
@@ -115,7 +119,7 @@ def test_tokens_are_told_with_their_places_in_the_text(client: httpx.Client, cat
     assert [token["text"] for token in tokens] == ["[CLS]", "Return", "the", "LIST", "s", "é", "[SEP]"]
     assert all(text[token["start"] : token["stop"]] == token["text"] for token in tokens[1:-1])
     assert tokens[0]["start"] is None
-    (ids,) = (one.ids_L.tolist() for one in catalogue.encoder(None).model.tokenize([text]))
+    (ids,) = (one.ids_L.tolist() for one in catalogue.answering(FILLING).model.tokenize([text]))
     assert [token["id"] for token in tokens] == ids
     bare, _ = client.post("/tokenize", json={"inputs": [text, "a"], "add_special_tokens": False}).json()
     assert bare == tokens[1:-1]
@@ -144,7 +148,7 @@ def test_a_text_longer_than_the_model_reads_is_taken_apart_too(client: httpx.Cli
 
 def test_texts_are_ranked_by_their_scores_with_the_query(client: httpx.Client, catalogue: Catalogue) -> None:
     query, texts = "open the list", ["a", "the file", "return é", "of the lists"]
-    ranker = catalogue.pair_classifier("/rerank").model
+    ranker = catalogue.answering(RERANKING).model
     scores = [best.score for (best,) in ranker.classify([(query, text) for text in texts])]
     answer = client.post("/rerank", json={"query": query, "texts": texts})
     assert answer.headers["x-model"] == "ranker"
@@ -164,9 +168,9 @@ def test_of_several_labels_the_one_that_says_so_ranks(tmp_path: Path) -> None:
     write_package(tmp_path / "mood", "text-classification", classifier_graph(), labels=LABELS, reads_pairs=True)
     names = ("mood", "nli")
     served = Catalogue([open_source(source, "int8") for source in parse_sources([str(tmp_path / n) for n in names])])
-    chosen = served.pair_classifier("/rerank")
+    chosen = served.answering(RERANKING)
     assert (chosen.identity.name, chosen.model.relevant_label) == ("nli", "entailment")
-    assert [("/rerank" in routes_of(one.model)) for one in served] == [False, True]
+    assert [RERANK in DIALECTS.asking(one) for one in served] == [False, True]
     service = Service(Capacity(num_workers=1))
     service.open(served)
     with run_app(create_app(service)) as client:

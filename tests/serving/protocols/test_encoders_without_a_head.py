@@ -14,10 +14,12 @@ from tritonclient.utils import InferenceServerException
 
 from clozeline.inference.encoder import Encoder
 from clozeline.serving.app import create_app
-from clozeline.serving.models.catalogue import Catalogue, routes_of_kind
+from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.service import Capacity, Service
 from clozeline.serving.models.sources import parse_sources
+from clozeline.serving.protocols.house.fill_mask import FILLING
+from clozeline.serving.protocols.table import DIALECTS
 from tests.serving.conftest import run_app
 from tests.tiny_packages import HIDDEN_SIZE, write_classifier, write_embedder
 
@@ -40,13 +42,14 @@ def headless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]
 @pytest.fixture(scope="module")
 def expected_TH(client: httpx.Client, catalogue: Catalogue) -> np.ndarray:
     """What the encoder with a head, whose other weights are the same, embeds."""
-    return catalogue.encoder(None).model.embed(TEXTS)
+    return catalogue.answering(FILLING).model.embed(TEXTS)
 
 
-def test_its_card_names_the_routes_that_embed_and_none_that_fills(headless: httpx.Client) -> None:
+def test_its_card_names_the_routes_that_embed_and_none_that_fills(headless: httpx.Client, catalogue: Catalogue) -> None:
     card = headless.get("/models").json()["models"][0]
     assert (card["name"], card["task"]) == ("docsearch", "feature-extraction")
-    not_answered = set(routes_of_kind("fill-mask")) - set(card["routes"])
+    with_a_head = {one.path for one in DIALECTS.asking(catalogue.answering(FILLING))}
+    not_answered = with_a_head - set(card["routes"])
     assert {route for route in not_answered if "zero-shot" not in route} == {"/fill-mask", "/pipeline/fill-mask"}
     assert not any("zero-shot" in route for route in card["routes"])
 
@@ -75,7 +78,7 @@ def test_pipelines_of_hugging_face(headless: httpx.Client, expected_TH: np.ndarr
     np.testing.assert_allclose(asking("feature-extraction").feature_extraction(TEXTS), expected_TH, atol=1e-6)
     cosines = asking("sentence-similarity").sentence_similarity(TEXTS[0], other_sentences=TEXTS)
     np.testing.assert_allclose(cosines, expected_TH @ expected_TH[0], atol=1e-6)
-    with pytest.raises(OSError, match="no served model answers /fill-mask"):
+    with pytest.raises(OSError, match="no served model answers /pipeline/fill-mask"):
         asking("fill-mask").fill_mask(TEXTS[0])
 
 

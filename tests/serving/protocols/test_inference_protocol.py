@@ -10,6 +10,8 @@ from tritonclient.http import InferenceServerClient, InferInput, InferRequestedO
 from tritonclient.utils import InferenceServerException
 
 from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.protocols.house.classify import CLASSIFYING
+from clozeline.serving.protocols.house.fill_mask import FILLING
 
 TEXTS = ["return the list", "é open the file", "a"]
 
@@ -61,7 +63,7 @@ def test_embeddings_come_as_they_were_asked_for(
     )
     assert answer.get_response()["id"] == "7"
     assert ("data" in answer.get_output("embedding")) == (not is_binary)
-    expected = catalogue.encoder(None).model.embed(TEXTS)
+    expected = catalogue.answering(FILLING).model.embed(TEXTS)
     np.testing.assert_allclose(answer.as_numpy("embedding"), expected, atol=1e-6)
 
 
@@ -106,7 +108,7 @@ def test_a_model_of_pairs_reads_each_text_with_the_one_in_its_place(
         texts_tensor(texts, is_binary=is_binary, name=name) for name, texts in zip(names, (TEXTS, others), strict=True)
     ]
     answer = triton.infer("ranker", tensors[::step])
-    expected = catalogue.classifier("ranker").model.classify([*zip(TEXTS, others, strict=True)])
+    expected = catalogue.answering(CLASSIFYING, "ranker").model.classify([*zip(TEXTS, others, strict=True)])
     assert len({one.score for (one,) in expected}) == 3
     np.testing.assert_allclose(answer.as_numpy("score"), [[one.score] for (one,) in expected], atol=1e-6)
 

@@ -22,6 +22,9 @@ from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.service import Capacity, Service
 from clozeline.serving.models.sources import ModelSource
+from clozeline.serving.protocols.house.answer import ANSWERING
+from clozeline.serving.protocols.house.classify import CLASSIFYING
+from clozeline.serving.protocols.house.fill_mask import FILLING
 from tests.tiny_packages import write_encoder_of_another_mask
 
 TEXTS = ["return the [MASK]", "open the file"]
@@ -54,7 +57,7 @@ def test_it_hears_that_the_server_is_ready(scoring: ScoringServerClient) -> None
 def test_a_record_is_what_the_registered_model_gives(scoring: ScoringServerClient, catalogue: Catalogue) -> None:
     (masked, plain), expected = (
         records(scoring, TEXTS, top_k=2),
-        plain_answers.embeddings_and_masks(catalogue.encoder(None).model, TEXTS, 2, False),
+        plain_answers.embeddings_and_masks(catalogue.answering(FILLING).model, TEXTS, 2, False),
     )
     np.testing.assert_allclose(
         [masked["embedding"], plain["embedding"]], [one["embedding"] for one in expected], atol=1e-6
@@ -62,7 +65,7 @@ def test_a_record_is_what_the_registered_model_gives(scoring: ScoringServerClien
     assert [word["token_str"] for word in masked["masks"][0]] == [word["token_str"] for word in expected[0]["masks"][0]]
     assert plain["masks"] == []
     labels = records(scoring, TEXTS, model="library", top_k=3)
-    (first, _) = plain_answers.labels(catalogue.classifier(None).model, TEXTS, 3, False)
+    (first, _) = plain_answers.labels(catalogue.answering(CLASSIFYING).model, TEXTS, 3, False)
     assert [label["label"] for label in labels[0]["labels"]] == [label["label"] for label in first["labels"]]
 
 
@@ -90,14 +93,14 @@ def test_a_mask_that_is_cut_off_is_not_filled_and_fails_nothing(client: httpx.Cl
     told = answer.json()["predictions"]
     assert [len(record["masks"]) for record in told] == [0, 0, 1, 0]
     assert all(record["embedding"] for record in told)
-    assert plain_answers.embeddings_and_masks(catalogue.encoder(None).model, texts, 5, True) == approximately(told)
+    assert plain_answers.embeddings_and_masks(catalogue.answering(FILLING).model, texts, 5, True) == approximately(told)
 
 
 def test_a_text_that_is_too_long_is_named_by_its_row(client: httpx.Client, catalogue: Catalogue) -> None:
     texts = ["open the file", "the " * 100 + "[MASK]"]
     assert "`rows[1]` is too long" in client.post("/invocations", json={"inputs": texts}).json()["message"]
     with pytest.raises(TextTooLongError, match="text 1"):
-        plain_answers.embeddings_and_masks(catalogue.encoder(None).model, texts, 5, False)
+        plain_answers.embeddings_and_masks(catalogue.answering(FILLING).model, texts, 5, False)
 
 
 @pytest.mark.parametrize(
@@ -148,9 +151,9 @@ def test_two_texts_of_each_row_come_in_any_shape(
     rows = [dict(zip((first, second), pair, strict=True)) for pair in pairs]
     written = [json.dumps(row) for row in rows]
     expected = (
-        plain_answers.labels(catalogue.classifier(name).model, written, 2, False)
+        plain_answers.labels(catalogue.answering(CLASSIFYING, name).model, written, 2, False)
         if name == "ranker"
-        else plain_answers.answers(catalogue.answerer(name).model, written, 2, False)
+        else plain_answers.answers(catalogue.answering(ANSWERING, name).model, written, 2, False)
     )
     frame = pd.DataFrame(rows)
     for given in (frame, frame.assign(number=1), written):

@@ -10,6 +10,7 @@ import pytest
 from openai import OpenAI
 
 from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.protocols.house.fill_mask import FILLING
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,7 @@ def test_it_embeds_by_base64_unless_told_otherwise_and_the_vectors_are_the_same(
         assert answer.model == "encoder"
     vectors = [np.array([one.embedding for one in answer.data], dtype=np.float32) for answer in (by_base64, by_float)]
     np.testing.assert_array_equal(*vectors)
-    np.testing.assert_allclose(vectors[0], catalogue.encoder(None).model.embed(texts), atol=1e-6)
+    np.testing.assert_allclose(vectors[0], catalogue.answering(FILLING).model.embed(texts), atol=1e-6)
 
 
 def test_base64_is_little_endian_float32(client: httpx.Client) -> None:
@@ -48,7 +49,7 @@ def test_fewer_dimensions_are_the_first_ones_with_length_1_again(sdk: OpenAI) ->
 def test_usage_counts_tokens_special_ones_among_them(sdk: OpenAI, catalogue: Catalogue) -> None:
     texts = ["return the list", "a"]
     usage = sdk.embeddings.create(model="encoder", input=texts).usage
-    assert usage.prompt_tokens == usage.total_tokens == sum(catalogue.encoder(None).model.count_tokens(texts)) == 8
+    assert usage.prompt_tokens == usage.total_tokens == sum(catalogue.answering(FILLING).model.count_tokens(texts)) == 8
 
 
 def test_it_lists_the_models_and_retrieves_one(sdk: OpenAI) -> None:

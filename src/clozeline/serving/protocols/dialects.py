@@ -11,6 +11,7 @@ from starlette.types import Scope
 
 from clozeline.serving.errors import ApiError, ErrorDetail
 from clozeline.serving.protocols.operation import JsonResponse, Operation
+from clozeline.serving.scheduling.work import LoadedModel
 
 
 class ErrorBody(BaseModel):
@@ -75,6 +76,10 @@ class Dialects:
     @property
     def operations(self) -> tuple[Operation, ...]:
         return tuple(operation for dialect in self.rows for operation in dialect.operations)
+
+    def asking(self, served: LoadedModel) -> list[Operation]:
+        """Return the operations that `served` answers."""
+        return [one for one in self.operations if one.ability and one.ability.of(served)]
 
     def words_at(self, path: str) -> Words:
         """Return the error format of the protocol at `path`; Clozeline's own elsewhere.

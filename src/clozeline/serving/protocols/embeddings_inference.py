@@ -14,6 +14,7 @@ from clozeline.inference.embedder import Embedder
 from clozeline.inference.model_kinds import kind_of
 from clozeline.inference.tokenization import Given
 from clozeline.serving.errors import ErrorDetail
+from clozeline.serving.models.catalogue import ANY
 from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sentence
 from clozeline.serving.protocols.fields import (
     FLAT_TAG,
@@ -28,9 +29,10 @@ from clozeline.serving.protocols.fields import (
     TruncationDirection,
     nesting,
 )
-from clozeline.serving.protocols.house.classify import classifier_of, labelled, reads_pairs
+from clozeline.serving.protocols.house.classify import CLASSIFYING, CLASSIFYING_PAIRS, classifier_of, labelled
 from clozeline.serving.protocols.house.embed import (
     EMBED_EXAMPLES,
+    EMBEDDING,
     EmbedRequest,
     EmbedResponse,
     embed,
@@ -38,12 +40,11 @@ from clozeline.serving.protocols.house.embed import (
     similarities,
 )
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
-from clozeline.serving.protocols.rerank import RERANKING
+from clozeline.serving.protocols.rerank import RERANK
 from clozeline.serving.protocols.tokens import TOKEN_OPERATIONS
 from clozeline.serving.scheduling.work import LoadedModel
 
 _TYPES = {429: "Overloaded", 503: "Unhealthy"}
-_PREDICT = "/predict"
 
 
 class HuggingFaceError(ErrorBody):
@@ -137,7 +138,7 @@ PREDICT_EXAMPLES = {
     "pair": Example(
         "A pair of texts, for a model that reads pairs",
         {"inputs": [["How do I sort a list?", "Sort a list in place."]]},
-        asks=reads_pairs,
+        ability=CLASSIFYING_PAIRS,
     ),
 }
 _COMPARED = {"source_sentence": "Sort a list.", "sentences": ["Order a list.", "Open a file."]}
@@ -145,21 +146,21 @@ _COMPARED = {"source_sentence": "Sort a list.", "sentences": ["Order a list.", "
 
 async def predict(call: Call, body: PredictRequest) -> Response:
     given, is_one = _given(body.inputs)
-    served = classifier_of(call, given, _PREDICT)
+    served = classifier_of(call, given)
     function: Literal["none"] | None = "none" if body.raw_scores else None
     reply = await labelled(call, served, given, truncate=body.truncate, function=function)
     return JsonResponse(reply.answers[0] if is_one else reply.answers, headers=reply.headers)
 
 
 async def similarity(call: Call, body: SimilarityRequest) -> Response:
-    served = call.models.embedder(call.wanted())
+    served = call.served(EMBEDDING)
     texts = [body.inputs.source_sentence, *body.inputs.sentences]
     reply = await embedded(call, served, texts, truncate=body.parameters is not None and body.parameters.truncate)
     return JsonResponse(similarities(reply.answers), headers=reply.headers)
 
 
 async def info(call: Call) -> Response:
-    served = call.models.first(call.wanted())
+    served = call.served(ANY)
     manifest = served.model.manifest
     told = Info(
         model_id=served.identity.name,
@@ -205,6 +206,7 @@ EMBED = Operation(
     summary="Embed texts as vectors of length 1",
     told="One vector for each text",
     result=EmbedResponse,
+    ability=EMBEDDING,
     body=EmbedRequest,
     examples=EMBED_EXAMPLES,
 )
@@ -214,6 +216,7 @@ SIMILARITY = Operation(
     summary="Compare one sentence with others",
     told="The cosine with each sentence, in the order of the request",
     result=list[float],
+    ability=EMBEDDING,
     body=SimilarityRequest,
     examples={"two": Example("One sentence and two others", {"inputs": _COMPARED})},
     place=_compared_place,
@@ -223,17 +226,18 @@ EMBEDDINGS_INFERENCE = Dialect(
     (
         EMBED,
         Operation(
-            path=_PREDICT,
+            path="/predict",
             answer=predict,
             summary="Classify texts; the labels of a text are a flat list",
             told="All labels of the text, best first; a list for each of several texts",
             result=list[RawScore] | list[list[RawScore]],
+            ability=CLASSIFYING,
             body=PredictRequest,
             examples=PREDICT_EXAMPLES,
         ),
         SIMILARITY,
         Operation(path="/info", answer=info, summary="The default model", result=Info),
-        RERANKING,
+        RERANK,
         *TOKEN_OPERATIONS,
     ),
     tag="text-embeddings-inference",

@@ -65,12 +65,13 @@ class Endpoint:
         await response(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
-        return await self.operation.answer(Call(request, self._service))
+        return await self.operation.answer(Call(request, self._service, self.path))
 
     async def _answer_to_body(self, request: Request) -> Response:
         raw: bytes = (await request.receive()).get("body", b"")  # the whole body, see the class
         num_json_bytes = self.operation.read(request.headers, raw)
-        call = Call(request, self._service, self._timeout_milliseconds(request), raw[num_json_bytes:])
+        timeout_milliseconds = self._timeout_milliseconds(request)
+        call = Call(request, self._service, self.path, timeout_milliseconds, raw[num_json_bytes:])
         if self._service.cache.is_on and self.operation.read is read_json:
             return await self._kept_or_made(call, raw)
         return await self._made(call, raw[:num_json_bytes])

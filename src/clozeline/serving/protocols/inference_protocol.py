@@ -13,16 +13,16 @@ from pydantic import BaseModel, Field
 from starlette.responses import Response
 
 from clozeline.artifacts.export.manifest import Manifest
-from clozeline.inference.answerer import Answerer
-from clozeline.inference.encoder import Encoder
-from clozeline.inference.tagger import Tagger
 from clozeline.serving.errors import ErrorDetail
-from clozeline.serving.models.catalogue import TENSORS, no_such_model
+from clozeline.serving.models.catalogue import ANY, no_such_model
 from clozeline.serving.protocols import tensors
 from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sentence
 from clozeline.serving.protocols.fields import RequestBody, checked_texts
-from clozeline.serving.protocols.house.classify import reads_pairs
+from clozeline.serving.protocols.house.answer import ANSWERING
+from clozeline.serving.protocols.house.classify import CLASSIFYING_PAIRS
+from clozeline.serving.protocols.house.fill_mask import FILLING
 from clozeline.serving.protocols.house.status import Health, live, ready
+from clozeline.serving.protocols.house.tag import TAGGING
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.protocols.tensor_kinds import (
     DATATYPES,
@@ -112,12 +112,12 @@ EXAMPLES = {
             "inputs": [_one("text", "Return the [MASK].") | {"shape": [1, 1], "data": [["Return the [MASK]."]]}],
             "outputs": [{"name": "token"}, {"name": "score"}],
         },
-        asks=lambda model: isinstance(model, Encoder),
+        ability=FILLING,
     ),
     "pairs": Example(
         "Labels of a pair of texts, for a model that reads pairs",
         {"inputs": [_one("text", "How do I sort a list?"), _one("text_pair", "Sort a list in place.")]},
-        asks=reads_pairs,
+        ability=CLASSIFYING_PAIRS,
     ),
     "entities": Example(
         "The entities of a text, for a tagger",
@@ -126,7 +126,7 @@ EXAMPLES = {
             "inputs": [_one("text", "Maria Lopez lives in Oslo.")],
             "outputs": [{"name": "entities"}],
         },
-        asks=lambda model: isinstance(model, Tagger),
+        ability=TAGGING,
     ),
     "answers": Example(
         "Answers from a context, for a question-answering model",
@@ -134,7 +134,7 @@ EXAMPLES = {
             "parameters": {"top_k": 2, "handle_impossible_answer": True},
             "inputs": [_one("question", "Where does Maria live?"), _one("context", "Maria Lopez lives in Oslo.")],
         },
-        asks=lambda model: isinstance(model, Answerer),
+        ability=ANSWERING,
     ),
 }
 
@@ -154,7 +154,7 @@ async def model_ready(call: Call) -> Response:
 
 
 async def infer(call: Call, body: InferRequest) -> Response:
-    served = named(call, TENSORS)
+    served = named(call)
     manifest = served.model.manifest
     check_parameters(manifest.task, body.parameters)
     wanted = outputs_of(manifest.task, [output.name for output in body.outputs])
@@ -170,17 +170,16 @@ async def infer(call: Call, body: InferRequest) -> Response:
     return tensors.answer(told | ({} if body.id is None else {"id": body.id}), outputs, headers)
 
 
-def named(call: Call, path: str | None = None) -> LoadedModel:
+def named(call: Call) -> LoadedModel:
     """Return the model whose name, and version if given, the path holds.
 
     Raises:
         ApiError: 404, no model has that name, or another version of it is served.
     """
     name, version = call.request.path_params["model"], call.request.path_params.get("version")
-    wanted = call.wanted(name)
-    served = call.models.answering(path, wanted) if path and version is None else call.models.first(wanted)
+    served = call.served(ANY, name)
     if version not in (None, served.identity.version):
-        raise no_such_model(f"{name}, version {version}", [f"{name}, version {served.identity.version}"])
+        raise no_such_model(f"{name}, version {version}", [f"{name}, version {served.identity.version}"], ANY)
     return served
 
 
@@ -229,11 +228,12 @@ _READY = replace(
     result=ModelReady,
 )
 _INFER = Operation(
-    path=TENSORS,
+    path="/v2/models/{model}/infer",
     answer=infer,
     summary="Run a model",
     told="The requested outputs",
     result=InferResponse,
+    ability=ANY,
     body=InferRequest,
     examples=EXAMPLES,
     read=tensors.read_tensors,

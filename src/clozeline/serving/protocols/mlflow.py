@@ -12,20 +12,21 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 from starlette.responses import PlainTextResponse, Response
 
-from clozeline.inference.answerer import Answerer
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.model_kinds import kind_of, resolved
 from clozeline.inference.question import AnyQuestion
 from clozeline.inference.spans import SpanSearch
 from clozeline.inference.tokenization import Given
 from clozeline.serving.errors import ErrorDetail
+from clozeline.serving.models.catalogue import ANY
 from clozeline.serving.protocols.dataframes import DataframeSplit, Sent
 from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sentence
 from clozeline.serving.protocols.fields import MAX_TEXTS, ModelName, RequestBody, Text, Texts, TopK, Truncate
-from clozeline.serving.protocols.house.answer import Answer, answered, check_answer_size
-from clozeline.serving.protocols.house.classify import LabelScore, labelled, reads_pairs
+from clozeline.serving.protocols.house.answer import ANSWERING, Answer, answered, check_answer_size
+from clozeline.serving.protocols.house.classify import CLASSIFYING, CLASSIFYING_PAIRS, LabelScore, labelled
+from clozeline.serving.protocols.house.embed import EMBEDDING
 from clozeline.serving.protocols.house.fill_mask import Mask, count_confidence, filling
-from clozeline.serving.protocols.house.tag import Entity, tagged
+from clozeline.serving.protocols.house.tag import TAGGING, Entity, tagged
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 
 _PATH = "/invocations"
@@ -120,12 +121,12 @@ EXAMPLES = {
     "pairs": Example(
         "Pairs of texts, for a model that reads pairs",
         {"instances": [{"text": "How do I sort a list?", "text_pair": "Sort a list in place."}]},
-        asks=reads_pairs,
+        ability=CLASSIFYING_PAIRS,
     ),
     "answers": Example(
         "Questions with their contexts, for a question-answering model",
         {"instances": [{"question": "Where does Maria live?", "context": "Maria Lopez lives in Oslo."}]},
-        asks=lambda model: isinstance(model, Answerer),
+        ability=ANSWERING,
     ),
 }
 
@@ -134,7 +135,7 @@ async def invocations(call: Call, body: InvocationsRequest) -> Response:
     (shape,) = (shape for shape in _SHAPES if getattr(body, shape) is not None)
     sent = Sent(shape, getattr(body, shape))
     params = body.params or Params()
-    served = call.models.answering(_PATH, call.wanted(params.model))
+    served = call.served(ANY, params.model)
     answer = resolved(kind_of(served.model.manifest.task).invocations)
     records, headers = await answer(call, served.identity.name, sent, params)
     return JsonResponse({"predictions": records}, headers=headers)
@@ -149,26 +150,26 @@ Answered = tuple[list[dict[str, Any]], dict[str, str]]
 
 
 async def label_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
-    served = call.models.classifier(name)
+    served = call.served(CLASSIFYING, name)
     given: Sequence[Given] = sent.pairs(_PAIR) if served.model.manifest.reads_pairs else sent.texts()
     reply = await labelled(call, served, given, top_k=params.top_k, truncate=params.truncate)
     return [{"labels": labels} for labels in reply.answers], reply.headers
 
 
 async def entity_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
-    found, headers = await tagged(call, call.models.tagger(name), sent.texts())
+    found, headers = await tagged(call, call.served(TAGGING, name), sent.texts())
     return [{"entities": of_text} for of_text in found], headers
 
 
 async def answer_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
-    served, pairs = call.models.answerer(name), sent.pairs(_QUESTION)
+    served, pairs = call.served(ANSWERING, name), sent.pairs(_QUESTION)
     check_answer_size(params.top_k, [context for _, context in pairs], "params.top_k")
     found, headers = await answered(call, served, pairs, SpanSearch(top_k=params.top_k))
     return [{"answers": answers} for answers in found], headers
 
 
 async def encoder_records(call: Call, name: str, sent: Sent, params: Params) -> Answered:
-    served, texts = call.models.embedder(name), sent.texts()
+    served, texts = call.served(EMBEDDING, name), sent.texts()
     model = served.model
     places: list[int] = []  # indices of the texts with masks, known once they are tokenized
 
@@ -204,6 +205,7 @@ MLFLOW = Dialect(
             summary="Run a model, as on MLflow's scoring server",
             told="A record for each text",
             result=InvocationsResponse,
+            ability=ANY,
             body=InvocationsRequest,
             examples=EXAMPLES,
             place=_place,

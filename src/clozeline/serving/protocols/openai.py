@@ -7,6 +7,7 @@ from pydantic_core import PydanticCustomError
 from starlette.responses import Response
 
 from clozeline.serving.errors import ErrorDetail
+from clozeline.serving.models.catalogue import ANY
 from clozeline.serving.protocols.dialects import Dialect, ErrorBody, Words, sentence
 from clozeline.serving.protocols.fields import (
     TEXT_TAG,
@@ -18,7 +19,7 @@ from clozeline.serving.protocols.fields import (
     inputs_kind,
     texts_of,
 )
-from clozeline.serving.protocols.house.embed import EncodingFormat, embedded, encoded
+from clozeline.serving.protocols.house.embed import EMBEDDING, EncodingFormat, embedded, encoded
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.scheduling.work import LoadedModel
 
@@ -117,7 +118,7 @@ EXAMPLES = {
 
 
 async def embeddings(call: Call, body: EmbeddingsRequest) -> Response:
-    served = call.models.embedder(call.wanted(body.model), route=_EMBEDDINGS, listed=_LIST)
+    served = call.served(EMBEDDING, body.model, listed=_LIST)
     reply = await embedded(call, served, texts_of(body.input), dimensions=body.dimensions, truncate=body.truncate)
     vectors = encoded(reply.answers, body.dimensions, body.encoding_format)
     data = [{"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)]
@@ -131,7 +132,7 @@ async def models(call: Call) -> Response:
 
 
 async def model(call: Call) -> Response:
-    found = call.models.first(call.wanted(call.request.path_params["model"]), listed=_LIST)
+    found = call.served(ANY, call.request.path_params["model"], listed=_LIST)
     return JsonResponse(_card(found), headers=found.identity.headers)
 
 
@@ -152,6 +153,7 @@ OPENAI = Dialect(
             summary="Embed texts, in the form of OpenAI's API",
             told="One vector of length 1 for each text",
             result=EmbeddingList,
+            ability=EMBEDDING,
             body=EmbeddingsRequest,
             examples=EXAMPLES,
             place=_place,

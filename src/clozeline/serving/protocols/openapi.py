@@ -13,8 +13,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from clozeline.inference.answerer import Answerer
-from clozeline.inference.open_model import OpenModel
-from clozeline.serving.models.catalogue import ANY, Catalogue, routes_of
+from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.protocols.dialects import Dialects, Words
 from clozeline.serving.protocols.endpoint import TIMEOUT_HEADER
 from clozeline.serving.protocols.fields import TimeoutMilliseconds
@@ -58,7 +57,6 @@ _KEYS = {
     "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
 }
 _JSON = "application/json"
-_VERSION = "/versions/{version}"
 _Part = tuple[Operation | Words, Literal["body", "answer", "error"]]
 
 
@@ -189,13 +187,13 @@ def _json(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _served(operation: Operation, whole: dict[str, Any], catalogue: Catalogue) -> dict[str, Any]:
     """Return the entry `whole` of a path with examples for these models; empty if none of them answers."""
-    able = _able(catalogue, operation.path.replace(_VERSION, ""))
-    if operation.asks_model and not able:
+    able = catalogue.able(operation.ability) if operation.ability else []
+    if operation.ability and not able:
         return {}
     told = deepcopy(whole)
     (asked,) = told.values()
-    if operation.asks_model:
-        asked["requestBody"]["content"][_JSON]["examples"] = _answered_examples(operation, able)
+    if operation.ability:
+        asked["requestBody"]["content"][_JSON]["examples"] = answered_examples(operation, able)
     (first, *_) = catalogue
     for parameter in asked.get("parameters", ()):
         if parameter["name"] == "model":
@@ -203,25 +201,19 @@ def _served(operation: Operation, whole: dict[str, Any], catalogue: Catalogue) -
     return told
 
 
-def _able(catalogue: Catalogue, route: str) -> list[LoadedModel]:
-    """Return the models that answer `route`; on routes of every model, only the default one."""
-    able = [served for served in catalogue if route in routes_of(served.model)]
-    return able[:1] if route in ANY else able
-
-
-def _answered_examples(operation: Operation, able: Iterable[LoadedModel]) -> dict[str, Any]:
+def answered_examples(operation: Operation, able: Iterable[LoadedModel]) -> dict[str, Any]:
     """Return the examples that a model of `able` answers, with its name where the body holds one."""
     examples = {}
-    takes_either = any(example.asks for example in operation.examples.values())
+    takes_either = any(example.ability for example in operation.examples.values())
     for name, example in operation.examples.items():
-        chosen = next((one for one in able if not takes_either or _asks(example, one.model)), None)
+        chosen = next((one for one in able if not takes_either or _asks(example, one)), None)
         if chosen:
             named = {"model": chosen.identity.name} if "model" in example.value else {}
             examples[name] = {"summary": example.summary, "value": example.value | named}
     return examples
 
 
-def _asks(example: Example, model: OpenModel) -> bool:
-    if example.asks:
-        return example.asks(model)
-    return not (model.manifest.reads_pairs or isinstance(model, Answerer))
+def _asks(example: Example, served: LoadedModel) -> bool:
+    if example.ability:
+        return example.ability.of(served) is not None
+    return not (served.model.manifest.reads_pairs or isinstance(served.model, Answerer))

@@ -13,15 +13,16 @@ from starlette.responses import Response
 from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import AnyQuestion, Question
 from clozeline.serving.errors import problem
-from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.catalogue import LIST, Ability, Catalogue
 from clozeline.serving.models.service import Service
 from clozeline.serving.protocols.model_prefix import PREFIX, prefixed_name
 from clozeline.serving.protocols.reading import read_json
 from clozeline.serving.scheduling.asking import Reply
-from clozeline.serving.scheduling.work import LoadedModel
+from clozeline.serving.scheduling.work import LoadedModel, ServedModel
 
 Answer = TypeVar("Answer")
 Made = TypeVar("Made")
+Model = TypeVar("Model", bound=OpenModel)
 
 
 class JsonResponse(Response):
@@ -42,6 +43,8 @@ class Call:
 
     request: Request
     service: Service
+    path: str
+    """Path of the operation, with its parameters in braces."""
     timeout_milliseconds: int | None = None
     """None: the timeout of the server."""
     behind_json: bytes = b""
@@ -71,6 +74,18 @@ class Call:
             param="model",
         )
 
+    def served(self, ability: Ability[Model], name: str | None = None, *, listed: str = LIST) -> ServedModel[Model]:
+        """Return the model of this ability that is requested: by the path, by `name`, or the default one.
+
+        Raises:
+            ApiError: 404, no such model, and where names are `listed`; 422, path and `name` differ.
+        """
+        return self.models.answering(ability, self.wanted(name), route=self.path, listed=listed)
+
+    def routes(self, served: LoadedModel) -> list[str]:
+        """Return the paths that `served` answers, in the order of the protocols."""
+        return [one.path for one in self.request.app.state.dialects.asking(served)]
+
     async def ask(
         self, served: LoadedModel, texts: Sequence[str], question: Callable[[], Question[Answer]]
     ) -> Reply[Answer]:
@@ -94,8 +109,8 @@ class Example:
 
     summary: str
     value: dict[str, Any]
-    asks: Callable[[OpenModel], bool] | None = None
-    """Tells which models can answer it; None: any that answers its path and reads single texts."""
+    ability: Ability[Any] | None = None
+    """What a model must be able to do to answer it; None: any model of its path that reads single texts."""
 
 
 Refusals = dict[int, str]
@@ -142,6 +157,8 @@ class Operation:
     """What the headers name: nothing, the model, or the model and the times. None: all of it if there is a body."""
     refusals: Refusals | None = None
     """Errors besides those of every path. None: `ASKED` if a model answers, else `KEYED` and `LOADING`."""
+    ability: Ability[Any] | None = None
+    """What a model must be able to do to answer; None: no model is asked."""
     body: type[BaseModel] | None = None
     is_body_optional: bool = False
     """Whether an empty body stands for `{}`."""
@@ -160,11 +177,6 @@ class Operation:
     @property
     def says(self) -> Literal["nothing", "model", "time"]:
         return self.tells or ("time" if self.body else "nothing")
-
-    @property
-    def asks_model(self) -> bool:
-        """Whether a model answers the body."""
-        return self.body is not None and self.says != "nothing"
 
     @property
     def is_timed(self) -> bool:

@@ -3,15 +3,23 @@
 It needs a model that reads query and text together. Embeddings do not replace it, as there: /similarity compares them.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from clozeline.inference.model_kinds import RERANK
 from clozeline.inference.tokenization import each_text
 from clozeline.serving.protocols.fields import RequestBody, Text, Texts, Truncate, TruncationDirection
+from clozeline.serving.protocols.house.classify import CLASSIFYING_PAIRS
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
+
+RERANKING = replace(
+    CLASSIFYING_PAIRS,
+    has=lambda model: model.relevant_label is not None,
+    missing="scores the relevance of a text",
+    expected="a classifier of pairs, with one score or a label such as `relevant`",
+)
 
 
 class RerankRequest(RequestBody):
@@ -30,7 +38,7 @@ class Rank(BaseModel):
 
 
 async def rerank(call: Call, body: RerankRequest) -> Response:
-    served = call.models.pair_classifier(RERANK, call.wanted())
+    served = call.served(RERANKING)
     pairs = [(body.query, text) for text in body.texts]
     function = "none" if body.raw_scores else served.model.relevance_function
     reply = await call.ask(
@@ -56,12 +64,13 @@ def _place(number: int) -> str:
 
 _RANKED = ["Open a file.", "Order the items."]
 _EXAMPLE = {"query": "How do I sort a list?", "texts": _RANKED, "return_text": True}
-RERANKING = Operation(
-    path=RERANK,
+RERANK = Operation(
+    path="/rerank",
     answer=rerank,
     summary="Order texts by how well they answer a query",
     told="Index and score of each text, best first",
     result=list[Rank],
+    ability=RERANKING,
     body=RerankRequest,
     examples={"two": Example("Two texts for a query", _EXAMPLE)},
     place=_place,

@@ -1,4 +1,4 @@
-"""Every protocol of the server. A new one needs a file with a `Dialect`, and its name here."""
+"""Every protocol of the server; a new one is a file with a `Dialect`, and its name here."""
 
 from typing import Final
 
@@ -17,4 +17,4 @@ from clozeline.serving.protocols.openai import OPENAI
 from clozeline.serving.protocols.triton import TRITON
 
 HOUSE = Dialect(HOUSE_WORDS, (FILL_MASK, CLASSIFY, TAG, ANSWER, ZERO_SHOT, *OPERATIONS))
-DIALECTS: Final = Dialects((HOUSE, OPENAI, EMBEDDINGS_INFERENCE, HUGGING_FACE, INFERENCE_PROTOCOL, TRITON, MLFLOW))
+DIALECTS: Final = Dialects((HOUSE, EMBEDDINGS_INFERENCE, OPENAI, HUGGING_FACE, INFERENCE_PROTOCOL, TRITON, MLFLOW))

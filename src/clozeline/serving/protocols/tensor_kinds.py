@@ -21,10 +21,11 @@ from clozeline.inference.question import AnyQuestion, Question
 from clozeline.inference.tokenization import Given
 from clozeline.serving.errors import problem
 from clozeline.serving.protocols.fields import TopK, Truncate
-from clozeline.serving.protocols.house.answer import AnswerSearch, answered, check_answer_size
-from clozeline.serving.protocols.house.classify import labelled
+from clozeline.serving.protocols.house.answer import ANSWERING, AnswerSearch, answered, check_answer_size
+from clozeline.serving.protocols.house.classify import CLASSIFYING, labelled
+from clozeline.serving.protocols.house.embed import EMBEDDING
 from clozeline.serving.protocols.house.fill_mask import DEFAULT_NUM_CANDIDATES, count_confidence, filling
-from clozeline.serving.protocols.house.tag import TagReading, tagged
+from clozeline.serving.protocols.house.tag import TAGGING, TagReading, tagged
 from clozeline.serving.protocols.operation import Call
 from clozeline.serving.protocols.tensors import Datatype, InputName, Values
 
@@ -71,7 +72,7 @@ class Asked:
 
 async def _labelled(asked: Asked) -> Answered:
     """Return the labels of texts or pairs of texts, best first."""
-    served = asked.call.models.classifier(asked.model)
+    served = asked.call.served(CLASSIFYING, asked.model)
     of_pairs = served.model.manifest.reads_pairs
     given: Sequence[Given] = _pairs_of(asked.inputs, *_OF_PAIRS) if of_pairs else asked.inputs["text"]
     wanted = asked.parameters
@@ -82,7 +83,7 @@ async def _labelled(asked: Asked) -> Answered:
 
 async def _encoded(asked: Asked) -> Answered:
     """Return embeddings, candidates for the one mask of each text, or both."""
-    served = asked.call.models.embedder(asked.model)
+    served = asked.call.served(EMBEDDING, asked.model)
     texts, wanted = asked.inputs["text"], asked.outputs
     fills = bool({"token", "score"} & set(wanted))
 
@@ -108,14 +109,14 @@ async def _encoded(asked: Asked) -> Answered:
 
 async def _tagged(asked: Asked) -> Answered:
     """Return the entities of each text as a JSON list, because their number differs between texts."""
-    served = asked.call.models.tagger(asked.model)
+    served = asked.call.served(TAGGING, asked.model)
     found, headers = await tagged(asked.call, served, asked.inputs["text"], asked.parameters)
     return {"entities": [[orjson.dumps(of_text).decode()] for of_text in found]}, headers
 
 
 async def _answered(asked: Asked) -> Answered:
     """Return the answers to each question, best first."""
-    served, wanted = asked.call.models.answerer(asked.model), asked.parameters
+    served, wanted = asked.call.served(ANSWERING, asked.model), asked.parameters
     pairs = _pairs_of(asked.inputs, "question", "context")
     search = wanted.spans(wanted.top_k or 1)
     check_answer_size(search.top_k, asked.inputs["context"], "parameters.top_k")

@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from clozeline.artifacts.export.manifest import Manifest
 from clozeline.serving.errors import problem
+from clozeline.serving.models.catalogue import ANY
 from clozeline.serving.protocols.fields import (
     FLAT_TAG,
     MAX_TEXTS,
@@ -63,7 +64,7 @@ TOKENIZE_EXAMPLES = {
 
 
 async def tokenize(call: Call, body: TokenizeRequest) -> Response:
-    served = call.models.first(call.wanted(body.model))
+    served = call.served(ANY, body.model)
     texts = texts_of(body.inputs)
     pieces = await call.service.asking.tokenizing(
         call.request,
@@ -74,7 +75,7 @@ async def tokenize(call: Call, body: TokenizeRequest) -> Response:
 
 
 async def decode(call: Call, body: DecodeRequest) -> Response:
-    served = call.models.first(call.wanted(body.model))
+    served = call.served(ANY, body.model)
     lists = [ids for ids in body.ids if isinstance(ids, list)] or [[one for one in body.ids if isinstance(one, int)]]
     _check_known(lists, served.model.manifest)
     texts = await call.service.asking.tokenizing(
@@ -105,6 +106,7 @@ TOKEN_OPERATIONS = (
         answer=tokenize,
         summary="Split texts into tokens",
         told="A list of tokens for each text, even for a single text",
+        ability=ANY,
         tells="model",
         result=list[list[SimpleToken]],
         body=TokenizeRequest,
@@ -115,6 +117,7 @@ TOKEN_OPERATIONS = (
         answer=decode,
         summary="Join token ids into texts",
         told="The text of each list of ids",
+        ability=ANY,
         tells="model",
         result=list[str],
         body=DecodeRequest,

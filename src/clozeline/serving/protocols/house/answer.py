@@ -11,6 +11,7 @@ from clozeline.inference.answerer import Answerer, Reading
 from clozeline.inference.spans import SpanSearch
 from clozeline.inference.tokenization import each_text
 from clozeline.serving.errors import problem
+from clozeline.serving.models.catalogue import Ability
 from clozeline.serving.protocols.fields import (
     MAX_ANSWER_CHARACTERS,
     ModelName,
@@ -22,6 +23,8 @@ from clozeline.serving.protocols.fields import (
 )
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.scheduling.work import ServedModel
+
+ANSWERING = Ability(Answerer)
 
 
 class QuestionInputs(RequestBody):
@@ -92,7 +95,7 @@ ANSWER_EXAMPLES = {
 
 async def answer(call: Call, body: AnswerRequest) -> Response:
     """A context that is too long for the model is read in overlapping windows and is never cut."""
-    served = call.models.answerer(call.wanted(body.model))
+    served = call.served(ANSWERING, body.model)
     wanted = body.parameters or AnswerParameters()
     top_k = wanted.top_k or 1
     pairs = [(body.inputs.question, body.inputs.context)]
@@ -144,6 +147,7 @@ ANSWER = Operation(
     summary="Answer a question from a context",
     told="The best answer, a span of the context, or a list if `top_k` is above 1",
     result=AnswerResponse,
+    ability=ANSWERING,
     body=AnswerRequest,
     examples=ANSWER_EXAMPLES,
     place=question_place,

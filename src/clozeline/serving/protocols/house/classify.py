@@ -9,9 +9,9 @@ from starlette.responses import Response
 from clozeline.artifacts.export.manifest import ScoreFunction
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.classifier import LabelScore as Scored
-from clozeline.inference.open_model import OpenModel
 from clozeline.inference.tokenization import Given, each_text
 from clozeline.serving.errors import problem
+from clozeline.serving.models.catalogue import Ability
 from clozeline.serving.protocols.fields import (
     MAX_TEXTS,
     PAIR_TAG,
@@ -96,8 +96,15 @@ ClassifyResponse = list[list[LabelScore]]
 """The most probable labels of each text, best first. A single text also gets a list of lists."""
 
 
-def reads_pairs(model: OpenModel) -> bool:
-    return model.manifest.reads_pairs
+CLASSIFYING = Ability(Classifier, rank=lambda model: model.manifest.reads_pairs)
+"""Without a name, models of single texts come first."""
+CLASSIFYING_PAIRS = Ability(
+    Classifier,
+    has=lambda model: model.manifest.reads_pairs,
+    missing="reads pairs of texts",
+    expected="a classifier of pairs",
+    do="start the server with a cross-encoder, or compare embeddings of texts with /similarity",
+)
 
 
 CLASSIFY_EXAMPLES = {
@@ -112,14 +119,14 @@ CLASSIFY_EXAMPLES = {
     "pair": Example(
         "A pair of texts, for a model that reads pairs",
         {"inputs": {"text": "How do I sort a list?", "text_pair": "Sort a list in place."}},
-        asks=reads_pairs,
+        ability=CLASSIFYING_PAIRS,
     ),
 }
 
 
 async def classify(call: Call, body: ClassifyRequest) -> Response:
     given = _given_in(body.inputs)
-    served = classifier_of(call, given, _PATH, body.model)
+    served = classifier_of(call, given, body.model)
     parameters = body.parameters or ClassifyParameters()
     wanted = parameters.labels
     if wanted is not None:
@@ -129,15 +136,14 @@ async def classify(call: Call, body: ClassifyRequest) -> Response:
     return JsonResponse([_chosen(scores, wanted, top_k) for scores in reply.answers], headers=reply.headers)
 
 
-def classifier_of(call: Call, given: Sequence[Given], path: str, name: str | None = None) -> ServedModel[Classifier]:
+def classifier_of(call: Call, given: Sequence[Given], name: str | None = None) -> ServedModel[Classifier]:
     """Return the classifier called `name`, or the first, that reads what is given: texts or pairs.
 
     Raises:
         ApiError: 404, no such classifier.
     """
     of_pairs = any(isinstance(one, tuple) for one in given)
-    name = call.wanted(name)
-    return call.models.pair_classifier(path, name) if of_pairs else call.models.classifier(name)
+    return call.served(CLASSIFYING_PAIRS if of_pairs else CLASSIFYING, name)
 
 
 async def labelled(
@@ -192,11 +198,12 @@ def _chosen(scores: list[Scored], wanted: list[str] | None, top_k: int) -> list[
 
 
 CLASSIFY = Operation(
-    path=_PATH,
+    path="/classify",
     answer=classify,
     summary="Classify texts or pairs of texts",
     told="The likeliest labels of each text, best first",
     result=ClassifyResponse,
+    ability=CLASSIFYING,
     body=ClassifyRequest,
     examples=CLASSIFY_EXAMPLES,
 )

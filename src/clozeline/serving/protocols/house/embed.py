@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from clozeline.inference.embedder import Embedder
 from clozeline.serving.errors import problem
+from clozeline.serving.models.catalogue import Ability
 from clozeline.serving.protocols.fields import (
     Dimensions,
     Inputs,
@@ -30,6 +31,9 @@ from clozeline.serving.scheduling.work import ServedModel
 
 Embedding = npt.NDArray[np.float32]
 EncodingFormat = Literal["float", "base64"]
+
+EMBEDDING = Ability(Embedder)
+"""With or without a head for masks."""
 
 
 class EmbedRequest(RequestBody):
@@ -58,7 +62,7 @@ EMBED_EXAMPLES = {
 
 
 async def embed(call: Call, body: EmbedRequest) -> Response:
-    served = call.models.embedder(call.wanted(body.model))
+    served = call.served(EMBEDDING, body.model)
     reply = await embedded(call, served, texts_of(body.inputs), dimensions=body.dimensions, truncate=body.truncate)
     return JsonResponse(encoded(reply.answers, body.dimensions, "float"), headers=reply.headers)
 

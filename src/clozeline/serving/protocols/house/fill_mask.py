@@ -9,6 +9,7 @@ from starlette.responses import Response
 from clozeline.inference.encoder import Encoder, Filled
 from clozeline.inference.question import Question
 from clozeline.serving.errors import problem
+from clozeline.serving.models.catalogue import Ability
 from clozeline.serving.protocols.fields import (
     MAX_ANSWER_CHARACTERS,
     Inputs,
@@ -22,6 +23,8 @@ from clozeline.serving.protocols.fields import (
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 
 DEFAULT_NUM_CANDIDATES = 5
+
+FILLING = Ability(Encoder)
 
 
 class FillMaskParameters(RequestBody):
@@ -70,7 +73,7 @@ FILL_MASK_EXAMPLES = {
 
 
 async def fill_mask(call: Call, body: FillMaskRequest) -> Response:
-    served = call.models.encoder(call.wanted(body.model))
+    served = call.served(FILLING, body.model)
     texts = served.model.with_own_masks(texts_of(body.inputs))
     parameters = body.parameters or FillMaskParameters()
     top_k, targets = parameters.top_k or DEFAULT_NUM_CANDIDATES, parameters.targets
@@ -117,6 +120,7 @@ FILL_MASK = Operation(
     summary="Fill the masks of a text",
     told="Candidates for each mask, best first; one text or a list, as in the request",
     result=FillMaskResponse,
+    ability=FILLING,
     body=FillMaskRequest,
     examples=FILL_MASK_EXAMPLES,
 )

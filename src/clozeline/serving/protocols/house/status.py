@@ -9,7 +9,6 @@ from starlette.responses import Response
 from clozeline.artifacts.export.evidence import QuantizationScheme
 from clozeline.artifacts.export.manifest import FileRecord, Precision, ScoreFunction, Task
 from clozeline.serving.errors import ApiError, problem
-from clozeline.serving.models.catalogue import routes_of
 from clozeline.serving.protocols.operation import KEYED, LOADING, Call, JsonResponse, Operation
 from clozeline.serving.scheduling.work import LoadedModel
 
@@ -79,10 +78,10 @@ async def models(call: Call) -> Response:
     The first model that answers a route is its default; /zero-shot prefers a model of entailment, and /classify a model
     of single texts.
     """
-    return JsonResponse({"models": [card(served).model_dump() for served in call.models]})
+    return JsonResponse({"models": [card(served, call.routes(served)).model_dump() for served in call.models]})
 
 
-def card(served: LoadedModel) -> ModelCard:
+def card(served: LoadedModel, routes: list[str]) -> ModelCard:
     identity, manifest = served.identity, served.model.manifest
     return ModelCard(
         name=identity.name,
@@ -90,7 +89,7 @@ def card(served: LoadedModel) -> ModelCard:
         version=identity.version,
         sha256=identity.sha256,
         task=manifest.task,
-        routes=routes_of(served.model),
+        routes=routes,
         precision=identity.precision,
         precision_reason=identity.precision_reason,
         family=manifest.family,

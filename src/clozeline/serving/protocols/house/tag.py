@@ -9,6 +9,7 @@ from starlette.responses import Response
 from clozeline.inference.entities import OUTSIDE, Aggregation
 from clozeline.inference.entities import Tagged as Found
 from clozeline.inference.tagger import Tagger
+from clozeline.serving.models.catalogue import Ability
 from clozeline.serving.protocols.fields import (
     MAX_TOP_K,
     Inputs,
@@ -19,6 +20,8 @@ from clozeline.serving.protocols.fields import (
 )
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.scheduling.work import ServedModel
+
+TAGGING = Ability(Tagger)
 
 
 class TagReading(RequestBody):
@@ -89,7 +92,7 @@ TAG_EXAMPLES = {
 
 async def tag(call: Call, body: TagRequest) -> Response:
     """A text that is too long for the model is read in overlapping windows and is never cut."""
-    served = call.models.tagger(call.wanted(body.model))
+    served = call.served(TAGGING, body.model)
     wanted = body.parameters or TagParameters()
     found, headers = await tagged(call, served, texts_of(body.inputs), wanted, wanted.ignore_labels)
     return JsonResponse(found[0] if isinstance(body.inputs, str) else found, headers=headers)
@@ -124,6 +127,7 @@ TAG = Operation(
     summary="Find the entities of a text",
     told="The entities of the text, in order; a list for each of several texts",
     result=TagResponse,
+    ability=TAGGING,
     body=TagRequest,
     examples=TAG_EXAMPLES,
 )

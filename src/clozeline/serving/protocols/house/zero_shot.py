@@ -5,15 +5,32 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 from starlette.responses import Response
 
-from clozeline.choosing.zero_shot import ONE_BLANK, TEMPLATE, choosing_by_cloze, choosing_by_entailment, chosen
+from clozeline.choosing.zero_shot import (
+    ONE_BLANK,
+    TEMPLATE,
+    can_choose,
+    choosing_by_cloze,
+    choosing_by_entailment,
+    chosen,
+    tells_entailment,
+)
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.classifier import LabelScore as Scored
 from clozeline.inference.encoder import Encoder
+from clozeline.inference.open_model import OpenModel
 from clozeline.serving.errors import problem
+from clozeline.serving.models.catalogue import Ability
 from clozeline.serving.protocols.fields import MAX_TOP_K, ModelName, RequestBody, Text, Truncate
 from clozeline.serving.protocols.house.classify import LabelScore
 from clozeline.serving.protocols.operation import Call, Example, JsonResponse, Operation
 from clozeline.serving.scheduling.work import ServedModel
+
+CHOOSING = Ability(
+    OpenModel,  # type: ignore[type-abstract]  # isinstance takes any class
+    has=can_choose,
+    rank=lambda model: not tells_entailment(model),
+)
+"""Without a name, models of entailment come first."""
 
 
 class ZeroShotParameters(RequestBody):
@@ -84,7 +101,7 @@ _Scores = tuple[list[Scored], dict[str, str]]
 
 
 async def _scores(call: Call, body: ZeroShotRequest) -> _Scores:
-    served = call.models.zero_shot(call.wanted(body.model))
+    served = call.served(CHOOSING, body.model)
     model = served.model
     if isinstance(model, Classifier):
         scores, headers = await _by_entailment(call, ServedModel(served.identity, model), body)
@@ -137,6 +154,7 @@ ZERO_SHOT = Operation(
     summary="Classify a text by labels of your own, without training",
     told="The labels with their probabilities, best first",
     result=list[LabelScore],
+    ability=CHOOSING,
     body=ZeroShotRequest,
     examples=ZERO_SHOT_EXAMPLES,
     place=_place,
