@@ -58,7 +58,7 @@ def test_of_a_folder_both_graphs_are_timed_and_int8_answers_if_it_is_slower_at_n
     timed = clock(of_text, of_batch)
     served = open_source(ModelSource("encoder", str(folder)), None)
     assert len(timed) == (1 if answers == "int8" else 3)
-    shown = card(served)
+    shown = card(served, routes=[])
     assert (served.identity.precision, shown.precision) == (answers, answers)
     assert str(timed[-1]) in shown.precision_reason
     assert f"encoder: serving {answers}, because {shown.precision_reason}" in caplog.text

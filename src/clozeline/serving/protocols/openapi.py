@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from clozeline.inference.answerer import Answerer
-from clozeline.serving.models.catalogue import Catalogue
+from clozeline.serving.models.catalogue import ANY, Catalogue
 from clozeline.serving.protocols.dialects import Dialects, Words
 from clozeline.serving.protocols.endpoint import TIMEOUT_HEADER
 from clozeline.serving.protocols.fields import TimeoutMilliseconds
@@ -193,7 +193,8 @@ def _served(operation: Operation, whole: dict[str, Any], catalogue: Catalogue) -
     told = deepcopy(whole)
     (asked,) = told.values()
     if operation.ability:
-        asked["requestBody"]["content"][_JSON]["examples"] = answered_examples(operation, able)
+        chosen = able[:1] if operation.ability is ANY else able  # without a name, the first model answers
+        asked["requestBody"]["content"][_JSON]["examples"] = answered_examples(operation, chosen)
     (first, *_) = catalogue
     for parameter in asked.get("parameters", ()):
         if parameter["name"] == "model":
