@@ -90,8 +90,7 @@ def exam(model: Lateness, sample: Sample) -> Exam:
     )
 
 
-def records(model: OpenModel, texts: Sequence[str], top_k: int, truncate: bool) -> list[dict[str, Any]]:
-    assert isinstance(model, Lateness)
+def records(model: Lateness, texts: Sequence[str], top_k: int, truncate: bool) -> list[dict[str, Any]]:
     return [{"lateness": number} for number in model.answers(model.lateness(texts, truncate=truncate))]
 
 
