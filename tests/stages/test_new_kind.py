@@ -1,25 +1,39 @@
-"""Claim: a kind of task is a row: a toy one goes from params.yaml to an answer over HTTP; no other code knows it."""
+"""Claim: a kind of task and a kind of model are rows, and no other code knows them.
 
-from collections.abc import Iterator
+Toy ones go from params.yaml through fine-tuning, export, the exam for INT8 and the registry to an answer over HTTP.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
 
+import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
 from clozeline.artifacts.export.export_metrics import ExportMetrics
-from clozeline.artifacts.export.manifest import read_manifest
+from clozeline.artifacts.export.manifest import Manifest, TensorSpec, read_manifest
 from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
-from clozeline.inference.model_kinds import kind_of
+from clozeline.exporting.exams.exam import Exam
+from clozeline.exporting.sample import Sample
+from clozeline.exporting.trained import TrainedModel
+from clozeline.inference.model_kinds import MODEL_KINDS, ModelKind
+from clozeline.inference.open_model import OpenModel
+from clozeline.inference.question import Question
 from clozeline.params import ClassificationParams, Params, read_params
 from clozeline.params.finetuning.sections import SECTIONS
-from clozeline.registry.publishing import Evidence, Publisher
+from clozeline.registry import CHAMPION
+from clozeline.registry.publishing import Evidence, Publisher, example_texts
 from clozeline.serving.app import create_app
 from clozeline.serving.models.catalogue import Catalogue
 from clozeline.serving.models.loading import open_source
 from clozeline.serving.models.service import Capacity, Service
 from clozeline.serving.models.sources import ModelSource
+from clozeline.serving.protocols.dataframes import Sent
+from clozeline.serving.protocols.mlflow import Params as InvocationParams
+from clozeline.serving.protocols.operation import Call
 from clozeline.stages import export, finetune
 from clozeline.tasks.classification.single_label import SingleLabel
 from clozeline.tasks.kinds import KINDS
@@ -30,6 +44,8 @@ from tests.serving.conftest import run_app
 
 PROJECT = Path(__file__).parents[2]
 NUM_TEXTS = 300
+KIND_NAME = "sentence-similarity"
+"""Name of the kind of model. optimum exports only kinds whose names it knows, of which this one is free."""
 
 
 class FirstWordParams(ClassificationParams):
@@ -37,11 +53,72 @@ class FirstWordParams(ClassificationParams):
 
 
 class FirstWord(SingleLabel):
-    """Whether a text begins late in the alphabet."""
+    """Whether a text begins late in the alphabet. The saved model is of the toy kind, which config.json says."""
 
     def test(self) -> TaskReport:
         report = super().test()
         return replace(report, headline=report.headline.model_copy(update={"method": "first word"}))
+
+    def save(self, out: Path) -> None:
+        super().save(out)
+        config = json.loads((out / "config.json").read_text())
+        (out / "config.json").write_text(json.dumps(config | {"architectures": ["ToyForLateness"]}))
+
+
+class Lateness(OpenModel):
+    """Answers how much likelier "late" is than "early": one number for each text."""
+
+    def lateness(self, texts: Sequence[str], *, truncate: bool = False) -> Question[float]:
+        tokenized = self.tokenize(texts, truncate=truncate)
+        return Question(tokenized, "logits", lambda position, logits_C: float(logits_C[1] - logits_C[0]))
+
+    def usual(self, texts: Sequence[str]) -> Question[float]:
+        return self.lateness(texts, truncate=True)
+
+
+def outputs(trained: TrainedModel) -> tuple[TensorSpec, ...]:
+    return (TensorSpec(name="logits", dtype="float32", shape=("batch", 2), meaning="early and late"),)
+
+
+def exam(model: Lateness, sample: Sample) -> Exam:
+    """Whether the larger logit is that of the held-out label."""
+    return Exam(
+        texts=model.tokenize([item.text for item in sample.held_out], truncate=True),
+        text_A=np.arange(len(sample.held_out)),
+        true_A=np.array([item.right[0] == "late" for item in sample.held_out], dtype=np.int64),
+        metric="share of sides",
+    )
+
+
+def records(model: Lateness, texts: Sequence[str], top_k: int, truncate: bool) -> list[dict[str, Any]]:
+    return [{"lateness": number} for number in model.answers(model.lateness(texts, truncate=truncate))]
+
+
+async def invocations(call: Call, name: str, sent: Sent, params: InvocationParams) -> Any:
+    served, texts = call.models.named(name), sent.texts()
+    reply = await call.ask(served, texts, lambda: served.model.usual(texts))
+    return [{"lateness": number} for number in reply.answers], reply.headers
+
+
+def examples(manifest: Manifest) -> list[str]:
+    return ["the keel", "zinc"]
+
+
+KIND = ModelKind(
+    architecture="ForLateness",
+    head="text-classification",
+    form="clozeline.exporting.forms:labelled",
+    axes={"logits": {0: "batch"}},
+    outputs=f"{__name__}:outputs",
+    exam=f"{__name__}:exam",
+    model=Lateness,
+    plain_answers=records,
+    examples=examples,
+    routes=(),
+    tensors="clozeline.serving.protocols.tensor_kinds:LABELS",
+    invocations=f"{__name__}:invocations",
+    says="how late a text begins",
+)
 
 
 @pytest.fixture
@@ -57,6 +134,7 @@ def params(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Params]:
     with monkeypatch.context() as patched:
         patched.setitem(cast(dict[str, Any], SECTIONS), "first_word", FirstWordParams)
         patched.setitem(cast(dict[str, Any], KINDS), "first_word", replace(KINDS["classification"], prepare=FirstWord))
+        patched.setitem(cast(dict[str, Any], MODEL_KINDS), KIND_NAME, KIND)
         Params.model_rebuild(force=True)
         yield read_params(tmp_path / "params.yaml")
     Params.model_rebuild(force=True)
@@ -97,23 +175,27 @@ def root(tmp_path: Path, params: Params, small_encoder: Path) -> Path:
     return tmp_path
 
 
-def test_a_new_kind_goes_from_params_to_the_server(root: Path) -> None:
+def test_a_new_kind_goes_from_params_to_the_server(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = root / "dist/early"
     found = PackageMetrics.read(root / "metrics", MetricPaths.of("early", "finetuned/early"))
     assert found.quality.headline.method == "first word"
     (rung,) = ExportMetrics.read(root / "metrics/export/early.json").ladder
-    assert (rung.metric, rung.fp32_metric > 0) == ("accuracy", True), (
-        "INT8 is held to the labels of the task's own items"
-    )
+    assert (rung.metric, rung.fp32_metric > 0) == ("share of sides", True), "INT8 is held to the exam of its row"
+    assert read_manifest(package).task == KIND_NAME
 
-    publisher = Publisher(f"sqlite:///{root / 'mlflow.db'}")
+    address = f"sqlite:///{root / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    publisher = Publisher(address)
     version = publisher.publish(package, "clozeline-early", Evidence(files={}, tags={}))
-    manifest = read_manifest(package)
-    publisher.check(version, kind_of(manifest.task).examples(manifest))
+    publisher.check(version, example_texts(read_manifest(package)))
+    publisher.registry.promote(version)
 
     service = Service(Capacity(num_workers=1))
-    service.open(Catalogue([open_source(ModelSource.parse(str(package)), None)]))
+    source = ModelSource.parse(f"models:/clozeline-early@{CHAMPION}")
+    service.open(Catalogue([open_source(source, None)]))
     with run_app(create_app(service)) as client:
-        (labels,) = client.post("/classify", json={"inputs": "the keel"}).json()
-        (record,) = client.post("/invocations", json={"inputs": ["the keel"]}).json()["predictions"]
-    assert {label["label"] for label in labels} == {"early", "late"} == {one["label"] for one in record["labels"]}
+        answer = client.post("/invocations", json={"inputs": ["the keel", "a keel"]})
+    assert answer.headers["x-model-version"] == version.version
+    late, early = (record["lateness"] for record in answer.json()["predictions"])
+    assert np.isfinite([late, early]).all()
+    assert late != early

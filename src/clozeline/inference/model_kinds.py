@@ -148,7 +148,7 @@ MODEL_KINDS: Mapping[str, ModelKind] = {
         says="a vector for each text",
     ),
 }
-"""Kinds of model, keyed by `task` of the manifest, which is a task name of the model hub."""
+"""Kinds of model, keyed by `task` of the manifest: a task name of the model hub that optimum knows too."""
 
 
 def kind_of(task: str) -> ModelKind:

@@ -11,23 +11,22 @@ from clozeline.inference.answerer import Answerer
 from clozeline.inference.classifier import Classifier
 from clozeline.inference.embedder import Embedder
 from clozeline.inference.encoder import Encoder
-from clozeline.inference.open_model import OpenModel
 from clozeline.inference.spans import SpanSearch
 from clozeline.inference.tagger import Tagger
 
 Records = list[dict[str, Any]]
-PlainAnswers = Callable[[OpenModel, Sequence[str], int, bool], Records]
-"""Function of a model, texts, the number of answers for each (`top_k`), and whether to cut long texts (`truncate`)."""
+PlainAnswers = Callable[[Any, Sequence[str], int, bool], Records]
+"""Function of a model of the row's class, texts, the number of answers for each (`top_k`), and whether to cut long
+texts (`truncate`).
+"""
 
 
-def embeddings(model: OpenModel, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
-    assert isinstance(model, Embedder)
+def embeddings(model: Embedder, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
     return [{"embedding": embedding_H.tolist()} for embedding_H in model.embed(texts, truncate=truncate)]
 
 
-def embeddings_and_masks(model: OpenModel, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
+def embeddings_and_masks(model: Encoder, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
     """Embed every text and fill its masks; a text that loses a mask to truncation is only embedded."""
-    assert isinstance(model, Encoder)
     embedded = embeddings(model, texts, top_k, truncate)  # first, so that errors number the texts as given
     own = model.with_own_masks(texts)
     places = model.with_masks(own, truncate=truncate)
@@ -39,22 +38,19 @@ def embeddings_and_masks(model: OpenModel, texts: Sequence[str], top_k: int, tru
     ]
 
 
-def labels(model: OpenModel, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
-    assert isinstance(model, Classifier)
+def labels(model: Classifier, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
     given = _pairs(texts, "text", "text_pair") if model.manifest.reads_pairs else texts
     found = model.classify(given, top_k=top_k, truncate=truncate)
     return [{"labels": [asdict(label) for label in of_text]} for of_text in found]
 
 
-def entities(model: OpenModel, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
+def entities(model: Tagger, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
     """Return all entities of each text; `top_k` and `truncate` have no effect."""
-    assert isinstance(model, Tagger)
     return [{"entities": [asdict(entity) for entity in found]} for found in model.tag(texts)]
 
 
-def answers(model: OpenModel, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
+def answers(model: Answerer, texts: Sequence[str], top_k: int, truncate: bool) -> Records:
     """Return answers from the whole context; `truncate` has no effect."""
-    assert isinstance(model, Answerer)
     found = model.ask(_pairs(texts, "question", "context"), search=SpanSearch(top_k=top_k))
     return [{"answers": [asdict(answer) for answer in of_question]} for of_question in found]
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from clozeline.params import ClassificationParams, SimilarityParams, ZeroShotParams
 from clozeline.tasks.classification.multi_label import MultiLabel
@@ -10,7 +11,7 @@ from clozeline.tasks.question_answering.on_contexts import QuestionAnswering
 from clozeline.tasks.similarity.belonging import BelongingPairs
 from clozeline.tasks.similarity.scored import ScoredPairs
 from clozeline.tasks.tagging.on_sentences import Tagging
-from clozeline.tasks.task import Task, TaskInputs
+from clozeline.tasks.task import InputsOf, Task
 from clozeline.tasks.zero_shot.cloze import Cloze
 from clozeline.tasks.zero_shot.entailment import Entailment
 
@@ -19,7 +20,7 @@ from clozeline.tasks.zero_shot.entailment import Entailment
 class TaskKind:
     """Constructor of a kind of task, and its description, from which the table in docs/tasks.md is made."""
 
-    prepare: Callable[[TaskInputs], Task]
+    prepare: Callable[[InputsOf[Any]], Task]
     """Read the data and build the model.
 
     Raises:
@@ -38,18 +39,15 @@ class TaskKind:
     """Baseline method, then the trivial answer."""
 
 
-def _classification(inputs: TaskInputs) -> Task:
-    assert isinstance(inputs.params, ClassificationParams)
+def _classification(inputs: InputsOf[ClassificationParams]) -> Task:
     return MultiLabel(inputs) if inputs.params.multi_label else SingleLabel(inputs)
 
 
-def _similarity(inputs: TaskInputs) -> Task:
-    assert isinstance(inputs.params, SimilarityParams)
+def _similarity(inputs: InputsOf[SimilarityParams]) -> Task:
     return ScoredPairs(inputs) if inputs.params.score_field else BelongingPairs(inputs)
 
 
-def _zero_shot(inputs: TaskInputs) -> Task:
-    assert isinstance(inputs.params, ZeroShotParams)
+def _zero_shot(inputs: InputsOf[ZeroShotParams]) -> Task:
     return Cloze(inputs) if inputs.params.entailment is None else Entailment(inputs)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -14,17 +14,22 @@ from clozeline.tasks.heads import TaskModel
 from clozeline.tasks.text_rows import TextRows
 from clozeline.training.state import Batch
 
+Knobs = TypeVar("Knobs", bound=FinetuneParams, covariant=True)
+
 
 @dataclass(frozen=True)
-class TaskInputs:
-    """Inputs of a task."""
+class InputsOf(Generic[Knobs]):
+    """Inputs of a task; `Knobs` is the class of params that belongs to its kind."""
 
-    params: FinetuneParams
-    """Knobs, of the class that belongs to the kind of task."""
+    params: Knobs
     seed: int
     encoder: Path
     data: Path
     pretraining_text: Path
+
+
+TaskInputs = InputsOf[FinetuneParams]
+"""Inputs of a task of any kind."""
 
 
 @dataclass(frozen=True)

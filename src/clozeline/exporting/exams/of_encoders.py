@@ -20,13 +20,12 @@ class MasksExam(Exam):
         return named_first(position, rows)
 
 
-def masks_exam(model: OpenModel, sample: Sample) -> Exam:
+def masks_exam(model: Encoder, sample: Sample) -> Exam:
     """Return the exam of predicting tokens that a fixed rule hides.
 
     Raises:
         DataError: no text has a token.
     """
-    assert isinstance(model, Encoder)
     read = model.tokenize(sample.texts, truncate=True)
     hidden = [hide(read[place], model) for place in different(read)]
     text_A = np.repeat(np.arange(len(hidden)), [len(text.true_ids_M) for text in hidden])

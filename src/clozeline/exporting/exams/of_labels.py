@@ -62,9 +62,8 @@ class OrderExam(Exam):
         return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
 
 
-def labels_exam(model: OpenModel, sample: Sample) -> Exam:
+def labels_exam(model: Classifier, sample: Sample) -> Exam:
     """Return the exam of a classifier, with the labels of the held-out items or otherwise of the sample."""
-    assert isinstance(model, Classifier)
     manifest = model.manifest
     asked, labels_T = _items(model, sample)
     every = model.tokenize(asked, truncate=True)

@@ -16,7 +16,6 @@ from clozeline.exporting.ratios import Counts
 from clozeline.exporting.sample import Sample
 from clozeline.inference.answerer import Answerer, context_of, spans_in
 from clozeline.inference.entities import OUTSIDE, Extent, extents
-from clozeline.inference.open_model import OpenModel
 from clozeline.inference.question import Rows
 from clozeline.inference.spans import SpanSearch
 from clozeline.inference.tagger import Tagger
@@ -69,7 +68,7 @@ class TagsExam(Exam):
         return [frozenset(extents([self.tags[place] for place in said_W.tolist()])) for said_W in of_text]
 
 
-def tags_exam(model: OpenModel, sample: Sample) -> Exam:
+def tags_exam(model: Tagger, sample: Sample) -> Exam:
     """Return the exam of a tagger, with the held-out sentences or otherwise the texts of the sample.
 
     Only the first window of a long text is used.
@@ -77,7 +76,6 @@ def tags_exam(model: OpenModel, sample: Sample) -> Exam:
     Raises:
         DataError: no text has a word.
     """
-    assert isinstance(model, Tagger)
     every = sample.held_out or [HeldOut(text=text) for text in sample.texts]
     windows = _first_windows(model.windows([item.text for item in every]))
     items = [every[window.number] for window in windows]
@@ -166,12 +164,11 @@ class AnswersExam(Exam):
         ]
 
 
-def answers_exam(model: OpenModel, sample: Sample) -> Exam:
+def answers_exam(model: Answerer, sample: Sample) -> Exam:
     """Return the exam with the held-out questions, or otherwise with the first words of each text as its question.
 
     Only the first window of a long context is used.
     """
-    assert isinstance(model, Answerer)
     asked = [(item.text, item.second or item.text) for item in sample.held_out] or [
         (" ".join(text.split()[:_QUESTION_WORDS]), text) for text in sample.texts
     ]

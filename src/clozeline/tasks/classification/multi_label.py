@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from clozeline.artifacts.finetune.shown_item import ShownItem
 from clozeline.artifacts.finetune.task_metrics import Headline
+from clozeline.params import LabelledParams
 from clozeline.tasks.classification import head as classifier
 from clozeline.tasks.classification.baselines import Shares, tfidf_label_shares
 from clozeline.tasks.classification.label_sets import FIGURES, LabelSets, best_threshold, score_sets, whole
@@ -21,7 +22,7 @@ from clozeline.tasks.classification.on_texts import ClassifierOnTexts, Problem
 from clozeline.tasks.classification.parts import ClassifiedRows
 from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.intervals import bootstrap_interval
-from clozeline.tasks.task import TaskInputs, TaskReport, only_answer, shown
+from clozeline.tasks.task import InputsOf, TaskReport, only_answer, shown
 
 NO_LABEL = "(none)"
 
@@ -33,7 +34,7 @@ class MultiLabel(ClassifierOnTexts):
 
     problem: Problem = "multi_label_classification"
 
-    def __init__(self, inputs: TaskInputs) -> None:
+    def __init__(self, inputs: InputsOf[LabelledParams]) -> None:
         super().__init__(inputs)
         self.metric = self.params.metric or "micro_f1"
         self._weight_C = _weights(self.train.targets_T) if self.params.class_weights == "balanced" else None

@@ -21,7 +21,7 @@ from clozeline.tasks.classification.parts import ClassifiedRows, read_selection
 from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.opening import answers, check_fit, measuring_batches, num_batches, warn_of_unknown_tokens
 from clozeline.tasks.splitting import count_seen
-from clozeline.tasks.task import TaskInputs
+from clozeline.tasks.task import InputsOf, TaskInputs
 from clozeline.tasks.text_rows import Ids, TextRows, lengths_of, training_batches
 from clozeline.tokenizer.folder import OpenTokenizer
 from clozeline.training.state import Batch
@@ -34,9 +34,8 @@ class ClassifierOnTexts:
 
     problem: Problem
 
-    def __init__(self, inputs: TaskInputs) -> None:
+    def __init__(self, inputs: InputsOf[LabelledParams]) -> None:
         params = inputs.params
-        assert isinstance(params, LabelledParams)
         self.inputs, self.params = inputs, params
         opened = OpenTokenizer.open(inputs.encoder)
         self.selection = read_selection(inputs, params, partial(self.lengths, opened=opened))

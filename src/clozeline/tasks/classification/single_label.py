@@ -14,6 +14,7 @@ from torch.nn import functional
 from clozeline.artifacts.finetune.shown_item import ShownItem
 from clozeline.artifacts.finetune.task_metrics import Headline
 from clozeline.errors import ParamsError
+from clozeline.params import LabelledParams
 from clozeline.tasks.classification import head as classifier
 from clozeline.tasks.classification.baselines import LabelledTexts, largest_class, tfidf_logistic_regression
 from clozeline.tasks.classification.on_texts import ClassifierOnTexts, Problem
@@ -21,7 +22,7 @@ from clozeline.tasks.classification.parts import ClassifiedRows
 from clozeline.tasks.classification.scores import FIGURES, Classes, f1_of, score
 from clozeline.tasks.encoded import TargetedBatch
 from clozeline.tasks.intervals import bootstrap_interval
-from clozeline.tasks.task import TaskInputs, TaskReport, only_answer, shown
+from clozeline.tasks.task import InputsOf, TaskReport, only_answer, shown
 
 _MOST_NAMED = 10
 
@@ -32,7 +33,7 @@ class SingleLabel(ClassifierOnTexts):
     problem: Problem = "single_label_classification"
     method: str = "fine-tuned encoder"
 
-    def __init__(self, inputs: TaskInputs) -> None:
+    def __init__(self, inputs: InputsOf[LabelledParams]) -> None:
         super().__init__(inputs)
         self.metric = self.params.metric or "accuracy"
         positive = self.params.positive_label

@@ -30,7 +30,7 @@ from clozeline.tasks.question_answering.windows import NO_ANSWER, Windows
 from clozeline.tasks.reading import task_records
 from clozeline.tasks.scores.squad import exact_match, f1
 from clozeline.tasks.splitting import count_seen
-from clozeline.tasks.task import TaskInputs, TaskReport, only_answer, shown
+from clozeline.tasks.task import InputsOf, TaskReport, only_answer, shown
 from clozeline.tasks.text_rows import training_batches
 from clozeline.training.state import Batch
 
@@ -73,9 +73,8 @@ class Figures:
 class QuestionAnswering:
     """Extractive question answering with a head that scores both ends of an answer."""
 
-    def __init__(self, inputs: TaskInputs) -> None:
+    def __init__(self, inputs: InputsOf[QuestionAnsweringParams]) -> None:
         params = inputs.params
-        assert isinstance(params, QuestionAnsweringParams)
         self._inputs, self._params = inputs, params
         self._questions = select(task_records(params, inputs.data), params)
         self.model = answerer.build(inputs.encoder, inputs.seed)

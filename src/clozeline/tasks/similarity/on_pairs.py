@@ -19,7 +19,7 @@ from clozeline.tasks.similarity import head as embedder
 from clozeline.tasks.similarity.batches import PairBatch, PairRows
 from clozeline.tasks.similarity.losses import each_loss
 from clozeline.tasks.similarity.pairs import Pair, Pairs, select
-from clozeline.tasks.task import TaskInputs
+from clozeline.tasks.task import InputsOf
 from clozeline.tasks.text_rows import TextRows, training_batches
 from clozeline.training.state import Batch
 
@@ -29,9 +29,8 @@ class OnPairs:
     `sentence_embedding` of the package.
     """
 
-    def __init__(self, inputs: TaskInputs) -> None:
+    def __init__(self, inputs: InputsOf[SimilarityParams]) -> None:
         params = inputs.params
-        assert isinstance(params, SimilarityParams)
         self.inputs, self.params = inputs, params
         self.pairs: Pairs = select(task_records(params, inputs.data), params)
         self.model = embedder.build(inputs.encoder, inputs.seed)

@@ -26,7 +26,7 @@ from clozeline.tasks.tagging.schemes import OUTSIDE, type_of
 from clozeline.tasks.tagging.scores import EntityScores, Tags, entities_in, score, spans_of
 from clozeline.tasks.tagging.sentences import Sentence, SentenceCount, select
 from clozeline.tasks.tagging.tagged_rows import NO_TARGET, TaggedRows
-from clozeline.tasks.task import TaskInputs, TaskReport, only_answer, shown
+from clozeline.tasks.task import InputsOf, TaskReport, only_answer, shown
 from clozeline.tasks.text_rows import Ids, batches_from
 from clozeline.training.state import Batch
 
@@ -60,9 +60,8 @@ class Figures:
 class Tagging:
     """Tagging with a head on the first token of each word."""
 
-    def __init__(self, inputs: TaskInputs) -> None:
+    def __init__(self, inputs: InputsOf[TaggingParams]) -> None:
         params = inputs.params
-        assert isinstance(params, TaggingParams)
         self._inputs = inputs
         self._sentences = select(task_records(params, inputs.data), params)
         self._tags = self._sentences.tags

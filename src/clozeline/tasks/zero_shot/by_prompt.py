@@ -14,7 +14,7 @@ from clozeline.params import ZeroShotParams
 from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.classification.parts import ClassifiedRows
 from clozeline.tasks.classification.single_label import SingleLabel
-from clozeline.tasks.task import TaskInputs
+from clozeline.tasks.task import InputsOf
 from clozeline.tasks.text_rows import Ids
 from clozeline.tokenizer.folder import OpenTokenizer
 
@@ -26,9 +26,8 @@ _NO_TEXT = ""
 class ByPrompt(SingleLabel, ABC):
     """Classifier by prompt, measured like any single-label classifier; only the baseline uses the training texts."""
 
-    def __init__(self, inputs: TaskInputs) -> None:
+    def __init__(self, inputs: InputsOf[ZeroShotParams]) -> None:
         """Read the data and open the model. Raises what `ClassifierOnTexts` raises."""
-        assert isinstance(inputs.params, ZeroShotParams)
         self.zero = inputs.params
         super().__init__(inputs)
         self.opened = OpenTokenizer.open(inputs.encoder)

@@ -8,10 +8,11 @@ from functools import partial
 
 import numpy as np
 
+from clozeline.params import ZeroShotParams
 from clozeline.tasks import heads
 from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.opening import answers
-from clozeline.tasks.task import TaskInputs
+from clozeline.tasks.task import InputsOf, TaskInputs
 from clozeline.tasks.text_rows import Ids, TextRows, sorted_batches
 from clozeline.tasks.zero_shot import head as cloze
 from clozeline.tasks.zero_shot.by_prompt import ByPrompt, Scores
@@ -24,7 +25,7 @@ class Cloze(ByPrompt):
 
     method = "zero-shot encoder with a prompt"
 
-    def __init__(self, inputs: TaskInputs) -> None:
+    def __init__(self, inputs: InputsOf[ZeroShotParams]) -> None:
         """Read the data and open the model. Raises what `ByPrompt` raises, and:
 
         Raises:

@@ -20,7 +20,7 @@ from clozeline.params.finetuning.zero_shot import BLANK
 from clozeline.tasks import heads
 from clozeline.tasks.classification.baselines import Texts
 from clozeline.tasks.opening import answers, measuring_batches
-from clozeline.tasks.task import TaskInputs
+from clozeline.tasks.task import InputsOf, TaskInputs
 from clozeline.tasks.text_rows import Ids, TextRows, lengths_of
 from clozeline.tasks.zero_shot import entailer
 from clozeline.tasks.zero_shot.by_prompt import ByPrompt, Scores
@@ -32,7 +32,7 @@ class Entailment(ByPrompt):
 
     method = "zero-shot entailment model"
 
-    def __init__(self, inputs: TaskInputs) -> None:
+    def __init__(self, inputs: InputsOf[ZeroShotParams]) -> None:
         """Read the data and open the model that `entailment` names. Raises what `ByPrompt` raises, and:
 
         Raises:
@@ -40,7 +40,6 @@ class Entailment(ByPrompt):
             ParamsError: a label has no words, or a filled prompt is longer than half of `max_length`.
         """
         params = inputs.params
-        assert isinstance(params, ZeroShotParams)
         assert params.entailment is not None
         folder = Path(tempfile.mkdtemp())
         weakref.finalize(self, shutil.rmtree, folder)
