@@ -35,6 +35,7 @@ def pipeline(project: Path = Path()) -> list[StageResult]:
         ParamsError: params.yaml or dvc.yaml is wrong; nothing was started.
         DataError: a file that no stage makes is missing, or its task cannot read it; nothing was started.
         StorageError: DVC's cache is not writable; nothing was started.
+        ArtifactError: MLflow's local database is damaged; nothing was started.
         TransientError: another run is active in this folder, or MLflow does not answer.
         ClozelineError: the error of the first stage that failed; stages that depend on it did not start.
     """

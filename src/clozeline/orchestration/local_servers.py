@@ -20,6 +20,7 @@ def serve_until_interrupted(
 
     Raises:
         ParamsError: a port is taken.
+        ArtifactError: MLflow's local database is damaged.
         TransientError: a server did not start, or ended; its log says why.
     """
     address = tracking_uri(workspace)

@@ -66,6 +66,7 @@ class PipelineRun:
         `kept_open`: file descriptors that every stage process inherits and holds while it lives.
 
         Raises:
+            ArtifactError: MLflow's local database is damaged; nothing was started.
             TransientError: MLflow does not answer; nothing was started.
         """
         run = cls(workspace, graph, StageProcesses(kept_open))

@@ -109,6 +109,7 @@ def champions(workspace: Workspace | None = None) -> list[str]:
     """Return `models:/NAME@champion` for every model with a champion, the encoder first; [] without a registry.
 
     Raises:
+        ArtifactError: the local database is damaged, or the server refuses the caller.
         TransientError: the registry does not answer.
     """
     workspace = workspace or Workspace(Path.cwd())

@@ -29,6 +29,7 @@ class ServedModel(PythonModel):
 
         Raises:
             ArtifactError: a file is missing or damaged, or the package differs from the registered one.
+            TransientError: the registry does not answer.
         """
         package = Path(context.artifacts[PACKAGE])
         check_loaded_by_mlflow(package)

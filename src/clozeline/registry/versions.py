@@ -64,6 +64,7 @@ class Registry:
         """Open the registry at `tracking_uri`; create a local database if it is missing.
 
         Raises:
+            ArtifactError: the local database is damaged, or the server refuses the caller.
             TransientError: the registry does not answer.
         """
         with told("registry", tracking_uri):

@@ -47,6 +47,7 @@ class FlowRun:
         """Start the parent run. Close open runs of this workspace: only one can be active, so they were killed.
 
         Raises:
+            ArtifactError: the local database is damaged; nothing has been done yet.
             TransientError: MLflow does not answer; nothing has been done yet.
         """
         client = prepare(tracking_uri)
