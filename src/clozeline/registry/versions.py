@@ -199,7 +199,8 @@ class Registry:
                 f"{name} has no version to go back to",
                 given=f"champion: {champion or 'none'}; {asked}",
                 expected="a champion that replaced another version",
-                do="release a second version first (`clozeline run` after a change)",
+                do=f"name another version (`clozeline rollback {name} --to VERSION`); without one, release a second"
+                " version first (`clozeline run` after a change)",
             )
         if to is None and goal.was_rolled_back is not undo:
             raise _no_second_time(champion, goal)
