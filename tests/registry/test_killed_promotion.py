@@ -9,7 +9,7 @@ from mlflow import MlflowClient
 
 from clozeline.errors import ArtifactError
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
-from clozeline.registry.versions import Registry
+from clozeline.registry.versions import REPLACED, Registry
 
 NAME = "clozeline-encoder"
 WRITES = tuple(
@@ -111,6 +111,20 @@ def test_the_champion_and_what_does_not_exist_are_no_version_to_go_back_to(
     with pytest.raises(ArtifactError, match=problem):
         registry.roll_back(NAME, to=version)
     assert aliases(registry) == {CHAMPION: "2", PREVIOUS: "1", CANDIDATE: "3"}
+
+
+def test_a_champion_that_is_also_the_previous_version_is_not_rolled_back_to_itself(
+    database: Path, tmp_path: Path
+) -> None:
+    address = f"sqlite:///{shutil.copy(database, tmp_path)}"
+    registry, client = Registry.open(address), MlflowClient(address)
+    client.delete_model_version_tag(NAME, "2", REPLACED)
+    client.set_registered_model_alias(NAME, PREVIOUS, "2")
+    with pytest.raises(ArtifactError, match="no version to go back to") as caught:
+        registry.roll_back(NAME)
+    assert f"`clozeline rollback {NAME} --to VERSION`" in caught.value.do
+    assert aliases(registry)[CHAMPION] == "2"
+    assert registry.roll_back(NAME, to="1").champion == "1"
 
 
 @pytest.mark.parametrize("undo", [False, True])

@@ -61,6 +61,7 @@ class Publisher:
         sha256 = package_sha256(package)
         known = self.registry.with_package(name, sha256)
         if known and present(known.address, self._tracking_uri) == known.address:
+            self._finish_run(known)
             return known
         with self._run(f"release {name}", evidence.tags) as run_id:
             with tempfile.TemporaryDirectory() as temporary:
@@ -134,6 +135,12 @@ class Publisher:
         with told(str(version), self._tracking_uri):
             for key, value in values.items():
                 self._client.log_metric(version.run_id, key, value)
+
+    def _finish_run(self, version: Registered) -> None:
+        """Close the run of `version` as finished if the release was killed after it registered the version."""
+        with told(f"run of {version}", self._tracking_uri):
+            if self._client.get_run(version.run_id).info.status != "FINISHED":
+                self._client.set_terminated(version.run_id, status="FINISHED")
 
     @contextmanager
     def _run(self, name: str, tags: Mapping[str, str]) -> Iterator[str]:

@@ -142,10 +142,10 @@ class Registry:
         `int8_speedup`: measured time of fp32 / time of INT8; None for a package without INT8.
         """
         self.tag(version, SERVED, precision)
-        self.tag(version, SERVED_ON, processor)
         speedup = None if int8_speedup is None else round(int8_speedup, 4)  # as it will be read back
         if speedup is not None:
             self.tag(version, INT8_SPEEDUP, str(speedup))
+        self.tag(version, SERVED_ON, processor)  # last: a killed release chooses again unless this tag is there
         return replace(version, served=precision, served_on=processor, int8_speedup=speedup)
 
     def nominate(self, version: Registered) -> None:
@@ -200,7 +200,8 @@ class Registry:
                 f"{name} has no version to go back to",
                 given=f"champion: {champion or 'none'}; {asked}",
                 expected="a champion that replaced another version",
-                do="release a second version first (`clozeline run` after a change)",
+                do=f"name another version (`clozeline rollback {name} --to VERSION`); without one, release a second"
+                " version first (`clozeline run` after a change)",
             )
         if to is None and goal.was_rolled_back is not undo:
             raise _no_second_time(champion, goal)
