@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clozeline.artifacts.finetune.held_out import EntitySpan, HeldOut, write_held_out
+from clozeline.artifacts.finetune.model.held_out import EntitySpan, HeldOut, write_held_out
 from clozeline.params import read_params
 from tests.made_once import MadeOnce
 from tests.tiny_models import SENTENCES, outspoken, sentence_tokenizer, small_bert, small_modernbert

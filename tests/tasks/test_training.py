@@ -67,7 +67,7 @@ def test_a_line_of_code_that_its_kind_may_use_makes_other_checkpoints(
     changed: str, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clozeline, "__file__", str(tmp_path / "__init__.py"))
-    for place in ("artifacts/finetune/held_out.py", changed):
+    for place in ("artifacts/finetune/model/held_out.py", changed):
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / place).touch()
     kind, (case, *_) = "classification", CASES["classification"]

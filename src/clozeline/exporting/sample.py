@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import ArrowInvalid
 
-from clozeline.artifacts.finetune.held_out import HeldOut
+from clozeline.artifacts.finetune.model.held_out import HeldOut
 from clozeline.errors import DataError
 
 

@@ -12,6 +12,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from clozeline.artifacts.export.manifest import ScoreFunction, Task
+from clozeline.artifacts.finetune.model.config_facts import ConfigFacts
 from clozeline.encoder.checkpoints import Checkpoint, check_whole, opened
 from clozeline.encoder.families import HeadKind
 from clozeline.encoder.model import Model
@@ -22,8 +23,8 @@ from clozeline.exporting.graph import MAX_PROTOBUF_BYTES
 from clozeline.foreign.inspection import inspect_model
 from clozeline.inference.model_kinds import MODEL_KINDS, ModelKind, kind_of
 
-_PAIR_MARKS = ("reads_pairs", "sentence_transformers", "sbert_ce_default_activation_function")
-"""Keys of config.json that mark a model of pairs, from `finetune` and from sentence-transformers' cross-encoders."""
+_PAIR_MARKS = ("sentence_transformers", "sbert_ce_default_activation_function")
+"""Keys of config.json that mark a model of pairs from sentence-transformers' cross-encoders."""
 
 
 @dataclass(frozen=True)
@@ -72,12 +73,14 @@ class TrainedModel:
         """Score above which a label is given, if each label has an independent score; otherwise None."""
         if self.label_scores != "sigmoid":
             return None
-        return float(getattr(self.model.config, "decision_threshold", 0.5))
+        threshold = ConfigFacts.of(self.model.config).decision_threshold
+        return 0.5 if threshold is None else float(threshold)
 
     @property
     def reads_pairs(self) -> bool:
         """Whether the model is a classifier whose configuration marks it as trained on pairs of texts."""
-        is_said = any(getattr(self.model.config, name, None) for name in _PAIR_MARKS)
+        config = self.model.config
+        is_said = ConfigFacts.of(config).reads_pairs or any(getattr(config, name, None) for name in _PAIR_MARKS)
         return self.kind.labels == "of a text" and is_said
 
     @property
@@ -87,7 +90,7 @@ class TrainedModel:
 
     @property
     def no_answer_margin(self) -> float | None:
-        margin = getattr(self.model.config, "no_answer_margin", None)
+        margin = ConfigFacts.of(self.model.config).no_answer_margin
         return None if margin is None else float(margin)
 
 

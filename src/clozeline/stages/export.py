@@ -19,7 +19,7 @@ from clozeline.artifacts.export.manifest import (
     record_of,
     write_manifest,
 )
-from clozeline.artifacts.finetune.held_out import read_held_out
+from clozeline.artifacts.finetune.model.held_out import read_held_out
 from clozeline.errors import ArtifactError, GateError
 from clozeline.exporting.card import write_card
 from clozeline.exporting.client_config import write_client_config

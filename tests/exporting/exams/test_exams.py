@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clozeline.artifacts.finetune.held_out import EntitySpan, HeldOut
+from clozeline.artifacts.finetune.model.held_out import EntitySpan, HeldOut
 from clozeline.errors import DataError
 from clozeline.exporting.answers import UNKNOWN, Answers
 from clozeline.exporting.exams.exam import exam_of

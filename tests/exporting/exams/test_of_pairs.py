@@ -11,7 +11,7 @@ from onnx import numpy_helper
 
 from clozeline.artifacts.export.evidence import Rung
 from clozeline.artifacts.export.manifest import FILES, read_manifest
-from clozeline.artifacts.finetune.held_out import HeldOut
+from clozeline.artifacts.finetune.model.held_out import HeldOut
 from clozeline.exporting.answers import Answers
 from clozeline.exporting.exams.exam import Exam, exam_of
 from clozeline.exporting.exams.of_pairs import CosinesExam, SearchExam

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.artifacts.export.manifest import CARD, CONFIG, FILES, Manifest, read_manifest
-from clozeline.artifacts.finetune.held_out import HeldOut, write_held_out
+from clozeline.artifacts.finetune.model.held_out import HeldOut, write_held_out
 from clozeline.exporting.ladder import Climbed, Ladder
 from clozeline.exporting.proof import Proof
 from clozeline.exporting.sample import Sample, read_sample

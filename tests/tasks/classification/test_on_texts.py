@@ -14,7 +14,7 @@ import torch
 from pydantic import ValidationError
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, BertConfig, BertForMaskedLM
 
-from clozeline.artifacts.finetune.held_out import read_held_out
+from clozeline.artifacts.finetune.model.held_out import read_held_out
 from clozeline.errors import ArtifactError, DataError, ParamsError
 from clozeline.params import ClassificationParams, read_params
 from clozeline.params.finetuning.layers import whole_task

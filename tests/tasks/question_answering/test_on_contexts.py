@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoModelForQuestionAnswering
 
-from clozeline.artifacts.finetune.held_out import read_held_out
+from clozeline.artifacts.finetune.model.held_out import read_held_out
 from clozeline.params import QuestionAnsweringParams, read_params
 from clozeline.params.finetuning.layers import whole_task
 from tests.fine_tuning import contents, fine_tune, metrics_of

@@ -12,7 +12,7 @@ import pytest
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from clozeline.artifacts.finetune.held_out import MAX_ITEMS, read_held_out
+from clozeline.artifacts.finetune.model.held_out import MAX_ITEMS, read_held_out
 from clozeline.params import SimilarityParams, read_params
 from clozeline.params.finetuning.layers import whole_task
 from clozeline.tasks.similarity.belonging import BelongingPairs, Questions

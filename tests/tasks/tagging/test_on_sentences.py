@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-from clozeline.artifacts.finetune.held_out import read_held_out
+from clozeline.artifacts.finetune.model.held_out import read_held_out
 from clozeline.params import TaggingParams, read_params
 from clozeline.params.finetuning.layers import whole_task
 from tests.every_kind import CASES, prepare, record, write_records

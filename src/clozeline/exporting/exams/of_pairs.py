@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.artifacts.finetune.held_out import HeldOut
+from clozeline.artifacts.finetune.model.held_out import HeldOut
 from clozeline.exporting.answers import UNKNOWN, Answers
 from clozeline.exporting.exams.exam import Exam, Holds
 from clozeline.exporting.exams.of_encoders import halves_exam

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clozeline.artifacts.finetune.held_out import EntitySpan, HeldOut
+from clozeline.artifacts.finetune.model.held_out import EntitySpan, HeldOut
 from clozeline.exporting.answers import UNKNOWN, Answers
 from clozeline.exporting.exams.exam import Exam, Holds, Places, different, either, nothing_to_ask
 from clozeline.exporting.ratios import Counts

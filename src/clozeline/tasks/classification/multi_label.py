@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from clozeline.artifacts.finetune.model.config_facts import ConfigFacts
 from clozeline.artifacts.finetune.shown_item import ShownItem
 from clozeline.artifacts.finetune.task_metrics import Headline
 from clozeline.params import LabelledParams
@@ -88,7 +89,8 @@ class MultiLabel(ClassifierOnTexts):
         )
 
     def save(self, out: Path) -> None:
-        self.model.config.decision_threshold = self._threshold(self._shares(self.validation))
+        threshold = self._threshold(self._shares(self.validation))
+        ConfigFacts(decision_threshold=threshold).add_to(self.model.config)
         super().save(out)
 
     def _actual(self, part: ClassifiedRows) -> LabelSets:

@@ -12,7 +12,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.artifacts.finetune.held_out import HeldOut, write_held_out
+from clozeline.artifacts.finetune.model.config_facts import ConfigFacts
+from clozeline.artifacts.finetune.model.held_out import HeldOut, write_held_out
 from clozeline.params import LabelledParams
 from clozeline.tasks import heads
 from clozeline.tasks.classification import head as classifier
@@ -64,8 +65,7 @@ class ClassifierOnTexts:
         return training_batches(length_T, self.params.batch_size, self.inputs.seed, epoch, index, self.train.batch)
 
     def save(self, out: Path) -> None:
-        if self.params.second_field is not None:
-            self.model.config.reads_pairs = True
+        ConfigFacts(reads_pairs=self.params.second_field is not None).add_to(self.model.config)
         heads.save(self.model, self.inputs.encoder, self.params.max_length, out, with_types=self.train.with_types)
         self._hold_out(out)
 

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from torch import Tensor
 from torch.nn import functional
 
-from clozeline.artifacts.finetune.held_out import HeldOut, write_held_out
+from clozeline.artifacts.finetune.model.config_facts import ConfigFacts
+from clozeline.artifacts.finetune.model.held_out import HeldOut, write_held_out
 from clozeline.artifacts.finetune.shown_item import ShownItem
 from clozeline.artifacts.finetune.task_metrics import Headline
 from clozeline.params import QuestionAnsweringParams
@@ -158,8 +159,7 @@ class QuestionAnswering:
     def save(self, out: Path) -> None:
         questions = self._questions.validation
         margin = _margin(questions, self._find(self._validation))
-        if math.isfinite(margin):
-            self.model.config.no_answer_margin = margin
+        ConfigFacts(no_answer_margin=margin if math.isfinite(margin) else None).add_to(self.model.config)
         heads.save(self.model, self._inputs.encoder, self._params.max_length, out, with_types=self._with_types)
         write_held_out(out, [HeldOut(text=it.question, second=it.context, right=it.texts) for it in questions])
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from clozeline.artifacts.finetune.held_out import MAX_ITEMS, HeldOut, write_held_out
+from clozeline.artifacts.finetune.model.held_out import MAX_ITEMS, HeldOut, write_held_out
 from clozeline.artifacts.finetune.shown_item import ShownItem
 from clozeline.artifacts.finetune.task_metrics import Headline
 from clozeline.tasks.intervals import bootstrap_interval

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.artifacts.finetune.held_out import HeldOut, write_held_out
+from clozeline.artifacts.finetune.model.held_out import HeldOut, write_held_out
 from clozeline.artifacts.finetune.shown_item import ShownItem
 from clozeline.artifacts.finetune.task_metrics import Headline
 from clozeline.records.identity import identity_of

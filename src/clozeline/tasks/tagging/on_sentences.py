@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 from torch.nn import functional
 
-from clozeline.artifacts.finetune.held_out import EntitySpan, HeldOut, write_held_out
+from clozeline.artifacts.finetune.model.held_out import EntitySpan, HeldOut, write_held_out
 from clozeline.artifacts.finetune.shown_item import ShownItem
 from clozeline.artifacts.finetune.task_metrics import Headline
 from clozeline.params import TaggingParams

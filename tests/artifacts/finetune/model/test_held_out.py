@@ -4,7 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from clozeline.artifacts.finetune.held_out import FILE, MAX_ITEMS, EntitySpan, HeldOut, read_held_out, write_held_out
+from clozeline.artifacts.finetune.model.held_out import (
+    FILE,
+    MAX_ITEMS,
+    EntitySpan,
+    HeldOut,
+    read_held_out,
+    write_held_out,
+)
 from clozeline.errors import ArtifactError
 
 ITEMS = [

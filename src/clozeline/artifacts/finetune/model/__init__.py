@@ -1,0 +1,1 @@
+"""Files and facts that `finetune` saves with a model, and `export` reads."""
