@@ -114,7 +114,6 @@ KIND = ModelKind(
     model=Lateness,
     plain_answers=records,
     examples=examples,
-    routes=(),
     tensors="clozeline.serving.protocols.tensor_kinds:LABELS",
     invocations=f"{__name__}:invocations",
     says="how late a text begins",
