@@ -159,3 +159,13 @@ def test_without_tasks_there_is_no_empty_table(project: Workspace, capsys: pytes
     shown = capsys.readouterr().out
     assert "Encoder, on the whole validation set" in shown
     assert "Tasks" not in shown
+
+
+@pytest.mark.parametrize("typed", [".venv/bin/clozeline", "{here}/.venv/bin/clozeline"])
+def test_next_commands_start_as_the_command_was_typed(
+    project: Workspace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, typed: str
+) -> None:
+    monkeypatch.chdir(project.root)
+    monkeypatch.setattr("sys.argv", [typed.format(here=project.root), "run"])
+    summary.show(project, [], [], seconds=1.0)
+    assert "\n  .venv/bin/clozeline fill " in capsys.readouterr().out

@@ -57,7 +57,7 @@ def _question(params: Params) -> str:
 
 def _clozeline_as_typed() -> str:
     """Return the command as it works in this folder, whether or not its environment is activated."""
-    command = Path(sys.argv[0])
+    command = Path(sys.argv[0]).absolute()
     if command.name == "clozeline" and command.is_relative_to(Path.cwd()):
         return str(command.relative_to(Path.cwd()))
     return "clozeline"
