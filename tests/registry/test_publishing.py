@@ -28,7 +28,7 @@ from clozeline.tracking.database import experiment_id
 from clozeline.tracking.flow_run import WORKSPACE
 from clozeline.workspace import Workspace
 from tests.model_cards import card_in
-from tests.serving.test_server import Serve
+from tests.serving.conftest import Serve
 
 NAME = "clozeline-encoder"
 

@@ -1,6 +1,9 @@
-"""A `dist/` with two tiny packages, and a server over them on a free port of the loopback."""
+"""A `dist/` with two tiny packages, and servers over them on a free port of the loopback: in a thread, or a process."""
 
+import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -27,6 +30,44 @@ from tests.tiny_packages import (
     write_topics,
 )
 
+HEAVY = ["torch", "transformers", "optimum", "prefect", "dvc", "mlflow", "onnx", "pandas", "datasets", "sklearn"]
+SPY = f"""
+import atexit, json, sys
+from clozeline.cli import main
+atexit.register(lambda: print("LOADED", json.dumps(sorted(set({HEAVY}) & set(sys.modules)))))
+sys.argv[0] = "clozeline"
+main()
+"""
+
+
+class Serve:
+    """`clozeline serve` with these arguments, run in `folder`."""
+
+    def __init__(self, folder: Path, *arguments: str, before: str = "") -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", before + SPY, "serve", *arguments],
+            cwd=folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        self.told = ""
+
+    def url(self) -> str:
+        """Where it listens, once it says so."""
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self.told += line
+            found = re.search(r"URL +(http://\S+)", self.told)
+            if found and "curl" in self.told:
+                return found[1]
+        raise AssertionError(f"ended without a URL: {self.process.communicate()}")
+
+    def end(self, timeout_seconds: float = 60) -> tuple[int, str, str]:
+        """Exit code, and what it wrote since."""
+        stdout, stderr = self.process.communicate(timeout=timeout_seconds)
+        return self.process.returncode, stdout, stderr
+
 
 @pytest.fixture(scope="session")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -35,6 +76,14 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_encoder(folder / "encoder")
     write_classifier(folder / "library")
     return folder
+
+
+@pytest.fixture
+def serve(dist: Path) -> Iterator[Serve]:
+    server = Serve(dist.parent, "--port", "0", "--threads", "1")
+    yield server
+    server.process.kill()
+    server.process.communicate()
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.serving.conftest import Serve
 from tests.serving.test_openapi import ASKED
-from tests.serving.test_server import Serve
 from tests.tiny_packages import write_encoder
 
 _LENGTH = re.compile(rb"\r\ncontent-length: (\d+)\r\n")

@@ -1,8 +1,7 @@
-"""`clozeline serve` as a process of its own: it starts, answers, stops, and says what is wrong when it cannot."""
+"""`clozeline serve` as a process of its own: it starts, answers, and says what is wrong when it cannot."""
 
 import json
 import os
-import re
 import resource
 import signal
 import socket
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,59 +20,15 @@ from clozeline.registry.versions import Registry
 from clozeline.serving import KEYS_VARIABLE
 from clozeline.workspace import Workspace
 from tests.own_registry import ENCODER, write_registry
+from tests.serving.conftest import Serve
 from tests.tiny_packages import write_encoder
 
-HEAVY = ["torch", "transformers", "optimum", "prefect", "dvc", "mlflow", "onnx", "pandas", "datasets", "sklearn"]
 KEY = "one-key-of-a-team-1234"
-SPY = f"""
-import atexit, json, sys
-from clozeline.cli import main
-atexit.register(lambda: print("LOADED", json.dumps(sorted(set({HEAVY}) & set(sys.modules)))))
-sys.argv[0] = "clozeline"
-main()
-"""
-
-
-class Serve:
-    """`clozeline serve` with these arguments, run in `folder`."""
-
-    def __init__(self, folder: Path, *arguments: str, before: str = "") -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", before + SPY, "serve", *arguments],
-            cwd=folder,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        self.told = ""
-
-    def url(self) -> str:
-        """Where it listens, once it says so."""
-        assert self.process.stdout
-        for line in self.process.stdout:
-            self.told += line
-            found = re.search(r"URL +(http://\S+)", self.told)
-            if found and "curl" in self.told:
-                return found[1]
-        raise AssertionError(f"ended without a URL: {self.process.communicate()}")
-
-    def end(self, timeout_seconds: float = 60) -> tuple[int, str, str]:
-        """Exit code, and what it wrote since."""
-        stdout, stderr = self.process.communicate(timeout=timeout_seconds)
-        return self.process.returncode, stdout, stderr
 
 
 def threads_of(process: subprocess.Popen[str]) -> list[str]:
     """The names of its threads, as Linux cuts them."""
     return [file.read_text().strip() for file in Path(f"/proc/{process.pid}/task").glob("*/comm")]
-
-
-@pytest.fixture
-def serve(dist: Path) -> Iterator[Serve]:
-    server = Serve(dist.parent, "--port", "0", "--threads", "1")
-    yield server
-    server.process.kill()
-    server.process.communicate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -256,119 +210,6 @@ def pasted(serve: Serve) -> Any:
     line = next(line for line in serve.told.splitlines() if "curl" in line)
     told = subprocess.run(["bash", "-c", line.split("Try")[1]], capture_output=True, text=True, check=True).stdout
     return json.loads(told)
-
-
-def test_what_it_has_accepted_is_answered_before_it_stops(serve: Serve) -> None:
-    url = serve.url()
-    body = json.dumps({"inputs": ["the [MASK] of the list " * 8] * 256, "parameters": {"top_k": 40}}).encode()
-    head = ["POST /fill-mask HTTP/1.1", "host: localhost", "content-type: application/json", "expect: 100-continue"]
-    host, port = url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), timeout=30) as connection:
-        connection.sendall("\r\n".join([*head, f"content-length: {len(body)}", "", ""]).encode())
-        assert connection.recv(1024).startswith(b"HTTP/1.1 100")  # the application waits for the body
-        serve.process.send_signal(signal.SIGTERM)
-        connection.sendall(body)
-        answer = b"".join(iter(lambda: connection.recv(65_536), b""))
-    assert answer.startswith(b"HTTP/1.1 200")
-    assert len(json.loads(answer.split(b"\r\n\r\n", 1)[1])) == 256
-    assert serve.end()[0] == 0
-
-
-def test_what_waits_in_line_is_answered_before_it_stops(dist: Path) -> None:
-    slow = "import clozeline.inference.encoder as e, time\nrows = e.Encoder.rows\n"
-    slow += "e.Encoder.rows = lambda *given: time.sleep(0.5) or rows(*given)\n"
-    serve = Serve(dist.parent, "--port", "0", "--threads", "1", before=slow)
-    url = serve.url()
-    with httpx.Client(base_url=url, trust_env=False, timeout=60) as client, ThreadPoolExecutor(4) as clients:
-        bodies = [{"inputs": "a " * num_words} for num_words in (60, 40, 25, 12)]  # none runs with another
-        accepted = [clients.submit(client.post, "/embed", json=body) for body in bodies]
-        while 'clozeline_tokenize_seconds_count{model="encoder"} 4.0' not in client.get("/metrics").text:
-            assert not all(answer.done() for answer in accepted)
-        serve.process.send_signal(signal.SIGTERM)
-        assert not all(answer.done() for answer in accepted)
-        assert [answer.result().status_code for answer in accepted] == [200] * 4
-    assert serve.end()[0] == 0
-
-
-SLOW = """
-import time
-import clozeline.inference.encoder as e, clozeline.serving.uvicorn_adapter as s
-s.MAX_BODY_SECONDS = s.WRITING_SECONDS = 0.2  # so that nothing but a deadline is waited for
-rows = e.Encoder.rows
-e.Encoder.rows = lambda *given: time.sleep(0.5) or rows(*given)
-"""
-LONG = {"inputs": ["the list " * 30] * 30}
-"""Five micro-batches."""
-
-
-@pytest.fixture
-def slow(dist: Path) -> Iterator[Serve]:
-    """Takes half a second for a micro-batch, and gives nobody time but until a deadline."""
-    server = Serve(dist.parent, "--port", "0", "--threads", "1", before=SLOW)
-    yield server
-    server.process.kill()
-    server.process.communicate()
-
-
-def connected(url: str) -> socket.socket:
-    host, port = url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=60)
-
-
-def test_what_it_has_accepted_has_until_its_deadline(slow: Serve) -> None:
-    url = slow.url()
-    with httpx.Client(base_url=url, trust_env=False, timeout=60) as client, ThreadPoolExecutor(1) as clients:
-        accepted = clients.submit(client.post, "/embed", json=LONG)
-        _wait_until_it_is_busy(client)
-        slow.process.send_signal(signal.SIGTERM)
-        assert accepted.result().status_code == 200
-    code, _, stderr = slow.end()
-    assert code == 0
-    assert "Traceback" not in stderr
-
-
-def test_a_client_that_does_not_come_to_its_end_is_not_waited_for(slow: Serve) -> None:
-    with connected(slow.url()) as connection:
-        connection.sendall(
-            b"POST /embed HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
-        )
-        time.sleep(0.3)
-        slow.process.send_signal(signal.SIGTERM)
-        code, _, stderr = slow.end(timeout_seconds=20)
-    assert code == 0
-    assert "Traceback" not in stderr
-
-
-def test_told_a_second_time_it_sends_away_what_it_has_accepted_and_says_so(slow: Serve) -> None:
-    url = slow.url()
-    with httpx.Client(base_url=url, trust_env=False, timeout=60) as client, ThreadPoolExecutor(1) as clients:
-        accepted = clients.submit(client.post, "/embed", json=LONG)
-        _wait_until_it_is_busy(client)
-        slow.process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
-        slow.process.send_signal(signal.SIGINT)
-        answer = accepted.result()
-    assert answer.status_code == 503
-    assert answer.json()["error"].startswith("the server is stopping")
-    assert answer.headers["connection"] == "close"
-    code, _, stderr = slow.end()
-    assert code == 130
-    assert "Traceback" not in stderr
-
-
-def _wait_until_it_is_busy(client: httpx.Client) -> None:
-    while "clozeline_queue_tokens 0.0" in client.get("/metrics").text:
-        time.sleep(0.01)
-
-
-def test_a_worker_that_ends_ends_the_server_so_that_it_is_started_again(dist: Path) -> None:
-    broken = "import clozeline.inference.encoder as e\ndef end(*given): raise SystemExit\ne.Encoder.rows = end\n"
-    serve = Serve(dist.parent, "--port", "0", "--threads", "1", before=broken)
-    url = serve.url()
-    assert httpx.post(f"{url}/embed", json={"inputs": "a"}, trust_env=False).status_code == 500
-    code, _, stderr = serve.end()
-    assert code == 75
-    assert "clozeline-worker-0 ended" in stderr
 
 
 def test_a_port_that_is_taken_is_told_with_what_to_do(dist: Path) -> None:
