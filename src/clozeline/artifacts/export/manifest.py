@@ -151,7 +151,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise ArtifactError(
             f"{folder} is not an exported model",
             given=f"no file {path}",
-            expected=f"a folder with {', '.join(FILES)}",
+            expected=f"a folder with {FILES.manifest}, {FILES.tokenizer}, and {FILES.fp32} or {FILES.int8}",
             do="run `dvc repro` (stage export), or give the folder under dist/",
         ) from error
     except ValidationError as error:
