@@ -127,7 +127,10 @@ def test_evidence_that_is_gone_is_told(
 ) -> None:
     version = publisher.publish(encoder_package, NAME, evidence)
     shutil.rmtree(workspace.mlflow / "artifacts" / version.run_id)
-    with pytest.raises(ArtifactError, match="evidence"), publisher.evidence(version):
+    with (
+        pytest.raises(ArtifactError, match=f"the evidence files of {NAME} version 1 are gone"),
+        publisher.evidence(version),
+    ):
         pass
 
 

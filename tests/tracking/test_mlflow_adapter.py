@@ -4,14 +4,26 @@ import contextlib
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from mlflow.artifacts import download_artifacts
 from mlflow.db import commands
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from clozeline.tracking.mlflow_adapter import _LOADED_AS, _OUTDATED, PARENT_RUN, client_of_database, loaded_as, monitors
+from clozeline.tracking.mlflow_adapter import (
+    _LOADED_AS,
+    _OUTDATED,
+    PARENT_RUN,
+    client_of_database,
+    files_are_gone,
+    is_absent,
+    loaded_as,
+    monitors,
+)
+from tests.mlflow_server import MlflowServer
 
 
 def test_a_database_of_another_schema_is_refused_in_the_words_that_we_look_for(tmp_path: Path) -> None:
@@ -94,3 +106,54 @@ def test_mlflow_notes_as_what_it_loaded_a_registered_model_and_nothing_of_a_fold
     assert loaded_as(tmp_path) is None
     (tmp_path / _LOADED_AS).write_text("model_name: clozeline-encoder\nmodel_version: '3'\n", encoding="utf-8")
     assert loaded_as(tmp_path) == ("clozeline-encoder", "3")
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+
+
+@pytest.fixture
+def server(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[str]:
+    server = MlflowServer(tmp_path, free_port())
+    try:
+        server.start()
+        yield server.url
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("store", ["database", "server"])
+def test_what_a_store_does_not_have_is_told_by_an_error_code(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    address: str = request.getfixturevalue(store)
+    client = MlflowClient(address, registry_uri=address)
+    client.create_registered_model("known")
+    asked: dict[str, Callable[[], object]] = {
+        "model": lambda: client.get_registered_model("other"),
+        "version": lambda: client.get_model_version("known", "1"),
+        "version that is no number": lambda: client.get_model_version("known", "one"),
+        "alias": lambda: client.get_model_version_by_alias("known", "champion"),
+        "alias of a model that is missing": lambda: client.get_model_version_by_alias("other", "champion"),
+        "run": lambda: client.get_run("0" * 32),
+    }
+    for what, ask in asked.items():
+        with pytest.raises(MlflowException) as caught:
+            ask()
+        assert is_absent(caught.value), what
+
+    folder = None if store == "server" else (tmp_path / "artifacts").as_uri()
+    run = client.create_run(client.create_experiment("runs", artifact_location=folder))
+    with pytest.raises(MlflowException) as caught:
+        download_artifacts(f"{run.info.artifact_uri}/evidence", dst_path=str(tmp_path), tracking_uri=address)
+    assert files_are_gone(caught.value) is (store == "database"), "a server does not say that its files are gone"
+
+
+def test_a_request_that_the_store_refuses_is_not_told_as_a_missing_thing(database: str) -> None:
+    client = MlflowClient(database, registry_uri=database)
+    client.create_registered_model("known")
+    with pytest.raises(MlflowException) as caught:
+        client.create_registered_model("known")
+    assert not is_absent(caught.value)
+    assert not files_are_gone(caught.value)

@@ -9,18 +9,10 @@ from mlflow.exceptions import MlflowException
 
 from clozeline.errors import ArtifactError, TransientError
 from clozeline.tracking.database import check_allowed
+from clozeline.tracking.mlflow_adapter import files_are_gone, is_absent
 
-# A missing alias is INVALID_PARAMETER_VALUE, a missing model or version RESOURCE_DOES_NOT_EXIST.
-_ABSENT: Final = {"RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"}
-# MLflow also reports RESOURCE_DOES_NOT_EXIST for a version whose files were removed.
-_NO_FILES: Final = "No such artifact"
 _STORES: Final[Mapping[str, str]] = MappingProxyType({"google": "google-cloud-storage", "azure": "azure-storage-blob"})
 """Package to install for a module that MLflow imports to reach a store, where the two names differ."""
-
-
-def is_absent(error: MlflowException) -> bool:
-    """Whether the registry answered that the model, version or alias is missing."""
-    return error.error_code in _ABSENT
 
 
 @contextmanager
@@ -28,20 +20,13 @@ def told(what: str, tracking_uri: str) -> Iterator[None]:
     """Translate MLflow's errors about `what` into Clozeline's.
 
     Raises:
-        ArtifactError: the registry does not have `what`, its files are gone, or reaching their store needs a package
-            that is not installed; or the server refuses the caller.
+        ArtifactError: the registry does not have `what`, or reaching its store needs a package that is not installed;
+            or the server refuses the caller.
         TransientError: the registry does not answer.
     """
     try:
         yield
     except MlflowException as error:
-        if is_absent(error) and _NO_FILES in str(error):
-            raise ArtifactError(
-                f"the files of {what} are gone",
-                given=f"{tracking_uri}: {error}",
-                expected="the files that were stored when it was registered, beside MLflow's database",
-                do="restore them, or delete that version (`clozeline ui`) and release the model again",
-            ) from error
         if is_absent(error):
             raise ArtifactError(
                 f"the registry has no {what}",
@@ -64,3 +49,25 @@ def told(what: str, tracking_uri: str) -> Iterator[None]:
             expected="the package that MLflow needs for such a store",
             do=f"install it: `pip install {_STORES.get(module, module)}`",
         ) from error
+
+
+@contextmanager
+def files_told(files: str, tracking_uri: str) -> Iterator[None]:
+    """Translate MLflow's errors while it reads `files` of a version that the registry has.
+
+    Raises:
+        ArtifactError: the files are gone; or as in `told`.
+        TransientError: as in `told`.
+    """
+    with told(files, tracking_uri):
+        try:
+            yield
+        except MlflowException as error:
+            if not files_are_gone(error):
+                raise
+            raise ArtifactError(
+                f"the {files} are gone",
+                given=f"{tracking_uri}: {error}",
+                expected="the files that were stored when it was registered, beside MLflow's database",
+                do="restore them, or delete that version (`clozeline ui`) and release the model again",
+            ) from error

@@ -17,7 +17,7 @@ from clozeline.artifacts.export.manifest import CARD, Manifest, package_sha256, 
 from clozeline.errors import ArtifactError
 from clozeline.inference.model_kinds import kind_of
 from clozeline.registry import PACKAGE
-from clozeline.registry.client import told
+from clozeline.registry.client import files_told, told
 from clozeline.registry.decision import Decision
 from clozeline.registry.versions import Registered, Registry
 from clozeline.tracking.addresses import present
@@ -91,13 +91,11 @@ class Publisher:
             ArtifactError: the evidence is gone.
         """
         with tempfile.TemporaryDirectory() as folder:
-            with told(f"evidence of {version}", self._tracking_uri):
+            with told(f"run of {version}", self._tracking_uri):
                 run = self._client.get_run(version.run_id)
-                source = present(f"{run.info.artifact_uri}/{_EVIDENCE}", self._tracking_uri)
-                try:
-                    download_artifacts(artifact_uri=source, dst_path=folder, tracking_uri=self._tracking_uri)
-                except OSError as error:
-                    raise _evidence_gone(version, error) from error
+            source = present(f"{run.info.artifact_uri}/{_EVIDENCE}", self._tracking_uri)
+            with files_told(f"evidence files of {version}", self._tracking_uri):
+                download_artifacts(artifact_uri=source, dst_path=folder, tracking_uri=self._tracking_uri)
             yield Path(folder) / _EVIDENCE
 
     def commit_of(self, version: Registered) -> str | None:
@@ -112,9 +110,10 @@ class Publisher:
         Raises:
             ArtifactError: it does not load, or does not answer every text.
         """
-        with told(str(version), self._tracking_uri):
-            mlflow.set_tracking_uri(self._tracking_uri)
+        mlflow.set_tracking_uri(self._tracking_uri)
+        with files_told(f"files of {version}", self._tracking_uri):
             model = mlflow.pyfunc.load_model(f"models:/{version.name}/{version.version}")
+        with told(str(version), self._tracking_uri):
             answers = model.predict(list(texts))
         if len(answers) != len(texts):
             raise ArtifactError(
@@ -156,15 +155,6 @@ class Publisher:
 def example_texts(manifest: Manifest) -> list[str]:
     """Return example texts for this kind of model, in the form that `served_model` takes."""
     return kind_of(manifest.task).examples(manifest)
-
-
-def _evidence_gone(version: Registered, error: OSError) -> ArtifactError:
-    return ArtifactError(
-        f"the evidence of {version} is gone",
-        given=str(error),
-        expected="the dvc.lock and the metric files that were stored when it was registered",
-        do="restore MLflow's artifacts, or release the model again as a new version",
-    )
 
 
 def _save(package: Path, folder: Path) -> None:

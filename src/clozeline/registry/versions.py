@@ -10,9 +10,10 @@ from mlflow.tracking import MlflowClient
 from clozeline.artifacts.export.manifest import Precision
 from clozeline.errors import ArtifactError
 from clozeline.registry import CANDIDATE, CHAMPION, MODEL_PREFIX, PACKAGE_SHA256, PREVIOUS
-from clozeline.registry.client import is_absent, told
+from clozeline.registry.client import told
 from clozeline.registry.own_database import INT8_SPEEDUP, SERVED, SERVED_AS, SERVED_ON
 from clozeline.tracking.database import prepare
+from clozeline.tracking.mlflow_adapter import is_absent
 
 ROLLED_BACK: Final = "clozeline.rolled_back"
 REPLACED: Final = "clozeline.replaced"

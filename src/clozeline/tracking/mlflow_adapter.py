@@ -17,6 +17,9 @@ PARENT_RUN: Final = "mlflow.parentRunId"
 _LOADED_AS: Final = "registered_model_meta"
 """File that MLflow writes into the folder of a model that it loads as `models:/…`."""
 _OUTDATED: Final = "out-of-date database schema"
+_MISSING: Final = "RESOURCE_DOES_NOT_EXIST"
+_NO_ALIAS: Final = "INVALID_PARAMETER_VALUE"
+"""Error code for a missing alias, and for a version that is not a number."""
 
 
 def monitors() -> Sequence[Any]:
@@ -40,6 +43,19 @@ def loaded_as(model: Path) -> tuple[str, str] | None:
         return None
     told = YAML(typ="safe").load(note)
     return str(told["model_name"]), str(told["model_version"])
+
+
+def is_absent(error: MlflowException) -> bool:
+    """Whether MLflow answered that the model, version, alias or run is missing."""
+    return error.error_code in {_MISSING, _NO_ALIAS}
+
+
+def files_are_gone(error: MlflowException) -> bool:
+    """Whether MLflow failed to read stored files because they are missing.
+
+    A server does not say so for files that it keeps itself: MLflow then reports an internal error.
+    """
+    return bool(error.error_code == _MISSING)
 
 
 def client_of_database(tracking_uri: str) -> MlflowClient:
