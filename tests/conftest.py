@@ -33,10 +33,11 @@ TokensMaker = Callable[[Documents, Documents], Path]
 
 
 def pytest_addoption() -> None:
-    """Beside other workers, each has its share of the cores, with what its tests start.
+    """Limit each of several workers, and the processes that its tests start, to its share of the cores.
 
-    No option comes of it: pytest calls this hook as soon as it has read this file, and `pytest_configure` only after it
-    has read those of the rooms whose files were named. Some of them import torch, which reads these variables.
+    This hook adds no option. It is used because pytest calls it as soon as it has read this file, but calls
+    `pytest_configure` only after the conftest files of the rooms whose files were named on the command line. Some of
+    these import torch, which reads these variables.
     """
     if num_workers := os.environ.get("PYTEST_XDIST_WORKER_COUNT"):
         assert "torch" not in sys.modules, "it has read these variables already"
@@ -54,7 +55,7 @@ def pytest_configure() -> None:
 
 @pytest.fixture
 def offline_hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The hub's library is told not to ask it. It keeps a session for the next test, which may be of another mind."""
+    """Set the hub's library offline. Its cached session is closed, because the next test may need other settings."""
     import huggingface_hub
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)

@@ -44,7 +44,7 @@ class _Noting(logging.Handler):
 
 @contextlib.contextmanager
 def at_most_more(num_bytes: int) -> Iterator[None]:
-    """Of address space: what is asked for beyond it is refused. What is small is had from gaps in what there is."""
+    """Refuse requests beyond `num_bytes` more of address space; small ones are still served from gaps in the heap."""
     between = [bytearray(SMALL_BYTES - 1024) for _ in range(128)]
     del between[::2]
     before = resource.getrlimit(resource.RLIMIT_AS)

@@ -112,8 +112,8 @@ def reproduce(root: Path) -> None:
 
 
 def write_metrics(root: Path, **changes: float) -> None:
-    """Every metric file, with the figures of `changes` in the one that has a figure of that name; `accuracy` is the
-    headline of a task.
+    """Write every metric file. A value in `changes` replaces the figure of its name in each file that has that figure;
+    `accuracy` sets the headline of the task.
     """
     accuracy = changes.get("accuracy", TASK["headline"]["value"])
     headline = TASK["headline"] | {"value": accuracy, "low": accuracy - 0.02, "high": accuracy + 0.02}

@@ -1,4 +1,4 @@
-"""Claim: what transformers' own collator gets wrong is right in ours: each test shows both."""
+"""Claim: our collator is right where transformers' own is wrong. Each test shows both."""
 
 from typing import Any
 

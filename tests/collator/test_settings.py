@@ -1,4 +1,4 @@
-"""Claim: settings are those of params.yaml; one that cannot be meant, and rows that are none, are refused by name."""
+"""Claim: settings are those of params.yaml; an error names what is wrong with an unusable setting or an invalid row."""
 
 from typing import Any
 

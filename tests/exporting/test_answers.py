@@ -1,4 +1,4 @@
-"""What is asked of a graph: masks that are a function of the text, and answers in the order of the texts."""
+"""Answers of a graph: the masked positions depend only on the text, and answers come in the order of the texts."""
 
 from pathlib import Path
 

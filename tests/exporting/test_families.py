@@ -102,7 +102,7 @@ def exported(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.mark.parametrize(("family", "head"), PAIRS, scope="module")
 def test_the_graph_computes_what_the_model_computes(trained: TrainedModel, exported: Exported) -> None:
-    """Of batches of 1, 3 and 17 texts of 2, 7, 128 and as many tokens as it reads, all but one of them padded."""
+    """Batches have 1, 3 and 17 texts of up to 2, 7, 128 and `max_length` tokens; all but the longest are padded."""
     assert largest_difference(trained, exported.path, exported.inputs) < 1e-5
 
 

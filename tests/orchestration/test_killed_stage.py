@@ -1,4 +1,4 @@
-"""Claim: a stage that was killed says by whom; for want of memory, with what params.yaml has for it."""
+"""Claim: the error of a killed stage names the cause; if memory ran out, also the keys of params.yaml that help."""
 
 from pathlib import Path
 

@@ -29,7 +29,7 @@ def test_masked_training_learns_what_stands_between(prepare: Prepare) -> None:
 
 
 def test_causal_training_learns_what_comes_next(prepare: Prepare) -> None:
-    """In this language the next word is certain but for the first of a text, and where a text ends."""
+    """In this language the next word is certain, except for the first word of a text and the end of a text."""
     curve = prepare.trained(objective="clm", steps=250).state.curve
     assert curve[0].loss > 3.5
     assert curve[-1].loss < 1.5

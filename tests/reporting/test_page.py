@@ -18,7 +18,7 @@ VOID = {"meta"}
 
 
 class Tags(HTMLParser):
-    """Refuses tags that are not closed in their order, and notes what a page has."""
+    """Parser that fails on wrongly nested tags, and collects the tags and ids of a page."""
 
     def __init__(self) -> None:
         super().__init__()

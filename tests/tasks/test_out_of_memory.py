@@ -1,5 +1,5 @@
-"""Claim: of every kind of task, a batch too large for memory is taken in parts, and a row that is too large is told
-with what this kind has for it."""
+"""Claim: every kind of task splits a batch that is too large for memory; if a single row is too large, the error names
+the keys of that kind that help."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -41,7 +41,7 @@ def test_a_batch_too_large_for_the_memory_of_a_cpu_teaches_what_it_does_with_eno
 
 
 def without_end(*_: object) -> torch.Tensor:
-    """More than any machine has; what is raised is torch's own error."""
+    """Request more memory than any machine has, so that torch raises its own error."""
     return torch.empty(1 << 50)
 
 

@@ -1,4 +1,4 @@
-"""Claim: what each process has of a batch is cut into as many parts, and they teach what the batch does."""
+"""Claim: all processes cut their shares of a batch into equally many parts, which together train like the batch."""
 
 import pytest
 import torch

@@ -72,7 +72,7 @@ class Answerer(PerToken):
     def asking(
         self, pairs: Sequence[tuple[str, str]], *, search: SpanSearch = _USUAL, reading: Reading = _AS_IT_IS
     ) -> Question[WindowSpans]:
-        """Return the question of `ask` without running it; `best` combines its answers. Raises as `ask`."""
+        """Return the `Question` that `ask` would run; `best` combines its answers. Raises the same errors as `ask`."""
         check_top_k(search.top_k)
         windows = self.windows(pairs, reading=reading)
         return Question(

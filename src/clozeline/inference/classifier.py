@@ -62,7 +62,7 @@ class Classifier(OpenModel):
         truncate: bool = False,
         function: ScoreFunction | None = None,
     ) -> Question[list[LabelScore]]:
-        """Return the question of `classify` without running it; raises as `classify`.
+        """Return the `Question` that `classify` would run. Raises the same errors as `classify`.
 
         `function` computes the scores; None stands for the function of training.
         """

@@ -27,7 +27,7 @@ class Embedder(OpenModel):
         return embeddings_TH
 
     def embedding(self, texts: Sequence[str], *, truncate: bool = False) -> Question[Rows]:
-        """Return the question of `embed` without running it; raises as `embed`."""
+        """Return the `Question` that `embed` would run. Raises the same errors as `embed`."""
         return Question(
             self.tokenize(texts, truncate=truncate), "sentence_embedding", lambda _, embedding_H: embedding_H
         )

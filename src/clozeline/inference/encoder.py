@@ -55,7 +55,7 @@ class Encoder(Embedder):
     def filling(
         self, texts: Sequence[str], *, top_k: int = 5, targets: Sequence[str] | None = None, truncate: bool = False
     ) -> Question[list[list[Filled]]]:
-        """Return the question of `fill` without running it; raises as `fill`."""
+        """Return the `Question` that `fill` would run. Raises the same errors as `fill`."""
         check_top_k(top_k)
         target_ids = self._target_ids(targets) if targets is not None else None
         tokenized = self.tokenize(texts, truncate=truncate)

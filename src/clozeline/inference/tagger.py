@@ -41,7 +41,7 @@ class Tagger(PerToken):
         return self.entities(texts, self.answers(self.tagging(texts)), strategy=strategy, ignored=ignored)
 
     def tagging(self, texts: Sequence[str], *, overlap: int | None = None) -> Question[TaggedWindow]:
-        """Return the question of `tag` without running it; `entities` combines its answers. Raises as `tag`.
+        """Return the `Question` that `tag` would run; `entities` combines its answers. Raises the same errors as `tag`.
 
         Args:
             texts: texts to tag.

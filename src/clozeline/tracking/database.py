@@ -23,8 +23,8 @@ EXPERIMENT: Final = "clozeline"
 def prepare(tracking_uri: str) -> MlflowClient:
     """Return a client of `tracking_uri`; create or upgrade a SQLite database first.
 
-    Of four processes that open a new SQLite file at once, three fail in its migrations: hence the lock. The database of
-    a server is left to its administrator.
+    A lock guards the migrations: when four processes open a new SQLite file at once without it, three of them fail. The
+    database of a server is left to its administrator.
 
     Raises:
         ArtifactError: the file of a local database is damaged.

@@ -125,7 +125,7 @@ class Processes:
         return values
 
     def any(self, is_so: bool) -> bool:
-        """Return whether it is so in any process. Every process must call it."""
+        """Return whether `is_so` is true in any process. Every process must call it."""
         if self.world_size == 1:
             return is_so
         told = torch.tensor(float(is_so), device=self.device)
@@ -145,7 +145,7 @@ class Processes:
             distributed.barrier()
 
     def states(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the whole state of both, even if it is divided. Every process must call it."""
+        """Return the whole states of `model` and `optimizer`, even if divided. Every process must call it."""
         if not self.divides_weights:
             return model.state_dict(), optimizer.state_dict()
         from clozeline.training import sharding
@@ -183,7 +183,7 @@ class Processes:
         model_state: dict[str, Any],
         optimizer_state: dict[str, Any],
     ) -> None:
-        """Restore both from what `states` returned, for any number of processes."""
+        """Restore `model` and `optimizer` from what `states` returned, for any number of processes."""
         if not self.divides_weights:
             model.load_state_dict(model_state)
             optimizer.load_state_dict(optimizer_state)

@@ -1,6 +1,6 @@
-"""A side whose packages exclude those of the project runs in a process of its own.
+"""Runs a side in a process of its own if its packages conflict with the project's.
 
-What is called there is pickled: a function of a module that imports nothing of the project, and its arguments.
+Each call is pickled: the function, whose module must import nothing of the project, and its arguments.
 """
 
 import os

@@ -1,5 +1,7 @@
-"""Packages for the other sides, beside the project: in the lock, they would change the built-in corpus, which is made
-of what is installed, and some exclude what it names.
+"""Packages for the other sides, installed outside the project's lock.
+
+In the lock they would change the built-in corpus, which is made of the installed packages, and some of them conflict
+with packages that the lock pins.
 """
 
 import hashlib
@@ -16,10 +18,10 @@ _CLIENTS = PROJECT / "tests" / "clients" / "requirements.lock"
 
 
 def installed(requirements: Sequence[str]) -> Path:
-    """The folder where these lie, without what they need beside them; installed on first use.
+    """Return the folder of the packages, without their dependencies; install them on first use.
 
     Raises:
-        CalledProcessError: they cannot be had.
+        CalledProcessError: pip cannot install them.
     """
     digest = hashlib.sha256(" ".join(requirements).encode()).hexdigest()[:12]
     folder = KEPT / "installed" / digest
@@ -33,10 +35,10 @@ def installed(requirements: Sequence[str]) -> Path:
 
 
 def pinned_for_clients(names: Sequence[str]) -> list[str]:
-    """`NAME==VERSION` of each, as the tests of clients have it, whose environment excludes ours too.
+    """Return `NAME==VERSION` of each package as pinned for the client tests, whose environment conflicts with ours too.
 
     Raises:
-        KeyError: the tests of clients have no such package.
+        KeyError: the client tests pin no such package.
     """
     lines = _CLIENTS.read_text(encoding="utf-8").splitlines()
     pins = {line.partition("==")[0]: line for line in lines}

@@ -50,10 +50,10 @@ def compare(
     num_rounds: int,
     num_threads: int,
 ) -> Comparison:
-    """Load the server at the port `ours` and those of `theirs`, the best of which counts in each round.
+    """Load the servers at the ports `ours` and `theirs`; in each round, the best of theirs counts.
 
-    Those of `beside` are loaded as often, and told only. In as many rounds more, ours and the best of theirs get
-    requests at fixed moments, the same for both.
+    The servers of `beside` are loaded as often, but only reported. In as many further rounds, our server and the best
+    of theirs get requests at fixed moments, the same for both.
     """
     loads: dict[str, list[Load]] = defaultdict(list)
 
@@ -110,7 +110,7 @@ def _opened(
 
 
 def _slowest(loop: str, loads: Mapping[str, Sequence[Load]]) -> dict[str, Any]:
-    """Whether those of ours that wait longest wait less than those of theirs, in the set-up where they wait least."""
+    """Return our p99 latency, the lowest p99 latency of their set-ups, and whether ours is lower."""
     p99 = {side: _waits(some)["p99_ms"] for side, some in loads.items()}
     ours = p99.pop("ours")
     return {
@@ -137,7 +137,7 @@ def _losses(loads: Sequence[OpenLoad]) -> dict[str, float]:
 
 
 def _tell(closed: Mapping[str, Sequence[Load]], opened: Mapping[str, Sequence[OpenLoad]]) -> None:
-    """What a reader compares, as a table; in the closed loop an answer that is none ends the benchmark."""
+    """Log latencies and losses as a table. The closed loop has no losses: there, an error ends the benchmark."""
     nothing = {"refused": 0, "failed": 0}
     rows = [(side, "closed", _waits(loads) | nothing) for side, loads in closed.items()]
     rows += [(side, "open", _waits(loads) | _losses(loads)) for side, loads in opened.items()]

@@ -245,7 +245,7 @@ def _our_seconds_per_step(job: Job) -> float:
 
 
 def _tune(job: Job, seconds: float, steps: int | None) -> None:
-    """Write one JSON line: learning rate → validation loss of theirs, budget and learning rate → that of ours."""
+    """Write one JSON line with the validation losses: theirs by learning rate, ours by budget and learning rate."""
     steps = steps or round(seconds / _their_seconds_per_step(job))
     theirs = {}
     for rate in job.setup.swept:

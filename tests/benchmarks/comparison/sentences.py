@@ -181,7 +181,7 @@ def _elsewhere() -> Elsewhere:
 
 
 def _what_exports() -> str:
-    """A package stays for as long as the code, the versions, the params and the texts that make it do."""
+    """Return a hash of the code, versions, params and text source of the exported packages, which are kept under it."""
     stages = YAML(typ="safe").load(PROJECT / "dvc.yaml")["stages"]
     deps = [PROJECT / dep for dep in stages["export"]["do"]["deps"] if not dep.startswith(("data/", "models/"))]
     files = [file for dep in deps for file in (sorted(dep.rglob("*.py")) if dep.is_dir() else [dep])]

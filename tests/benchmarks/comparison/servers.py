@@ -44,10 +44,10 @@ def mlflow_serve(model: Path, num_processes: int, num_threads: int, *, in_parall
     """The port of `mlflow models serve` over the MLflow model in the folder `model`.
 
     Args:
-        model: the folder.
-        num_processes: that answer,
-        num_threads: and of each.
-        in_parallel: whether its tokenizer spreads a batch over them.
+        model: folder of the MLflow model.
+        num_processes: number of processes that answer requests.
+        num_threads: number of threads of each process.
+        in_parallel: whether the tokenizer spreads a batch over these threads.
     """
     options = ["--env-manager", "local", "--workers", str(num_processes), "--host", "127.0.0.1", "--port"]
     command = ["-m", "mlflow", "models", "serve", "--model-uri", str(model), *options]

@@ -20,9 +20,10 @@ def settings(in_parallel: bool, num_threads: int) -> dict[str, str]:
 
 
 def tokenize_as_the_server(num_threads: int) -> None:
-    """Ours tokenizes in the thread that calls, while workers run; what `at_its_best` lets have more has these threads.
+    """Make our tokenizer run in the calling thread, as in the server; a side that `at_its_best` runs in parallel gets
+    `num_threads` threads.
 
-    Said before the first batch is spread over threads: later nothing changes how many there are.
+    Call this before the first batch is spread over threads, because their number is fixed from then on.
     """
     os.environ.update(settings(False, num_threads))
 

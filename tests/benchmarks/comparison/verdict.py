@@ -1,4 +1,4 @@
-"""Which of our graphs is timed, and whether it may be served: what the gates of params.yaml say of it."""
+"""Tells which of our graphs is timed, and whether the gates of params.yaml allow it to be served."""
 
 import logging
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ def verdict(package: Path) -> dict[str, Any]:
 
 
 def judged(manifest: Manifest) -> Rung:
-    """The scheme that answers; where none does, the last that was tried."""
+    """Return the rung of the scheme that is served; if none is, the last rung that was tried."""
     served = [rung for rung in manifest.ladder if rung.scheme == manifest.quantization]
     return (served or manifest.ladder)[-1]
 

@@ -1,4 +1,4 @@
-"""Claim: every score of label sets is scikit-learn's, and no threshold is better on what it is chosen by."""
+"""Claim: all scores of label sets equal scikit-learn's; no threshold beats the chosen one on the same data."""
 
 import numpy as np
 import pytest

@@ -105,7 +105,7 @@ def _cosines_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam:
 
 
 def _search_exam(model: OpenModel, items: Sequence[HeldOut]) -> Exam | None:
-    """Return the retrieval exam; None if fewer than two second texts differ in their tokens."""
+    """Return the retrieval exam; None if the pairs have fewer than two second texts with distinct tokens."""
     firsts = model.tokenize([item.text for item in items], truncate=True)
     different = list(dict.fromkeys(text for item in items for text in item.right))
     seconds = dict(zip(different, model.tokenize(different, truncate=True), strict=True))
