@@ -1,4 +1,4 @@
-"""Opening a package: which graph answers, what is refused, and what need not be installed."""
+"""Opening a package chooses the graph that answers, refuses invalid packages, and needs no training libraries."""
 
 import shutil
 import subprocess

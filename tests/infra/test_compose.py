@@ -1,4 +1,4 @@
-"""What compose.yaml promises: a valid file, exact versions, no root, no open port, no secret, no install at start."""
+"""compose.yaml is valid, and has exact versions, no root, no open port, no secret and no installation at start."""
 
 import re
 import subprocess

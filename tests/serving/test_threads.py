@@ -1,4 +1,4 @@
-"""How many threads a model has."""
+"""A loaded model starts no threads of its own."""
 
 from pathlib import Path
 

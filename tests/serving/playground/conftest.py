@@ -34,7 +34,7 @@ class Page:
         return self.one(f"label[for={field}]").text
 
     def wait_for(self, selector: str) -> WebElement:
-        """Until one is shown."""
+        """Wait until an element that matches `selector` is shown, and return it."""
         waiting = WebDriverWait(self.browser.driver, 60)
         return waiting.until(lambda _: next((one for one in self.every(selector) if one.is_displayed()), None))
 
