@@ -5,7 +5,7 @@ import pytest
 from tests.requirement_table import missing, requirements
 
 MEASURED = ["P1", "P3", "P4", "P5", "P8", "P9", "P21", "P28", "P29", "P32", "P33"]
-"""Pitfalls for which a failure of transformers was measured, or read in its code or reports."""
+"""Pitfalls for which a failure of transformers was measured or found by reading."""
 NUMBERS = [f"P{number}" for number in range(1, 41)]
 
 

@@ -1,4 +1,4 @@
-"""Opening a package chooses the graph that answers, refuses invalid packages, and needs no training libraries."""
+"""Opening a package chooses what answers, refuses damaged packages, and needs only the serving install."""
 
 import shutil
 import subprocess

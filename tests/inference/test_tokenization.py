@@ -1,4 +1,4 @@
-"""Tokenization never truncates silently, and keeps the character offsets of tokens."""
+"""Tokenization never truncates silently, and keeps positions in the text."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The runs behind a dvc.lock are found by what they made."""
+"""The runs behind a dvc.lock are found by the hashes of what they made."""
 
 import hashlib
 import shutil
@@ -29,7 +29,7 @@ def write_lock(path: Path, **steps: int) -> Path:
 
 
 def end_with(run: FlowRun, lock_file: Path) -> str:
-    """As the flow ends: the run is tagged with the lock that it left."""
+    """End `run` as the flow does, tagged with the hash of its dvc.lock; return its id."""
     md5 = hashlib.md5(lock_file.read_bytes(), usedforsecurity=False).hexdigest()
     run.end("FINISHED", tags={"dvc.lock_md5": md5}, metrics={}, files=[])
     return run.run_id
