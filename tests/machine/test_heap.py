@@ -7,7 +7,7 @@ from clozeline.machine.heap import give_back_freed
 
 
 def own_bytes() -> int:
-    """Anonymous memory of this process."""
+    """Return the anonymous memory of this process in bytes."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
     return int(line.split()[1]) * 1024
 

@@ -1,4 +1,4 @@
-"""Claim: a split of a hub dataset gives the same rows as a file, and errors use the caller's names of fields."""
+"""Claim: a split of a hub dataset gives the same rows as a file, and errors name the caller's settings."""
 
 import inspect
 import logging
