@@ -161,7 +161,7 @@ def test_a_family_that_leaves_by_no_graph_is_refused_before_anything_is_built(pr
 
 
 def told_by_the_page() -> dict[str, list[str]]:
-    """Return the figures of docs/planning.md by family, column by column; each in fp32, fp16 and INT8."""
+    """Return the cells of docs/planning.md by family and in order of columns; each has fp32, fp16 and INT8 figures."""
     page = (CHECKOUT / "docs" / "planning.md").read_text(encoding="utf-8")
     _, found, table = page.partition("\n| family | mini: file, MiB | memory, MiB | one text, ms |")
     assert found

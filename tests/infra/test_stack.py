@@ -1,4 +1,4 @@
-"""The servers of compose.yaml as plain processes, on a real PostgreSQL and an S3 server: started, used, stopped."""
+"""The servers of compose.yaml start, work and stop as plain processes, with a real PostgreSQL and an S3 server."""
 
 import os
 import pwd

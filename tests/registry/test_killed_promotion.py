@@ -40,7 +40,7 @@ def registry(database: Path, tmp_path: Path) -> Registry:
 
 
 def is_killed(change: Callable[[], object], *, at_write: int) -> bool:
-    """Run `change`, killed before its write number `at_write`; False if it has fewer writes."""
+    """Run `change`, killed before its write number `at_write`; return False if it does fewer writes."""
     num_done = 0
 
     def counted(write: Callable[..., None]) -> Callable[..., None]:

@@ -35,7 +35,7 @@ NAME = "clozeline-encoder"
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an empty, migrated database."""
+    """Folder with an empty, migrated database."""
     folder = tmp_path_factory.mktemp("registry")
     Publisher(Workspace(folder).defaults()["MLFLOW_TRACKING_URI"])
     return folder

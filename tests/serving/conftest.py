@@ -1,4 +1,4 @@
-"""A `dist/` with two tiny packages, and servers over them on a free port of the loopback: in a thread, or a process."""
+"""A `dist/` with two tiny packages, and servers of them on a free port of the loopback, in a thread or a process."""
 
 import re
 import socket
@@ -88,7 +88,7 @@ def serve(dist: Path) -> Iterator[Serve]:
 
 @pytest.fixture(scope="session")
 def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a package for each of the other tasks."""
+    """Folder with a package for each of the other tasks."""
     folder = tmp_path_factory.mktemp("heads")
     write_topics(folder / "topics")
     write_ranker(folder / "ranker")

@@ -1,4 +1,4 @@
-"""A request walks through the rooms of serving/ once, downwards; and one file knows uvicorn."""
+"""A request passes through the rooms of serving/ once, from top to bottom, and only one file imports uvicorn."""
 
 import ast
 import re

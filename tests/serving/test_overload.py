@@ -56,7 +56,7 @@ def test_what_is_accepted_keeps_its_bound_and_the_rest_is_told_at_once(serving: 
                 sent = time.monotonic()
                 answer = client.post("/embed", json=body)
                 answers.append((answer.status_code, time.monotonic() - sent, answer.headers))
-                ends.wait(0.02)  # a refused client that came back at once would only take time from the server
+                ends.wait(0.02)  # refused clients that try again at once would only take time from the server
 
     with serving(create_app(service)) as client, ThreadPoolExecutor(NUM_CLIENTS) as clients:
         for _ in range(NUM_CLIENTS):

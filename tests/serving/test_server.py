@@ -139,7 +139,7 @@ def test_it_has_a_worker_for_each_core_that_it_may_use_and_listens_on_the_loopba
     counts = httpx.get(f"{url}/metrics", trust_env=False).text
     assert f"clozeline_workers {num_cores}.0" in counts
     httpx.post(f"{url}/embed", json={"inputs": ["a b c d e f g h"] * 64}, trust_env=False).raise_for_status()
-    # A worker for each core, the loop, and threads that wait: the loader's and uvloop's. None is ONNX Runtime's.
+    # One worker per core, the event loop, and the idle threads of the loader and uvloop, but none of ONNX Runtime.
     assert len(threads_of(serve.process)) <= num_cores + 6
     serve.process.send_signal(signal.SIGTERM)
     assert serve.end()[0] == 0

@@ -73,7 +73,7 @@ def test_the_run_before_is_the_newest_finished_one_with_another_lock(address: st
         md5 = hashlib.md5(lock.read_bytes(), usedforsecurity=False).hexdigest()
         tags, metrics = {"dvc.lock_md5": md5}, {"evaluate": figures}
         FlowRun.open(address, lock.stem, TAGS).end(status, tags=tags, metrics=metrics, files=[stored])
-        time.sleep(0.002)  # MLflow counts in milliseconds
+        time.sleep(0.002)  # MLflow stores milliseconds
 
     first, second, third, fourth = (write_lock(tmp_path / f"{steps}.lock", pretrain=steps) for steps in range(1, 5))
     flow_run(first, 0.1)

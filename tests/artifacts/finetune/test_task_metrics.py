@@ -1,4 +1,4 @@
-"""Claim: the message names the baselines that the task's figure does not beat."""
+"""Claim: `unbeaten` names the baselines that the task's figure does not beat."""
 
 import math
 

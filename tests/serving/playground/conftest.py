@@ -1,4 +1,4 @@
-"""A browser, and a page in it that shows every model of tests/serving/conftest.py."""
+"""Browser with the playground of a server of every model of tests/serving/conftest.py."""
 
 from collections.abc import Iterator
 

@@ -51,7 +51,7 @@ FINISHED = {
 def around(
     monkeypatch: pytest.MonkeyPatch, kind: type[Tagger | Answerer], method: str, first: Callable[[], None]
 ) -> None:
-    """Let `first` happen before `method` of each model of that `kind`."""
+    """Patch `method` of the models of `kind` to call `first` before it runs."""
     then = getattr(kind, method)
 
     def both(*given: object, **options: object) -> object:

@@ -90,7 +90,7 @@ def test_a_long_text_is_passed_only_by_what_comes_shortly_after_it(ticket: Make,
 def test_what_was_admitted_is_run_within_a_bound_however_many_come_after_it(
     ticket: Make, others: list[int], tokens: int
 ) -> None:
-    """At most 1,000 tokens wait and 500 run per second, so each text runs about two seconds after its turn at most."""
+    """At most 1,000 tokens wait and 500 run per second, so each text has run about two seconds after its turn."""
     line = Line(batch_tokens=128)
     asked = ticket(tokens, arrived=0)
     line.add(asked)

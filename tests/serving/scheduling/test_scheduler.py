@@ -1,4 +1,4 @@
-"""The scheduler with a clock that is set by hand, and no thread."""
+"""The scheduler without threads, with a clock that is set by hand."""
 
 import random
 import threading
