@@ -134,7 +134,7 @@ def test_only_flows_and_orchestration_import_prefect_and_one_file_what_it_does_n
 
 @pytest.mark.parametrize("file", BELOW_THE_DOORS, ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_a_room_below_the_doors_names_its_own_fields_and_no_section_of_params(file: Path) -> None:
-    """This covers its messages; its docstrings may say where a field comes from."""
+    """The test reads the messages of the room; its docstrings may say where a field comes from."""
     docstrings = {id(node.value) for node in nodes_of(file) if isinstance(node, ast.Expr)}
     told = [
         node.value

@@ -126,7 +126,7 @@ def test_a_stage_has_few_code_deps(name: str) -> None:
 
 
 def test_no_edit_of_a_task_re_runs_the_pre_training() -> None:
-    """Nor does an edit of the rooms that use it: in a real project, pre-training again would cost days."""
+    """Nor does an edit of a room above the tasks: in a real project, pre-training again would cost days."""
     rooms = {module.split(".")[1] for module in all_imports_of("clozeline.stages.pretrain")}
     assert not rooms & {"tasks", "exporting", "evaluation", "inference", "artifacts", "records", "text"}
 

@@ -1,4 +1,4 @@
-"""Of more small requests than the event loop can read, some are soon refused and the others are answered."""
+"""If more small requests come than the event loop can read, some are soon refused and the others are answered."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Browser with the playground of a server of every model of tests/serving/conftest.py."""
+"""Browser, and the playground page of a server with every model of tests/serving/conftest.py."""
 
 from collections.abc import Iterator
 

@@ -14,7 +14,7 @@ Asking = Callable[[str], InferenceClient]
 
 @pytest.fixture(scope="module")
 def asking(client: httpx.Client) -> Asking:
-    """Returns an `InferenceClient` for one pipeline, because it posts to exactly the URL it is given."""
+    """Function from a task to its `InferenceClient`, which posts to exactly the URL it is given."""
     return lambda task: InferenceClient(model=str(client.base_url.join(f"/pipeline/{task}")))
 
 

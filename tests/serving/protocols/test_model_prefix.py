@@ -1,4 +1,4 @@
-"""Of several models of a kind, every client reaches each one by a base URL that ends in `/models/NAME`."""
+"""Every client reaches each of several models of a kind by a base URL that ends in `/models/NAME`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
