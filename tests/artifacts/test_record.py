@@ -15,7 +15,7 @@ MEASURED = Measured(value=0.9, low=0.8, high=1.0, num_items=10, num_texts=5)
 
 
 def test_a_metric_file_has_these_bytes(tmp_path: Path) -> None:
-    """No stage depends on how records are written: other bytes are to be seen here."""
+    """No stage depends on the code that writes records, so this test has to show a change of the bytes."""
     written = MetricFile.model_validate({"loss": math.nan, "top1": 0.5, "text_bytes": 3, "said": "größe", "none": None})
     written.write(tmp_path / "metrics.json")
     text = '{\n  "loss": "NaN",\n  "top1": 0.5,\n  "text_bytes": 3,\n  "said": "größe"\n}\n'
@@ -63,7 +63,7 @@ def test_a_metric_file_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_metric_file_without_the_figures_of_int8_is_refused_by_their_names(tmp_path: Path) -> None:
-    """The message is that of the record, without pydantic's prefix."""
+    """The error has the record's message, without pydantic's prefix."""
     figures = {"served": "int8", "fp32_size_bytes": 4, "parity_max_abs_difference": 0.0, "num_agreement_texts": 5}
     path = tmp_path / "metrics.json"
     path.write_text(json.dumps(figures | {"last_layer": "every position", "ladder": []}), encoding="utf-8")

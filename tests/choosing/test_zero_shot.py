@@ -1,4 +1,4 @@
-"""Labels that nobody trained: by cloze as the task does it, by entailment as transformers' pipeline does."""
+"""Zero-shot labels are ranked by cloze as in the task, and by entailment as in transformers' pipeline."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`clozeline choose`: labels that nobody trained, by an encoder and by entailment, and errors that say what to type."""
+"""`clozeline choose` ranks labels without training, by an encoder or by entailment; errors say what to type."""
 
 import json
 from pathlib import Path

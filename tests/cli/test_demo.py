@@ -1,4 +1,4 @@
-"""`clozeline demo`: runs anywhere, keeps nothing, and shows before and after."""
+"""`clozeline demo` runs anywhere, keeps no files, and shows answers before and after training."""
 
 import shutil
 import subprocess
@@ -9,7 +9,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 
 def test_a_few_steps_without_any_run_before(tmp_path: Path) -> None:
-    """CI runs both modes to their end."""
+    """CI runs the full demo in both modes."""
     shutil.copy(CHECKOUT / "params.yaml", tmp_path)
     command = [sys.executable, "-m", "clozeline", "demo", "--mode", "clm", "--steps", "10"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)

@@ -35,7 +35,7 @@ VERBS: Mapping[str, tuple[str, str | None]] = {
     "tag": ("tag text", None),
     "ui": ("ui", "flows"),
 }
-"""What is typed, and the extra that it needs; None: it works, and speaks of a model that is not there."""
+"""Verb → its command line and the extra that it needs; None: it works, and reports that the model is missing."""
 
 
 def test_each_verb_has_its_row() -> None:

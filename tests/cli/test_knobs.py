@@ -1,4 +1,4 @@
-"""Rooms name their own fields; a person reads the keys of params.yaml that set them."""
+"""Rooms name their own fields; the user reads the keys of params.yaml that set them."""
 
 from pathlib import Path
 
@@ -69,7 +69,7 @@ def test_what_another_section_decides_is_a_key_of_params(name: str) -> None:
 
 
 def test_what_another_section_decides_is_a_key_in_the_advice_alone() -> None:
-    """Elsewhere it may be a label, or a word of the text."""
+    """In the other parts of an error, the name may be a label or a word of the text."""
     told = in_params(error("another", "label `models` has no words"), PARAMS, "pretrain", read_params(PARAMS).pretrain)
     assert told.problem == "label `models` has no words"
 

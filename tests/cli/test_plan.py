@@ -1,4 +1,4 @@
-"""`clozeline plan`: figures of the params, of the zoo, and what to choose."""
+"""`clozeline plan` shows the figures of params.yaml and of all families, and advises a choice."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def plan(*arguments: str) -> dict[str, str]:
-    """Last column of each line, by what is before it."""
+    """Run `clozeline plan`; return the last column of each line by the text before it."""
     result = CliRunner().invoke(app, ["plan", *arguments], catch_exceptions=False)
     rows = (line.rsplit(maxsplit=1) for line in result.stdout.splitlines() if len(line.split()) > 1)
     return {" ".join(name.split()): last for name, last in rows}
@@ -81,7 +81,7 @@ def test_a_few_steps_are_timed(project: Path) -> None:
 def test_the_zoo_is_a_line_for_each_family_and_size_in_plain_text(project: Path) -> None:
     result = CliRunner().invoke(app, ["plan", "--all", "--vocab-size", "300"], catch_exceptions=False)
     rows = [line.split() for line in result.stdout.splitlines()[2:]]
-    assert len([row for row in rows if row]) == 60  # ELECTRA's five twice: alone, and as a pair
+    assert len([row for row in rows if row]) == 60  # ELECTRA's five sizes count twice: alone, and as a pair
     shapes = {tuple(row[:2]): " ".join(row[2:6]) for row in rows if row}
     assert shapes["modernbert", "mini"] == "2 layers × 96"
     assert shapes["distilbert", "base"] == "6 layers × 768"
@@ -104,7 +104,7 @@ def test_the_chooser_needs_no_project_and_ends_with_lines_for_params(tmp_path: P
 
 
 def test_an_encoder_of_ones_own_lies_in_the_project_s_folder(project: Path) -> None:
-    """Also where the command is started as a script, which Python looks for modules beside."""
+    """This holds for the installed script too, for which Python does not look for modules in the current folder."""
     (project / "mine.py").write_text("from torch import nn\n\n\ndef build(params, ids):\n    return nn.Linear(1, 1)\n")
     as_script = [sys.executable, "-P", "-c", "from clozeline.cli import main; main()"]
     done = subprocess.run([*as_script, "plan", "--family", "mine:build"], capture_output=True, text=True)
@@ -161,7 +161,7 @@ def test_a_family_that_leaves_by_no_graph_is_refused_before_anything_is_built(pr
 
 
 def told_by_the_page() -> dict[str, list[str]]:
-    """Return the figures of docs/planning.md by family, column by column; each in fp32, fp16 and INT8."""
+    """Return the cells of docs/planning.md by family and in order of columns; each has fp32, fp16 and INT8 figures."""
     page = (CHECKOUT / "docs" / "planning.md").read_text(encoding="utf-8")
     _, found, table = page.partition("\n| family | mini: file, MiB | memory, MiB | one text, ms |")
     assert found
@@ -178,11 +178,11 @@ def test_the_page_has_every_family_that_is_served_in_every_precision() -> None:
 def test_a_ladder_without_a_scheme_has_no_cost_in_int8(
     project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who wants fp32 alone is not to be told of INT8."""
+    """A user who exports only fp32 should not read about INT8."""
     monkeypatch.setattr(serving, "_cost", lambda graph, *given: len(graph.graph.node))
     params = read_params(project / "params.yaml")
     model = params.pretrain.model.model_copy(update={"size": "tiny", "family": "bert"})
-    exported = serving._exported(model, 300, params.export.opset, tmp_path)  # once: it takes seconds
+    exported = serving._exported(model, 300, params.export.opset, tmp_path)  # only once, because it takes seconds
     monkeypatch.setattr(serving, "_exported", lambda *given: exported)
     for ladder, precisions in ((params.export.ladder, ["fp32", "fp16", "INT8"]), ((), ["fp32", "fp16"])):
         costs = serving.serving_cost(model, 300, params.export.model_copy(update={"ladder": ladder}))

@@ -1,4 +1,4 @@
-"""`clozeline fill`, `embed`, `classify`: tables for a person, lines for a program, errors that say what to type."""
+"""`clozeline fill`, `embed` and `classify` print tables for people or lines for programs; errors say what to type."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The verbs that work on a project: where they may be called, and what they answer."""
+"""Verbs that work on a project: where they may be called, and what they print."""
 
 import io
 import shutil
@@ -23,7 +23,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that verbs take for a project."""
+    """Folder that the verbs accept as a project."""
     for name in ("dvc.yaml", "params.yaml"):
         shutil.copy(CHECKOUT / name, tmp_path / name)
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""Claim: without options, `clozeline serve` allows what the server itself would."""
+"""Claim: the default limits of `clozeline serve` are the server's own."""
 
 from inspect import signature
 

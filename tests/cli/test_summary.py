@@ -1,4 +1,4 @@
-"""The final table has every figure beside its baseline, in 80 columns."""
+"""The final table has every figure with its baseline, in 80 columns."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""`clozeline tag` and `clozeline answer`: entities and answers for a person and for a program, and errors that help."""
+"""`clozeline tag` and `clozeline answer` print entities and answers for people and programs, and helpful errors."""
 
 import json
 import os
@@ -149,7 +149,7 @@ def test_in_a_terminal_there_is_a_table_and_the_text_with_marks(
     os.close(follower)
     os.close(leader)
     assert all(words in shown for words in told), shown
-    assert "\x1b[1;3" in shown  # bold, in a colour
+    assert "\x1b[1;3" in shown  # bold and coloured
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`clozeline stage pretrain` on several devices: the same command, and the environment says how many."""
+"""`clozeline stage pretrain` runs on several devices by the same command; the environment sets how many."""
 
 import os
 import signal
@@ -32,7 +32,7 @@ def start(folder: Path, tokens: Path, tokenizer: Path, devices: str, **variables
 
 @pytest.fixture
 def small(tiny_pretraining: PretrainParams) -> PretrainParams:
-    """With looks at held-out text, at a learning rate at which rounding is not blown up by Adam."""
+    """Pre-training with validation passes, at a learning rate at which Adam does not amplify rounding."""
     changes = {
         "optimizer": tiny_pretraining.optimizer.model_copy(update={"learning_rate": 1e-3}),
         "validation": tiny_pretraining.validation.model_copy(update={"every_steps": 6}),

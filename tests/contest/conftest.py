@@ -1,4 +1,4 @@
-"""Contenders are made of the tiny models that are evaluated."""
+"""Contenders are made from the tiny models of the evaluation tests."""
 
 from tests.evaluation.conftest import causal_model, model
 

@@ -49,7 +49,7 @@ def encoder(model: LanguageModel, tiny_tokenizer: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def fond_of_w5(model: LanguageModel, tiny_tokenizer: Path, tmp_path: Path) -> Path:
-    """The same encoder, but it likes one word."""
+    """Folder of the same encoder with a bias towards one word."""
     with torch.no_grad():
         model.head.output.bias[W5] += 1.0
     return saved(model, tiny_tokenizer, tmp_path / "fond")
@@ -57,7 +57,7 @@ def fond_of_w5(model: LanguageModel, tiny_tokenizer: Path, tmp_path: Path) -> Pa
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    """Thirty documents of 3 to 12 words, every third word w5; an empty one is none."""
+    """File of 30 documents of 3 to 12 words, every third word w5; its empty line is no document."""
     random = np.random.default_rng(0)
     lines = [
         " ".join("w5" if place % 3 == 0 else f"w{random.integers(6, 64)}" for place in range(random.integers(3, 13)))
@@ -88,7 +88,7 @@ def test_the_better_model_is_found_on_the_same_masks(encoder: Path, fond_of_w5: 
     per_byte = judged.comparison.nats_per_byte
     assert per_byte.difference == pytest.approx(better.nats_per_byte - worse.nats_per_byte)
     assert per_byte.p_value < 0.05
-    # Of the same documents a paired test is surer than two intervals beside each other.
+    # On the same documents, the interval of the paired test is narrower than the interval of each model.
     assert test.high - test.low < better.loss_nats_per_token_high - better.loss_nats_per_token_low
 
 
@@ -131,7 +131,7 @@ def test_a_model_of_a_family_that_is_not_trained_here_is_asked_through_its_own_h
     stock = fresh_stock(MPNetConfig(**SMALL, max_position_embeddings=64, pad_token_id=0), "mlm")
     folder = saved(stock, tiny_tokenizer, tmp_path / "mpnet")
     figures = judge(folder, text=text).models[0].text
-    assert figures.perplexity == pytest.approx(64, rel=0.2)  # untrained
+    assert figures.perplexity == pytest.approx(64, rel=0.2)  # the model is untrained
     assert figures.target_tokens == figures.validation_tokens
 
 

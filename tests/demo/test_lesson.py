@@ -1,4 +1,4 @@
-"""A lesson teaches: what is asked is real text, and the answers after it are better than those before."""
+"""A lesson teaches: its questions are real text, and the answers are better after training than before."""
 
 import hashlib
 from pathlib import Path
@@ -19,12 +19,12 @@ from clozeline.tokens.shards import TokenShards
 from clozeline.tokens.spelling import Spelling
 
 WORDS = [f"{first}{second}{last}" for first in "bdfg" for second in "aeiou" for last in ("lden", "rden", "sten")]
-"""60 words of letters alone, where the tiny language has numbers."""
+"""60 words of letters only; the words of the tiny language contain digits."""
 
 
 @pytest.fixture
 def corpus(tiny_tokens: Path, tiny_tokenizer: Path) -> DemoCorpus:
-    """The tiny language, in which each word is followed by the same one, in words that can be asked for."""
+    """Corpus of the tiny language, where each word has a fixed successor, with words that may become questions."""
     file = tiny_tokenizer / "tokenizer.json"
     text = file.read_text(encoding="utf-8")
     for number in range(5, 64):

@@ -1,4 +1,4 @@
-"""How far traffic is from other traffic."""
+"""Distance between the traffic of two periods."""
 
 import math
 import random
@@ -24,7 +24,7 @@ def test_the_index_is_never_negative_and_the_same_both_ways(ours: dict[str, int]
 
 
 def test_the_index_is_the_formula_of_its_source() -> None:
-    """Shares of 0.9 and 0.1 beside 0.5 and 0.5, of so many that half a count is nothing."""
+    """Shares of 0.9 and 0.1 against 0.5 and 0.5, with counts so large that half a count does not matter."""
     index = stability_index({"a": 9_000_000, "b": 1_000_000}, {"a": 5_000_000, "b": 5_000_000})
     assert index == pytest.approx(-0.4 * math.log(5 / 9) + 0.4 * math.log(5), rel=1e-5)
 

@@ -1,4 +1,4 @@
-"""State between polls: which traffic is compared with which."""
+"""The state between polls decides which traffic is compared with which."""
 
 from pathlib import Path
 
@@ -13,14 +13,14 @@ LIMITS = Limits(min_texts=100)
 
 
 def counted(short: int, long: int, sha256: str = "1") -> dict[str, Served]:
-    """A server that was asked about so many short and long texts since it began."""
+    """Return the counts of a server that got so many short and long texts since it started."""
     lengths = {"8.0": short, "64.0": long}
     traffic = Traffic(texts_by_length=lengths, tokens=8 * short + 64 * long)
     return {"encoder": Served(version=sha256, sha256=sha256, traffic=traffic)}
 
 
 def looked(*servers: dict[str, Served]) -> list[Verdict]:
-    """What each of these looks says."""
+    """Poll the servers in order, and return the verdicts."""
     watch, said = Watch(), []
     for served in servers:
         watch, verdicts = watch.look(served, LIMITS)
@@ -52,7 +52,7 @@ def test_a_new_version_has_a_reference_of_its_own() -> None:
     *_, moved, later, compared = looked(
         counted(200, 0), counted(200, 50, "2"), counted(200, 200, "2"), counted(200, 350, "2")
     )
-    assert moved.waits_for == "0 of 100 texts for the reference"  # what came before the look may be of either
+    assert moved.waits_for == "0 of 100 texts for the reference"  # texts before this poll may belong to either version
     assert (moved.version, later.waits_for) == ("2", "150 of 100 texts for the reference")
     assert (compared.num_texts, compared.is_drift) == (150, False)
 

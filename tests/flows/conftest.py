@@ -1,4 +1,4 @@
-"""Tools that tell nobody, an address of MLflow for each test, and the one Prefect server of them all."""
+"""Tools without telemetry, a fresh MLflow address for each test, and one Prefect server for all tests."""
 
 from collections.abc import Callable, Iterator
 
@@ -10,7 +10,7 @@ from clozeline.workspace import Workspace
 
 @pytest.fixture(autouse=True, scope="session")
 def quiet_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """No tool calls home; where each keeps its state is a project's own affair."""
+    """Switch off the telemetry of all tools; each project decides where MLflow keeps its state."""
     defaults = Workspace(tmp_path_factory.mktemp("state")).defaults()
     with pytest.MonkeyPatch.context() as monkeypatch:
         for name, value in defaults.items():
@@ -21,14 +21,14 @@ def quiet_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def own_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The flow sets the address of its project's database where there is none: not for the next test, too."""
+    """Undo after each test that the flow sets MLflow's address if there is none."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
 
 
 @pytest.fixture(scope="session")
 def prefect_server(quiet_tools: None, free_port: Callable[[], int]) -> Iterator[None]:
-    """The one Prefect server of all these tests; each worker that runs some has one."""
+    """The single Prefect server of all these tests, one in each pytest worker."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("prefect.testing.utilities._find_available_port", free_port)
         with prefect_test_harness(server_startup_timeout=120):

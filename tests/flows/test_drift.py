@@ -1,4 +1,4 @@
-"""The flow that looks at a server: it keeps what it knows, and fails where there is drift."""
+"""The drift flow polls a server, keeps its state between runs, and fails if there is drift."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ Asked = Callable[[int, int], None]
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """`asked(short, long)`: the server has counted so many texts since it began."""
+    """Function that sets how many short and long texts the server has counted since it started."""
     monkeypatch.setenv(KEYS_VARIABLE, " the-key-of-the-server , another-key-of-it ")
 
     def count(short: int, long: int) -> None:

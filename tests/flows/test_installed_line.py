@@ -1,4 +1,4 @@
-"""An installed wheel can run the line: nothing of a checkout is on its path."""
+"""An installed wheel can run the pipeline without a checkout on its path."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ CHECKOUT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that has what the wheel has."""
+    """Folder with the unpacked wheel."""
     folder = tmp_path_factory.mktemp("wheel")
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(CHECKOUT / name, folder / name)
@@ -33,7 +33,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_line_runs_where_there_is_a_wheel_and_no_checkout(installed: Path, toy: Path) -> None:
     params = YAML().load(toy / "params.yaml")
-    params["export"]["models"] = {}  # its stages make no model
+    params["export"]["models"] = {}  # the toy's stages make no model
     YAML().dump(params, toy / "params.yaml")
     ours = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "PREFECT_"))}
     environment = {**ours, "PYTHONPATH": str(installed), "PREFECT_HOME": Workspace(toy).defaults()["PREFECT_HOME"]}

@@ -1,5 +1,5 @@
-"""However `clozeline run` ends, nothing that it started is left: no stage, and no server of Prefect's. A person who
-stops it is told that the same command goes on.
+"""However `clozeline run` ends, it leaves no process of a stage or of Prefect's server. If a person stops it, the
+message says that the same command continues the run.
 """
 
 import os
@@ -19,7 +19,7 @@ EXIT_CODES = {signal.SIGKILL: -9, signal.SIGHUP: 128 + 15, signal.SIGINT: 128 + 
 
 
 def processes_in(root: Path) -> list[str]:
-    """The command lines of those that work in `root`, whoever their parent is now."""
+    """Return the command lines of the processes whose working directory is `root`, whatever their parent is now."""
     found = []
     for process in psutil.process_iter(["cwd", "status", "cmdline"]):
         if process.info["cwd"] == str(root) and process.info["status"] != psutil.STATUS_ZOMBIE:
@@ -28,7 +28,7 @@ def processes_in(root: Path) -> list[str]:
 
 
 def start_command(root: Path) -> subprocess.Popen[bytes]:
-    """It writes to the file `said`."""
+    """Start `clozeline run`, with its output in the file `said`."""
     environment = {name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"}
     with (root / "said").open("w") as said:
         return subprocess.Popen(
@@ -50,7 +50,7 @@ def start_command_with_a_long_stage(root: Path) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGINT, signal.SIGTERM])
 def test_an_ended_command_leaves_no_process_and_says_how_to_continue(toy: Path, number: signal.Signals) -> None:
-    """SIGTERM comes again and again, as from `timeout` and supervisors: it does not cut off the shutdown."""
+    """Repeated SIGTERM, as from `timeout` and supervisors, does not cut off the shutdown."""
     command = start_command_with_a_long_stage(toy)
     command.send_signal(number)
     while command.poll() is None:

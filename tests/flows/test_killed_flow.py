@@ -1,4 +1,4 @@
-"""However a flow run ends, no process of it is left, and MLflow says how it ended."""
+"""However a flow run ends, none of its processes is left, and MLflow records how it ended."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""A run that lacks an input ends before the hours that would be lost for want of it."""
+"""A run without one of its inputs ends at once, not after hours of work."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The flow is DVC's graph, run by DVC, seen in Prefect and MLflow."""
+"""The flow runs DVC's graph through DVC, and shows it in Prefect and MLflow."""
 
 import hashlib
 import os
@@ -41,7 +41,7 @@ def tracking_client(root: Path) -> MlflowClient:
 
 
 def runs_in(root: Path) -> list[Run]:
-    """Oldest first."""
+    """Return the MLflow runs of the project, oldest first."""
     return tracking_client(root).search_runs(["1"], order_by=["attributes.start_time ASC"])
 
 
@@ -52,7 +52,7 @@ def children_of(root: Path, parent: Run) -> dict[str, Run]:
 
 @dataclass(frozen=True)
 class History:
-    """One project run four times: new, again, with a changed source, and with the source as it was."""
+    """Project that ran four times: new, unchanged, with a changed source, and with the first source again."""
 
     root: Path
     results: list[list[StageResult]]
@@ -99,7 +99,7 @@ def waited_for(run: TaskRun) -> set[object]:
 
 
 def edges_of_dvc(root: Path) -> set[tuple[str, str]]:
-    """As `dvc dag` draws them, from a stage to those that read what it makes."""
+    """Return the edges that `dvc dag` draws, from each stage to the stages that read its outputs."""
     drawn = dvc(root, "dag", "--dot").replace('"', "").replace(";", "").splitlines()
     return {(source, reader) for line in drawn if "->" in line for source, reader in [line.strip().split(" -> ")]}
 
@@ -147,7 +147,7 @@ def test_dvc_alone_finds_nothing_to_do_after_the_flow_and_makes_the_same_lock(hi
 
 
 def test_a_stage_that_looks_unchanged_is_unchanged_to_dvc_too(toy: Path) -> None:
-    """What lets an unchanged stage do without its own `dvc repro`."""
+    """For this reason an unchanged stage needs no `dvc repro` of its own."""
     dvc(toy, "repro")
     changes = {
         "nothing": lambda: None,

@@ -40,7 +40,7 @@ def template(tmp_path_factory: pytest.TempPathFactory, encoder_package: Path, cl
 
 @pytest.fixture(scope="module")
 def released_template(prefect_server: None, template: Path) -> Path:
-    """The same, released once. A copy of it takes its versions along: its database follows its files."""
+    """The same project, released once. A copy keeps its versions, because its database finds the copied files."""
     root = shutil.copytree(template, template.parent / "released", symlinks=True)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", "")

@@ -1,4 +1,4 @@
-"""What a person sees of the hub where there is no network: that it is asked, and one error."""
+"""Without a network, a user sees that the hub is being asked, and then a single error."""
 
 import logging
 from pathlib import Path
@@ -18,7 +18,7 @@ CLIENT = "huggingface_hub.utils._http"
 
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The client tells of its attempts, and gives up at once instead of after half a minute."""
+    """Make the hub's client log a retry and give up at once, instead of after half a minute."""
 
     def give_up(*_: object, **__: object) -> None:
         logging.getLogger(CLIENT).warning("Retrying in 1s [Retry 1/5].")
@@ -58,7 +58,7 @@ def test_the_client_speaks_again_afterwards(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_a_model_whose_files_cannot_be_inspected_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The hub answered a moment ago, and will answer again when the model is loaded."""
+    """The hub fails only during the inspection; it would answer again when the model is loaded."""
 
     def fail_once(*_: object, **__: object) -> None:
         raise LocalEntryNotFoundError("connection reset")

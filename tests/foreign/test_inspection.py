@@ -1,4 +1,4 @@
-"""Claim: what somebody else published is inspected at every door, before anything of it is opened."""
+"""Claim: every function that opens a published model inspects the model before it opens any of its files."""
 
 import json
 import shutil
@@ -62,7 +62,7 @@ DOORS = OF_SETTINGS | OF_MODELS
 
 @pytest.fixture
 def folder(small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A whole model of somebody else, opened from a folder where their code would leave a file."""
+    """Complete foreign model; its custom code, if it ran, would leave a file in the working directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("builtins.input", lambda _: pytest.fail("somebody was asked whether code may run"))
     folder = Path(shutil.copytree(small_encoder, tmp_path / "theirs"))
@@ -125,7 +125,7 @@ def test_a_tokenizer_of_its_own_code_opens_no_door(door: str, folder: Path, tmp_
 def test_a_configuration_alone_never_causes_an_import(
     door: str, family: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a module that the params do not name, or that is called as a family that they name."""
+    """The module is not named in params.yaml, or has the name of a family."""
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("mine", "modernbert"):
         (tmp_path / f"{name}.py").write_text(MODULE)

@@ -1,4 +1,4 @@
-"""docs/architecture.md names rooms and files that are there."""
+"""docs/architecture.md names only rooms and files that exist."""
 
 import re
 from pathlib import Path

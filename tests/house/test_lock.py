@@ -1,4 +1,4 @@
-"""requirements.lock pins whatever is installed with the project, on each Python that pyproject.toml promises."""
+"""requirements.lock pins every package that is installed with the project, on each Python of pyproject.toml."""
 
 import tomllib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 LOCK = [Requirement(line) for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()]
 PYTHONS = ("3.11.0", "3.11.15", "3.12.0", "3.13.0", "3.14.0")
 OPEN = {"setuptools"}
-"""The tool that installs. Its docstrings, were it pinned, would be part of the corpus."""
+"""Installation tools. If they were pinned, their docstrings would be part of the corpus."""
 
 
 def is_for(requirement: Requirement, python: str, extra: str = "") -> bool:
@@ -24,7 +24,7 @@ def is_for(requirement: Requirement, python: str, extra: str = "") -> bool:
 
 
 def needed(python: str) -> Iterator[Requirement]:
-    """What the project asks for in all its extras, what that asks for, and so on."""
+    """Yield the requirements of the project with all its extras, their requirements, and so on."""
     waiting = [Requirement(line) for lines in PROJECT["optional-dependencies"].values() for line in lines]
     waiting += [Requirement(line) for line in PROJECT["dependencies"]]
     seen = set()
@@ -40,7 +40,7 @@ def needed(python: str) -> Iterator[Requirement]:
 def asked_by(name: str) -> list[Requirement]:
     try:
         return [Requirement(line) for line in metadata.requires(name) or ()]
-    except metadata.PackageNotFoundError:  # one that another Python needs
+    except metadata.PackageNotFoundError:  # only another Python needs this package
         return []
 
 

@@ -1,4 +1,4 @@
-"""README.md and docs/ say what is true: tables match the code, commands are run somewhere, links resolve."""
+"""README.md and docs/ are true: tables match the code, CI or a test runs the commands, links resolve."""
 
 import ast
 import re
@@ -27,7 +27,7 @@ def page(name: str) -> str:
 
 
 def generated(name: str, markers: tuple[str, str]) -> str:
-    """Return what stands between the two markers of a page."""
+    """Return the text between the two markers of a page."""
     return page(name).partition(markers[0])[2].partition(markers[1])[0].strip()
 
 
@@ -61,7 +61,7 @@ def test_the_readme_is_short() -> None:
 
 
 def laid_over(tree: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """Return `tree` with the lines of `changes`; a key that is not there already is a fault of the README."""
+    """Return `tree` with the values of `changes`; a new key is an error in the README."""
     assert set(changes) <= set(tree)
     changed = {
         key: laid_over(tree[key], value) if isinstance(value, dict) and value else value
@@ -100,7 +100,7 @@ def commands() -> Iterator[tuple[str, str]]:
 
 
 def place_of(command: str) -> str:
-    """Return the file that runs the command."""
+    """Return the name of the CI file that runs the command."""
     return ".ci/run" if command.startswith("make ") else ".ci/readme-commands"
 
 
@@ -117,7 +117,7 @@ def python_blocks(name: str) -> list[str]:
 
 
 def test_the_five_lines_of_python_are_those_that_a_test_runs() -> None:
-    """tests/test_api.py runs those of the docstring."""
+    """tests/test_api.py runs the same lines from the docstring."""
     told = page("src/clozeline/pretraining/job.py")
     block = next(block for block in python_blocks("README.md") if "read_params" in block)
     assert all(f"    {line}\n" in told for line in block.splitlines() if line)
@@ -158,7 +158,7 @@ def test_an_image_is_small_and_shown(image: Path) -> None:
 
 
 def texts_in(path: Path) -> list[str]:
-    """The strings of a module but its docstrings; parts of an f-string are strings of their own."""
+    """Return the strings of a module without its docstrings; each part of an f-string is a string of its own."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     described = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     strings = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in described)

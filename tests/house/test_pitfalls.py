@@ -1,11 +1,11 @@
-"""tests/pitfalls.md says of forty pitfalls which test holds that each is avoided; here it is held to that."""
+"""tests/pitfalls.md names for each of forty pitfalls a test that it is avoided; these tests check that table."""
 
 import pytest
 
 from tests.requirement_table import missing, requirements
 
 MEASURED = ["P1", "P3", "P4", "P5", "P8", "P9", "P21", "P28", "P29", "P32", "P33"]
-"""Those of which a failure of transformers was measured or read."""
+"""Pitfalls for which a failure of transformers was measured or found by reading."""
 NUMBERS = [f"P{number}" for number in range(1, 41)]
 
 

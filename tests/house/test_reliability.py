@@ -1,4 +1,4 @@
-"""tests/reliability.md says of 35 requirements which test holds each, or why none does; here it is held to that."""
+"""tests/reliability.md names a test for each of 35 requirements, or says why there is none; this checks the table."""
 
 import pytest
 

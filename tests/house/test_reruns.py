@@ -1,4 +1,4 @@
-"""Claim: an edit runs those stages again whose result it can change, and no other, as DVC itself sees dvc.yaml."""
+"""Claim: by DVC's own reading of dvc.yaml, an edit re-runs exactly the stages whose result it can change."""
 
 import shutil
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ TASKS = frozenset({"finetune@library", "finetune@docsearch"})
 EXPORTS = frozenset({"export@encoder", "export@library", "export@docsearch"})
 STAGES = frozenset({"preprocess", "tokenize", FIRST, "evaluate"}) | TASKS | EXPORTS
 Inputs = Mapping[str, Mapping[str, Any]]
-"""Stage → dep → its hash, or the values of its params."""
+"""Stage → dep → hash of the dep, or values of the params."""
 MORE = """
   more:
     kind: tagging

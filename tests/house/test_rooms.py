@@ -1,4 +1,4 @@
-"""The folder listing is the architecture: who may import what, and how things are called."""
+"""The folder listing is the architecture: it decides which room may import which, and how things are named."""
 
 import ast
 import re
@@ -41,11 +41,11 @@ FLOORS = (
     ("params", "records", "words", "storage", "machine", "foreign"),
     ("errors", "progress", "workspace"),
 )
-"""The rooms from the roof down: each imports from the floors below it alone."""
+"""Rooms by floor, from the top down: each room imports only from the floors below it."""
 DOORS = {"cli", "stages", "flows", "demo", "orchestration", "reporting", "serving", "params"}
-"""Rooms that speak to a person of params.yaml, and the one that reads it."""
+"""Rooms whose messages name keys of params.yaml, and the room that reads it."""
 LINES_OF_PARAMS = PACKAGE / "planning/chooser.py"
-"""A table of lines for params.yaml."""
+"""File with a table of lines for params.yaml."""
 BELOW_THE_DOORS = [
     file
     for file in sorted(PACKAGE.glob("*/**/*.py"))
@@ -70,7 +70,7 @@ def imported_by(file: Path) -> Iterator[str]:
 
 
 def importers_of(*names: str) -> set[str]:
-    """Files, as paths in the project, that import any of `names` or something in it."""
+    """Return the files, as paths in the project, that import any of `names` or something from it."""
     return {
         str(file.relative_to(PROJECT))
         for file in SOURCES
@@ -88,7 +88,7 @@ def room_of(module: str) -> str:
 
 @cache
 def imports_between_rooms() -> frozenset[tuple[str, str]]:
-    """(room, another one that it imports), through lazy imports too."""
+    """Return all pairs of a room and another room that it imports, lazily or not."""
     rooms = {file: "flows" if file.parts[-2] == "flows" else file.relative_to(PACKAGE).parts[0] for file in SOURCES}
     return frozenset(
         (room, room_of(module))
@@ -101,7 +101,7 @@ def imports_between_rooms() -> frozenset[tuple[str, str]]:
 
 @cache
 def floor_of() -> dict[str, int]:
-    """By room, from the ground up."""
+    """Return room → floor, counted from the ground up."""
     return {room: floor for floor, rooms in enumerate(reversed(FLOORS)) for room in rooms}
 
 
@@ -134,7 +134,7 @@ def test_only_flows_and_orchestration_import_prefect_and_one_file_what_it_does_n
 
 @pytest.mark.parametrize("file", BELOW_THE_DOORS, ids=lambda file: str(file.relative_to(PACKAGE)))
 def test_a_room_below_the_doors_names_its_own_fields_and_no_section_of_params(file: Path) -> None:
-    """In what it tells: its docstrings may say where a field comes from."""
+    """The test reads the messages of the room; its docstrings may say where a field comes from."""
     docstrings = {id(node.value) for node in nodes_of(file) if isinstance(node, ast.Expr)}
     told = [
         node.value
@@ -172,7 +172,7 @@ def test_only_model_and_its_users_of_stock_tokenizers_import_transformers() -> N
 
 
 def test_one_file_counts_the_cores_of_a_container() -> None:
-    """A process that asks the machine itself does not hear of a container's quota, and takes too many threads."""
+    """A process that counts the machine's cores misses a container's quota, and starts too many threads."""
     asking = {
         str(file.relative_to(PROJECT))
         for file in SOURCES

@@ -1,4 +1,4 @@
-"""The settings of `make test-clients` for generated requests."""
+"""Settings of `make test-clients` for generated requests."""
 
 import tomllib
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ SETTINGS = Path(__file__).parents[1] / "clients/schemathesis.toml"
 
 
 def accepted(settings: Any, check: str) -> Iterator[list[str]]:
-    """The statuses of each list for this check, at any depth."""
+    """Yield each list of statuses that `settings` accepts for `check`, at any depth."""
     for key, value in settings.items() if isinstance(settings, dict) else ():
         if key == check or key == f"checks.{check}":
             yield value["expected-statuses"]

@@ -1,4 +1,4 @@
-"""dvc.yaml is the one list of stages and paths; what the code says of them agrees with it."""
+"""dvc.yaml is the only list of stages and paths, and the code agrees with it."""
 
 import ast
 import importlib
@@ -29,13 +29,13 @@ NO_DEPS = {
     "clozeline.planning": "changes what is warned of before a training, never outputs",
     "clozeline.tracking": "a side channel that cannot change an output",
 }
-"""Modules that are no deps of any stage, though stages import them: as deps they would re-run everything."""
+"""Modules that stages import without having them as deps, because as deps they would re-run everything."""
 MOST_CODE_DEPS = 8
-"""Of one stage: as many as a reader takes in. One that needs more is told by rooms that are cut at another place."""
+"""Most code deps of one stage, for readers; a stage that needs more shows that the rooms are cut wrongly."""
 
 
 def stages() -> dict[str, dict[str, Any]]:
-    """Name → body, of groups too."""
+    """Return stage name → body; for a group, the body of its `do`."""
     graph = YAML(typ="safe").load((PROJECT / "dvc.yaml").read_text(encoding="utf-8"))
     return {name: stage.get("do", stage) for name, stage in graph["stages"].items()}
 
@@ -46,8 +46,8 @@ def file_of(module: str) -> Path | None:
 
 
 def imports_of(file: Path) -> Iterator[str]:
-    """Our modules that `file` imports, lazily or not; `from a import b` gives a.b where that is a module, as does a
-    string `a.b:name`.
+    """Yield our modules that `file` imports, lazily or not. `from a import b` also gives a.b if that is a module; the
+    string `a.b:name` gives a.b.
     """
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         names = []
@@ -61,7 +61,7 @@ def imports_of(file: Path) -> Iterator[str]:
 
 
 def all_imports_of(module: str) -> set[str]:
-    """Modules that `module` needs, through any number of others; what needs no dep is not looked into."""
+    """Return the modules that `module` imports, directly or not; modules of NO_DEPS are not followed."""
     found, waiting = set(), [module]
     while waiting:
         name = waiting.pop()
@@ -126,7 +126,7 @@ def test_a_stage_has_few_code_deps(name: str) -> None:
 
 
 def test_no_edit_of_a_task_re_runs_the_pre_training() -> None:
-    """Nor of a room above it: it would cost days where it costs minutes here."""
+    """Nor does an edit of a room above the tasks: in a real project, pre-training again would cost days."""
     rooms = {module.split(".")[1] for module in all_imports_of("clozeline.stages.pretrain")}
     assert not rooms & {"tasks", "exporting", "evaluation", "inference", "artifacts", "records", "text"}
 
@@ -155,7 +155,7 @@ def test_a_stage_depends_on_those_of_its_knobs_that_change_its_result(name: str,
 
 @pytest.mark.parametrize(("name", "code"), [("pretrain", naming.CODE), ("finetune", task_training.CODE)])
 def test_checkpoints_are_named_by_the_code_that_their_stage_depends_on(name: str, code: tuple[str, ...]) -> None:
-    """By more, an edit that changes nothing would orphan them; by less, a training would go on from other code's."""
+    """With more code, a harmless edit would orphan checkpoints; with less, training would resume from other code's."""
     deps = {dep.removeprefix("src/clozeline/") for dep in code_deps_of(name)}
     assert set(code) == deps - {f"stages/{name}.py"}
 

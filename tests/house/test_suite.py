@@ -1,4 +1,4 @@
-"""The suite itself: which tests are slow, in which order they run, and what they leave to each other."""
+"""The suite itself: its slow tests, their order, and the state that tests leave to each other."""
 
 import os
 import subprocess
@@ -22,13 +22,13 @@ def test_the_files_that_take_longest_are_there() -> None:
 
 
 def test_what_runs_flows_in_this_process_comes_last(request: pytest.FixtureRequest) -> None:
-    """So nothing is forked from a process in which Prefect's threads live."""
+    """Otherwise later tests would fork a process in which Prefect's threads run."""
     runs_flows = [item.path.parts[-2] == "flows" for item in request.session.items]
     assert runs_flows == sorted(runs_flows)
 
 
 def test_a_worker_shares_the_cores_before_a_room_that_was_named_imports_torch() -> None:
-    """The conftest of a file that is named is read before pytest configures itself."""
+    """Pytest reads the conftest of a file named on the command line before it configures itself."""
     room = "tests/encoder/test_sizes.py"
     assert "import torch" in (ROOT / room).with_name("conftest.py").read_text(encoding="utf-8")
     done = subprocess.run(
@@ -91,7 +91,7 @@ def test_a_test_that_reaches_what_is_slow_is_slow(
 
 
 def test_what_is_slow_is_there() -> None:
-    """A module that was renamed would make its tests fast ones."""
+    """If a listed module were renamed, its tests would count as fast."""
     assert [name for name in slow_tests.SLOW if find_spec(name) is None] == []
 
 

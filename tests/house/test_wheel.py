@@ -1,4 +1,4 @@
-"""What the built wheel imports is what it asks for: nothing comes by way of another package that may drop it."""
+"""The built wheel requires every package that it imports, so that none depends on another package's requirements."""
 
 import ast
 import subprocess
@@ -19,7 +19,7 @@ OF_THE_BASE = (
     "tracking",
     *("__init__.py", "__main__.py", "errors.py", "progress.py", "workspace.py"),
 )
-"""Rooms and files that serve, whole: what is imported inside a function counts too."""
+"""Rooms and files of the base install; their imports inside functions count too."""
 OF_THE_FLOWS = ("flows", "orchestration", "versions")
 UNNAMED: Mapping[str, str] = {
     "alembic": "MLflow's store in SQLite",
@@ -30,12 +30,12 @@ UNNAMED: Mapping[str, str] = {
     "sqlalchemy": "MLflow's store in SQLite",
     "uvloop": "uvicorn takes it where it is there",
 }
-"""What is asked for and imported nowhere, and who needs it."""
+"""Required packages that our code does not import → who needs them."""
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
-    """Built from what git has, so that nothing is left in the checkout, and no index is asked."""
+    """Wheel built from a copy of the files in git, so that the checkout stays clean, and without a package index."""
     folder = tmp_path_factory.mktemp("wheel")
     listed = subprocess.run(
         ["git", "ls-files", "-z", "src", "flows"], cwd=PROJECT, capture_output=True, text=True, check=True
@@ -52,7 +52,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.Path:
 
 @pytest.fixture(scope="module")
 def asked(wheel: zipfile.Path) -> dict[str, set[str]]:
-    """Distributions by extra; those of the base have the extra ''."""
+    """Extra → its required distributions; the base install is the extra ''."""
     (told,) = [file for folder in wheel.iterdir() if folder.name.endswith(".dist-info") for file in folder.iterdir()
                if file.name == "METADATA"]  # fmt: skip
     by_extra: dict[str, set[str]] = {}
@@ -65,7 +65,7 @@ def asked(wheel: zipfile.Path) -> dict[str, set[str]]:
 
 @pytest.fixture(scope="module")
 def imported(wheel: zipfile.Path) -> dict[str, set[str]]:
-    """Top-level packages of others that each file of the wheel imports, by its path in the package."""
+    """Path of each file in the wheel's package → the top-level packages of others that it imports."""
     return {
         path.at.partition("/")[2]: set(_imported(path.read_text(encoding="utf-8")))
         for path in _python_files(wheel / "clozeline")

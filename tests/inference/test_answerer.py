@@ -1,4 +1,4 @@
-"""Answers are those of the stock model; of a long context they are found wherever they stand."""
+"""Answers equal the stock model's, and are found anywhere in a long context."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -39,8 +39,8 @@ def tiny(folder: Path, max_length: int = 64, margin: float | None = None) -> Ans
 
 
 def by_definition(folder: Path, pair: tuple[str, str], top_k: int, align: bool) -> tuple[list[Answer], float]:
-    """What transformers' pipeline said up to 4.57, written out: of every stretch, P(start) times P(end) of the stock
-    model; those of the same words count together. Also the probability of no answer."""
+    """Return the answers of transformers' pipeline up to 4.57, and the probability of no answer. The score of a span is
+    P(start) times P(end) of the stock model; scores of spans with the same words are added."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForQuestionAnswering.from_pretrained(folder).eval()
     encoded = tokenizer(*pair, return_tensors="pt")
@@ -92,9 +92,9 @@ def test_no_answer_has_the_score_that_the_stock_model_gives_it(answerer: Answere
 def test_the_best_answer_of_a_long_context_is_found_wherever_the_windows_part_it(
     tmp_path: Path, overlap: int | None
 ) -> None:
-    """The graph looks at each token alone: read whole, the context has the same best span.
+    """The graph reads each token alone, so the best span is the same if the context is read whole.
 
-    Its first and last word occur once, so that no other span has the same logits.
+    The span's first and last word occur once, so that no other span has the same logits.
     """
     short, whole = tiny(tmp_path / "short", 48), tiny(tmp_path / "whole", 4096)
     filler = [["of", "files", "b", "c", "e", "f", "return", "é"][n * n % 11 % 8] for n in range(300)]
@@ -139,5 +139,5 @@ def test_all_that_is_possible_adds_up_to_one(tmp_path: Path) -> None:
     search = SpanSearch(top_k=90, max_answer_tokens=1, may_be_unanswerable=True, align_to_words=False)
     (answers,) = tiny(tmp_path / "reader").ask([("a", "b")], search=search)
     assert [one.answer for one in answers if one.answer] == ["b"]
-    # What is left is: beginning at no answer and ending at `b`, or the other way round.
+    # The rest belongs to spans that start at no answer and end at `b`, or the other way round.
     assert 0.2 < sum(one.score for one in answers) < 1

@@ -1,4 +1,4 @@
-"""Batches hold every text once, within the budget, whatever the order they came in."""
+"""Batches hold every text once and stay within the budget, whatever the order of the texts."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ Lengths = st.lists(st.integers(1, 40), max_size=30)
 
 
 def texts_of(lengths: list[int]) -> list[TokenizedText]:
-    """Texts of these lengths, each with ids of its own."""
+    """Return texts of these lengths, each with ids of its own."""
     return [TokenizedText(np.arange(length) + 100 * (n + 1), ()) for n, length in enumerate(lengths)]
 
 

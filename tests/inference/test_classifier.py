@@ -1,4 +1,4 @@
-"""What a classifier answers is what the trained model says."""
+"""A classifier's answers equal the trained model's."""
 
 from pathlib import Path
 

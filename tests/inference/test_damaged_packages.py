@@ -1,4 +1,4 @@
-"""Claim: a damaged package is refused by the name of what is wrong with it, whoever opens it."""
+"""Claim: everything that opens packages refuses a damaged one, with an error that names the damage."""
 
 import json
 from collections.abc import Callable
@@ -23,7 +23,7 @@ NESTED = '{"a":' * 100_000 + "1" + "}" * 100_000
 
 
 def rewrite_manifest(package: Path, **facts: Any) -> None:
-    """With `facts`, and the hashes of the files as they are now."""
+    """Write the manifest again, with `facts` and with the current hashes of the files."""
     manifest = json.loads((package / FILES.manifest).read_text(encoding="utf-8"))
     hashes = {name: record_of(package / name).model_dump() for name in manifest["files"]}
     told = manifest | {"files": hashes} | facts

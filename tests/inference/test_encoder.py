@@ -68,7 +68,7 @@ def test_targets_compete_among_themselves(encoder: Encoder) -> None:
 def test_the_graph_names_the_words_that_its_logits_name(encoder: Encoder) -> None:
     vocab_size = encoder.manifest.vocab_size
     named = encoder.filling(TEXTS, top_k=vocab_size)
-    counted = encoder.filling(TEXTS, top_k=vocab_size + 1)  # more than the graph names
+    counted = encoder.filling(TEXTS, top_k=vocab_size + 1)  # more tokens than the graph returns by itself
     assert (named.output, counted.output) == (TOP, "logits")
     for ours, theirs in zip(encoder.answers(named), encoder.answers(counted), strict=True):
         for mask, expected in zip(ours, theirs, strict=True):

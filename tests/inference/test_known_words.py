@@ -1,4 +1,4 @@
-"""Claim: ids from known words are those that the tokenizer gives for the whole text, whatever came before."""
+"""Claim: ids from known words equal the tokenizer's ids of the whole text, whatever texts came before."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,7 +36,7 @@ def known_of(tokenizer: Tokenizer) -> KnownWords:
 
 
 def assert_same(known: KnownWords, tokenizer: Tokenizer, texts: Sequence[str]) -> int:
-    """How many of the texts were not known; the ids of all others are those of the tokenizer."""
+    """Assert that ids from known words are the tokenizer's; return the number of texts with unknown words."""
     found = [known.ids(text) for text in texts]
     expected = [tokenizer.encode(text).ids for text in texts]
     assert [ids for ids in found if ids is not None] == [

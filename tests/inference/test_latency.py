@@ -1,4 +1,4 @@
-"""Both graphs are timed, on texts that the model can read."""
+"""The fp32 and INT8 graphs are timed on texts that the model can read."""
 
 from pathlib import Path
 

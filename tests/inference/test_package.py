@@ -1,4 +1,4 @@
-"""Opening a package: which graph answers, what is refused, and what need not be installed."""
+"""Opening a package chooses what answers, refuses damaged packages, and needs only the serving install."""
 
 import shutil
 import subprocess

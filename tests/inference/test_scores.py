@@ -1,4 +1,4 @@
-"""The likeliest answers, from logits of any size."""
+"""Choice of the likeliest answers, from logits of any size."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def test_probabilities_are_the_softmax() -> None:
 
 
 def test_few_answers_have_the_probabilities_that_they_have_among_all() -> None:
-    """They do not compete among themselves: what is not asked for keeps its share."""
+    """The softmax covers all answers: those that are not returned keep their share."""
     values = np.random.default_rng(0).normal(size=50).astype(np.float32)
     assert likeliest(values, 3) == likeliest(values, 50)[:3]
     assert likeliest(logits(0, 0, 0, 0), 1) == [(0, 0.25)]
@@ -37,10 +37,10 @@ def test_ties_keep_their_order() -> None:
 @pytest.mark.parametrize("top_k", [1, 5, 40])
 @pytest.mark.parametrize("step", [1e-6, 0.5])
 def test_of_a_vocabulary_they_are_those_of_a_whole_sort(top_k: int, step: float) -> None:
-    """Rounded to steps, many are equal."""
+    """Rounding to steps makes many values equal."""
     drawn = np.random.default_rng(top_k).normal(size=30_522)
     values = (np.round(drawn / step) * step).astype(np.float32)
-    values[-top_k:] += 3  # together in the last part
+    values[-top_k:] += 3  # the best are next to each other, at the end
     expected = np.argsort(-values, kind="stable")[:top_k]
     assert [place for place, _ in likeliest(values, top_k)] == expected.tolist()
 

@@ -1,4 +1,4 @@
-"""A tagger says what transformers' pipeline says, and of a long text what it says of its parts."""
+"""A tagger answers like transformers' pipeline, and combines the answers for the windows of a long text."""
 
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def test_what_is_ignored_is_left_out(tagger: Tagger) -> None:
 def test_a_text_of_many_windows_is_tagged_as_if_it_were_read_whole(
     tmp_path: Path, strategy: Aggregation, overlap: int | None
 ) -> None:
-    """The graph looks at each token alone: where the text is parted makes no difference but to what is put together."""
+    """The graph reads each token alone, so the cuts between windows can only affect how answers are combined."""
     write_tagger(tmp_path / "short")
     write_tagger(tmp_path / "whole")
     short, whole = opened(tmp_path / "short", 16), opened(tmp_path / "whole", 4096)

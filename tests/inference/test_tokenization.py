@@ -1,4 +1,4 @@
-"""Texts to tokens: nothing is cut in silence, and places in the text are kept."""
+"""Tokenization never truncates silently, and keeps positions in the text."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which tokenizers' words are encoded alike alone and in a text; that their ids are those, the rooms show that cut."""
+"""Tokenizers that encode a word alone as in a text are recognized. The rooms that cut words test the ids."""
 
 import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers

@@ -1,4 +1,4 @@
-"""The services of compose.yaml as plain processes: the same commands, the same environment, other addresses."""
+"""Services of compose.yaml as plain processes, with the same commands and environment but other addresses."""
 
 import os
 import re
@@ -22,7 +22,7 @@ VARIABLE = re.compile(r"\$(?:(?P<escaped>\$)|\{(?P<name>\w+)(?::(?P<rule>[?-])(?
 
 
 def interpolated(text: str, variables: Mapping[str, str]) -> str:
-    """`${NAME}`, `${NAME:?}`, `${NAME:-default}` and `$$`, as the compose specification reads them."""
+    """Return `text` with `${NAME}`, `${NAME:?}`, `${NAME:-default}` and `$$` replaced as compose specifies."""
 
     def value(match: re.Match[str]) -> str:
         if match["escaped"]:
@@ -41,7 +41,7 @@ def read_env_file(path: Path) -> dict[str, str]:
 
 
 def python_environment(home: Path) -> dict[str, str]:
-    """What a process of an image finds: its Python first on the path, and nothing of this shell."""
+    """Return the environment of a process of an image: its Python first on the path, no variables of this shell."""
     home.mkdir(parents=True, exist_ok=True)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     return {"PATH": path, "HOME": str(home), "PYTHONUNBUFFERED": "1", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -59,7 +59,7 @@ class Compose:
         return [interpolated(word, self.secrets) for word in self.services[service]["command"]]
 
     def environment(self, service: str, home: Path, **elsewhere: object) -> dict[str, str]:
-        """The service's environment; `elsewhere` are the variables that say where things are, which differ here."""
+        """Return the service's environment; `elsewhere` replaces its variables for addresses and folders."""
         given = self.services[service]["environment"]
         assert not set(elsewhere) - set(given), f"compose.yaml sets no {set(elsewhere) - set(given)} for {service}"
         own = {name: interpolated(str(value), self.secrets) for name, value in given.items()}
@@ -77,7 +77,7 @@ def compose() -> Compose:
 
 @pytest.fixture(scope="session")
 def run_to_end() -> Callable[..., str]:
-    """Run a one-shot job; a job that fails fails the test with what it said."""
+    """Run a one-shot job; if the job fails, the test fails with its output."""
 
     def run_to_end(command: list[str], environment: dict[str, str], folder: Path, timeout_seconds: float = 180) -> str:
         done = subprocess.run(
@@ -98,7 +98,7 @@ def running() -> Callable[..., Any]:
 def _running(
     command: list[str], environment: dict[str, str], folder: Path, health_url: str, timeout_seconds: float = 150
 ) -> Iterator[None]:
-    """Run a server until the block ends; it must become healthy first, and end, with all its children, when told to."""
+    """Run a server during the block, once it is healthy; SIGTERM then has to end it with all its children."""
     log = Path(environment["HOME"]) / "log.txt"
     with log.open("wb") as output:
         process = subprocess.Popen(

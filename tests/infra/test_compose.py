@@ -1,4 +1,4 @@
-"""What compose.yaml promises: a valid file, exact versions, no root, no open port, no secret, no install at start."""
+"""compose.yaml is valid, and has exact versions, no root, no open port, no secret and no installation at start."""
 
 import re
 import subprocess
@@ -98,7 +98,7 @@ def test_a_service_waits_for_what_it_needs_to_be_ready(services: dict[str, dict[
 
 
 def test_every_one_shot_job_is_waited_for(services: dict[str, dict[str, Any]]) -> None:
-    """`up --wait` counts a container that ended as a failure, unless a service depends on its success."""
+    """`up --wait` counts a container that has ended as failed, unless a service depends on its success."""
     waited_for = {needed for it in services.values() for needed in it.get("depends_on", {})}
     assert {name for name, it in services.items() if "healthcheck" not in it} <= waited_for
 

@@ -1,4 +1,4 @@
-"""What infra/Dockerfile promises: linted, exact versions, every Python package from the lock, no root."""
+"""infra/Dockerfile passes its linter, and has exact versions, every Python package from the lock and no root."""
 
 import re
 import subprocess
@@ -59,7 +59,7 @@ def test_every_package_comes_at_the_version_of_the_lock() -> None:
 
 
 def test_the_lock_holds_everything_that_the_images_pull_in() -> None:
-    """A constraint pins nothing that it does not name: what is missing here would come at any version."""
+    """Constraints pin only the packages they name; a package missing from the lock could get any version."""
     pulled = closure(Requirement("mlflow[auth]"), Requirement("psycopg[binary]"), Requirement("boto3"))
     pulled |= closure(Requirement("prefect"), Requirement("asyncpg"), Requirement("clozeline"))
     assert pulled - LOCKED - {"clozeline"} == set()
@@ -70,7 +70,7 @@ def test_the_serving_image_holds_no_training_and_no_orchestrator() -> None:
 
 
 def closure(*roots: Requirement) -> set[str]:
-    """Names of everything that the image's Python installs with `roots`, by the metadata of what is installed here."""
+    """Return all packages that the image's Python installs with `roots`, by the metadata of the packages here."""
     python = {"python_full_version": PYTHON, "python_version": PYTHON.rpartition(".")[0]}
     seen: set[tuple[str, str]] = set()
     waiting = [(requirement.name, extra) for requirement in roots for extra in ("", *requirement.extras)]

@@ -1,4 +1,4 @@
-"""Settings and secrets: telemetry off, secrets made here and kept, every variable explained."""
+"""Settings switch telemetry off, secrets are generated once and kept, and every variable is explained."""
 
 import re
 import stat

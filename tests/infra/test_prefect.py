@@ -1,4 +1,4 @@
-"""infra/prefect.yaml and flows/deploy.py against a real Prefect server, and a worker that picks up a run."""
+"""infra/prefect.yaml and flows/deploy.py with a real Prefect server, and with a worker that picks up a run."""
 
 import shutil
 import sys
@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 ROOT = Path(__file__).parents[2]
 
-# The shape of flows/nightly.py, without its work: it uses other files of its package.
+# Like flows/nightly.py, it uses other files of its package, but it does no work.
 FLOW = """
 from prefect import flow
 
@@ -46,7 +46,7 @@ def prefect_file() -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Server:
-    """A Prefect server process, and a project that deploys to it."""
+    """Prefect server process, with a project that deploys to it."""
 
     home: Path
     project: Path
@@ -56,7 +56,7 @@ class Server:
     run_to_end: Run
 
     def deploy(self, change: Callable[[dict[str, Any]], None] = lambda file: None) -> None:
-        """Deploy the file as committed, but for `change`."""
+        """Deploy infra/prefect.yaml as committed, except for `change`."""
         content = prefect_file()
         change(content)
         YAML().dump(content, self.project / "infra/prefect.yaml")

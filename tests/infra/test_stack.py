@@ -1,4 +1,4 @@
-"""The servers of compose.yaml as plain processes, on a real PostgreSQL and an S3 server: started, used, stopped."""
+"""The servers of compose.yaml start, work and stop as plain processes, with a real PostgreSQL and an S3 server."""
 
 import os
 import pwd
@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# Where the image has them: the working directory of the MLflow services.
+# Working directory of the MLflow services; the image has the same files there.
 MLFLOW_FOLDER = ROOT / "infra/mlflow"
 
 Run = Callable[..., str]
@@ -30,7 +30,7 @@ class Postgres:
     binaries: Path
     data: Path
     port: int
-    # PostgreSQL refuses to run as root; None: this process is not root, and runs it as itself.
+    # User that runs PostgreSQL, which refuses root; None: the user of this process, which is not root.
     user: str | None
 
     def run(self, program: str, *arguments: str) -> None:
@@ -56,7 +56,7 @@ def postgres_binaries() -> Path:
 
 @pytest.fixture(scope="module")
 def postgres(free_port: FreePort, compose: Any) -> Iterator[Postgres]:
-    """A new server with the databases of the script that the container runs."""
+    """New server whose databases are made by the script that the container runs."""
     # Not under tmp_path: root owns the folders above it, and PostgreSQL's user may not enter them.
     with tempfile.TemporaryDirectory(prefix="postgres-", dir="/tmp") as folder:
         data = Path(folder)
@@ -65,7 +65,7 @@ def postgres(free_port: FreePort, compose: Any) -> Iterator[Postgres]:
             os.chown(data, pwd.getpwnam(user).pw_uid, -1)
         server = Postgres(postgres_binaries(), data, free_port(), user)
         server.run("initdb", "--pgdata", ".", "--username", "postgres", "--auth", "trust", "--no-sync")
-        # The password counts for what comes by TCP, as in the container.
+        # Connections by TCP need the password, as in the container.
         (data / "pg_hba.conf").write_text("local all postgres trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
         options = f"-p {server.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={data} -c fsync=off"
         server.run("pg_ctl", "start", "--pgdata", ".", "--wait", "--log", "log.txt", "--options", options)
@@ -89,7 +89,7 @@ def create_databases(server: Postgres, compose: Any) -> None:
 def store(
     tmp_path_factory: pytest.TempPathFactory, compose: Any, free_port: FreePort, running: Running
 ) -> Iterator[dict[str, str]]:
-    """An S3 server, and how to reach it. It stands in for the store of compose.yaml, which has no Python package."""
+    """S3 server and its address. It replaces the store of compose.yaml, which has no Python package."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     environment = compose.environment("store-buckets", tmp_path_factory.mktemp("store"))

@@ -1,4 +1,4 @@
-"""From a served model back to the raw text, and every byte on the way checked."""
+"""The trace leads from a served model back to the raw text, and verification checks every byte on the way."""
 
 import shutil
 import sys
@@ -20,7 +20,7 @@ URI = "models:/clozeline-encoder@champion"
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory, encoder_package: Path) -> Path:
-    """A project whose encoder is released. A copy of it takes its version along: its database follows its files."""
+    """Project whose encoder is released. A copy keeps the version, because its database finds the copied files."""
     root = tmp_path_factory.mktemp("template") / "project"
     workspace = Workspace(root)
     with pytest.MonkeyPatch.context() as monkeypatch:

@@ -1,4 +1,4 @@
-"""How many threads and worker processes a container gets."""
+"""Number of threads and worker processes that a container gets."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ from clozeline.machine.cores import available_cores
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder like /sys/fs/cgroup, on a machine where this process may run on 8 cores."""
+    """Folder like /sys/fs/cgroup, on a machine where this process may run on 8 cores."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     return tmp_path
 
@@ -32,7 +32,7 @@ def write(file: Path, text: str) -> None:
     [
         ("max 100000", 8),
         ("200000 100000", 2),
-        ("350000 100000", 3),  # rounded down: four threads would all be stopped together
+        ("350000 100000", 3),  # rounded down: the quota would stop all of four threads at once
         ("50000 100000", 1),
         ("1600000 100000", 8),
     ],

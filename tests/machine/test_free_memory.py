@@ -1,4 +1,4 @@
-"""How much memory a container has left."""
+"""Memory that a container has left."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def left(machine: Path, membership: str) -> int | None:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
-    """A folder like /sys/fs/cgroup, on a machine that has 8 GiB left."""
+    """Folder like /sys/fs/cgroup, on a machine that has 8 GiB left."""
     write(tmp_path / "meminfo", f"MemTotal: {2**24} kB\nMemFree: 5 kB\nMemAvailable: {2**23} kB")
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""How much memory a container gets."""
+"""Memory that a container gets."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ GIB = 2**30
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder like /sys/fs/cgroup, on a machine with 8 GiB."""
+    """Folder like /sys/fs/cgroup, on a machine with 8 GiB."""
     monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 8 * GIB // 4096}.__getitem__)
     return tmp_path
 

@@ -1,4 +1,4 @@
-"""A processor is told by its name and by what makes INT8 fast on it."""
+"""A processor is described by its name and by its instruction sets that make INT8 fast."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What no stage makes is looked for before anything runs, and told with the key that names it."""
+"""Inputs that no stage makes are checked before anything runs; the error names their key of params.yaml."""
 
 import re
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_what_a_stage_should_have_made_is_missed_as_soon_as_it_is_done(project: 
 
 
 def with_task(root: Path, **task: object) -> None:
-    """The project's params.yaml with one task."""
+    """Rewrite the project's params.yaml with `task` as its only task."""
     yaml = YAML()
     params = yaml.load(root / "params.yaml")
     params["finetune"], params["export"]["models"] = {"mine": task}, {"encoder": "encoder"}

@@ -51,7 +51,7 @@ def test_memory_is_blamed_where_the_kernel_counts_a_kill_for_it_or_does_not_coun
 
 @pytest.mark.parametrize("code", [-9, 137])
 def test_both_ways_to_say_signal_9_are_known(code: int) -> None:
-    """That of a process that waited, and that of a shell that did, or of torchrun."""
+    """The exit code is -9 if a process waited for the stage, and 137 if a shell or torchrun did."""
     assert KILLED in str(failure_of(Ended("upper", code, "", "upper.log")))
 
 

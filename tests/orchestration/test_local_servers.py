@@ -1,4 +1,4 @@
-"""Both web pages come up over the project's own databases, and Ctrl-C leaves nothing behind."""
+"""The pages of Prefect and MLflow come up over the project's own databases, and Ctrl-C leaves nothing behind."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""What the adapter relies on in the Prefect that is installed: a test that fails here says what an upgrade changed."""
+"""The adapter's assumptions about the installed Prefect; a failing test shows what an upgrade changed."""
 
 import importlib
 import inspect
@@ -67,7 +67,7 @@ def test_one_stage_runs_at_a_time() -> None:
 
 
 def test_what_prefect_repeats_begins_as_we_look_for() -> None:
-    """Both engines log a state after these words."""
+    """The engines of flows and of tasks log a state after these words."""
     for engine in (flow_engine, task_engine):
         assert 'f"Finished in state {display_state}"' in inspect.getsource(engine)
     shown = f"Finished in state {Failed(message='the reason')}"
@@ -90,7 +90,7 @@ def test_a_problem_is_told_by_its_message_once(
     tell_errors_plainly()
     logger = logging.getLogger(name)
     assert sum(isinstance(known, WithoutTraceback) for known in logger.filters) == 1
-    monkeypatch.setattr(logger, "handlers", [])  # Prefect's own asks for a flow run
+    monkeypatch.setattr(logger, "handlers", [])  # Prefect's own handler needs a flow run
     monkeypatch.setattr(logger, "propagate", True)
     problem = DataError("it is bad", given="bad", expected="good", do="mend it")
     with caplog.at_level(logging.INFO, logger=name):

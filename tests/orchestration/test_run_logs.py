@@ -1,4 +1,4 @@
-"""Logs of past runs do not fill the disk."""
+"""Logs of past runs do not fill the disk, because only the newest are kept."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from clozeline.orchestration.run_logs import NUM_KEPT, forget_old_runs
 
 
 def make_run(logs: Path, number: int) -> Path:
-    """The folder of a run that ended `number` seconds after the first; names tell nothing of that."""
+    """Make the folder of a run that ended `number` seconds after the first; its name does not show the order."""
     folder = logs / str(UUID(int=(number * 7919) % 2**32))
     folder.mkdir(parents=True)
     (folder / "upper.log").write_text("upper reads raw.txt\n")

@@ -1,4 +1,4 @@
-"""A server that does not come up is told by what it did; one that is not needed any more is ended at once."""
+"""If a server does not start, the error says what it did; a server that is no longer needed is ended at once."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A stage that failed is told by what it said itself, in the class of its exit code."""
+"""The error of a failed stage repeats the stage's own message; its class follows from the exit code."""
 
 from clozeline.errors import ClozelineError, DataError, TransientError
 from clozeline.orchestration.stage_failure import failure_of

@@ -45,14 +45,14 @@ def test_python_in_a_stage_command_is_this_interpreter(toy: Path, monkeypatch: p
 
 
 def test_a_lock_that_another_dvc_command_holds_at_the_end_of_a_stage_loses_no_result(toy: Path) -> None:
-    """Without `--wait-for-lock`, DVC gives up after 3 seconds, and the stage's work with it."""
+    """Without `--wait-for-lock`, DVC gives up after 3 seconds, and the stage's result is lost."""
     (toy / "steps.py").write_text("import time; time.sleep(2); open('upper.txt', 'w').write('done')")
     holding = threading.Event()
 
     def hold_while_the_stage_ends() -> None:
         with Repo(str(toy)) as repo:
             wait_for((toy / ".dvc/tmp/rwlock").exists, 30)
-            time.sleep(1)  # DVC gives its lock back while the stage runs
+            time.sleep(1)  # DVC releases its lock while the stage runs
             with repo.lock:
                 holding.set()
                 time.sleep(6)

@@ -1,4 +1,4 @@
-"""In a terminal, a stage has one too: bars are drawn, and what it told is still known when it failed."""
+"""A stage run from a terminal gets a terminal too: it draws bars, and its last lines still explain a failure."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Claim: where a field is missing, the message has those that are there and the one that is likely meant."""
+"""Claim: if a field is missing, the message lists the fields present and suggests the one likely meant."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Claim: the same rows are read from any kind of file, plain or compressed, and dirt is named with its line."""
+"""Claim: every file format, plain or compressed, gives the same rows; an error names the line of invalid input."""
 
 import bz2
 import gzip
@@ -52,7 +52,7 @@ WRITERS: dict[str, Callable[[Table], bytes]] = {
 
 
 def rows_in(path: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Every row; all of the file has then been read, and the meter says so."""
+    """Return every row of the file; assert that the meter then counts all of its bytes."""
     meter = Meter()
     rows = list(FORMATS[format_of(path)](path, FIELDS, meter))
     assert meter.done_bytes == path.stat().st_size
@@ -102,7 +102,7 @@ def test_the_format_is_told_by_the_name_without_its_compression(name: str, suffi
 
 @pytest.mark.parametrize(("suffix", "unit"), [(".jsonl", "line 3"), (".csv", "line 4"), (".parquet", "row 2")])
 def test_each_row_says_where_it_stands(tmp_path: Path, suffix: str, unit: str) -> None:
-    """The first text has two lines in CSV, and there is an empty line between the objects of JSON Lines."""
+    """In CSV the first text spans two lines; in JSON Lines an empty line separates the objects."""
     path = written(tmp_path / f"data{suffix}", WRITERS[suffix](ROWS[:2]))
     assert [place for place, _ in rows_in(path)][1] == f"{path}, {unit}"
 
@@ -118,7 +118,7 @@ def test_of_parquet_there_is_a_place_for_each_of_many_rows(tmp_path: Path) -> No
     rows = list(FORMATS[".parquet"](path, FIELDS, meter))
     assert [values["body"] for _, values in rows] == [str(number) for number in range(2_500)]
     assert [place for place, _ in rows[::1_200]] == [f"{path}, row {row}" for row in (1, 1_201, 2_401)]
-    assert 0 <= path.stat().st_size - meter.done_bytes < 3  # it counts whole bytes, thrice
+    assert 0 <= path.stat().st_size - meter.done_bytes < 3  # rounds down to whole bytes three times
 
 
 DIRT = {

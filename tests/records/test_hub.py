@@ -1,4 +1,4 @@
-"""Claim: a split of a dataset of the hub gives rows like those of a file, and trouble is told in the asker's words."""
+"""Claim: a split of a hub dataset gives the same rows as a file, and errors name the caller's settings."""
 
 import inspect
 import logging
@@ -17,7 +17,7 @@ KNOBS = HubKnobs(dataset="room.dataset", revision="room.revision", every="room.d
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A dataset as the hub keeps it: Parquet files by split, whose features say what the numbers stand for."""
+    """Dataset as the hub stores it: one Parquet file per split, whose features give the names of the labels."""
     folder = tmp_path_factory.mktemp("hub")
     topic = datasets.ClassLabel(names=["no", "yes"])
     body = datasets.Value("string")
@@ -68,7 +68,7 @@ def test_the_commit_that_a_revision_stands_for_is_told(folder: Path, monkeypatch
 
 
 def test_datasets_say_the_commit_in_the_place_that_they_read_from() -> None:
-    """What `commit_of` looks for, in the installed version's own words: without a network there is no other proof."""
+    """`commit_of` looks for this text. Without a network, only the source of the installed version can prove it."""
     source = inspect.getsource(datasets.load.HubDatasetModuleFactory)
     assert 'f"hf://datasets/{self.name}@{self.commit_hash}/' in source
 

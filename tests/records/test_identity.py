@@ -1,4 +1,4 @@
-"""Claim: what tells texts apart is all but their case and their white space."""
+"""Claim: two texts have the same identity exactly if they differ only in case and white space."""
 
 from clozeline.records.identity import content_key, identity_of
 

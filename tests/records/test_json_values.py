@@ -1,4 +1,4 @@
-"""Claim: what a file says in JSON can be written again, and what cannot be read is a ValueError."""
+"""Claim: every JSON value that is read can be written again, and invalid JSON is a ValueError."""
 
 import json
 

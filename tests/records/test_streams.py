@@ -53,7 +53,7 @@ def test_a_truncated_file_is_refused_by_name(tmp_path: Path, compress: Compress,
 def test_a_damaged_file_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "flipped.gz"
     data = bytearray(gzip.compress(TEXT.encode()))
-    data[-6] ^= 0xFF  # in the checksum
+    data[-6] ^= 0xFF  # a bit of the checksum
     path.write_bytes(data)
     with pytest.raises(DataError, match=r"flipped\.gz: the compressed data"):
         list(read_lines(path, Meter()))

@@ -1,4 +1,4 @@
-"""The registry of a team: a server that keeps the files, and a machine that has nothing yet."""
+"""A team's registry is a server that keeps the files; another machine fetches packages from it."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -52,7 +52,7 @@ def test_a_package_goes_through_the_server_and_comes_back_byte_by_byte(
     assert len(answer["masks"]) == 1
 
     copies = elsewhere.work / "registry"
-    (copies / "clozeline-encoder-tiny-1-0123456789ab").mkdir()  # of another model
+    (copies / "clozeline-encoder-tiny-1-0123456789ab").mkdir()  # folder of another model
     package = shutil.copytree(encoder_package, tmp_path / "package")
     for kept in ({"1", "2"}, {"2", "3"}):  # the champion, and the previous one
         with (package / "manifest.json").open("a") as manifest:

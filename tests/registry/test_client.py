@@ -1,4 +1,4 @@
-"""MLflow's faults are told in our words."""
+"""Errors of MLflow become our own errors."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from clozeline.registry.versions import Registry
 
 @pytest.fixture
 def httpserver() -> Iterator[Callable[[int], str]]:
-    """`httpserver(status)` is the address of a server that gives every request this status, without JSON."""
+    """Function that returns the address of a server that answers every request with `status`, without JSON."""
     servers: list[ThreadingHTTPServer] = []
 
     def start(status: int) -> str:

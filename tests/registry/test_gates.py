@@ -1,4 +1,4 @@
-"""The gates say yes and no at the right places, with the numbers."""
+"""Each gate passes and fails at its limit, and gives the figures."""
 
 import math
 

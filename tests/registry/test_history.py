@@ -1,4 +1,4 @@
-"""A package in `dist/` is found in the registry by its bytes, with what was decided and measured of it."""
+"""A package in `dist/` is found in the registry by its bytes, with its release decision and its figures."""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A change of the champion that is killed at any write leaves a champion, and the next command finishes it."""
+"""If a change of the champion is killed at any write, a champion remains and the next command finishes the change."""
 
 import shutil
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class KilledError(BaseException):
 
 @pytest.fixture(scope="module")
 def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Version 2 is the champion, version 1 the previous one, version 3 the candidate."""
+    """Database in which version 2 is the champion, version 1 the previous one and version 3 the candidate."""
     path = tmp_path_factory.mktemp("registry") / "mlflow.db"
     registry = Registry.open(f"sqlite:///{path}")
     for version in "123":
@@ -40,7 +40,7 @@ def registry(database: Path, tmp_path: Path) -> Registry:
 
 
 def is_killed(change: Callable[[], object], *, at_write: int) -> bool:
-    """Run `change`, killed before its write number `at_write`; False if it has fewer writes."""
+    """Run `change`, killed before its write number `at_write`; return False if it does fewer writes."""
     num_done = 0
 
     def counted(write: Callable[..., None]) -> Callable[..., None]:

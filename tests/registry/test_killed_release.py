@@ -1,4 +1,4 @@
-"""A release that is killed after any write to MLflow is finished by its repetition."""
+"""If a release is killed after any write to MLflow, running it again finishes it."""
 
 import shutil
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class KilledError(BaseException):
 
 
 def release(address: str, package: Path, metrics: Path) -> None:
-    """The writes of `clozeline release` for one package, in its order."""
+    """Do the writes of `clozeline release` for one package, in the same order."""
     publisher = Publisher(address)
     publisher.close_killed(WORKSPACE_NAME)
     evidence = Evidence({"evaluate.json": metrics}, {WORKSPACE: WORKSPACE_NAME})
@@ -39,7 +39,7 @@ def release(address: str, package: Path, metrics: Path) -> None:
 
 
 def num_writes_until_killed(change: Callable[[], None], at_write: int) -> int:
-    """Run `change`; from write number `at_write` on, no write is done, as in a process that is dead."""
+    """Run `change`; every write from number `at_write` on raises, as if killed. Return the number of writes done."""
     num_done = 0
 
     def counted(write: Callable[..., object]) -> Callable[..., object]:

@@ -1,4 +1,4 @@
-"""Figures compare where the text and the rules of the measurement are the same, by the hashes of both locks."""
+"""Figures are comparable if both locks have the same hashes of the text and rules of the measurement."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ VALIDATION = "data/clean/validation.parquet"
 
 
 def lock(validation: str = "aa", labels: str = "bb", text: str = VALIDATION, **knobs: Any) -> Lock:
-    """With these md5s, the validation text at `text`, and over `KNOBS` these knobs of each section."""
+    """Return a lock with these md5s, the validation text at `text`, and `knobs` of each section in place of `KNOBS`."""
     deps = {text: validation, "labels.csv": labels, "data/clean/train.parquet": "cc"}
     params = {key: {**value, **knobs.get(key.split(".")[0], {})} for key, value in KNOBS.items() if key != "seed"}
     seed = knobs.get("seed", KNOBS["seed"])

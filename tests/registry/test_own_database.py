@@ -1,4 +1,4 @@
-"""Claim: what is read in the database's own tables is what MLflow says, and where it is not plain MLflow is asked."""
+"""Claim: the database's own tables give the same answers as MLflow, and every unusual case is left to MLflow."""
 
 import contextlib
 import json
@@ -56,7 +56,7 @@ def execute(workspace: Workspace, statement: str) -> None:
 
 @pytest.fixture
 def copied(template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
-    """The project at another place: its database says where the files were."""
+    """Copy of the project whose database still has the old paths of the files."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     shutil.copytree(template, tmp_path / "copy")
     return Workspace(tmp_path / "copy")

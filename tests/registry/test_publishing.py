@@ -1,4 +1,4 @@
-"""Packages become versions once, aliases say which is live, and anyone can load what is registered."""
+"""Each package becomes a version once, aliases name the live version, and anyone can load a registered model."""
 
 import json
 import os
@@ -35,7 +35,7 @@ NAME = "clozeline-encoder"
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with an empty, migrated database."""
+    """Folder with an empty, migrated database."""
     folder = tmp_path_factory.mktemp("registry")
     Publisher(Workspace(folder).defaults()["MLFLOW_TRACKING_URI"])
     return folder
@@ -64,7 +64,7 @@ def evidence(tmp_path: Path) -> Evidence:
 
 
 def other_package(package: Path, folder: Path) -> Path:
-    """The same model in a package with another identity."""
+    """Return a package of the same model with another identity."""
     shutil.copytree(package, folder)
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest["versions"]["numpy"] = str(folder)
@@ -178,7 +178,7 @@ PLANTED = "import pathlib; pathlib.Path({marker!r}).write_text('ran')\n"
 
 
 class _Planted:
-    """Runs code where it is unpickled."""
+    """Object that runs code when it is unpickled."""
 
     def __init__(self, code: str) -> None:
         self._code = code
@@ -188,10 +188,10 @@ class _Planted:
 
 
 def plant(package: Path, marker: Path) -> None:
-    """Code that writes `marker`, wherever a loader of the registered model around `package` could run some."""
+    """Plant code that writes `marker` wherever a loader of the registered model around `package` might run code."""
     model = package.parents[1]
     code = PLANTED.format(marker=str(marker))
-    (script,) = model.glob("*.py")  # what MLflow runs
+    (script,) = model.glob("*.py")  # the script that MLflow runs
     script.write_text(code)
     for folder in (model, package):
         for name in ("__init__.py", "sitecustomize.py", "served_model.py", "modeling.py", "conftest.py"):
@@ -214,12 +214,12 @@ def test_what_is_planted_in_a_registered_model_does_not_run_where_it_is_served(
     server.process.terminate()
     assert (answer.status_code, answer.headers["x-model-version"]) == (200, "1")
     assert server.end()[0] == 0
-    fetched = fetch_package(uri, workspace)  # as from a registry elsewhere, by MLflow's client
+    fetched = fetch_package(uri, workspace)  # with MLflow's client, as from a remote registry
     load(fetched.folder)
     assert not marker.exists()
     loading = [sys.executable, "-c", f"import mlflow; mlflow.pyfunc.load_model({uri!r})"]
     subprocess.run(loading, check=False, capture_output=True, env={**os.environ, **workspace.defaults()})
-    assert marker.read_text() == "ran"  # MLflow's own loader does run it: what was planted is alive
+    assert marker.read_text() == "ran"  # MLflow's own loader does run the planted code
 
 
 def test_promotion_makes_the_old_champion_the_previous_one(
@@ -329,7 +329,7 @@ def test_a_registry_that_does_not_answer_is_worth_another_try(monkeypatch: pytes
 
 
 def change_weights(package: Path) -> None:
-    """Other weights than were registered, with a manifest that knows them."""
+    """Replace the registered weights, and record the new hash in the manifest."""
     graph = onnx.load(package / "model.int8.onnx")
     weights = next(tensor for tensor in graph.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT)
     weights.raw_data = bytes(len(weights.raw_data))
@@ -341,7 +341,7 @@ def change_weights(package: Path) -> None:
 
 
 def flip_a_byte_of_fp32(package: Path) -> None:
-    """The manifest stays as it was, and INT8 is served."""
+    """Damage the fp32 graph and keep the manifest; INT8 is served."""
     assert read_manifest(package).served == "int8"
     graph = bytearray((package / "model.onnx").read_bytes())
     graph[len(graph) // 2] ^= 1

@@ -1,4 +1,4 @@
-"""What MLflow's model says of a tagger, a question answerer, and a classifier of pairs; what is no pair is named."""
+"""Answers of the MLflow model for a tagger, a question answerer and a pair classifier; errors name invalid pairs."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""A project as runs leave it, made by hand: every file that the report reads, and texts that would harm it."""
+"""Hand-made project as runs leave it, with every file that the report reads and with texts that try to harm it."""
 
 import csv
 import hashlib
@@ -149,7 +149,7 @@ def write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 
 def write_lock(root: Path) -> None:
-    """As DVC would: every figure with its hash, and the knobs of two stages."""
+    """Write dvc.lock as DVC would, with the hash of every figure and the params of two stages."""
     params = YAML(typ="safe").load((root / "params.yaml").read_text(encoding="utf-8"))
     shown = [path.relative_to(root).as_posix() for path in sorted(root.glob("[mp][el]*s/**/*.*"))]
     outs = [
@@ -179,7 +179,7 @@ def write_lock(root: Path) -> None:
 
 @dataclass(frozen=True)
 class Ran:
-    """The project, and the run that its report is of."""
+    """Project with the run that its report describes."""
 
     root: Path
 
@@ -235,7 +235,7 @@ def ran(tmp_path: Path, manifest_text: str) -> Ran:
 
 @pytest.fixture(scope="session")
 def manifest_text() -> str:
-    """Of a package that holds nothing."""
+    """Text of the manifest of an empty package."""
     file = {"size_bytes": 5, "sha256": "0" * 64}
     return json.dumps(
         {

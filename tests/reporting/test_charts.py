@@ -1,4 +1,4 @@
-"""Charts hold every point that matters, and say in words what they show."""
+"""Charts contain every point that matters, and describe in words what they show."""
 
 from xml.etree import ElementTree
 
@@ -53,7 +53,7 @@ def test_points_lie_where_their_values_are() -> None:
     assert line is not None
     (x0, y0), (x1, y1), (x2, y2) = (map(float, pair.split(",")) for pair in line.get("points", "").split())
     assert x1 - x0 == pytest.approx(x2 - x1)
-    assert y1 < y2 < y0  # SVG counts down
+    assert y1 < y2 < y0  # in SVG, y grows downwards
     assert y0 - y2 == pytest.approx((y0 - y1) / 2)
 
 

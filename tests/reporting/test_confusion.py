@@ -1,4 +1,4 @@
-"""Classes and mistakes, of twenty classes and of too many."""
+"""Confusion matrix and mistakes, for twenty classes and for too many."""
 
 import re
 from collections import Counter
@@ -8,7 +8,7 @@ from clozeline.reporting.confusion import MOST_CLASSES, matrix
 
 
 def cells(html: str) -> dict[tuple[str, str], int]:
-    """What the matrix says, by (actual, predicted)."""
+    """Return the counts of the matrix by (actual, predicted)."""
     (table,) = re.findall(r'<table class="confusion">.*?</table>', html, re.DOTALL)
     root = ElementTree.fromstring(table)
     columns = ["".join(head.itertext()) for head in root.findall("thead/tr/th")]

@@ -1,4 +1,4 @@
-"""Hidden words are marked where they stood."""
+"""Masked words are marked at their positions in the text."""
 
 import re
 

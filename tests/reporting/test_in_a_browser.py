@@ -1,4 +1,4 @@
-"""The page in a real browser: nothing fails, nothing is fetched, nothing sticks out, and everything can be read."""
+"""The page in a real browser: nothing fails, nothing is fetched, nothing overflows, and everything is readable."""
 
 from collections.abc import Iterator
 from pathlib import Path

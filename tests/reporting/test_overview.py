@@ -1,4 +1,4 @@
-"""The top of the page: the one figure that matters first, and what changed since the last run."""
+"""The top of the page shows the most important figure first, and the changes since the last run."""
 
 from datetime import datetime
 
@@ -16,7 +16,7 @@ STARTED = datetime.fromisoformat("2026-11-20T18:03:00+00:00")
 
 
 def after(ran: Ran, lock: str | None = None, **figures: float) -> str:
-    """The top of the report of a run that came after one with these figures, and with this dvc.lock."""
+    """Return the top of the report of a run whose earlier run has these figures and this dvc.lock."""
     file = ran.root / "earlier.lock"
     file.write_text(lock or (ran.root / "dvc.lock").read_text())
     named = {name.replace("__", "/").replace("_dot_", "."): value for name, value in figures.items()}
@@ -46,7 +46,7 @@ def test_a_package_that_is_not_released_says_so(ran: Ran) -> None:
 
     told = text_of(top(build(ran.with_run(released=nothing)).html))
     assert "not released dist/encoder" in told
-    assert told.count("not released") == 3  # beside the figure, and of two models
+    assert told.count("not released") == 3  # next to the figure, and for two models
 
 
 def test_without_registry_and_tracker_the_overview_still_shows_its_figures(ran: Ran) -> None:
@@ -70,7 +70,7 @@ def test_without_an_encoder_s_figures_the_first_task_leads(ran: Ran) -> None:
 def test_a_change_is_told_in_points_and_marked_by_its_sign(ran: Ran, before: float, told: str) -> None:
     earlier = EarlierRun(STARTED, None, {"evaluate.top1": before}, None)
     html = top(build(ran.with_run(past=lambda: PastRuns(earlier=earlier))).html)
-    assert html.count(told) == 2  # beside the figure, and in the line of the model
+    assert html.count(told) == 2  # next to the figure, and in the line of the model
     assert "Last run, 2026-11-20 18:03 UTC" in text_of(html)
 
 

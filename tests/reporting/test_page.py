@@ -1,4 +1,4 @@
-"""The page is whole, says what it lacks, and takes no text for HTML."""
+"""The page is complete, names what is missing, and shows no text as HTML."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def tags_of(html: str) -> Tags:
 
 
 def text_of(html: str) -> str:
-    """As a reader sees it, with single spaces."""
+    """Return the text of `html` without tags, with single spaces."""
     return " ".join(re.sub(r"<[^>]+>", " ", html).split())
 
 
@@ -53,7 +53,7 @@ def chapter(html: str, name: str) -> str:
 
 
 def top(html: str) -> str:
-    """What stands before the chapters."""
+    """Return the part of the page before the chapters."""
     return html.partition("<h1>")[2].partition("<section>")[0]
 
 

@@ -9,7 +9,7 @@ import pytest
 def embedding_package(
     small_encoder: Path, save_trained: Callable[[Any], Path], export_model: Callable[..., Path]
 ) -> Path:
-    """`small_encoder` without its head, exported."""
+    """Exported package of `small_encoder` without its head."""
     from transformers import AutoModel
 
     return export_model(save_trained(AutoModel.from_pretrained(small_encoder)))

@@ -1,4 +1,4 @@
-"""Claim: a model without a head is exported, and finds functions by their docstrings, from an index made once."""
+"""Claim: an exported model without a head finds functions by their docstrings, with an index that is built once."""
 
 import json
 import shutil
@@ -72,7 +72,7 @@ def test_a_function_is_found_by_its_own_docstring(project: Path) -> None:
 
 
 def test_a_search_by_words_finds_what_has_them_and_one_by_both_all_that_either_finds(project: Path) -> None:
-    """torch.pad alone has `rows`; the vector of the query is turned so that by meaning it is a little behind."""
+    """Only torch.pad contains `rows`; the query's vector is turned so that torch.pad comes last by meaning."""
     model, index = opened(project)
     (pad_H,) = model.embed(["Returns a tensor of the same shape. Rows are padded at the end by this(x)."])
     query = Query("rows", -0.01 * pad_H)

@@ -1,4 +1,4 @@
-"""A `dist/` with two tiny packages, and servers over them on a free port of the loopback: in a thread, or a process."""
+"""A `dist/` with two tiny packages, and servers of them on a free port of the loopback, in a thread or a process."""
 
 import re
 import socket
@@ -41,7 +41,7 @@ main()
 
 
 class Serve:
-    """`clozeline serve` with these arguments, run in `folder`."""
+    """Process of `clozeline serve` with these arguments, run in `folder`."""
 
     def __init__(self, folder: Path, *arguments: str, before: str = "") -> None:
         self.process = subprocess.Popen(
@@ -54,7 +54,7 @@ class Serve:
         self.told = ""
 
     def url(self) -> str:
-        """Where it listens, once it says so."""
+        """Return the server's URL, once the server has printed it."""
         assert self.process.stdout
         for line in self.process.stdout:
             self.told += line
@@ -64,7 +64,7 @@ class Serve:
         raise AssertionError(f"ended without a URL: {self.process.communicate()}")
 
     def end(self, timeout_seconds: float = 60) -> tuple[int, str, str]:
-        """Exit code, and what it wrote since."""
+        """Wait for the process to end; return its exit code and the rest of its stdout and stderr."""
         stdout, stderr = self.process.communicate(timeout=timeout_seconds)
         return self.process.returncode, stdout, stderr
 
@@ -88,7 +88,7 @@ def serve(dist: Path) -> Iterator[Serve]:
 
 @pytest.fixture(scope="session")
 def heads(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a package for each of the other tasks."""
+    """Folder with a package for each of the other tasks."""
     folder = tmp_path_factory.mktemp("heads")
     write_topics(folder / "topics")
     write_ranker(folder / "ranker")
@@ -106,7 +106,7 @@ def catalogue(dist: Path, heads: Path) -> Catalogue:
 
 @pytest.fixture(scope="session")
 def client(catalogue: Catalogue) -> Iterator[httpx.Client]:
-    """A client of the whole application, over a socket."""
+    """HTTP client of the whole application, over a socket."""
     service = Service(Capacity(num_workers=2))
     service.open(catalogue)
     with run_app(create_app(service)) as client:
@@ -115,13 +115,13 @@ def client(catalogue: Catalogue) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def serving() -> Callable[[ASGIApp], AbstractContextManager[httpx.Client]]:
-    """`with serving(app) as client`: for the tests that need an application of their own."""
+    """Context manager for tests with an application of their own: `with serving(app) as client`."""
     return run_app
 
 
 @contextmanager
 def run_app(app: ASGIApp) -> Iterator[httpx.Client]:
-    """A client of `app`, which uvicorn runs in a thread on a free port of the loopback."""
+    """Yield a client of `app`, which uvicorn runs in a thread on a free port of the loopback."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(configured(app))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
@@ -136,7 +136,7 @@ def run_app(app: ASGIApp) -> Iterator[httpx.Client]:
 
 
 def connection(client: httpx.Client) -> socket.socket:
-    """One of its own to the server of `client`, which is closed at the end of its `with`."""
+    """Return a new connection to the server of `client`; the caller's `with` block closes it."""
     return socket.create_connection((client.base_url.host, client.base_url.port or 0), timeout=20)
 
 

@@ -1,7 +1,7 @@
 """`python -m tests.serving.flood HOST PORT CONNECTIONS RATE SECONDS`: more requests a second than a server can answer.
 
-They come when they are due, whatever is answered: a client that waits for its answers would never be too many. The
-answers of each second are printed as JSON: how many there were of each status.
+Requests are sent at fixed moments, whatever the server answers: a client that waits for answers could not flood it.
+Prints as JSON, for each second, the number of answers with each status.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ class Flood(asyncio.Protocol):
     """One connection, whose answers come in the order of its requests."""
 
     began_seconds = 0.0
-    """Of all of them, once each has its connection."""
+    """Common start of all connections, once each is open."""
 
     def __init__(self, statuses: dict[int, Counter[int]]) -> None:
         self._statuses = statuses

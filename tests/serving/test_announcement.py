@@ -1,4 +1,4 @@
-"""What `clozeline serve` says once it is ready: the line to paste is one that its own models answer."""
+"""The example line that `clozeline serve` prints once it is ready is one that its own models answer."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from clozeline.serving.models.catalogue import Catalogue
 
 
 def offered(models: Catalogue, capsys: pytest.CaptureFixture[str]) -> tuple[str, object]:
-    """Route and body of the line."""
+    """Return the route and body of the printed line."""
     announce("http://here:1", models)
     found = re.search(r"Try +curl -s http://here:1(\S+) .* -d '(.*)'$", capsys.readouterr().out, re.MULTILINE)
     assert found

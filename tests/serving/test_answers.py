@@ -1,4 +1,4 @@
-"""What the routes of the models answer, over HTTP."""
+"""Answers of the models' routes over HTTP."""
 
 import httpx
 import numpy as np
@@ -41,7 +41,7 @@ def test_vectors_are_those_of_the_encoder_in_the_order_of_the_texts(client: http
     served = catalogue.answering(FILLING).model
     assert isinstance(served, Encoder)
     vectors = np.array(client.post("/embed", json={"inputs": texts}).json(), dtype=np.float32)
-    # Neighbours in a micro-batch show in the last bits.
+    # Other texts in the micro-batch change the last bits.
     np.testing.assert_allclose(vectors, served.embed(texts), atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-6)
 

@@ -1,4 +1,4 @@
-"""The client lines of docs/clients.md are run as they stand there, except for the port."""
+"""The client examples of docs/clients.md run exactly as printed, except for the port."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from tests.tiny_packages import write_classifier, write_embedder, write_encoder
 
 PROJECT = Path(__file__).parents[2]
 DEFAULT = {"encoder": write_encoder, "docsearch": write_embedder, "library": write_classifier}
-"""What the default run exports, in the order in which its champions are served."""
+"""Packages that the default run exports, in the order in which its champions are served."""
 OTHERS = ("names", "reader", "ranker")
 Serve = Callable[[Sequence[str]], AbstractContextManager[httpx.Client]]
 

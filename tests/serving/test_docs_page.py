@@ -1,4 +1,4 @@
-"""The page at `/docs` in a real browser: what can be asked can be sent from it."""
+"""The page at `/docs` in a real browser can send an example of every route."""
 
 from collections.abc import Iterator
 
@@ -33,12 +33,12 @@ def section_of(browser: Browser, path: str) -> WebElement:
 
 
 def call_of(browser: Browser, path: str) -> str:
-    """The line for a shell."""
+    """Return the shell line that the page shows for `path`."""
     return section_of(browser, path).find_element(By.TAG_NAME, "pre").text
 
 
 def sent(browser: Browser, path: str) -> str:
-    """What is shown after a click on Send."""
+    """Click on Send, and return the answer that the page shows."""
     section = section_of(browser, path)
     section.find_element(By.XPATH, './/button[.="Send"]').click()
 

@@ -1,4 +1,4 @@
-"""Whatever the server is at, what it says instead of an answer is in /openapi.json, for every route."""
+"""Every refusal of every route is documented in /openapi.json, whatever state the server is in."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -23,14 +23,14 @@ WITH_BODY = [path for method, path in ROUTES if method == "post"]
 
 
 class Documented:
-    """A server, and what its document says."""
+    """Client of a server that checks its answers against the server's document."""
 
     def __init__(self, client: httpx.Client) -> None:
         self.client = client
         self.document: dict[str, Any] = client.get("/openapi.json").json()
 
     def status_of(self, method: str, path: str, **sent: Any) -> int:
-        """Ask, and hold the answer to the document."""
+        """Send a request, check the answer against the document, and return its status."""
         headers = {"content-type": "application/json"} if method == "post" else {}
         url = path.format(model="encoder", version="1")
         answer = self.client.request(method, url, headers=headers | sent.pop("headers", {}), **sent)
@@ -48,7 +48,7 @@ class Documented:
 
 @pytest.fixture(scope="module")
 def asked(catalogue: Catalogue) -> Iterator[dict[str, Documented]]:
-    """Servers that load, that stop, and that want a key."""
+    """Servers that are loading, stopping, or protected by a key."""
     services = {name: Service(Capacity(num_workers=1)) for name in ("loading", "stopping", "keyed")}
     for name in ("stopping", "keyed"):
         services[name].open(catalogue)

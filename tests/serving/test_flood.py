@@ -1,4 +1,4 @@
-"""Small requests, more than the event loop can read: who is too many hears it soon, and the others are answered."""
+"""If more small requests come than the event loop can read, some are soon refused and the others are answered."""
 
 import json
 import re
@@ -27,7 +27,7 @@ Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 RATE = 3_000
 SECONDS = 4
 SECONDS_OF_LOOP = 0.003
-"""The least that each request costs the event loop, on any machine."""
+"""Minimum time that each request costs the event loop, on any machine."""
 HEALTH = b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
@@ -51,7 +51,7 @@ def app(catalogue: Catalogue) -> Starlette:
 
 @pytest.fixture
 def open_counts(monkeypatch: pytest.MonkeyPatch) -> set[int]:
-    """Every number of open requests that the server has had."""
+    """Set of every number of open requests that the server reached."""
     counts: set[int] = set()
     count = Visit._count
 

@@ -1,4 +1,4 @@
-"""A request walks through the rooms of serving/ once, downwards; and one file knows uvicorn."""
+"""A request passes through the rooms of serving/ once, from top to bottom, and only one file imports uvicorn."""
 
 import ast
 import re
@@ -8,12 +8,12 @@ import pytest
 
 SERVING = Path(__file__).parents[2] / "src" / "clozeline" / "serving"
 FLOORS = ("edge", "protocols", "models", "scheduling", "observe")
-"""From the door down."""
+"""Rooms of serving/, from the top floor down."""
 FILES = sorted(SERVING.rglob("*.py"))
 
 
 def imported_by(file: Path) -> set[str]:
-    """Modules, and what is imported from them, by their full names."""
+    """Return the full names of the imported modules and of the objects imported from them."""
     found = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -24,7 +24,7 @@ def imported_by(file: Path) -> set[str]:
 
 
 def parts_of_serving(file: Path) -> set[str]:
-    """The rooms and loose files of serving/ that `file` imports."""
+    """Return the rooms and loose files of serving/ that `file` imports."""
     found = (re.match(r"clozeline\.serving\.(\w+)", name) for name in imported_by(file))
     return {match[1] for match in found if match} & {path.stem for path in SERVING.iterdir()}
 

@@ -1,4 +1,4 @@
-"""HEAD, by which load balancers ask, is answered wherever GET is: as GET, but for the body."""
+"""HEAD, which load balancers use, is answered wherever GET is, with the same status and headers and no body."""
 
 import logging
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The routes of models of several labels, of taggers, and of those that answer questions."""
+"""Routes of multi-label classifiers, taggers and question answerers."""
 
 from dataclasses import asdict
 
@@ -21,7 +21,7 @@ ASKED = {"question": "open", "context": "the list of a file, and é"}
 
 
 def near(answers: object) -> object:
-    """Scores to five digits: INT8 or not, texts run with others."""
+    """Return `answers` with a tolerance of 1e-5, because the other texts of a micro-batch change the last digits."""
     return pytest.approx(answers, abs=1e-5)
 
 
@@ -156,7 +156,7 @@ def test_the_best_answer_comes_alone_and_several_in_a_list(client: httpx.Client,
 
 
 def test_an_answer_is_found_at_the_end_of_a_long_context(client: httpx.Client, catalogue: Catalogue) -> None:
-    """Before it stands, again and again, the word that the model finds least like an answer."""
+    """The context before it repeats the word that the model scores lowest as an answer."""
     model = catalogue.answering(ANSWERING).model
     words = ["the", "list", "of", "a", "file", "and", "é"]
     least = min(words, key=lambda word: model.ask([("open", word)])[0][0].score)

@@ -1,4 +1,4 @@
-"""Memory stays where it is, whatever routes are asked and whatever lengths and numbers of texts come."""
+"""Memory does not grow, whatever routes are called with whatever lengths and numbers of texts."""
 
 import json
 import random
@@ -23,14 +23,14 @@ NUM_REQUESTS = 10_000
 WARM_UP = 2_000
 AT_ONCE = 16
 WIDTH = 256
-"""Of the encoder: what a run of one shape keeps is hundreds of kilobytes, and there are hundreds of shapes."""
+"""Hidden size of the encoder: a run of one shape keeps hundreds of KB, and there are hundreds of shapes."""
 WORDS = ["a", "the", "list", "of", "漢", "lists"]
 MANY = {"inputs", "input", "texts", "sentences", "ids"}
-"""Keys of which any number may be."""
+"""Keys whose lists may have any number of items."""
 
 
 class Requests:
-    """Requests of every route that takes a body, as the document of a server shows them, with other texts in them."""
+    """Random requests of every route that takes a body: the examples of the server's document with other texts."""
 
     def __init__(self, client: httpx.Client) -> None:
         self._random = random.Random(0)
@@ -43,7 +43,7 @@ class Requests:
         }
 
     def any(self) -> tuple[str, bytes]:
-        """A route, any number of texts of any lengths; some that cannot be answered."""
+        """Return a route and a request with random texts; some requests cannot be answered."""
         kind = self._random.random()
         if kind < 0.05:
             return "nowhere", _as_sent(f"/nothing/{self._random.random()}", {})
@@ -56,7 +56,7 @@ class Requests:
         return route, _as_sent(path, self._varied(example["value"]))
 
     def _varied(self, value: Any, key: str = "") -> Any:
-        """`value` with other words in its texts, and with more texts or ids where there may be any number of them."""
+        """Return `value` with other words in its texts, and with more texts or ids where any number is allowed."""
         if isinstance(value, dict):
             return {inner: self._varied(found, inner) for inner, found in value.items()}
         if isinstance(value, list):
@@ -83,7 +83,7 @@ def _as_sent(path: str, body: object) -> bytes:
 
 
 class Pipelined:
-    """One connection, several requests on their way."""
+    """Connection that sends several requests before it reads their answers."""
 
     def __init__(self, url: str) -> None:
         host, port = url.removeprefix("http://").split(":")
@@ -117,7 +117,7 @@ class Pipelined:
 
 @pytest.fixture
 def serve(dist: Path, heads: Path, tmp_path: Path) -> Iterator[Serve]:
-    """A model of each task, without its log: nobody reads ten thousand lines from the pipe."""
+    """Server with a model of each task. Its log is discarded, because nobody reads ten thousand lines from the pipe."""
     write_encoder(tmp_path / "encoder", num_layers=3, width=WIDTH)
     quiet = "import os\nos.dup2(os.open(os.devnull, os.O_WRONLY), 2)\n"
     models = [
@@ -132,7 +132,7 @@ def serve(dist: Path, heads: Path, tmp_path: Path) -> Iterator[Serve]:
 
 
 def resident_bytes(client: httpx.Client) -> float:
-    """Of the server, as it says itself."""
+    """Return the server's resident memory in bytes, from its own metrics."""
     found = re.search(r"^process_resident_memory_bytes (\S+)$", client.get("/metrics").text, re.MULTILINE)
     assert found
     return float(found[1])

@@ -1,4 +1,4 @@
-"""What /openapi.json promises is what the server does."""
+"""The server keeps what /openapi.json promises."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from clozeline.serving.protocols.table import DIALECTS
 
 
 def documented() -> dict[str, Any]:
-    """The document, without an application."""
+    """Return the document, built without an application."""
     return Document(DIALECTS).whole
 
 
@@ -22,14 +22,14 @@ EXAMPLES = [
     if "requestBody" in operation
     for name, example in operation["requestBody"]["content"]["application/json"]["examples"].items()
 ]
-"""Every one in the document: a route with a body and no example is an error here."""
+"""Every example of the document; a route with a body and without examples is an error here."""
 ASKED = {"pairs": "ranker", "entities": "names", "answers": "reader"}
-"""Which model an example is for, by its name, where it is for another than the one that a route asks by itself."""
+"""Name of an example → its model, for examples of another model than the route's default."""
 READ = [path for path, operations in documented()["paths"].items() if "get" in operations]
 
 
 def asked(client: httpx.Client, path: str, model: str = "encoder") -> str:
-    """`path` with a model and its version in it; before it, where it has none and another than the first is wanted."""
+    """Return `path` with model and version filled in; a path without a model gets a /models prefix if needed."""
     prefix = "" if model == "encoder" or "{model}" in path else f"/models/{model}"
     versions = {card["name"]: card["version"] for card in client.get("/models").json()["models"]}
     return prefix + path.format(model=model, version=versions[model])
@@ -42,7 +42,7 @@ def api(client: httpx.Client) -> dict[str, Any]:
 
 
 def assert_fits(api: dict[str, Any], path: str, answer: httpx.Response) -> None:
-    """The status is documented, and the body is of the schema given for it."""
+    """Assert that the status is documented and that the body fits its schema."""
     (operation,) = api["paths"][path].values()
     documented = operation["responses"][str(answer.status_code)]["content"]["application/json"]["schema"]
     jsonschema.validate(answer.json(), {**documented, "components": api["components"]})
@@ -109,7 +109,7 @@ def test_the_docs_need_nothing_from_elsewhere(client: httpx.Client) -> None:
 
 
 def bodies(api: dict[str, Any]) -> dict[str, Any]:
-    """By path: the schema of what is sent there."""
+    """Path → schema of its request body."""
     return {
         path: {**operation["requestBody"]["content"]["application/json"]["schema"], "components": api["components"]}
         for path, operations in api["paths"].items()

@@ -1,4 +1,4 @@
-"""More comes than can be answered: what is accepted is answered in its time, and the rest hears when to come again."""
+"""Under overload, accepted requests are answered in time, and the others are told when to try again."""
 
 import threading
 import time
@@ -25,14 +25,14 @@ TOKENS = 48
 SECONDS_PER_TOKEN = 0.005
 MAX_WAITING_TOKENS = 96
 NUM_CLIENTS = 40
-"""Together they would keep 1,920 tokens waiting, for 9.6 s."""
+"""Together these clients would keep 1,920 tokens waiting, for 9.6 s."""
 BOUND_SECONDS = 2 * SECONDS_PER_TOKEN * MAX_WAITING_TOKENS + 3
-"""What may wait, and as much that runs; the rest is for a machine that is busy with other things."""
+"""Time of the tokens that may wait and of as many that run, and 3 s for a machine that is busy otherwise."""
 
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The encoder takes 5 ms for each token, whatever the processor."""
+    """Make the encoder take 5 ms per token on any processor."""
     rows = Encoder.rows
 
     def slowly(self: Encoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
@@ -56,7 +56,7 @@ def test_what_is_accepted_keeps_its_bound_and_the_rest_is_told_at_once(serving: 
                 sent = time.monotonic()
                 answer = client.post("/embed", json=body)
                 answers.append((answer.status_code, time.monotonic() - sent, answer.headers))
-                ends.wait(0.02)  # a refused client that came back at once would only take time from the server
+                ends.wait(0.02)  # refused clients that try again at once would only take time from the server
 
     with serving(create_app(service)) as client, ThreadPoolExecutor(NUM_CLIENTS) as clients:
         for _ in range(NUM_CLIENTS):
@@ -77,7 +77,7 @@ def test_what_is_accepted_keeps_its_bound_and_the_rest_is_told_at_once(serving: 
 
 @pytest.fixture
 def bulk_client(slow: None, serving: Server, catalogue: Catalogue) -> Iterator[httpx.Client]:
-    """Of a server where 400 tokens may wait, and 96 run together for half a second."""
+    """Client of a server where 400 tokens may wait, and 96 run together for half a second."""
     service = Service(Capacity(num_workers=1, admission=Admission(max_waiting_tokens=400), batch_tokens=96))
     service.open(catalogue)
     with serving(create_app(service)) as client:
@@ -100,14 +100,14 @@ def test_small_requests_are_answered_while_one_runs_that_is_more_than_may_wait(b
         assert bulk.result().status_code == 200
     assert len(small) > 4
     assert {status for status, _ in small} == {200}
-    assert max(seconds for _, seconds in small) < 2.5  # two micro-batches; the rest is for a busy machine
+    assert max(seconds for _, seconds in small) < 2.5  # two micro-batches, and slack for a busy machine
 
 
 @pytest.mark.parametrize(("path", "body"), [("/embed", BULK), ("/v1/embeddings", {"input": BULK["inputs"]})])
 def test_a_request_that_would_be_too_late_is_told_at_once_and_not_to_come_back(
     bulk_client: httpx.Client, path: str, body: dict[str, object]
 ) -> None:
-    bulk_client.post("/embed", json={"inputs": BULK["inputs"][:2]}).raise_for_status()  # how fast is it?
+    bulk_client.post("/embed", json={"inputs": BULK["inputs"][:2]}).raise_for_status()  # measures the pace
     sent = time.monotonic()
     refused = bulk_client.post(path, json={"model": "encoder"} | body, headers={"x-timeout-ms": "4000"})
     assert time.monotonic() - sent < 1

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a request, the answer is a 4xx in the one envelope, and says what to do."""
+"""Every faulty request gets a 4xx in the same envelope, which says what to do."""
 
 import gzip
 import json
@@ -195,7 +195,7 @@ def test_a_target_that_is_not_one_token_is_refused(client: httpx.Client) -> None
 def test_an_answer_that_would_take_the_memory_of_the_server_is_refused(
     client: httpx.Client, route: str, body: dict[str, object]
 ) -> None:
-    """100 KB that would be told in 600 MB."""
+    """A request of 100 KB would get an answer of 600 MB."""
     answer = client.post(route, json={"inputs": ["[MASK] " * 60 + "a" * 99_000], **body})
     assert answer.status_code in (400, 422)
     assert "596,520,000 characters" in answer.text

@@ -1,4 +1,4 @@
-"""The document that a server gives is its own: each example in it, sent as it stands, is answered."""
+"""A server's document fits its own models: each example in it is answered exactly as printed."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -24,7 +24,7 @@ KEY = "a-key-of-some-length"
 
 @pytest.fixture
 def served(dist: Path, heads: Path, tmp_path: Path) -> Callable[..., Service]:
-    """A service of the models of these names, called otherwise than their folders."""
+    """Maker of a service of the named models, which are served under other names than their folders'."""
     write_embedder(tmp_path / "embedder")
     places = [*dist.iterdir(), *heads.iterdir(), tmp_path / "embedder"]
 

@@ -1,4 +1,4 @@
-"""`clozeline serve` as a process of its own: it starts, answers, and says what is wrong when it cannot."""
+"""`clozeline serve` as a process of its own starts, answers, and says what is wrong if it cannot start."""
 
 import json
 import os
@@ -27,7 +27,7 @@ KEY = "one-key-of-a-team-1234"
 
 
 def threads_of(process: subprocess.Popen[str]) -> list[str]:
-    """The names of its threads, as Linux cuts them."""
+    """Return the names of the process's threads, as Linux truncates them."""
     return [file.read_text().strip() for file in Path(f"/proc/{process.pid}/task").glob("*/comm")]
 
 
@@ -47,13 +47,13 @@ def test_it_serves_all_of_dist_until_it_is_told_to_stop_and_exits_0(serve: Serve
 
 
 def processor_seconds(process: subprocess.Popen[str]) -> float:
-    """Of the process so far, in all its threads."""
+    """Return the processor seconds that all threads of the process have used so far."""
     user, system = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def waited_seconds(process: subprocess.Popen[str]) -> float:
-    """For a core that somebody else had, in all its threads."""
+    """Return the seconds that the threads of the process have waited for a core."""
     tasks = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
     return sum(int(file.read_text().split()[1]) for file in tasks) / 1e9
 
@@ -66,7 +66,7 @@ onnxruntime.InferenceSession(sys.argv[1])
 
 
 def bare_seconds(graph: Path) -> float:
-    """Seconds of the processor for importing what a server needs and opening the graph, without any of our code."""
+    """Return the processor seconds for importing a server's libraries and opening the graph, without our code."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", OPEN_IT_BARELY, str(graph)], check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -75,13 +75,13 @@ def bare_seconds(graph: Path) -> float:
 
 @pytest.mark.parametrize("options", [[], ["--precision", "fp32"]], ids=["both graphs are timed", "one graph"])
 def test_a_model_of_the_size_of_minilm_is_soon_ready(tmp_path: Path, options: list[str]) -> None:
-    """At most eight times the work of opening it bare, by the processor and by the clock.
+    """Start-up takes at most eight times `bare_seconds`, in processor time and in wall-clock time.
 
-    The clock leaves out the time that other processes had the cores.
+    The wall-clock time leaves out waiting for cores that other processes used.
     """
     write_encoder(tmp_path / "encoder", num_layers=5, width=2048)
     graph = tmp_path / "encoder" / "model.onnx"
-    assert graph.stat().st_size > 80 * 2**20  # MiniLM has 86 MiB
+    assert graph.stat().st_size > 80 * 2**20  # MiniLM's graph has 86 MiB
     bare = max(bare_seconds(graph) for _ in range(2))
     started = time.monotonic()
     serve = Serve(tmp_path, "encoder", "--port", "0", *options)
@@ -98,7 +98,7 @@ def test_a_model_of_the_size_of_minilm_is_soon_ready(tmp_path: Path, options: li
 
 @pytest.fixture
 def serve_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
-    """The champions of a project's own registry, in `tmp_path`, with a look at their aliases 20 times a second."""
+    """Server of the champions of the project's registry in `tmp_path`; it polls their aliases 20 times per second."""
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     write_registry(tmp_path)
     server = Serve(tmp_path, "--port", "0", "--threads", "1", "--watch", "0.05")
@@ -139,7 +139,7 @@ def test_it_has_a_worker_for_each_core_that_it_may_use_and_listens_on_the_loopba
     counts = httpx.get(f"{url}/metrics", trust_env=False).text
     assert f"clozeline_workers {num_cores}.0" in counts
     httpx.post(f"{url}/embed", json={"inputs": ["a b c d e f g h"] * 64}, trust_env=False).raise_for_status()
-    # A worker for each core, the loop, and threads that wait: the loader's and uvloop's. None is ONNX Runtime's.
+    # One worker per core, the event loop, and the idle threads of the loader and uvloop, but none of ONNX Runtime.
     assert len(threads_of(serve.process)) <= num_cores + 6
     serve.process.send_signal(signal.SIGTERM)
     assert serve.end()[0] == 0
@@ -157,7 +157,7 @@ def test_serving_other_machines_without_keys_logs_a_warning(dist: Path) -> None:
 def test_each_line_of_its_log_says_when_in_utc(dist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     serve = Serve(dist.parent, "--port", "0", "--host", "0.0.0.0", "--threads", "1")
-    before = datetime.now(UTC) - timedelta(milliseconds=1)  # the line has no more digits
+    before = datetime.now(UTC) - timedelta(milliseconds=1)  # a log line has only milliseconds
     httpx.post(f"{serve.url()}/embed", json={"inputs": "a"}, trust_env=False).raise_for_status()
     serve.process.send_signal(signal.SIGTERM)
     lines = [line.split(" ", 1) for line in serve.end()[2].splitlines()]
@@ -206,7 +206,7 @@ def test_the_line_works_where_a_key_is_asked_for_and_does_not_tell_it(
 
 
 def pasted(serve: Serve) -> Any:
-    """What the line that it offers answers in a shell."""
+    """Run the example line that the server prints in a shell, and return the answer."""
     line = next(line for line in serve.told.splitlines() if "curl" in line)
     told = subprocess.run(["bash", "-c", line.split("Try")[1]], capture_output=True, text=True, check=True).stdout
     return json.loads(told)

@@ -1,4 +1,4 @@
-"""`clozeline serve` as a process of its own ends: when it is told to, and when a worker ends."""
+"""`clozeline serve` as a process of its own ends on a signal, and when a worker ends."""
 
 import json
 import signal
@@ -46,7 +46,7 @@ def test_what_waits_in_line_is_answered_before_it_stops(dist: Path) -> None:
     serve = Serve(dist.parent, "--port", "0", "--threads", "1", before=slow)
     url = serve.url()
     with httpx.Client(base_url=url, trust_env=False, timeout=60) as client, ThreadPoolExecutor(4) as clients:
-        bodies = [{"inputs": "a " * num_words} for num_words in (60, 40, 25, 12)]  # none runs with another
+        bodies = [{"inputs": "a " * num_words} for num_words in (60, 40, 25, 12)]  # each runs alone
         accepted = [clients.submit(client.post, "/embed", json=body) for body in bodies]
         while 'clozeline_tokenize_seconds_count{model="encoder"} 4.0' not in client.get("/metrics").text:
             assert not all(answer.done() for answer in accepted)
@@ -58,7 +58,7 @@ def test_what_waits_in_line_is_answered_before_it_stops(dist: Path) -> None:
 
 @pytest.fixture
 def slow(dist: Path) -> Iterator[Serve]:
-    """Takes half a second for a micro-batch, and gives nobody time but until a deadline."""
+    """Server that takes half a second per micro-batch, and whose shutdown waits only for deadlines."""
     server = Serve(dist.parent, "--port", "0", "--threads", "1", before=SLOW)
     yield server
     server.process.kill()

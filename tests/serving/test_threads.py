@@ -1,4 +1,4 @@
-"""How many threads a model has."""
+"""A loaded model starts no threads of its own."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from clozeline.inference.package import load
 
 
 def test_a_model_brings_no_threads_of_its_own(dist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # as the server does
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # as the server sets it
     before = len(list(Path("/proc/self/task").iterdir()))
     load(dist / "library").tokenize(["a", "b"] * 100)
     assert len(list(Path("/proc/self/task").iterdir())) == before

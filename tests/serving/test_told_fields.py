@@ -1,4 +1,4 @@
-"""A fault is told in the client's words: a field that it sent, a value as JSON has it, a route of its protocol."""
+"""An error uses the client's terms: a field that the client sent, a JSON value, a route of its protocol."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ LONG = "the " * 100
 
 
 def with_one_wrong(body: Any) -> Iterator[Any]:
-    """`body`, each value in it replaced by each of WRONG."""
+    """Yield copies of `body` in which one value is replaced by one of WRONG."""
     yield from WRONG
     if isinstance(body, dict):
         for key, value in body.items():
@@ -26,7 +26,7 @@ def with_one_wrong(body: Any) -> Iterator[Any]:
 
 
 def is_field_of(field: str, body: Any) -> bool:
-    """Whether `field` leads to a value of `body`, to a key that an object of it lacks, or to the only row there is."""
+    """Return whether `field` leads to a value of `body`, to a key that one of its objects lacks, or to its only row."""
     *steps, last = re.findall(r"[^.\[\]]+", field)
     for step in steps:
         body = body[int(step)] if isinstance(body, list) else body[step]

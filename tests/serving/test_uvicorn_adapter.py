@@ -1,4 +1,4 @@
-"""What comes over a connection and is no request: told in JSON, held in bounds, and hung up on."""
+"""Invalid input on a connection gets an error in JSON, is bounded, and closes the connection."""
 
 import asyncio
 import gc
@@ -27,7 +27,7 @@ Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 
 
 def rest(connection: socket.socket) -> bytes:
-    """What comes until the server hangs up."""
+    """Return the bytes that arrive until the server hangs up."""
     return b"".join(iter(lambda: connection.recv(65_536), b""))
 
 
@@ -36,7 +36,7 @@ def rest(connection: socket.socket) -> bytes:
     [(uvicorn_adapter.JsonHttpProtocol, HttpToolsProtocol), (uvicorn_adapter.ModelServer, uvicorn.Server)],
 )
 def test_uvicorn_calls_each_method_that_the_adapter_overrides(ours: type, theirs: type) -> None:
-    """A method that uvicorn renamed would never be called, and nobody would hear of it."""
+    """If uvicorn renamed a method, our override would silently never be called."""
     own = {name: method for name, method in vars(ours).items() if inspect.isfunction(method)}
     overrides = {name: method for name, method in own.items() if hasattr(theirs, name)}
     assert {name for name in own if not name.startswith("_")} - {"serve_until_told_to_stop"} <= overrides.keys()
@@ -47,13 +47,13 @@ def test_uvicorn_calls_each_method_that_the_adapter_overrides(ours: type, theirs
 
 
 def test_uvicorn_has_what_the_adapter_reads() -> None:
-    """Of a request whose body is on its way."""
+    """Checked for a request whose body is still arriving."""
     heard = []
 
     async def listen(scope: Scope, receive: Receive, send: Send) -> None:
         heard.append((await receive())["type"])
 
-    listen.state = SimpleNamespace(open_requests=OpenRequests())  # as an application of ours has it
+    listen.state = SimpleNamespace(open_requests=OpenRequests())  # as in our applications
 
     async def ask(near: socket.socket) -> None:
         config = uvicorn_adapter.configured(listen)
@@ -130,12 +130,12 @@ def test_a_connection_keeps_nothing_of_what_it_has_answered(client: httpx.Client
         for _ in range(50):
             opened.sendall(asked)
             answer = opened.recv(65_536)
-            while not answer.endswith(b"}"):  # head and body may come one after the other
+            while not answer.endswith(b"}"):  # head and body may arrive separately
                 answer += opened.recv(65_536)
             assert answer.startswith(b"HTTP/1.1 200 ")
         gc.collect()
         cycles = [one for one in gc.get_objects() if type(one) is RequestResponseCycle]
-    assert len([cycle for cycle in cycles if cycle.scope["query_string"] == b"kept"]) <= 1  # the last
+    assert len([cycle for cycle in cycles if cycle.scope["query_string"] == b"kept"]) <= 1  # the last request
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nhost:"])
@@ -159,7 +159,7 @@ def test_a_body_may_take_longer_than_a_head_may(
         opened.sendall(b"content-length: 15\r\nconnection: close\r\n\r\n")
         opened.settimeout(0.6)
         with pytest.raises(TimeoutError):
-            opened.recv(1)  # the body is awaited, for longer
+            opened.recv(1)  # the server still waits for the body
         opened.settimeout(20)
         opened.sendall(b'{"inputs": "a"}')
         assert rest(opened).startswith(b"HTTP/1.1 200 ")

@@ -1,4 +1,4 @@
-"""Zero-shot over HTTP: both of the client's generations, by cloze and by entailment."""
+"""Zero-shot over HTTP, with both generations of the hub's client, by cloze and by entailment."""
 
 from pathlib import Path
 
@@ -81,5 +81,5 @@ def test_where_nobody_can_it_is_not_found(catalogue: Catalogue) -> None:
         refused = client.post("/zero-shot", json={"inputs": "a", "parameters": {"candidate_labels": ["b"]}})
         error = refused.json()["error"]
         assert (refused.status_code, error["code"], error["given"]) == (404, "no_such_model", "no model name")
-        assert error["message"] == "no served model answers /zero-shot"  # no name was given, so none is missing
+        assert error["message"] == "no served model answers /zero-shot"  # the request named no model
         assert "/zero-shot" not in client.get("/models").json()["models"][0]["routes"]

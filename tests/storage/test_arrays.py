@@ -1,4 +1,4 @@
-"""Claim: arrays in files hold what arrays in memory hold, and take no memory of the process."""
+"""Claim: arrays in files have the same values as arrays in memory, and take no memory of the process."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from clozeline.storage.arrays import CHUNK, DiskArrays, chunks, gathered, mapped
 
 
 def own_bytes() -> int:
-    """Anonymous memory of this process."""
+    """Return the anonymous memory of this process in bytes."""
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("RssAnon"))
     return int(line.split()[1]) * 1024
 

@@ -46,11 +46,11 @@ def test_a_folder_is_replaced_whole(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_there_at_every_moment_of_its_replacement(tmp_path: Path) -> None:
-    """Looked for before every line that is run, and at the end of every function."""
+    """The test looks for the folder before every line that runs, and at the end of every function."""
     path, other = tmp_path / "folder", tmp_path / "other"
     path.mkdir()
     other.mkdir()
-    can_swap = atomic._exchange(path, other)  # of some file systems nothing more is promised
+    can_swap = atomic._exchange(path, other)  # some file systems cannot swap names
     missing: list[str] = []
     looked_in: set[str] = set()
 
@@ -98,7 +98,7 @@ def test_where_names_cannot_be_swapped_a_failing_move_brings_the_old_folder_back
 
 
 def test_a_folder_is_removed_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of it, should the removal be interrupted, is never at its name."""
+    """If the removal is interrupted, no half-removed folder remains under its name."""
     path = tmp_path / "folder"
     (path / "deep").mkdir(parents=True)
     monkeypatch.setattr(shutil, "rmtree", lambda folder: None)

@@ -1,4 +1,4 @@
-"""Claim: what killed writers left goes with the next write beside it, and what a living one writes stays."""
+"""Claim: the next write in a folder removes debris of killed writers, and leaves the files of living writers."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ KINDS = ["file", "folder"]
 
 @contextmanager
 def writing(kind: str, path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that has written half of what it has to, and goes on when it is told to."""
+    """Yield a process that has written half of its output, and continues after a line on its stdin."""
     command = [sys.executable, "-c", WRITER, kind, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -61,7 +61,7 @@ def test_what_a_living_writer_writes_stays(kind: str, tmp_path: Path) -> None:
     with writing(kind, tmp_path / "out") as process:
         with replacing_folder(tmp_path / "another"):
             assert len(names_in(tmp_path)) == 2
-        with held_beside(tmp_path / "out"):  # another of the same name
+        with held_beside(tmp_path / "out"):  # another writer of the same name
             pass
         process.communicate("\n", timeout=60)
     assert process.returncode == 0
@@ -71,7 +71,7 @@ def test_what_a_living_writer_writes_stays(kind: str, tmp_path: Path) -> None:
 
 
 def test_debris_with_our_own_process_id_is_removed(tmp_path: Path) -> None:
-    """Other containers have the same numbers."""
+    """Processes in other containers can have the same id."""
     left = tmp_path / f".out.{os.getpid()}.0123abcd.partial"
     left.mkdir()
     (left / ".held").touch()
@@ -82,7 +82,7 @@ def test_debris_with_our_own_process_id_is_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", [".out.1.0123abcd.partial", ".partial", "out.partial"])
 def test_what_is_not_of_our_making_stays(name: str, tmp_path: Path) -> None:
-    """Of an older version, or of a person: nothing tells whether somebody still writes it."""
+    """It may come from an older version or a person, and nothing shows whether it is still being written."""
     (tmp_path / name).mkdir()
     (tmp_path / name / "precious").touch()
     with held_beside(tmp_path / "out"):
@@ -91,7 +91,7 @@ def test_what_is_not_of_our_making_stays(name: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_removed_before_it_is_locked_is_created_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another process comes between its folder and its lock."""
+    """Another process removes the folder before we lock it."""
     taken: list[Path] = []
     make = Path.mkdir
 

@@ -1,4 +1,4 @@
-"""Claim: a table is the same bytes wherever it is written, and is there whole or not at all."""
+"""Claim: a table has the same bytes wherever it is written, and its file is complete or absent."""
 
 import csv
 from collections.abc import Iterator

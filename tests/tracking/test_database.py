@@ -1,4 +1,4 @@
-"""A project folder can be moved or copied: its own files are found there, and nothing is written where it was."""
+"""A moved or copied project folder finds its own files, and writes nothing to its old place."""
 
 import shutil
 from pathlib import Path
@@ -24,14 +24,14 @@ def address(root: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def own_tracking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`Publisher.check` sets the address for the process: not for the next test, too."""
+    """Undo after each test that `Publisher.check` sets MLflow's address for the whole process."""
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
 
 
 @pytest.fixture
 def project(tmp_path: Path, encoder_package: Path) -> Path:
-    """A folder whose registry has one champion."""
+    """Project folder whose registry has one champion."""
     root = tmp_path / "here [1] & 100%"
     publisher = Publisher(address(root))
     version = publisher.publish(encoder_package, NAME, Evidence(files={"dvc.lock": Path(__file__)}, tags={}))

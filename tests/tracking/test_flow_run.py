@@ -1,4 +1,4 @@
-"""A flow run in MLflow: opened, picked up after a cut, closed; a server that goes away costs no result."""
+"""A flow run in MLflow is opened, resumed after an interruption and closed; a lost server costs no result."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the adapter relies on in the MLflow that is installed: a test that fails here says what an upgrade changed."""
+"""The adapter's assumptions about the installed MLflow; a failing test shows what an upgrade changed."""
 
 import contextlib
 import sqlite3
@@ -57,7 +57,7 @@ def test_it_is_called_for_a_database_of_another_schema_and_for_no_other(
 
 
 def shifted(database: Path, other: Path) -> Path:
-    """A copy that says it is of another schema."""
+    """Copy `database` to `other`, mark the copy as of another schema, and return its path."""
     other.write_bytes(database.read_bytes())
     with contextlib.closing(sqlite3.connect(other)) as connection, connection:
         connection.execute("UPDATE alembic_version SET version_num = 'ffffffffffff'")
@@ -83,7 +83,7 @@ def test_a_run_with_the_tag_stands_below_its_parent() -> None:
 
 
 def test_an_address_once_written_stays() -> None:
-    """Were there a call that changes it, a moved project could be told where it is."""
+    """If MLflow had a call to change an address, a moved project could correct its own."""
     calls = {name for name in dir(MlflowClient) if name.startswith(("update_", "set_", "rename_"))}
     assert {"update_run", "rename_experiment"} <= calls
     assert not [name for name in calls if any(word in name for word in ("location", "uri", "source", "artifact"))]

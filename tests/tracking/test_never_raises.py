@@ -1,4 +1,4 @@
-"""Claim: nothing that goes wrong with tracking raises in a stage, or in a flow run that was opened."""
+"""Claim: no fault of tracking raises in a stage, or in a flow run once it is open."""
 
 import threading
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ RUN_ID = "a" * 32
 
 
 class Monitor:
-    """A stand-in for MLflow's monitors that fails on request."""
+    """Stand-in for MLflow's monitors that fails in a chosen method."""
 
     fails_in: str | None = None
 
@@ -50,7 +50,7 @@ class Blinded(Monitor):
 
 
 class Odd(MlflowClient):
-    """A server that answers at first with what no list of errors has."""
+    """Client that first raises errors which no list of expected errors contains."""
 
     def __init__(self, *arguments: Any) -> None:
         self.sent: list[Metric] = []

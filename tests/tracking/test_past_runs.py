@@ -1,4 +1,4 @@
-"""The runs behind a dvc.lock are found by what they made."""
+"""The runs behind a dvc.lock are found by the hashes of what they made."""
 
 import hashlib
 import shutil
@@ -29,7 +29,7 @@ def write_lock(path: Path, **steps: int) -> Path:
 
 
 def end_with(run: FlowRun, lock_file: Path) -> str:
-    """As the flow ends: the run is tagged with the lock that it left."""
+    """End `run` as the flow does, tagged with the hash of its dvc.lock; return its id."""
     md5 = hashlib.md5(lock_file.read_bytes(), usedforsecurity=False).hexdigest()
     run.end("FINISHED", tags={"dvc.lock_md5": md5}, metrics={}, files=[])
     return run.run_id
@@ -73,7 +73,7 @@ def test_the_run_before_is_the_newest_finished_one_with_another_lock(address: st
         md5 = hashlib.md5(lock.read_bytes(), usedforsecurity=False).hexdigest()
         tags, metrics = {"dvc.lock_md5": md5}, {"evaluate": figures}
         FlowRun.open(address, lock.stem, TAGS).end(status, tags=tags, metrics=metrics, files=[stored])
-        time.sleep(0.002)  # MLflow counts in milliseconds
+        time.sleep(0.002)  # MLflow stores milliseconds
 
     first, second, third, fourth = (write_lock(tmp_path / f"{steps}.lock", pretrain=steps) for steps in range(1, 5))
     flow_run(first, 0.1)

@@ -1,4 +1,4 @@
-"""Curves reach MLflow, survive a resume without doubles, and never stop a stage."""
+"""Curves reach MLflow, have no duplicate points after a resume, and never stop a stage."""
 
 import socket
 import time

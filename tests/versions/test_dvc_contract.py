@@ -1,4 +1,4 @@
-"""What the adapter relies on in the DVC that is installed: a test that fails here says what an upgrade changed."""
+"""The adapter's assumptions about the installed DVC; a failing test shows what an upgrade changed."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ def run(root: Path, name: str = "upper") -> subprocess.CompletedProcess[str]:
 
 
 def ended(root: Path, name: str = "upper") -> str | int:
-    """The outcome of a stage, or the exit code of one that failed."""
+    """Run a stage; return its outcome, or its exit code if it failed."""
     code = run(root, name).returncode
     return outcome_of(code) or code
 
@@ -75,7 +75,7 @@ next(it for it in psutil.Process().parents() if any(part.endswith("/shell") for 
     ],
 )
 def test_a_command_that_fails_gives_its_own_exit_code(toy: Path, code: str, exit_code: int) -> None:
-    """The last two kill shells above the command: the plain one, and ours, which can write no exit code then."""
+    """The last two cases kill shells above the command: the plain one, and ours, which then writes no exit code."""
     fail_with(toy, code)
     assert ended(toy) == exit_code
 
@@ -139,7 +139,7 @@ def test_the_graph_is_that_of_the_file_with_its_groups_expanded(toy: Path) -> No
 
 @pytest.mark.slow
 def test_what_is_below_a_stage_that_is_out_of_date_is_out_of_date_too(toy: Path) -> None:
-    """DVC alone says it of the first one: what the others read is not yet made anew."""
+    """DVC reports only the first stage as changed, because the inputs of the others are not yet made again."""
     names = [node.name for node in read_stage_graph(toy)]
     for name in names:
         assert ended(toy, name) == "executed"

@@ -1,4 +1,4 @@
-"""Texts of no language, as unlike as is wanted."""
+"""Random texts of no language; seeds make them differ."""
 
 import random
 from collections.abc import Callable
@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture
 def words() -> Callable[[int, int], str]:
-    """`words(seed, count)`: a text of random words, unlike any other seed's."""
+    """Function `words(seed, count)` that returns a text of random words, unlike the text of any other seed."""
 
     def text(seed: int, count: int = 40) -> str:
         draw = random.Random(seed)

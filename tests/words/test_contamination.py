@@ -1,4 +1,4 @@
-"""Claim: of a test's texts, exactly those are counted that a training text is near to, or contains."""
+"""Claim: a test text is counted exactly if a training text is its near-duplicate or contains it."""
 
 import random
 from collections.abc import Iterator
@@ -64,7 +64,7 @@ def test_a_text_is_counted_once_however_often_it_was_trained_on() -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_every_pair_is_found_that_comparing_each_with_each_finds(seed: int) -> None:
     draw = random.Random(seed)
-    words = [f"w{place}" for place in range(12)]  # few, so that texts share boilerplate
+    words = [f"w{place}" for place in range(12)]  # few words, so that texts share boilerplate
     training = [" ".join(draw.choices(words, k=draw.randint(3, 40))) for _ in range(60)]
     test = [" ".join(draw.choices(words, k=draw.randint(3, 20))) for _ in range(20)]
     for _ in range(60):

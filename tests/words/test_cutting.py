@@ -15,7 +15,7 @@ odd_texts = st.lists(st.text(st.sampled_from("aAb1 \n(.é東\x00\U0001f600"), ma
 
 
 def words_of(cut: CutTexts) -> list[list[str]]:
-    """Of each text."""
+    """Return the words of each text."""
     spelled = iter(np.array(cut.distinct_U.to_pylist(), dtype=object)[cut.index_W].tolist())
     return [[next(spelled) for _ in range(number)] for number in cut.num_words_D]
 

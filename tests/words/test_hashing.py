@@ -1,4 +1,4 @@
-"""Claim: a word's hash is that of its bytes alone, and words of text have 64 bits that differ."""
+"""Claim: a word's hash depends only on its bytes, and different words get different 64-bit hashes."""
 
 from itertools import product
 

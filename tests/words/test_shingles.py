@@ -93,7 +93,7 @@ def test_a_similarity_near_zero_still_has_a_banding() -> None:
 
 
 def test_bands_agree_as_often_as_the_signatures_should(words) -> None:
-    """Of pairs with Jaccard similarity s, a share of 1 - (1 - s^r)^b have a band in common."""
+    """Pairs with Jaccard similarity s share a band with probability 1 - (1 - s^r)^b."""
     hits, expected = 0, 0.0
     for seed, changed in itertools.product(range(40), (4, 8, 12)):
         text = words(seed, 60).split()

@@ -1,4 +1,4 @@
-"""An INT8 scheme reads in the words of params.yaml, and two schemes that differ read differently."""
+"""The text of an INT8 scheme uses the words of params.yaml, and different schemes have different texts."""
 
 import pytest
 

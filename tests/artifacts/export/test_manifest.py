@@ -1,4 +1,4 @@
-"""A package is read only as it was written."""
+"""A package is accepted only with exactly the files that were written."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from clozeline.errors import ArtifactError
 
 @pytest.fixture
 def package(encoder_package: Path, tmp_path: Path) -> Path:
-    """A copy that a test may damage."""
+    """Copy of a package that a test may damage."""
     return Path(shutil.copytree(encoder_package, tmp_path / "package"))
 
 

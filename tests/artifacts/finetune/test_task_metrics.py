@@ -1,4 +1,4 @@
-"""Claim: baselines that the figure does not beat are named."""
+"""Claim: `unbeaten` names the baselines that the task's figure does not beat."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Who is let in, and what every answer says to a browser."""
+"""API keys decide which requests get in, and every answer has the security headers for browsers."""
 
 import hmac
 from collections.abc import Callable
@@ -67,7 +67,7 @@ def test_a_variable_that_lets_everybody_in_by_mistake_is_refused(
 
 
 def test_a_key_is_compared_with_every_one_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However early it differs, and whether or not one before it fits: how long it takes tells nothing of the keys."""
+    """The time tells nothing about the keys: neither where a key differs nor whether an earlier key matches."""
     compared: list[tuple[int, int]] = []
 
     def compare(given: bytes, known: bytes) -> bool:

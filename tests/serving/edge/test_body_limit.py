@@ -1,4 +1,4 @@
-"""Bodies: each in time, and all of them together in so much memory."""
+"""Each body has to arrive in time, and all bodies together have to fit into a limit of memory."""
 
 import json
 import socket
@@ -33,7 +33,7 @@ def opened(serving: Server, catalogue: Catalogue) -> Iterator[Opened]:
 
 
 def begun(client: httpx.Client) -> socket.socket:
-    """A connection that has sent half of the body it says it has."""
+    """Return a connection that has sent half of the body that its head announces."""
     opened = connection(client)
     head = (
         f"POST /classify HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
@@ -66,7 +66,7 @@ def test_what_all_bodies_take_is_bounded_and_given_back(opened: Opened) -> None:
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
         assert (refused.headers["retry-after"], refused.headers["x-should-retry"]) == ("1", "true")
         assert client.get("/health/ready").status_code == 200
-        assert client.post("/embed", json={"inputs": "a"}).status_code == 200  # so much there is room for
+        assert client.post("/embed", json={"inputs": "a"}).status_code == 200  # this small body still fits
     wait_until(lambda: client.post("/embed", content=body, headers=headers).status_code == 200)
 
 

@@ -1,4 +1,4 @@
-"""A fault of the server is an answer as any other: counted, logged, and with the headers of a careful server."""
+"""A fault of the server gets an answer like any other: counted, logged, and with the security headers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -52,7 +52,7 @@ def test_it_is_told_in_the_words_of_the_protocol_with_the_headers_of_every_answe
 def test_the_connection_can_be_used_again(broken: httpx.Client) -> None:
     answer = broken.post("/embed", json={"inputs": "a"})
     assert answer.status_code == 500
-    assert "connection" not in answer.headers  # it would say `close`
+    assert "connection" not in answer.headers  # a server that hangs up would send `connection: close`
     assert broken.get("/models").status_code == 200
 
 
@@ -60,7 +60,7 @@ INFER = {"inputs": [{"name": "text", "shape": [1], "datatype": "BYTES", "data": 
 
 
 def panic() -> None:
-    """As tokenizers' Rust does on a fault of its own: what it raises is no `Exception`."""
+    """Make the Rust code of tokenizers panic: the error that it raises is not an `Exception`."""
     Tokenizer(models.WordLevel({"a": 0}, "a")).encode("a").truncate(1, stride=1)
 
 

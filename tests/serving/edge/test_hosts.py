@@ -1,4 +1,4 @@
-"""Under which names the server answers."""
+"""Host names under which the server answers."""
 
 import re
 from collections.abc import Callable
@@ -27,7 +27,7 @@ ELSEWHERE = (
 
 
 def status_under(host: str, hosts: AllowedHosts) -> int | None:
-    """What is said to a request under `host`; None: it passes."""
+    """Return the status that refuses a request to `host`; None if the request passes."""
     error = hosts.refusal({"http_version": "1.1", "headers": [(b"host", host.encode())]})
     return error.status if error else None
 

@@ -1,4 +1,4 @@
-"""What loading a model takes, and what stays of it."""
+"""Memory that loading a model takes, and memory that a swap leaves behind."""
 
 import subprocess
 import sys
@@ -36,7 +36,7 @@ WEIGHTS_BYTES = 5 * 4 * 2048**2
 
 @pytest.fixture(scope="module")
 def measured_bytes(tmp_path_factory: pytest.TempPathFactory) -> list[int]:
-    """The most that loading a model took in a process of its own, and what it had after each of four swaps."""
+    """Peak memory of a process that loads a model, then its memory after each of four swaps."""
     folder = tmp_path_factory.mktemp("large") / "large"
     write_large_embedder(folder, num_layers=5, width=2048)
     assert (folder / FILES.fp32).stat().st_size > WEIGHTS_BYTES

@@ -1,4 +1,4 @@
-"""INT8 answers where it passed its checks and was measured as fast as fp32 on this processor; else fp32 does."""
+"""INT8 answers if it passed its gates and is measured as fast as fp32 on this processor; otherwise fp32 answers."""
 
 import logging
 from collections.abc import Callable
@@ -31,7 +31,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Lets fp32 take so many times as long as INT8, of one text and of a few; returns what was timed since."""
+    """Function that sets the speedups of INT8 over fp32 for a text and a batch, and returns the later timings."""
 
     def set_to(of_text: float, of_batch: float) -> list[Latency]:
         timed: list[Latency] = []

@@ -1,4 +1,4 @@
-"""Up is not ready: what the server says while it loads, while it is full, while it stops, and when it is at fault."""
+"""Live is not ready: answers of the server while it loads, while it is full, while it stops, and after a fault."""
 
 import logging
 import threading
@@ -53,7 +53,7 @@ def test_the_server_is_live_but_not_ready_until_its_models_are_loaded(serving: S
 def test_an_unknown_path_is_answered_without_building_the_document(
     serving: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The document takes a quarter of a second to make: its paths are known without it."""
+    """Building the document takes a quarter of a second, and its paths are known without it."""
     with monkeypatch.context() as patched, serving(create_app(Service(Capacity(num_workers=1)))) as client:
         patched.setattr(TypeAdapter, "json_schemas", raising(AssertionError("the document is made")))
         told = client.get("/tags").json()["error"]
@@ -168,14 +168,14 @@ def test_an_answer_to_a_client_that_left_is_counted_as_499(
     caplog: pytest.LogCaptureFixture,
     num_requests: int,
 ) -> None:
-    monkeypatch.setattr(waiting, "_WATCH_AFTER_SECONDS", 30)  # its client leaves before it is watched
+    monkeypatch.setattr(waiting, "_WATCH_AFTER_SECONDS", 30)  # the client leaves before it is watched
     service = Service(Capacity(num_workers=1))
     service.open(catalogue)
     with serving(create_app(service)) as client:
         with connection(client) as leaving:
             leaving.sendall(num_requests * EMBED)
             wait_until(lambda: service.workers.num_running == 1)
-        assert client.get("/health/live").status_code == 200  # the loop has been round since
+        assert client.get("/health/live").status_code == 200  # by now the event loop has seen the client leave
         held.set()
         wait_until(lambda: 'requests_total{route="/embed"' in client.get("/metrics").text)
         assert 'requests_total{route="/embed",status="499"} 1.0' in client.get("/metrics").text
@@ -219,7 +219,7 @@ def test_nan_fails_only_the_request_of_its_text(
         assert client.post("/embed", json={"inputs": ["a", "a b"]}).status_code == 200
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the thread ends, as it should
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # the thread has to end
 def test_a_worker_that_ends_is_told_by_health_and_its_request_fails(
     serving: Server, catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -246,7 +246,7 @@ def raising(error: BaseException) -> Callable[..., object]:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Until it is set, no encoder comes to an end."""
+    """Event that every run of an encoder waits for."""
     release = threading.Event()
     rows = Encoder.rows
 

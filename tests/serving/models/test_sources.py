@@ -1,4 +1,4 @@
-"""Which models are meant, and what they are called."""
+"""Which models the arguments of `serve` select, and under which names."""
 
 import sys
 from pathlib import Path

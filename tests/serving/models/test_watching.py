@@ -1,4 +1,4 @@
-"""An alias moves: the new version takes over without a failed request, or is refused while the old one stays."""
+"""When an alias moves, the new version takes over without a failed request, or is refused and the old one stays."""
 
 import gc
 import threading
@@ -34,7 +34,7 @@ SOURCE = ModelSource("encoder", "models:/clozeline-encoder@champion")
 
 
 class Aliases:
-    """A registry whose one alias is moved by hand; version N lies in the folder N."""
+    """Registry whose only alias is moved by hand; version N is in the folder N."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,7 +54,7 @@ class Aliases:
 
 @pytest.fixture
 def aliases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Aliases:
-    """Versions 1 to 3, of which 3 is damaged."""
+    """Registry of versions 1 to 3; version 3 is damaged."""
     for version in "123":
         write_encoder(tmp_path / version)
     graph = tmp_path / "3" / "model.int8.onnx"
@@ -112,7 +112,7 @@ def test_an_alias_that_moves_swaps_the_model_and_no_request_fails(
 def test_what_was_accepted_before_a_swap_is_answered_by_the_version_that_accepted_it(
     serving: Server, service: Service, watcher: AliasWatcher, aliases: Aliases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One request runs and another waits while the alias moves; what comes after is the new version's."""
+    """One request runs and another waits while the alias moves; the new version answers later requests."""
     goes_on, rows = threading.Event(), Encoder.rows
 
     def held(self: Encoder, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
@@ -125,7 +125,7 @@ def test_what_was_accepted_before_a_swap_is_answered_by_the_version_that_accepte
         wait_until(lambda: service.workers.num_running == 1)
         waiting = clients.submit(version_of, client)
         wait_until(lambda: service.scheduler.waiting_tokens > 0)
-        # A version that comes runs once before it answers.
+        # The warm-up of the new version would wait for `goes_on` too.
         monkeypatch.setattr(loading, "_warm_up", lambda model: None)
         aliases.live = "2"
         watcher.look()
@@ -150,8 +150,8 @@ def test_a_damaged_version_is_refused_and_the_old_one_stays(
         assert client.get("/health/ready").status_code == 200
         assert 'clozeline_refused_versions_total{model="encoder"} 1.0' in client.get("/metrics").text
         assert "model.int8.onnx is not the file that was exported" in caplog.text
-        assert caplog.text.count("version 3 cannot be served") == 1  # said once, and tried ever less often
-        assert aliases.num_fetched == 4  # version 1, and three tries among eight looks
+        assert caplog.text.count("version 3 cannot be served") == 1  # logged once; attempts become rarer
+        assert aliases.num_fetched == 4  # once for version 1, three times for version 3 in eight looks
         aliases.live = "2"
         for _ in range(8):
             watcher.look()
@@ -210,7 +210,7 @@ def test_what_a_replaced_model_has_freed_is_given_back_at_the_next_look(
     assert given_back == []
     aliases.live = "2"
     watcher.look()
-    assert given_back == []  # a request may still hold the old one
+    assert given_back == []  # a request may still use the old model
     watcher.look()
     watcher.look()
     assert given_back == ["2"]

@@ -1,4 +1,4 @@
-"""What /metrics counts is what happened."""
+"""Counts of /metrics equal what happened."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,14 +21,14 @@ Server = Callable[[ASGIApp], AbstractContextManager[httpx.Client]]
 
 @pytest.fixture
 def fresh(serving: Server, catalogue: Catalogue) -> AbstractContextManager[httpx.Client]:
-    """A client of a server that has counted nothing yet."""
+    """Return a client of a server whose counters are still zero."""
     service = Service(Capacity(num_workers=2))
     service.open(catalogue)
     return serving(create_app(service))
 
 
 def counted(client: httpx.Client) -> dict[str, float]:
-    """Every sample, as `name{label=value,…}`, buckets left out; that it can be read says that the format is right."""
+    """Return each sample by `name{label=value,…}`, without buckets; parsing also checks the format of the page."""
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain")
     return {

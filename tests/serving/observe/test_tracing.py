@@ -1,4 +1,4 @@
-"""Spans of OpenTelemetry: what they tell, what they leave out, and that nothing of it is there unless asked for."""
+"""OpenTelemetry spans: what they contain, what they leave out, and that there are none unless tracing is enabled."""
 
 import socket
 import subprocess
@@ -46,7 +46,7 @@ def traced(serving: Server, catalogue: Catalogue, memory: InMemorySpanExporter) 
 
 
 def by_name(memory: InMemorySpanExporter, *awaited: str) -> dict[str, ReadableSpan]:
-    """A request's own span ends after its client has the answer: so these are waited for."""
+    """Return the finished spans by name. Waits for `awaited`, as a request's span ends after its answer is sent."""
     end = time.monotonic() + 10
     while True:
         spans = {span.name: span for span in memory.get_finished_spans()}
@@ -77,7 +77,7 @@ def test_a_request_is_a_span_of_the_trace_its_client_names_and_its_phases_are_in
         assert (phase.attributes or {})["clozeline.tokens"] == 7
         assert (phase.attributes or {})["clozeline.texts"] == 2
     times = [whole.start_time, *(phase.start_time for phase in phases), phases[-1].end_time, whole.end_time]
-    slack_nanoseconds = 100_000_000  # two clocks, which are not read at one moment
+    slack_nanoseconds = 100_000_000  # the times come from two clocks, read at different moments
     assert all(later - earlier > -slack_nanoseconds for earlier, later in pairwise(times))
 
 
@@ -104,7 +104,7 @@ def test_a_fault_of_the_server_is_marked_and_one_of_the_client_is_not(
 
 
 class Collector(HTTPServer):
-    """Keeps what is posted to it."""
+    """Server that keeps the bodies posted to it."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), CollectorHandler)

@@ -1,4 +1,4 @@
-"""A browser, and a page in it that shows every model of tests/serving/conftest.py."""
+"""Browser, and the playground page of a server with every model of tests/serving/conftest.py."""
 
 from collections.abc import Iterator
 
@@ -34,7 +34,7 @@ class Page:
         return self.one(f"label[for={field}]").text
 
     def wait_for(self, selector: str) -> WebElement:
-        """Until one is shown."""
+        """Wait until an element that matches `selector` is shown, and return it."""
         waiting = WebDriverWait(self.browser.driver, 60)
         return waiting.until(lambda _: next((one for one in self.every(selector) if one.is_displayed()), None))
 

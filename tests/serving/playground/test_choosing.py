@@ -1,4 +1,4 @@
-"""The playground's labels that nobody trained: typed in by a person, ranked by an encoder or a model of entailment."""
+"""Zero-shot in the playground: a person types labels, and an encoder or an entailment model ranks them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The playground beside a server that is not there yet, a person who is quick, and texts that cannot be used."""
+"""The playground copes with a server that is not up yet, a person who types fast, and unusable texts."""
 
 from pathlib import Path
 

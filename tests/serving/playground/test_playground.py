@@ -1,4 +1,4 @@
-"""The playground in a real browser: by keyboard and mouse, on a phone and on a screen, in light and in dark."""
+"""The playground works in a real browser by keyboard and mouse, on small and large screens, in light and dark."""
 
 from pathlib import Path
 

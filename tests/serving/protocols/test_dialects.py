@@ -1,4 +1,4 @@
-"""Whoever refuses a request, and whatever for: each protocol hears it in its own words."""
+"""Every refusal has the error format of the client's protocol, whichever part of the server refuses."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -82,7 +82,7 @@ class Murmur(BaseModel):
 
 
 async def shout(call: Call, body: Shout) -> Response:
-    """It is heard far away."""
+    """Answer with the text in capitals and the size of its embedding."""
     served = call.served(EMBEDDING)
     reply = await embedded(call, served, [body.say], truncate=False)
     return JsonResponse({"loud": body.say.upper(), "numbers": len(reply.answers[0])}, headers=reply.headers)
@@ -107,9 +107,9 @@ TOY = Dialect(
 
 
 def test_a_new_protocol_is_a_file_and_a_row(serving: Server, catalogue: Catalogue) -> None:
-    """Its paths, its error format, its entry in the document, its counts: nothing else is touched.
+    """They give it paths, an error format, an entry in the document and counts, without any other change.
 
-    Another protocol owns the paths beside it, and keeps its own error format there.
+    The other paths under /v2 belong to another protocol, which keeps its own error format there.
     """
     service = Service(Capacity(num_workers=1))
     service.open(catalogue)

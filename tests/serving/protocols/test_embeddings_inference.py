@@ -1,4 +1,4 @@
-"""Routes of text-embeddings-inference, as its clients ask them."""
+"""Routes of text-embeddings-inference, called as its clients call them."""
 
 from pathlib import Path
 

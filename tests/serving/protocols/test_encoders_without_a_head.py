@@ -1,4 +1,4 @@
-"""A server whose only model is an encoder without a head: whoever asks for embeddings gets them, by each protocol."""
+"""An encoder without a head answers embedding requests of every protocol if no other model embeds."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,7 +28,7 @@ TEXTS = ["return the [MASK] of the list", "open the file"]
 
 @pytest.fixture(scope="module")
 def headless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    """`docsearch`, and no other model that embeds."""
+    """Client of a server in which only `docsearch` embeds."""
     folder = tmp_path_factory.mktemp("headless")
     write_embedder(folder / "docsearch")
     write_classifier(folder / "library")
@@ -41,7 +41,7 @@ def headless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]
 
 @pytest.fixture(scope="module")
 def expected_TH(client: httpx.Client, catalogue: Catalogue) -> np.ndarray:
-    """What the encoder with a head, whose other weights are the same, embeds."""
+    """Embeddings of TEXTS by the encoder with a head, whose other weights are the same."""
     return catalogue.answering(FILLING).model.embed(TEXTS)
 
 

@@ -1,4 +1,4 @@
-"""What is read of a request before its protocol sees it: its type, its time, and whether it is a body of its path."""
+"""Checks of a request before its protocol sees it: its content type, its timeout, and the schema of its body."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager

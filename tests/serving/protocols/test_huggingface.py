@@ -1,4 +1,4 @@
-"""`huggingface_hub.InferenceClient` asks this server's pipelines; `make test-clients` asks with one of before 1.0."""
+"""`huggingface_hub.InferenceClient` calls this server's pipelines; `make test-clients` uses a version before 1.0."""
 
 from collections.abc import Callable
 from importlib.metadata import version
@@ -14,7 +14,7 @@ Asking = Callable[[str], InferenceClient]
 
 @pytest.fixture(scope="module")
 def asking(client: httpx.Client) -> Asking:
-    """It posts to just the URL it is given."""
+    """Function from a task to its `InferenceClient`, which posts to exactly the URL it is given."""
     return lambda task: InferenceClient(model=str(client.base_url.join(f"/pipeline/{task}")))
 
 
@@ -59,7 +59,7 @@ def test_it_compares_sentences(asking: Asking) -> None:
 
 
 def test_it_chooses_among_labels_that_nobody_trained(asking: Asking, client: httpx.Client) -> None:
-    """Its two generations read two shapes."""
+    """Versions before and after 1.0 read two different shapes of answers."""
     is_first = version("huggingface_hub").startswith("0.")
     labels, template = ["list", "file", "é"], "of {}"
     asked = asking(f"zero-shot-classification{'-lists' if is_first else ''}")
@@ -81,7 +81,7 @@ def test_it_asks_the_routes_of_text_embeddings_inference_too(client: httpx.Clien
 
 
 def test_it_tells_what_is_wrong(asking: Asking) -> None:
-    """Of hub's two generations each has an exception of its own, with the server's words in it."""
+    """Versions before and after 1.0 each raise an exception of their own, with the server's message."""
     with pytest.raises(OSError, match=r"\[MASK\] at least once"):
         asking("fill-mask").fill_mask("no mask")
 

@@ -1,4 +1,4 @@
-"""Triton's client asks this server by the Open Inference Protocol, with tensors in JSON and as raw bytes."""
+"""Triton's client calls this server by the Open Inference Protocol, with tensors in JSON and as raw bytes."""
 
 import struct
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""An answer that is given again is refused to whom a new one would be, and says nothing of another request's time."""
+"""A cached answer is refused whenever a new one would be, and does not repeat the times of the first request."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ JSON = {"content-type": "application/json"}
 
 @pytest.fixture
 def keeping(catalogue: Catalogue) -> Iterator[httpx.Client]:
-    """A client of a server that keeps answers, and has been asked for one."""
+    """Client of a server with a cache that holds the answer to BODY."""
     service = Service(Capacity(num_workers=1, cache_bytes=1 << 20))
     service.open(catalogue)
     with run_app(create_app(service)) as client:

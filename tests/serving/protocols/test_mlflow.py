@@ -1,4 +1,4 @@
-"""MLflow's client of its scoring server asks this one, and gets what `mlflow.pyfunc` gives."""
+"""The client of MLflow's scoring server calls this server, and gets the same answers as from `mlflow.pyfunc`."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -41,7 +41,7 @@ def records(scoring: ScoringServerClient, given: object, **params: object) -> li
 
 
 def approximately(told: Any) -> Any:
-    """`told` with room for the rounding of its numbers."""
+    """Return a value that equals `told` up to the rounding of its numbers."""
     if isinstance(told, dict):
         return {key: approximately(value) for key, value in told.items()}
     if isinstance(told, list):
@@ -158,7 +158,7 @@ def test_two_texts_of_each_row_come_in_any_shape(
     frame = pd.DataFrame(rows)
     for given in (frame, frame.assign(number=1), written):
         assert records(scoring, given, model=name, top_k=2) == approximately(expected)
-    # MLflow's client cannot send these.
+    # MLflow's client cannot send these bodies.
     params = {"model": name, "top_k": 2}
     for columns, told in (({key: [row[key] for row in rows] for key in rows[0]}, expected), (rows[0], expected[:1])):
         answer = client.post("/invocations", json={"inputs": columns, "params": params}).json()

@@ -1,4 +1,4 @@
-"""With several models of a kind, each is reached by every client through its base URL: `/models/NAME`, and the rest."""
+"""Every client reaches each of several models of a kind by a base URL that ends in `/models/NAME`."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -27,7 +27,7 @@ LIBRARIES = {"torch", "numpy", "python"}
 
 @pytest.fixture(scope="module")
 def twice(dist: Path, heads: Path, tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
-    """Two models of each kind that text-embeddings-inference has."""
+    """Catalogue with two models of each kind that text-embeddings-inference serves."""
     embedder = tmp_path_factory.mktemp("second") / "embedder"
     write_embedder(embedder)
     places = [dist / "encoder", embedder, dist / "library", heads / "topics", heads / "ranker"]
@@ -147,7 +147,7 @@ def test_an_answer_that_is_kept_is_that_of_its_model(serving: Serving, twice: Ca
 
 @pytest.mark.parametrize("path", sorted({path for path, _, _ in EXAMPLES} - {"/v2/repository/index"}))
 def test_no_route_answers_with_another_model_than_the_one_before_it(several: httpx.Client, path: str) -> None:
-    """Also one that is added later."""
+    """The paths come from the document, so that routes added later are tested too."""
     bodies = [body for of_path, _, body in EXAMPLES if of_path == path]
     answers = [several.post(f"/models/nobody{asked(several, path)}", json=body) for body in bodies]
     assert {answer.status_code for answer in answers} <= {404, 422, 400}

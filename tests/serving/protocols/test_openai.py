@@ -1,4 +1,4 @@
-"""OpenAI's own SDK asks this server, and finds what it knows."""
+"""OpenAI's own SDK calls this server, and gets the answers and errors that it knows."""
 
 import base64
 from collections.abc import Iterator
@@ -91,7 +91,7 @@ def test_what_cannot_be_used_is_a_bad_request_that_names_it(
 
 
 def test_token_ids_are_refused_with_the_remedy(client: httpx.Client) -> None:
-    """LangChain sends those of OpenAI's tokenizer unless told otherwise, and they would be words all the same."""
+    """By default LangChain sends the ids of OpenAI's tokenizer, which our vocabulary would read as other words."""
     refused = client.post("/v1/embeddings", json={"model": "encoder", "input": [[5, 6, 7]]})
     assert "check_embedding_ctx_length=False" in refused.json()["error"]["message"]
 

@@ -1,4 +1,4 @@
-"""Taggers and question answerers by the Open Inference Protocol, asked by Triton's client."""
+"""Triton's client calls taggers and question answerers by the Open Inference Protocol."""
 
 import json
 from collections.abc import Iterator, Sequence

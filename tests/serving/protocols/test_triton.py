@@ -1,4 +1,4 @@
-"""What Triton's own client asks beside tensors is answered as Triton's documents have it."""
+"""Requests of Triton's own client other than inference are answered as Triton's documents say."""
 
 from collections.abc import Iterator
 

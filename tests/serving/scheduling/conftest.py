@@ -1,4 +1,4 @@
-"""Tickets of given lengths, a clock that is set by hand, and a model that says what it was asked to run."""
+"""Tickets of given lengths, a clock that is set by hand, and a model that answers with the lengths of its texts."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from clozeline.serving.scheduling.work import Lane, Ticket
 
 
 class Clock:
-    """Seconds, as they are set."""
+    """Clock whose `seconds` are set by hand."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -21,7 +21,7 @@ class Clock:
 
 
 class EchoModel:
-    """Gives each text its own length back."""
+    """Model that answers each text with its length."""
 
     def rows(self, texts: Sequence[TokenizedText], output: str) -> list[Rows]:
         return [np.array([len(text)], dtype=np.float32) for text in texts]
@@ -43,7 +43,7 @@ class Tickets:
 
 @pytest.fixture(scope="session")
 def ticket() -> Tickets:
-    """`ticket(5, 9, arrived=1.5)`: a request of two texts."""
+    """Maker of tickets: `ticket(5, 9, arrived=1.5)` is a request of two texts, of 5 and 9 tokens."""
     return Tickets()
 
 

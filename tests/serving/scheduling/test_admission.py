@@ -1,4 +1,4 @@
-"""Who may wait, and when the others are told to come back."""
+"""Admission decides which requests may wait, and after how many seconds the others may try again."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -58,7 +58,7 @@ def test_a_request_is_bulk_that_takes_more_than_half_of_what_may_wait_and_than_a
     admission = Admission(max_waiting_tokens=10_000, max_wait_seconds=10)
     asks = Asks(5_000, patience_seconds=30)
     assert admission.spread_seconds(asks, NOTHING_MEASURED, BATCH_TOKENS) == 0
-    assert admission.spread_seconds(asks, pace_of(999), BATCH_TOKENS) == 17.5  # 5.005 of 10 s
+    assert admission.spread_seconds(asks, pace_of(999), BATCH_TOKENS) == 17.5  # 5.005 s of the limit of 10 s
     assert admission.spread_seconds(Asks(5_001, 30), NOTHING_MEASURED, BATCH_TOKENS) == 17.5
     assert admission.spread_seconds(Asks(5_001, 4), NOTHING_MEASURED, BATCH_TOKENS) == 2
     assert Admission(max_waiting_tokens=5).spread_seconds(Asks(384, 30), NOTHING_MEASURED, BATCH_TOKENS) == 0

@@ -1,4 +1,4 @@
-"""A request that asks a model for two things is one request; and nobody tokenizes for who does not wait."""
+"""A request with two questions for a model is one request, and the texts of a client that left are not tokenized."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -28,9 +28,9 @@ TWICE = {
     "/invocations": {"inputs": ["the [MASK]"]},
     "/v2/models/encoder/infer": {"inputs": [TENSOR], "outputs": [{"name": "embedding"}, {"name": "token"}]},
 }
-"""Bodies that want an embedding of their text and words for its mask: 4 tokens, twice."""
+"""Bodies that ask for an embedding of their text and for words for its mask: 4 tokens, twice."""
 LONG = "a " * 4_000
-"""More characters than are tokenized where they arrive."""
+"""Text with too many characters to be tokenized in the event loop."""
 
 
 def tensor(name: str, text: str) -> dict[str, object]:
@@ -45,13 +45,13 @@ FINISHED = {
     "/v2/models/reader/infer": {"inputs": [tensor("question", "a"), tensor("context", LONG)]},
     "/models/reader/invocations": {"instances": [{"question": "a", "context": LONG}]},
 }
-"""Bodies of which there is something to do, other than a model's, once the model has answered."""
+"""Bodies whose answers need more work after the model has run."""
 
 
 def around(
     monkeypatch: pytest.MonkeyPatch, kind: type[Tagger | Answerer], method: str, first: Callable[[], None]
 ) -> None:
-    """Let `first` happen before `method` of each model of that `kind`."""
+    """Patch `method` of the models of `kind` to call `first` before it runs."""
     then = getattr(kind, method)
 
     def both(*given: object, **options: object) -> object:
@@ -63,7 +63,7 @@ def around(
 
 @pytest.fixture
 def service(catalogue: Catalogue) -> Service:
-    """Of one worker, which one text holds up."""
+    """Service with one worker, which a single text can block."""
     service = Service(Capacity(num_workers=1))
     service.open(catalogue)
     return service
@@ -71,7 +71,7 @@ def service(catalogue: Catalogue) -> Service:
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Until it is set, no encoder comes to an end."""
+    """Event that every run of an encoder waits for."""
     release = threading.Event()
     rows = Encoder.rows
 
@@ -92,7 +92,7 @@ class Tokenizing:
 
 @pytest.fixture
 def tokenizing(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tokenizing]:
-    """Until it may end, no text beyond a few words is tokenized."""
+    """Events of the tokenizer, which holds each text of more than 100 characters until `may_end` is set."""
     held = Tokenizing()
     tokenize = TextTokenizer.tokenize
 
@@ -147,7 +147,7 @@ def test_a_deadline_holds_while_the_tokenizer_is_at_another_text(
         assert tokenizing.begun.wait(timeout=20)
         late = client.post("/classify", json={"inputs": LONG, "truncate": True}, headers={"x-timeout-ms": "50"})
         assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_passed")
-        assert client.post("/embed", json={"inputs": "a"}).status_code == 200  # short ones wait for nobody
+        assert client.post("/embed", json={"inputs": "a"}).status_code == 200  # short texts do not wait
         tokenizing.may_end.set()
         assert before.result().status_code == 200
         assert 'clozeline_tokenize_seconds_count{model="encoder"} 2.0' in client.get("/metrics").text

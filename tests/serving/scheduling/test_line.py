@@ -1,4 +1,4 @@
-"""Whose turn it is, who goes along, and that nobody starves."""
+"""The line chooses whose turn it is and which texts run along, and no text starves."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ requests = st.lists(
 
 
 def taken(line: Line) -> list[tuple[Ticket, int]]:
-    """Everything that waits, in the order in which it runs: ticket and position."""
+    """Take all that waits; return each ticket and position in the order in which they run."""
     order: list[tuple[Ticket, int]] = []
     while batch := line.take():
         order += [(entry.ticket, entry.position) for entry in batch.entries]
@@ -72,7 +72,7 @@ def test_what_is_removed_never_runs_and_the_rest_does(
 
 @given(st.integers(1, 512), st.integers(1, 20))
 def test_a_long_text_is_passed_only_by_what_comes_shortly_after_it(ticket: Make, tokens: int, per_second: int) -> None:
-    """Short texts come faster than they are run, for ever; still the long one is run, at a time known beforehand."""
+    """Short texts keep arriving faster than they run; still the long text runs within a bound known beforehand."""
     line = Line()
     long = ticket(tokens, arrived=0)
     line.add(long)
@@ -90,7 +90,7 @@ def test_a_long_text_is_passed_only_by_what_comes_shortly_after_it(ticket: Make,
 def test_what_was_admitted_is_run_within_a_bound_however_many_come_after_it(
     ticket: Make, others: list[int], tokens: int
 ) -> None:
-    """Never more than 1,000 tokens wait, and 500 are run in a second: two seconds after its turn, its turn is over."""
+    """At most 1,000 tokens wait and 500 run per second, so each text has run about two seconds after its turn."""
     line = Line(batch_tokens=128)
     asked = ticket(tokens, arrived=0)
     line.add(asked)
@@ -149,7 +149,7 @@ def test_a_bulk_request_counts_for_as_much_as_is_due(ticket: Make) -> None:
     assert (line.seconds(at_100_a_second), line.due_seconds(at_100_a_second)) == (5, 1.5)
     for _ in range(4):
         line.take()
-    assert (line.tokens, due_tokens(line, at=3), due_tokens(line, at=6)) == (300, 0, 100)  # it ran ahead
+    assert (line.tokens, due_tokens(line, at=3), due_tokens(line, at=6)) == (300, 0, 100)  # it is ahead of its turns
     line.add(ticket(20, arrived=6))
     assert due_tokens(line, at=6) == 120
 

@@ -1,4 +1,4 @@
-"""The scheduler with a clock that is set by hand, and no thread."""
+"""The scheduler without threads, with a clock that is set by hand."""
 
 import random
 import threading
@@ -22,7 +22,7 @@ Make = Callable[..., Ticket]
 
 
 class Recorded:
-    """A scheduler and the tickets that it has delivered."""
+    """Scheduler with a list of the tickets that it has delivered."""
 
     def __init__(self, clock: Any, **options: Any) -> None:
         self.delivered: list[Ticket] = []
@@ -130,15 +130,15 @@ NONE: Mapping[Lane, int] = MappingProxyType({})
 
 
 class NeverWaits(threading.Condition):
-    """Of a worker that is alone: nobody would wake it."""
+    """Condition of a single worker, which nothing would wake: waiting fails the test."""
 
     def wait(self, timeout: float | None = None) -> bool:
         pytest.fail("all that waited was too late")
 
 
 class Simulated:
-    """One worker that runs 500 tokens in a second, or of another model as many as are said. 1,000 tokens, or 2 s of
-    work, may wait, unless said.
+    """One worker that runs 500 tokens per second, and the rate in `others` for other models. By default, 1,000 tokens
+    or 2 s of work may wait.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class Simulated:
         return asked
 
     def run_until(self, seconds: float) -> None:
-        """Work, and then wait for the rest of the time."""
+        """Run micro-batches until `seconds`, then set the clock to that time."""
         while self.recorded.scheduler.waiting_tokens and self.clock.seconds < seconds:
             batch = self.recorded.scheduler.take()
             assert batch
@@ -177,10 +177,10 @@ class Simulated:
         self.clock.seconds = max(seconds, self.clock.seconds)
 
 
-gaps = st.floats(0, 1)  # seconds since the last one
+gaps = st.floats(0, 1)  # seconds since the last request
 floods = st.lists(
     st.one_of(
-        # texts, and seconds until the deadline; of a bulk request at least five, so that 2.5 s are left after its turns
+        # texts and seconds until the deadline; a bulk request has at least 5 s, so that 2.5 s are left after its turns
         st.tuples(gaps, st.integers(1, 15), st.sampled_from([3, 10, 30])),
         st.tuples(gaps, st.one_of(st.integers(16, 20), st.integers(100, 1000)), st.sampled_from([5, 10, 30])),
     ),
@@ -200,7 +200,7 @@ def test_what_is_admitted_is_answered_within_its_bound_and_before_its_deadline(
             admitted.append(simulated.submit(num_texts, patience))
     simulated.run_until(simulated.clock.seconds + 100)
     for asked in admitted:
-        micro_batches = 2 * 64 / 500  # that which ran when it came, and that of its own last text
+        micro_batches = 2 * 64 / 500  # the one that ran on arrival, and the one of its last text
         bound = asked.deadline_seconds if asked.spread_seconds else turn_of(asked) + 2
         assert asked.error is None
         assert simulated.ended_seconds[asked] <= bound + micro_batches
@@ -220,7 +220,7 @@ def test_while_a_bulk_request_runs_small_ones_get_in_and_wait_for_a_micro_batch_
 def test_a_request_that_would_be_too_late_is_refused_at_once_and_for_good(ticket: Make) -> None:
     simulated = Simulated(ticket)
     with pytest.raises(OverloadedError) as raised:
-        simulated.submit(450, patience=31)  # 28.8 s of work, and 2 s may be due before its last text, or a little more
+        simulated.submit(450, patience=31)  # 28.8 s of work, and about 2 s may be due before its last text
     assert (raised.value.refusal.reason, raised.value.refusal.retry_after_seconds) == ("never_in_time", None)
     simulated.submit(450, patience=32)
 
@@ -228,7 +228,7 @@ def test_a_request_that_would_be_too_late_is_refused_at_once_and_for_good(ticket
 def test_the_pace_of_one_model_does_not_affect_another(ticket: Make) -> None:
     slow, fast = (Lane(EchoModel(), "logits") for _ in range(2))
     simulated = Simulated(ticket, others={slow: 100, fast: 10_000})
-    simulated.submit(600, patience=4, lane=fast)  # 1.9 s of work, and 192 s of the slow model's
+    simulated.submit(600, patience=4, lane=fast)  # 1.9 s of work; the slow model would need 192 s
     simulated.run_until(40)
     with pytest.raises(OverloadedError) as raised:
         simulated.submit(20, patience=4, lane=slow)

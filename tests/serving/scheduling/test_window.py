@@ -1,4 +1,4 @@
-"""Which lengths run together."""
+"""Choice of the lengths that run together."""
 
 import pytest
 from hypothesis import given
@@ -38,10 +38,10 @@ def test_neither_neighbour_of_a_window_would_fit(given_lengths: tuple[list[int],
     ("lengths", "anchor", "expected"),
     [
         ([10, 10, 10, 10], 1, (0, 4)),
-        ([100] * 9, 4, (2, 5)),  # 384 tokens hold three of them, of those before the anchor first
+        ([100] * 9, 4, (2, 5)),  # 384 tokens hold three texts; texts before the anchor come first
         ([5, 100, 101, 300], 1, (1, 3)),
         ([10, 11, 300], 2, (2, 3)),
-        ([700], 0, (0, 1)),  # longer than the budget: alone, and not for ever
+        ([700], 0, (0, 1)),  # longer than the budget: it runs alone instead of waiting for ever
     ],
 )
 def test_the_nearest_lengths_run_with_the_one_whose_turn_it_is(

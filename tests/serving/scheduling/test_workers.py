@@ -1,4 +1,4 @@
-"""The threads that run models: what health hears of them."""
+"""Faults of the threads that run models, as the health routes see them."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ Make = Callable[..., Ticket]
 
 
 class Held:
-    """A model that does not come back until it is let go."""
+    """Model whose runs last until `may_end` is set."""
 
     def __init__(self) -> None:
         self.may_end = threading.Event()
@@ -46,4 +46,4 @@ def test_a_thread_that_does_not_come_back_is_at_fault_until_it_does(ticket: Make
     wait_until(lambda: workers.num_running == 0)
     assert workers.fault(120) is None
     workers.close()
-    assert workers.fault(120) is None  # that they ended was wanted
+    assert workers.fault(120) is None  # closed workers are no fault

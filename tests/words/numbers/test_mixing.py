@@ -1,4 +1,4 @@
-"""Claim: the bits are SplitMix64's: what is drawn today is what was drawn before."""
+"""Claim: the bits are SplitMix64's, so that draws never change between versions."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ MASK = 2**64 - 1
 
 
 def test_its_outputs_are_the_published_ones() -> None:
-    """The first outputs of splitmix64.c (Vigna 2015) seeded with 1234567: its state grows by the constant."""
+    """First outputs of splitmix64.c (Vigna 2015) for the seed 1234567; its state grows by a constant."""
     seeds = np.array([(1234567 + step * 0x9E3779B97F4A7C15) & MASK for step in range(3)], dtype=np.uint64)
     assert mixed(seeds).tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 

@@ -1,4 +1,4 @@
-"""Claim: what a task says of its model in config.json is what the export reads there."""
+"""Claim: the export reads from config.json the same facts that the task wrote about its model."""
 
 import pytest
 from transformers import BertConfig

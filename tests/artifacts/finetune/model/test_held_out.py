@@ -1,4 +1,4 @@
-"""Items beside a model: the same ones whatever their order, and read as they were written."""
+"""The held-out items stored with a model do not depend on their order, and are read as they were written."""
 
 from pathlib import Path
 
