@@ -73,7 +73,7 @@ Prepare = Callable[..., Task]
 
 @pytest.fixture
 def prepare(small_encoder: Path, tmp_path: Path) -> Prepare:
-    """`prepare(records, **changes)` makes a task of them."""
+    """`prepare(records, **changes)` makes a task of the records."""
 
     def make(records: list[dict[str, Any]], encoder: Path = small_encoder, **changes: object) -> Task:
         (tmp_path / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -85,14 +85,14 @@ def prepare(small_encoder: Path, tmp_path: Path) -> Prepare:
 
 
 def run(records: list[dict[str, Any]], folder: Path, encoder: Path, **changes: object) -> dict[str, Any]:
-    """The stage on them; its metrics."""
+    """Run the stage on `records` and return its metrics."""
     (folder / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return metrics_of(fine_tune(params(**changes), folder / "out", encoder=encoder, data=folder / "data.jsonl", seed=1))
 
 
 @pytest.fixture(scope="module")
 def multi_label(small_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A folder with all that the stage wrote of a multi-label task, and its metrics."""
+    """Folder with the stage's output for a multi-label task, and its metrics."""
     folder = tmp_path_factory.mktemp("multi")
     return folder / "out", run(topic_sets(450), folder, small_encoder, multi_label=True)
 
@@ -135,7 +135,7 @@ def test_a_confusion_of_label_sets_counts_each_label_that_is_there_or_was_given(
 
 @pytest.fixture(scope="module")
 def bert(small_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An encoder of a family that tells the texts of a pair apart, with the tokenizer of `small_encoder`."""
+    """Encoder of a family that distinguishes the texts of a pair, with the tokenizer of `small_encoder`."""
     folder = tmp_path_factory.mktemp("bert")
     torch.manual_seed(0)
     config = BertConfig(

@@ -1,4 +1,4 @@
-"""Claim: a tagger learns entities from files as people have them, and finds more than each word's usual tag does."""
+"""Claim: a tagger learns entities from files of the usual formats, and beats the most frequent tag of each word."""
 
 import json
 import random
@@ -20,7 +20,7 @@ Finetune = Callable[..., Path]
 
 
 def conll(num_sentences: int, seed: int) -> str:
-    """What follows `the` is a thing, of one word or of two; the same words elsewhere are none."""
+    """Return sentences in which the words after `the` are an entity; elsewhere the same words are not."""
     draw = random.Random(seed)
     words = ["tensor", "model", "file", "error", "shape", "text", "hash"]
     lines = []
@@ -53,7 +53,7 @@ def params(**changes: object) -> TaggingParams:
 
 @pytest.fixture
 def run(small_encoder: Path, tmp_path: Path) -> Finetune:
-    """`run(name, **changes)` runs the stage and returns the folder of all it wrote."""
+    """`run(name, **changes)` runs the stage and returns its output folder."""
     data = tmp_path / "data"
     data.mkdir()
     (data / "train.conll").write_text(conll(300, seed=1))
