@@ -1,4 +1,4 @@
-"""Claim: what transformers' own Trainer gets wrong is right in ours: each test shows both."""
+"""Claim: our training loop is right where transformers' own Trainer is wrong. Each test shows both."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -70,7 +70,7 @@ def largest_difference(one: nn.Module, other: nn.Module) -> float:
 
 
 def trained_on(job: Pretraining, *batches: Batch[TargetBatch]) -> State:
-    """The state after these batches, of as many steps as there are to take."""
+    """Return the state after all steps of `job`, with these batches in every epoch."""
 
     def batches_from(epoch: int, index: int) -> Iterator[Batch[TargetBatch]]:
         return iter(batches)
@@ -222,7 +222,7 @@ def test_a_look_depends_on_no_batch_size_and_theirs_does(prepare: Prepare, tmp_p
 def test_bf16_is_refused_where_it_is_slow_and_taken_by_theirs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """P28: on a CPU without instructions for it."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True})
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # theirs sets it
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # transformers sets it
     assert TrainingArguments(str(tmp_path), use_cpu=True, bf16=True, report_to="none").bf16
     with pytest.raises(ParamsError, match="27 times slower"):
         Precision.choose("bf16", CPU)

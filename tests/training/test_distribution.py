@@ -23,11 +23,11 @@ SHARDINGS = ("ddp", "fsdp")
 
 Weights = dict[str, torch.Tensor]
 Trained = tuple[Weights, dict[str, Any]]
-"""Weights, and what the first process told of how it went."""
+"""Weights, and the first process's report of the training."""
 
 
 def cases_of(small: PretrainParams) -> dict[str, tuple[str, PretrainParams]]:
-    """Name → how models are divided, and params."""
+    """Return name → how models are divided, and params."""
     worse = changed(small, optimizer__learning_rate=5.0, schedule__warmup_steps=11)  # the later, the worse
     best = changed(worse, validation__every_steps=2, validation__patience=50)
     few_rows = changed(small, batch_tokens=32)
@@ -132,7 +132,7 @@ def largest_difference(one: Weights, other: Weights) -> float:
 def test_two_processes_end_with_the_parameters_of_one(two: Together, alone: Alone, name: str) -> None:
     """P22: each takes half of a batch's rows, so one process with the doubled half is the same params alone.
 
-    P6, P27: nor do masks or the learning rate depend on how many they are; the logged loss is that of both.
+    P6, P27: masks and learning rate do not depend on the number of processes; the logged loss is that of all.
     """
     weights, told = two.trained(name)
     one_weights, one_told = alone(name)
@@ -167,7 +167,7 @@ def test_two_processes_detect_replaced_tokens_as_one_does(two: Together, alone: 
 
 
 def test_what_two_processes_began_one_can_finish(two: Together, alone: Alone) -> None:
-    """A checkpoint holds the whole state, whoever wrote it."""
+    """A checkpoint holds the whole state, whichever process wrote it."""
     finished, told = alone("in parts", two.folder / "in parts")
     assert told["started_at"] == 10, "it goes on from the checkpoint of the two"
     whole, _ = alone("in parts")

@@ -1,4 +1,4 @@
-"""Claim: a step asks nothing of the device until someone wants to know, and then hears of every step."""
+"""Claim: a step reads nothing from the device until losses are read; then the losses of all steps are."""
 
 import contextlib
 import math
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def ahead(model: nn.Module) -> Steps[Tensor]:
-    """Steps as on a GPU, where reading a loss would wait for all that was asked before."""
+    """Steps as on a GPU, where reading a loss would wait for all earlier operations."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
     steps: Steps[Tensor] = Steps(model, optimizer, lambda x_B1: (model(x_B1) ** 2).sum(), 1.0, Hardware.plain(), 0)
     steps.must_read = False

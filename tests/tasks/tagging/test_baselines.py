@@ -1,4 +1,4 @@
-"""Claim: the baseline gives each word its most frequent tag, and no tag to unseen words."""
+"""Claim: the baseline gives each word its most frequent tag, and O to unseen words."""
 
 from clozeline.tasks.tagging.baselines import nothing, usual_tags
 from clozeline.tasks.tagging.sentences import Sentence

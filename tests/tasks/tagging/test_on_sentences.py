@@ -91,7 +91,10 @@ def test_the_same_bytes_come_out_twice(run: Finetune) -> None:
 
 
 def salted(numbers: range, kind: str) -> list[dict[str, object]]:
-    """Records of which each `salt` is an entity: each word's usual tag finds all of the kind that training has."""
+    """Return records in which each `salt` is an entity of `kind`.
+
+    The most frequent tag of each word finds every entity of the kind that the training records have.
+    """
     records = [record(number, {}) for number in numbers]
     tags = [[f"B-{kind}" if word == "salt" else "O" for word in str(it["text"]).split()] for it in records]
     return [it | {"ner_tags": of_words} for it, of_words in zip(records, tags, strict=True)]
