@@ -181,7 +181,7 @@ def test_a_look_is_a_mean_over_targets_and_one_over_tokens_in_any_batches(prepar
 def test_each_look_tells_whose_loss_is_what_and_of_a_generator_on_the_plateau(
     prepare: Prepare, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Untrained, on words that are equally frequent, it is on it: ln 64 is near ln 59."""
+    """Untrained, with equally frequent words, the generator is on the plateau: ln 64 is near ln 59."""
     job = prepare()
     entropy = unigram_entropy(job.train.shards, job.train.vocabulary)
     shown = ShownParts.of(pair_of(job), job.judge, WEIGHT, entropy, first_step=2)

@@ -54,7 +54,7 @@ def cases_of(small: PretrainParams) -> dict[str, tuple[str, PretrainParams]]:
 
 
 class Together:
-    """What two processes left of each case; all were run by one start of them, which takes longer than the cases."""
+    """Results of two processes for each case; one start serves all cases, since it takes longer than they do."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ class Together:
         again = "best kept, divided, with checkpoints"
         told = [
             {"name": name, "sharding": cases[name][0], "params": cases[name][1].model_dump()}
-            for name in [*cases, again]  # this one goes on from its newest checkpoint the second time
+            for name in [*cases, again]  # the second run of `again` goes on from its newest checkpoint
         ]
         (self.folder / "cases.json").write_text(json.dumps(told), encoding="utf-8")
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -188,14 +188,14 @@ def test_a_divided_model_comes_back_with_its_best_weights(two: Together) -> None
 
 
 def test_memory_that_runs_out_in_one_process_halves_the_parts_of_all(two: Together, alone: Alone) -> None:
-    """It does in the second, in the middle of a backward pass; the first hears of it before it waits for the sum."""
+    """The second process runs out in a backward pass; the first one hears of it before it waits for the sum."""
     assert largest_difference(two.trained("little memory")[0], alone("little memory")[0]) < 1e-5
     first, second = (told_of(two.folder / "little memory", rank)["most_slots"] for rank in (0, 1))
     assert first == second <= 60
 
 
 def test_processes_stop_at_the_same_step_with_the_best_weights(two: Together) -> None:
-    """Though to the second the model seems to get better and better, as it could where processors round otherwise."""
+    """In the second process the model seems to get better and better, as it could if processors round differently."""
     first, second = (told_of(two.folder / "better and better", rank) for rank in (0, 1))
     assert (first["best"]["step"], first["steps"]) == (2, 6)
     assert first["judged"] == pytest.approx(first["best"]["loss"], abs=1e-6)

@@ -39,7 +39,7 @@ def out_of_memory(*_: object) -> Tensor:
 def test_where_processes_cannot_halve_together_the_setting_is_named(
     monkeypatch: pytest.MonkeyPatch, sharding: Sharding, num_steps_before: int
 ) -> None:
-    """Where weights are divided the others wait in the middle of a pass; so they do once all is known to fit."""
+    """The other processes wait in the middle of a pass if weights are divided, or once every batch is known to fit."""
     rows = TargetBatch(torch.zeros(6, 8, dtype=torch.int64), None, torch.arange(6), torch.arange(6))
     processes = Processes(0, 2, CPU, sharding)
     hardware = Hardware(processes, Precision.of("fp32", CPU), MicroBatches(None, CPU))
