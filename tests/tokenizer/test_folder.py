@@ -85,7 +85,7 @@ def test_a_tokenizer_without_a_mask_gets_one_and_says_so(tmp_path: Path, caplog:
 
 
 def gpt2_like(**special: str) -> PreTrainedTokenizerFast:
-    """Return a tokenizer of bytes, whose end-of-text token is also the first and the unknown token."""
+    """Return a tokenizer of bytes, whose end-of-text token is also the beginning-of-text and the unknown token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)

@@ -1,4 +1,4 @@
-"""Several processes on this machine's CPU, by the engines that several machines use."""
+"""Several processes on the CPU of this machine, with the engines that several machines use."""
 
 import json
 import os

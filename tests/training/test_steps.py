@@ -39,7 +39,7 @@ def out_of_memory(*_: object) -> Tensor:
 def test_where_processes_cannot_halve_together_the_setting_is_named(
     monkeypatch: pytest.MonkeyPatch, sharding: Sharding, num_steps_before: int
 ) -> None:
-    """The other processes wait in the middle of a pass if weights are divided, or once every batch is known to fit."""
+    """The other processes wait in the middle of a pass if weights are divided, or after the first steps have fit."""
     rows = TargetBatch(torch.zeros(6, 8, dtype=torch.int64), None, torch.arange(6), torch.arange(6))
     processes = Processes(0, 2, CPU, sharding)
     hardware = Hardware(processes, Precision.of("fp32", CPU), MicroBatches(None, CPU))
@@ -63,7 +63,7 @@ def test_an_optimizer_without_memory_is_told_of() -> None:
 
 
 def test_fp16_that_overflows_at_any_scale_stops() -> None:
-    """P26: one step that overflows is no fault, and is skipped; where each is, nothing is learned."""
+    """P26: a single step that overflows is skipped without an error; if every step is, nothing is learned."""
     model = nn.Linear(1, 1)
     hardware = Hardware(Processes.alone(), Precision.of("fp16", CPU), MicroBatches(None, CPU))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -98,7 +98,7 @@ def test_no_step_waits_for_the_device_between_two_points(monkeypatch: pytest.Mon
     torch.manual_seed(0)
     model = nn.Linear(1, 1)
     steps = ahead(model)
-    steps.take(batch(0), step=0)  # the optimizer makes its state
+    steps.take(batch(0), step=0)  # the optimizer allocates its state
     with monkeypatch.context() as patch:
         forbid_reading(patch)
         for index in range(1, 6):
