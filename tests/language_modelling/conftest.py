@@ -1,4 +1,4 @@
-"""Batches for small models, as for the encoder under them."""
+"""Batches for small models, by the fixtures of the encoder tests."""
 
 from tests.encoder.conftest import batch_of, one_thread
 

@@ -74,7 +74,7 @@ def test_one_table_of_embeddings_serves_both_and_is_counted_once(pair: ReplacedT
 def test_a_generator_is_as_deep_and_a_fraction_as_wide(
     size, fraction, heads, hidden_size, intermediate_size, params_of, ids
 ) -> None:
-    """Of base it is that of Clark et al. 2020, table 6."""
+    """For size base it is the generator of Clark et al. 2020, table 6."""
     shape = dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"))
     params = params_of("electra", size=size, generator_fraction=fraction, **shape)
     with torch.device("meta"):
@@ -127,7 +127,7 @@ def test_what_was_saved_is_loaded_as_a_pair_again(pair: ReplacedTokenPair, saved
 def test_weights_that_are_given_once_are_saved_in_both(
     pair: ReplacedTokenPair, tiny_tokenizer: Path, tmp_path: Path
 ) -> None:
-    """So they come from processes among which a model is divided."""
+    """Processes that divide a model return its shared weights only once."""
     once = {name: parameter.detach() + 1 for name, parameter in pair.named_parameters()}
     again = language_model.load(save(pair, tiny_tokenizer, tmp_path / "given", once))
     for name, parameter in again.named_parameters():

@@ -1,4 +1,4 @@
-"""An encoder of one's own, with RMSNorm, from params to a saved folder."""
+"""A custom encoder with RMSNorm, from params to a saved folder."""
 
 import math
 import re
@@ -105,7 +105,7 @@ def test_one_line_of_params_is_all_there_is_to_register(model) -> None:
 
 
 def test_the_one_in_the_documentation_is_what_an_encoder_has_to_be(own_module, params_of, ids, batch_of) -> None:
-    """P13, P14, P23 hold for it, in a named size too."""
+    """P13, P14 and P23 hold for the documented encoder, in a named size too."""
     documented = (PROJECT / "docs" / "pretraining.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```python\n(from types import.*?)```", documented, re.DOTALL)
     own_module.write_text(source)

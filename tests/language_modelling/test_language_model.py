@@ -114,7 +114,7 @@ def test_a_folder_without_a_model_is_refused_with_what_to_run(tmp_path: Path) ->
 def test_a_model_that_lacks_a_weight_is_refused_by_its_name(
     objective, params_of, ids, tiny_tokenizer, tmp_path: Path
 ) -> None:
-    """Drawn at random, it would pass for a trained one."""
+    """If it were drawn at random, it would pass for a trained weight."""
     language_model.save(language_model.build(params_of("electra"), objective, ids, seed=0), tiny_tokenizer, tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     name = min(name for name in weights if "predictions" in name)

@@ -1,4 +1,4 @@
-"""Claim: both objectives ask for what they say, and for nothing that they show."""
+"""Claim: each objective has the targets that it states, and no target is visible to the model."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ CLS, SEP = 2, 3
 
 @pytest.fixture
 def split(tiny_tokens: Path) -> Split:
-    """Documents of 5 to 39 tokens, so that many are cut into rows."""
+    """Split of documents of 5 to 39 tokens, so that many are cut into rows."""
     return Split.open(TokenShards.open(tiny_tokens, "train"), MAX_LENGTH)
 
 
@@ -38,7 +38,7 @@ def all_rows(split: Split) -> np.ndarray:
 def test_tensors_are_pinned_on_their_way_to_a_gpu(
     split: Split, tiny_pretraining: PretrainParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else the processor waits for each of them, `non_blocking` or not."""
+    """Otherwise the processor waits for each copy, even if it is `non_blocking`."""
     batch = training_batch("mlm", split, tiny_pretraining, all_rows(split)[:5])
     send, sent = torch.Tensor.to, []
     pinned: list[torch.Tensor] = []

@@ -50,7 +50,7 @@ def test_each_dropout_acts_in_training_alone(family, knob, params_of, ids, batch
 def test_attention_that_drops_next_to_nothing_sees_what_attention_without_dropout_sees(
     family, objective, params_of, ids, batch_of
 ) -> None:
-    """On a CPU, attention that drops weights has code of its own. It drops one in 65,536 here: by this seed, none."""
+    """On a CPU, attention that drops weights runs different code. Here it drops one in 65,536; with this seed, none."""
     model = language_model.build(params_of(family, attention_dropout=2**-16), objective, ids, seed=0).double()
     torch.manual_seed(0)
     for parameter in model.parameters():
@@ -65,7 +65,7 @@ def test_attention_that_drops_next_to_nothing_sees_what_attention_without_dropou
 @pytest.mark.parametrize(("family", "objective"), SKIPPABLE)
 @torch.inference_mode()
 def test_stochastic_depth_skips_layers_of_single_rows_and_keeps_the_mean(family, objective, params_of, ids) -> None:
-    """Of two layers at rate 0.5 the last is skipped by half of the rows, the first by a quarter."""
+    """With two layers at rate 0.5, half of the rows skip the last layer, and a quarter skip the first."""
     model = language_model.build(params_of(family, stochastic_depth=0.5), objective, ids, seed=0).train()
     layer = model.encoder.layers
     seen: dict[int, torch.Tensor] = {}

@@ -1,4 +1,4 @@
-"""What all tests of params have."""
+"""A fixture for all tests of params."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Claim: a task says what it must, has all else from defaults and presets, and a fault is told where it was written."""
+"""Claim: a task sets its required keys and takes the rest from defaults and presets; errors name where a fault is."""
 
 from pathlib import Path
 

@@ -9,7 +9,7 @@ from tests.edited_params import Editor, message, with_values
 
 
 def shaped(folder: Path, **values: str) -> Path:
-    """Params whose model has numbers in place of a named size."""
+    """Write params whose model has numbers in place of a named size; return their path."""
     numbers = {"hidden_size": "128", "num_hidden_layers": "2", "num_attention_heads": "2", "intermediate_size": "256"}
     return with_values(folder, **{"size": "null"} | numbers | values)
 

@@ -1,4 +1,4 @@
-"""Claim: sections that do not go together are refused: what is read by what is made."""
+"""Claim: sections that contradict each other are refused, such as one that reads what no other makes."""
 
 import re
 from pathlib import Path

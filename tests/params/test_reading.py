@@ -1,4 +1,4 @@
-"""Claim: what cannot be used in params.yaml is told with its key, what was given, and what is expected."""
+"""Claim: an error about params.yaml names the key, the given value and the expected one."""
 
 import re
 from pathlib import Path

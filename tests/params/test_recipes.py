@@ -1,4 +1,4 @@
-"""Claim: a recipe is laid over `pretrain`, and what it sets wrongly is told where it was written."""
+"""Claim: a recipe overrides keys of `pretrain`; an error about one of its values names where it is written."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is advised can be put into params.yaml as it stands."""
+"""Advice can be copied into params.yaml unchanged."""
 
 from itertools import permutations
 from pathlib import Path

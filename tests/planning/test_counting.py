@@ -1,4 +1,4 @@
-"""What is counted on the outline of a model is what the model has."""
+"""Counts on the outline of a model equal those of the real model."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def test_int8_is_a_byte_for_each_weight_of_a_matrix_and_fp32_for_the_rest(params
 @pytest.mark.parametrize("length", [32, 300])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_formula_counts_what_torch_counts(params: PretrainParams, family: str, length: int) -> None:
-    """With attention that is written out: torch's counter does not know the fused one of CPUs."""
+    """With unfused attention, because torch's counter does not know the fused attention of CPUs."""
     shape = of_family(params, family).model_copy(update={"max_position_embeddings": length})
     model: Any = language_model.build(shape, "mlm", IDS, seed=0).eval()
     ids_BL = torch.full((4, length), 7)
@@ -60,7 +60,7 @@ def test_the_formula_counts_what_torch_counts(params: PretrainParams, family: st
 
 
 def of_a_batch(model: Any) -> int:
-    """DeBERTa projects its relative positions once for all rows, to keys and to queries."""
+    """Return the operations per batch: DeBERTa projects relative positions once for all rows, to keys and queries."""
     config = model.config
     num_positions = 2 * getattr(config, "position_buckets", 0)
     return config.num_hidden_layers * 2 * num_positions * 2 * config.hidden_size**2

@@ -1,4 +1,4 @@
-"""What a graph takes of the machine: measured, in a process of its own."""
+"""The memory and time that a graph takes, measured in a process of its own."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ MIB = 2**20
 
 
 def graph(path: Path, num_columns: int) -> Path:
-    """Rows of a table of 50 rows."""
+    """Write a graph that looks up rows of a table of 50 rows."""
     table = numpy_helper.from_array(np.ones((50, num_columns), dtype=np.float32), "E")
     made = helper.make_graph(
         [helper.make_node("Gather", ["E", "input_ids"], ["rows"]), helper.make_node("ReduceMean", ["rows"], ["y"])],

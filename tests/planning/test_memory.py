@@ -1,4 +1,4 @@
-"""What a step is said to take of a device's memory is what it takes."""
+"""The predicted device memory of a step matches what the step takes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,14 +38,14 @@ def test_an_optimizer_keeps_as_many_numbers_as_planned(params: PretrainParams, k
 
 @contextmanager
 def kept_for_backward(model: torch.nn.Module) -> Iterator[dict[int, int]]:
-    """Bytes of each storage that a forward pass inside keeps, by its address; those of weights are not counted."""
+    """Bytes of each storage, by address, that a forward pass inside the context keeps; weights are not counted."""
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     saved: dict[int, Tensor] = {}
     sizes: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         if (address := tensor.untyped_storage().data_ptr()) not in own:
-            saved[address] = tensor  # held, so that no other gets its address
+            saved[address] = tensor  # held, so that no other storage gets its address
             sizes[address] = tensor.untyped_storage().nbytes()
         return tensor
 
@@ -62,7 +62,7 @@ FORMS = [(family, objective) for family, row in FAMILIES.items() for objective i
 def test_activations_are_those_that_a_forward_pass_keeps(
     params: PretrainParams, family: str, objective: LanguageHead, length: int, dropout: float
 ) -> None:
-    """Of short rows, and of long ones, where attention that is written out keeps more than all else."""
+    """Short rows and long ones, for which unfused attention keeps more than everything else."""
     rates = {"dropout": dropout, "attention_dropout": dropout}
     shape = of_family(params, family).model_copy(update={"max_position_embeddings": length, **rates})
     changes = {"model": shape, "objective": objective, "max_length": length, "batch_tokens": 4 * length}

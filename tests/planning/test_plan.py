@@ -1,4 +1,4 @@
-"""A plan is of what will be trained: of a checkpoint, if training goes on from one."""
+"""A plan describes the model that will be trained: that of the checkpoint, if training goes on from one."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_a_checkpoint_of_any_family_is_planned_wherever_its_padding_is(
     plan = Plan.of(params, VOCAB_SIZE)
     assert plan.count == count
     assert plan.shape == Shape(1, 32, 2, 32)
-    assert plan.family in {family, family.replace("v3", "v2")}  # one class has both
+    assert plan.family in {family, family.replace("v3", "v2")}  # v2 and v3 share one class
 
 
 def test_advice_is_on_the_checkpoints_family_and_no_smaller_one_is_advised(save: SaveFamily) -> None:

@@ -1,4 +1,4 @@
-"""Claim: a pre-training that will not fit is told before its first step, and one that will is left in peace."""
+"""Claim: a pre-training that will not fit into memory causes a warning before its first step; others cause none."""
 
 import logging
 from dataclasses import replace

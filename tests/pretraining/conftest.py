@@ -1,4 +1,4 @@
-"""A tiny pre-training to be run, as for the loop under it."""
+"""A tiny pre-training to be run, by the fixture of the training tests."""
 
 from tests.training.conftest import prepare
 

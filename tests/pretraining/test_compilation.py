@@ -13,7 +13,7 @@ from clozeline.pretraining import job as pretraining
 from clozeline.pretraining.losses import TargetLoss
 
 MOST_GRAPHS = 4
-"""With and without an attention mask; a first row or target of its own."""
+"""With and without an attention mask, and extra graphs for a first single row or target."""
 
 
 def test_batches_of_all_shapes_share_a_few_graphs(

@@ -1,4 +1,4 @@
-"""What a pre-training learns, from params to a model that loads anywhere."""
+"""A pre-training learns its language, from params to a model that loads anywhere."""
 
 import re
 from dataclasses import replace
@@ -25,7 +25,7 @@ from tests.training.prepared import Prepare, largest_difference, weights_of
 def test_masked_training_learns_what_stands_between(prepare: Prepare) -> None:
     curve = prepare.trained(steps=250).state.curve
     assert curve[0].loss > 3.5
-    assert curve[-1].loss < 2.7  # ln 59 = 4.08 is knowing nothing
+    assert curve[-1].loss < 2.7  # ln 59 = 4.08 is the loss of guessing
 
 
 def test_causal_training_learns_what_comes_next(prepare: Prepare) -> None:
@@ -161,7 +161,7 @@ def test_tokens_are_counted_without_padding(prepare: Prepare) -> None:
 
 
 def test_training_goes_on_from_a_model_that_was_trained(prepare: Prepare, tmp_path: Path) -> None:
-    """Its loss starts where the other's ended, not at that of knowing nothing; the tokenizer is the same."""
+    """The loss starts where the first training's ended, not at that of guessing; the tokenizer is the same."""
     before = prepare.trained(steps=250)
     before.save(tmp_path / "first")
     changes = {"start": str(tmp_path / "first"), "steps": 5, "log_every_steps": 1, "optimizer__learning_rate": 1e-4}
@@ -173,7 +173,7 @@ def test_training_goes_on_from_a_model_that_was_trained(prepare: Prepare, tmp_pa
 
 @pytest.mark.parametrize("added", [None, 1.0])
 def test_the_encoder_is_saved_without_its_head(prepare: Prepare, tmp_path: Path, added: float | None) -> None:
-    """With weights that were put together from several processes, too."""
+    """Also with weights that were gathered from several processes."""
     from transformers import AutoModel
 
     trained = prepare.trained(steps=5)

@@ -1,4 +1,4 @@
-"""Claim: looks during a training ask the same of every model, in any batches."""
+"""Claim: validation passes during a training have the same targets for every model, in any batches."""
 
 from collections.abc import Callable
 from pathlib import Path

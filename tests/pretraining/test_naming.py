@@ -1,4 +1,4 @@
-"""What makes a training another one, whose checkpoints are not for it; and what does not."""
+"""Which changes make a different training, which cannot use the old checkpoints, and which do not."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,7 @@ def test_a_start_point_of_another_state_is_another_run(prepare: Prepare, tmp_pat
 
 
 def test_a_changed_start_point_is_another_run(prepare: Prepare, tmp_path: Path) -> None:
-    """Its name is the same: its weights, its configuration or its commit are not."""
+    """The name stays the same, but the weights, the configuration or the commit change."""
     prepare.trained(steps=5).save(tmp_path / "first")
 
     def name_of_run() -> str:
@@ -64,7 +64,7 @@ def test_another_commit_of_the_hub_is_another_run(prepare: Prepare, monkeypatch:
 
 
 def test_another_precision_or_device_is_another_run(prepare: Prepare) -> None:
-    """`auto` is what the processor is fast at; where a GPU computes, the processor's threads change nothing."""
+    """`auto` is the precision in which the processor is fast; on a GPU, the processor's threads change nothing."""
     model = prepare().model
     names = []
     for name, device, num_threads in [

@@ -1,4 +1,4 @@
-"""What is shown of a training are sentences, where the held-out text has some."""
+"""The examples of a training are sentences, if the held-out text has some."""
 
 from pathlib import Path
 

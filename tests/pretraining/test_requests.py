@@ -1,4 +1,4 @@
-"""Claim: what is asked of a pre-training and cannot be had, or has no effect, is told before its first step."""
+"""Claim: a setting of a pre-training that is impossible or has no effect is reported before its first step."""
 
 import json
 import logging
@@ -26,7 +26,7 @@ def prepare(tiny_tokens: Path, tiny_tokenizer: Path, tiny_pretraining: PretrainP
 
 
 def test_tokens_of_another_tokenizer_are_refused(prepare: Prepare, tiny_tokenizer: Path, tmp_path: Path) -> None:
-    """As many tokens, two of which have changed places: nothing else would show it."""
+    """The tokenizer has as many tokens, but two have swapped ids; no other check would notice."""
     other = shutil.copytree(tiny_tokenizer, tmp_path / "other")
     facts = json.loads((other / "tokenizer.json").read_text(encoding="utf-8"))
     facts["model"]["vocab"] |= {"w5": 6, "w6": 5}

@@ -1,4 +1,4 @@
-"""Going on from a checkpoint: its weights and its tokens, or a clear refusal."""
+"""Continuing from a checkpoint takes its weights and its tokens, or is refused with a clear error."""
 
 import json
 from collections.abc import Callable
@@ -20,7 +20,7 @@ ROWS_BL = torch.tensor([ROW])
 
 @pytest.fixture
 def save(params_of, ids, tiny_tokenizer: Path, tmp_path: Path) -> Callable[..., tuple[nn.Module, Path]]:
-    """`save(family, objective="mlm", with_head=True)`: a model whose weights are all its own, and its folder."""
+    """`save(family, objective="mlm", with_head=True)`: a model with weights of its own throughout, and its folder."""
 
     def save(family: str, objective: str = "mlm", with_head: bool = True) -> tuple[nn.Module, Path]:
         model = language_model.build(params_of(family), objective, ids, seed=3).eval()

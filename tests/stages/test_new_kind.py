@@ -53,7 +53,7 @@ class FirstWordParams(ClassificationParams):
 
 
 class FirstWord(SingleLabel):
-    """Whether a text begins late in the alphabet. The saved model is of the toy kind, which config.json says."""
+    """Toy task: does a text begin late in the alphabet? The saved model is of the toy kind, named in config.json."""
 
     def test(self) -> TaskReport:
         report = super().test()
@@ -66,7 +66,7 @@ class FirstWord(SingleLabel):
 
 
 class Lateness(OpenModel):
-    """Answers how much likelier "late" is than "early": one number for each text."""
+    """Toy model that answers how much likelier "late" is than "early", as one number for each text."""
 
     def lateness(self, texts: Sequence[str], *, truncate: bool = False) -> Question[float]:
         tokenized = self.tokenize(texts, truncate=truncate)
@@ -81,7 +81,7 @@ def outputs(trained: TrainedModel) -> tuple[TensorSpec, ...]:
 
 
 def exam(model: Lateness, sample: Sample) -> Exam:
-    """Whether the larger logit is that of the held-out label."""
+    """Return an exam on whether the larger logit is that of the held-out label."""
     return Exam(
         texts=model.tokenize([item.text for item in sample.held_out], truncate=True),
         text_A=np.arange(len(sample.held_out)),

@@ -36,7 +36,7 @@ def run_stage(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Pat
 
 
 def outputs(folder: Path) -> dict[str, bytes]:
-    """What DVC would hash: all but the clock's."""
+    """Return the output files that DVC would hash, which excludes those with timings."""
     files = [*(folder / "encoder").iterdir(), folder / "metrics.json", folder / "curve.csv", folder / "looks.csv"]
     return {file.name: file.read_bytes() for file in files}
 
@@ -103,7 +103,7 @@ def test_the_model_card_passes_on_the_licence_of_the_base_model(
 
 
 def project_with(params: PretrainParams, folder: Path) -> Path:
-    """A folder in which `clozeline stage pretrain` reads these params."""
+    """Return a folder in which `clozeline stage pretrain` reads these params."""
     yaml = YAML(typ="safe")
     tree = yaml.load((PROJECT / "params.yaml").read_text(encoding="utf-8"))
     tree["pretrain"] = params.model_dump()

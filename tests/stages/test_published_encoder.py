@@ -28,14 +28,14 @@ NAME = "sentence-transformers/all-MiniLM-L6-v2"
 
 @pytest.fixture
 def published(save_trained: SaveTrained) -> Path:
-    """As all-MiniLM-L6-v2 lies on the hub: a BERT without a head, and its tokenizer."""
+    """Folder like that of all-MiniLM-L6-v2 on the hub: a BERT without a head, and its tokenizer."""
     torch.manual_seed(5)
     return save_trained(BertModel(small_bert()))
 
 
 @pytest.fixture
 def params(published: Path, tmp_path: Path) -> Params:
-    """The project's, with the values of the example laid over them."""
+    """The project's params, overridden by the values of the example."""
     text = (PROJECT / "docs" / "tasks.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"## A published encoder\n.*?```yaml\n(.*?)```", text, re.DOTALL)
     yaml = YAML()
@@ -69,7 +69,7 @@ def test_the_example_of_the_docs_fine_tunes_the_published_weights(
     theirs, ours = (AutoModel.from_pretrained(at, local_files_only=True) for at in (published, made / "encoder"))
     written = ours.state_dict()
     kept = {name: weight for name, weight in theirs.state_dict().items() if "pooler" not in name}
-    # Rows of the table that no token has are left out.
+    # Rows of the embedding table without a token are left out.
     assert all(torch.equal(weight[: len(written[name])], written[name]) for name, weight in kept.items())
     assert ours.config.hidden_dropout_prob == theirs.config.hidden_dropout_prob == 0.1
     mine, published_one = (Tokenizer.from_file(str(at / "tokenizer.json")) for at in (made / "encoder", published))

@@ -81,7 +81,7 @@ class Line:
         return (self.root / "dvc.lock").read_bytes()
 
     def made_files(self) -> list[Path]:
-        """Every file of every output that dvc.lock names."""
+        """Return every file of every output that dvc.lock names."""
         outs = [
             self.root / out.path for stage in Lock.read(self.root / "dvc.lock").stages.values() for out in stage.outs
         ]
@@ -92,7 +92,7 @@ class Line:
 
 
 def all_said(*processes: subprocess.Popen[str]) -> list[str]:
-    """What each wrote until its end; every one has ended before any of them is judged."""
+    """Return the output of each process; all have ended before any exit code is checked."""
     outputs = [process.communicate()[0] for process in processes]
     for process, output in zip(processes, outputs, strict=True):
         assert process.returncode == 0, output
@@ -100,7 +100,7 @@ def all_said(*processes: subprocess.Popen[str]) -> list[str]:
 
 
 def environment(root: Path) -> dict[str, str]:
-    """Ours without any other test's servers: `python` is this interpreter, `clozeline` the folder's own."""
+    """Return our environment without other tests' servers; `python` is this interpreter, `clozeline` that of `root`."""
     others = {name: value for name, value in os.environ.items() if not name.startswith(("MLFLOW_", "PREFECT_", "DVC_"))}
     return {
         **others,
@@ -145,7 +145,7 @@ def merge(tree: Any, changes: Mapping[str, Any]) -> None:
 
 
 def toy_language() -> list[dict[str, str]]:
-    """Subject, verb, object, and again; each topic has nouns of its own, and all have the same verbs."""
+    """Return texts of three subject-verb-object clauses; each topic has its own nouns, and all share the verbs."""
     draw = random.Random(5)
     words = [first + second + third for first in SYLLABLES for second in SYLLABLES for third in ("n", "sh", "r")]
     draw.shuffle(words)

@@ -42,7 +42,7 @@ def training(
     checkpoint_every_steps: int | None = None,
     patience: int | None = None,
 ) -> tuple[BestLook, nn.Module]:
-    """A linear model whose `score` is asked with the model and how many looks were taken before."""
+    """Linear model in training; `score` gets the model and the number of earlier validation passes."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 1), nn.Dropout(0.5))
     asked = iter(range(100))

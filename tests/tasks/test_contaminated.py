@@ -1,4 +1,4 @@
-"""Claim: of every kind of task, test texts that the encoder was pre-trained on are counted."""
+"""Claim: every kind of task counts the test texts that the encoder was pre-trained on."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Claim: every weight has its depth in every family, low ones can stay as they are at no cost, rates fall with it."""
+"""Claim: every weight of every family has a depth; low layers can be frozen at no cost; rates fall towards them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Claim: a batch taken apart is the batch, whatever a family has in it."""
+"""Claim: the parts of a split batch make up the whole batch, with all the inputs of any family."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Claim: of every kind of task, common mistakes are told, and the test part decides nothing."""
+"""Claim: every kind of task reports common mistakes, and the test split decides nothing."""
 
 from pathlib import Path
 
@@ -83,7 +83,7 @@ def test_test_texts_that_are_nearly_texts_of_the_training_part_are_found(
 
 
 def longer_by_a_word(record: dict[str, object], other: dict[str, object]) -> dict[str, object]:
-    """`record` with the text of `other`, and one word behind it."""
+    """Return `record` with the text of `other` plus one word."""
     text = f"{other['text']} then"
     words = text.split()
     return record | {

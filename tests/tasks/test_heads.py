@@ -1,4 +1,4 @@
-"""A task's model is the trained encoder: none of its weights is drawn anew."""
+"""The model of a task keeps the weights of the trained encoder: none of them is initialized again."""
 
 from pathlib import Path
 

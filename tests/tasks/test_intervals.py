@@ -1,4 +1,4 @@
-"""Claim: intervals are those of their field's reference implementation."""
+"""Claim: intervals equal those of the reference implementation in their field."""
 
 import math
 

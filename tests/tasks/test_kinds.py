@@ -1,4 +1,4 @@
-"""Claim: every kind of task has its knobs, and items are shown as a person would choose them."""
+"""Claim: every kind of task has its knobs, and its examples are chosen as a person would choose them."""
 
 from clozeline.artifacts.finetune.shown_item import ShownItem
 from clozeline.params.finetuning import SECTIONS

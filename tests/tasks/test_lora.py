@@ -1,4 +1,4 @@
-"""Claim: adapters change nothing at the start, are all that is learned beside the head, and merge without a trace."""
+"""Claim: adapters change nothing at the start, are all that is trained besides the head, and merge without a trace."""
 
 import sys
 from pathlib import Path

@@ -19,7 +19,7 @@ from clozeline.tasks.narrow_embedding import NarrowEmbedding, narrow, widen
 LABELS = ("x", "y")
 ROWS = torch.tensor([[2, 10, 11, 3], [2, 12, 10, 3]])
 UNSEEN = torch.tensor([[2, 40, 10, 50, 3]])
-"""Tokens that no row of the training has, beside some that one has."""
+"""A row with tokens that no training row has, among tokens that the training rows have."""
 TRAINED = [2, 3, 10, 11, 12]
 
 Built = Callable[[], TaskModel]
@@ -27,14 +27,14 @@ Built = Callable[[], TaskModel]
 
 @pytest.fixture(params=sorted(FAMILIES))
 def built(request, params_of, ids, tiny_tokenizer, tmp_path: Path) -> Built:
-    """The same classifier at each call."""
+    """Function that returns the same classifier at each call."""
     encoder = language_model.build(params_of(request.param), "mlm", ids, seed=0)
     language_model.save(encoder, tiny_tokenizer, tmp_path)
     return lambda: classifier.build(tmp_path, LABELS, 1)
 
 
 def train(model: TaskModel, weight_decay: float = 0.0) -> None:
-    """Three steps, without chance."""
+    """Train `model` for three steps, without randomness."""
     model.eval()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=weight_decay)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Claim: a model of any kind that says the same to every test item is found out by what it says."""
+"""Claim: a model of any kind that gives every test item the same answer is detected from its answers."""
 
 import math
 from pathlib import Path

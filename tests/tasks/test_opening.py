@@ -47,7 +47,7 @@ def test_rows_longer_than_the_encoder_reads_are_refused(small_encoder: Path) -> 
 
 
 def asked_for(most_rows: int, num_rows: int, model: Any) -> list[list[int]]:
-    """The rows of each batch that was answered, where memory holds so many."""
+    """Return the rows of each batch that was answered, where memory holds at most `most_rows` rows."""
 
     def answer(_: Any, batch: EncodedBatch) -> torch.Tensor:
         if batch.num_rows > most_rows:

@@ -37,7 +37,7 @@ def sentence(split: str, number: int) -> str:
 
 
 def glue(*texts: str, labels: tuple[str, ...]) -> tuple[Features, Make]:
-    """The labels of a part called test are a secret."""
+    """Return features and rows of a dataset of GLUE's shape, in which the labels of test splits are secret."""
 
     def make(split: str, number: int) -> Row:
         label = SECRET if split.startswith("test") else number % len(labels)

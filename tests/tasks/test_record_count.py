@@ -1,4 +1,4 @@
-"""Claim: what is left out of a file is told in one line: how many records, why, and where the first of each stands."""
+"""Claim: one line reports the records left out of a file: how many, why, and where the first of each reason stands."""
 
 import json
 import logging

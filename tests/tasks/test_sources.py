@@ -14,7 +14,7 @@ FIELDS = {"text_field": "body", "label_field": "topic"}
 
 
 def read(data: Path, **changes: object) -> list[tuple[str, str, str]]:
-    """Part, text and label of each record."""
+    """Return split, text and label of each record."""
     params: FinetuneParams = PARAMS.model_copy(update=changes)
     records = records_of(params, data, FIELDS)
     return [(part, record.text("body"), record.category("topic")) for part, record in records]

@@ -79,7 +79,7 @@ def test_what_is_read_of_a_long_text_is_the_beginning_of_all_its_tokens(small_en
 
 
 def draw(sentences: list[str], seed: int) -> list[str]:
-    """Words of these sentences."""
+    """Return random words of these sentences."""
     words = " ".join(sentences).split()
     return np.random.default_rng(seed).choice(words, size=3 * seed + 1).tolist()
 

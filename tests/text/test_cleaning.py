@@ -26,7 +26,7 @@ DIRT = [
 
 
 def cleaned_without_shortcuts(text: str, decode_entities: bool) -> str:
-    """Every step for every character."""
+    """Return the cleaned text by running every step on every character."""
     text = ftfy.fix_text(
         text,
         unescape_html=decode_entities,

@@ -33,7 +33,7 @@ def build(path: Path, out: Path, params: PreprocessParams, *, seed: int = 7, num
 
 
 def sides(out: Path) -> dict[str, str]:
-    """Split of each kept text."""
+    """Return the split of each kept text."""
     return {text: split for split in SPLITS for text in pq.read_table(out / f"{split}.parquet")["text"].to_pylist()}
 
 
@@ -48,7 +48,7 @@ def shingles(text: str) -> set[tuple[str, ...]]:
 
 @pytest.fixture
 def texts(words) -> list[str]:
-    """300 texts that are not alike, 30 that are half like one of them, 30 nearly the same, 10 the same, some dirt."""
+    """300 dissimilar texts; 30 half similar, 30 nearly equal and 10 equal to one of them; some unusable texts."""
     alone = [words(seed, 40) for seed in range(300)]
     alike = [" ".join(text.split()[:30] + words(5_000 + seed, 10).split()) for seed, text in enumerate(alone[:30])]
     nearly = [text + " end" for text in alone[100:130]]

@@ -16,7 +16,7 @@ def read(params) -> list[Document]:
 
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
-    """A folder in the shape of a dataset on the hub, with a split that others test on."""
+    """A folder in the shape of a dataset on the hub, with a training and a test split."""
     for split in ("train", "test"):
         lines = [json.dumps({"text": f"{split} {number}", "label": number % 2}) for number in range(3)]
         (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))

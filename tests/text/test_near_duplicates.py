@@ -17,7 +17,7 @@ INLINE = Workers(None, 1)
 
 
 def sketch(folder: Path, texts: list[str], order: list[int] | None = None) -> Sketches:
-    """Sketch `texts`; `order` says which place in the source each of them has, so that buckets may shuffle them."""
+    """Sketch `texts`; `order` gives the place of each in the source, so that tests can shuffle them."""
     banding = Banding.finding(0.5)
     places = order or list(range(len(texts)))
     with SketchWriter(folder / f"sketches-{random.random()}", banding.num_bands) as writer:

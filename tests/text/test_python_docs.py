@@ -67,7 +67,7 @@ def install(site: Path, name: str = "acme", version: str = "1.2") -> None:
 
 
 def acme(lock: Path) -> list[Document]:
-    """Documents of the distribution, without the standard library."""
+    """Return the documents of the distribution, without the standard library."""
     units = [unit for unit in open_python_docs(lock).units if unit.library != STANDARD_LIBRARY]
     return [document for unit in units for document in unit.documents()]
 

@@ -1,4 +1,4 @@
-"""Claim: texts come out of the spool as they went in, by bucket, with their place in the whole source."""
+"""Claim: the spool returns texts unchanged, by bucket, with their place in the whole source."""
 
 from collections import Counter
 from pathlib import Path

@@ -26,7 +26,7 @@ def folder(params: TokenizeParams, batches: Callable[[], Iterator[Sequence[str]]
 
 
 def word_level(**special: str) -> PreTrainedTokenizerFast:
-    """A tokenizer of somebody else: nine words, cut at 3 tokens, padded to 4."""
+    """Return a foreign tokenizer: nine words, truncation to 3 tokens, padding to 4."""
     words = ["<pad>", "<s>", "</s>", "<unk>", "one", "two", "three", "four", "five"]
     tokenizer = Tokenizer(models.WordLevel({word: id_ for id_, word in enumerate(words)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -40,7 +40,7 @@ def word_level(**special: str) -> PreTrainedTokenizerFast:
 
 
 def saved(tokenizer: PreTrainedTokenizerFast, folder: Path) -> Path:
-    """What `save_existing` makes of `tokenizer`."""
+    """Save `tokenizer` by `save_existing` and return the folder."""
     tokenizer.save_pretrained(folder / "given")
     (folder / "taken").mkdir()
     save_existing(str(folder / "given"), folder / "taken")
@@ -85,7 +85,7 @@ def test_a_tokenizer_without_a_mask_gets_one_and_says_so(tmp_path: Path, caplog:
 
 
 def gpt2_like(**special: str) -> PreTrainedTokenizerFast:
-    """Bytes, and an end of text for everything."""
+    """Return a tokenizer of bytes, whose end-of-text token is also the beginning-of-text and the unknown token."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)

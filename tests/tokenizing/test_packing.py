@@ -1,4 +1,4 @@
-"""Claim: a Parquet file is read as a stream; what has been packed is held no longer."""
+"""Claim: a Parquet file is read as a stream; texts that have been packed are released."""
 
 import random
 from pathlib import Path

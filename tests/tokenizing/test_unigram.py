@@ -1,4 +1,4 @@
-"""Claim: expectation and search over the lattice are what going through every way to cut a word gives."""
+"""Claim: expectation and search over the lattice equal an enumeration of every way to cut a word."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ COUNTS = np.array([3, 1, 2, 5, 7])
 
 
 def cuts(word: str) -> Iterator[list[str]]:
-    """Every way to cut `word` into known pieces."""
+    """Return every way to cut `word` into known pieces."""
     if not word:
         yield []
     for end in range(1, len(word) + 1):

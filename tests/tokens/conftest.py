@@ -1,4 +1,4 @@
-"""Tokens are read back as a tokenizer of the small language wrote them."""
+"""Tokenizers of the small language, for tests that read tokens back."""
 
 from tests.tokenizing.conftest import batches, texts
 

@@ -51,7 +51,7 @@ SPELLING = wordpieces()
 
 
 def tokens(num_tokens: int = NUM_TOKENS) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ids of all kinds, specials in mid-row among them; documents of 100 tokens."""
+    """Return ids of all kinds, with special tokens in mid-row, in documents of 100 tokens."""
     input_ids_N = np.random.default_rng(0).integers(0, VOCABULARY.size, num_tokens)
     every_N = np.arange(num_tokens)
     return input_ids_N, every_N // 100, every_N % 100
@@ -121,7 +121,7 @@ def test_token_id_0_can_be_a_target() -> None:
 
 
 def test_a_mask_depends_on_nothing_but_the_token_itself() -> None:
-    """P4, P6: no batch, worker, rank or resumed run can change a mask, for nothing here is told of one."""
+    """P4, P6: no batch, worker, rank or resumed run can change a mask, because the masker gets none of them."""
     input_ids_N, document_N, position_N = tokens()
     whole = masked()
     order_N = np.random.default_rng(1).permutation(NUM_TOKENS)[:5000]
@@ -161,7 +161,7 @@ def test_masking_leaves_the_global_random_state_alone(unit: str) -> None:
 
 
 def test_the_masks_of_earlier_versions_are_kept() -> None:
-    """A run that is reproduced has to hide what it hid."""
+    """A reproduced run has to hide the same tokens as the original."""
     position_N = np.arange(100_000)
     result = Masker.create(MASKING, VOCABULARY, 7).mask(2, position_N % 1000, position_N // 64, position_N % 64)
     digest = hashlib.sha256(result.input_ids_N.astype("<i8").tobytes() + result.is_target_N.tobytes())
@@ -194,7 +194,7 @@ def test_word_dropout_hides_its_share_of_the_other_tokens_and_asks_for_none_of_t
 
 @every_unit
 def test_a_protected_token_is_never_a_target_never_drawn_and_never_dropped(unit: str) -> None:
-    """P2, P3, for tokens of one's own choice."""
+    """P2, P3, for tokens that the user chooses."""
     protected = {"protected_tokens": ("w7", "##w9"), "mask_share": 0.0, "random_share": 1.0, "keep_share": 0.0}
     params = UNITS[unit].model_copy(update={**protected, "mask_rate": 0.8, "word_dropout": 0.5})
     input_ids_N, _, _ = tokens()

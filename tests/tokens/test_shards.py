@@ -1,4 +1,4 @@
-"""Claim: what is written is what is read, whatever the batches; and a damaged file is named."""
+"""Claim: shards are read as they were written, in any batches; an error names a damaged file."""
 
 from collections.abc import Callable, Sequence
 from multiprocessing.reduction import ForkingPickler

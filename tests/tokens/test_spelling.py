@@ -19,14 +19,14 @@ from clozeline.tokens.spelling import Spelling
 TEXT = "Don't re-read naïve (unbelievable) 12monkeys, under_score… Привет мир—да हिन्दी भाषा 東京タワー !!!"
 WORDS = ["Don", "'", "t", "re", "-", "read", "naïve", "(", "unbelievable", ")", "12monkeys", ",", "under", "_", "score"]
 WORDS += ["…", "Привет", "мир", "—", "да", "हिन्दी", "भाषा"]
-"""Of the text up to its ideographs, however its tokens are cut."""
+"""Words of the text before its ideographs, for any tokenizer."""
 
 
 SPACES = ("Ġ", "▁")
 
 
 def words(tokenizer: Tokenizer, text: str) -> list[str]:
-    """The text of each word, as `Spelling` puts tokens together."""
+    """Return the text of each word, as `Spelling` joins tokens."""
     encoding = tokenizer.encode(text, add_special_tokens=False)
     continues_N = continued(tokenizer, encoding)
     pieces: list[list[int]] = []
@@ -39,14 +39,14 @@ def words(tokenizer: Tokenizer, text: str) -> list[str]:
 
 
 def assert_words_are_right(tokenizer: Tokenizer, text: str) -> None:
-    """A token goes on with a word where the characters on both sides of its beginning are of one."""
+    """Assert that a token continues a word where the characters before and after its start are both of a word."""
     encoding = tokenizer.encode(text, add_special_tokens=False)
     expected, end_before = [], 0
     for token, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
         is_inside_character = start < end_before
         touches = start > 0 and is_of_word(text[start - 1]) and is_of_word(text[start])
         expected.append(is_inside_character or touches)
-        end_before = 0 if token in SPACES else end  # a space of its own has the place of the letter after it
+        end_before = 0 if token in SPACES else end  # a lone space token has the offsets of the next letter
     assert list(zip(encoding.tokens, continued(tokenizer, encoding).tolist(), strict=True)) == list(
         zip(encoding.tokens, expected, strict=True)
     )
@@ -100,7 +100,7 @@ def test_a_sentence_cut_into_bytes_has_the_words_that_a_reader_sees() -> None:
 
 
 def test_each_token_of_a_script_without_spaces_is_a_word() -> None:
-    """Else a Japanese sentence would be one word, hidden whole."""
+    """Otherwise a Japanese sentence would be one word, hidden whole."""
     assert words(byte_level(256, TEXT), "東京タワー") == list("東京タワー")
 
 

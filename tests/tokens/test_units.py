@@ -1,4 +1,4 @@
-"""Claim: words and spans are hidden as one, at exactly the stated rate, at every place alike (P7, P9)."""
+"""Claim: words and spans are hidden as one, at exactly the stated rate, equally at every position (P7, P9)."""
 
 import json
 import time
@@ -29,7 +29,7 @@ UNITS = {"token": masking(), "word": WORD, "span": SPAN}
 
 
 def spelling() -> Spelling:
-    """Even ids begin a word, odd ids continue one."""
+    """Return a spelling in which even ids begin a word and odd ids continue it."""
     ids = {f"##w{id_}" if id_ % 2 else f"w{id_}": id_ for id_ in range(VOCABULARY.size)}
     special = [{"content": f"[{id_}]", "id": id_} for id_ in VOCABULARY.special_ids]
     model = {"type": "WordPiece", "vocab": ids, "continuing_subword_prefix": "##"}
@@ -40,7 +40,7 @@ SPELLING = spelling()
 
 
 def tokens() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Ordinary tokens; words of 1, 2, 3 … tokens, geometrically."""
+    """Return ordinary tokens; the number of tokens of a word is geometrically distributed."""
     num_tokens = NUM_DOCUMENTS * LENGTH
     every_N = np.arange(num_tokens)
     input_ids_N = np.random.default_rng(0).integers(5, VOCABULARY.size, num_tokens)
@@ -52,7 +52,7 @@ def masked(params: MaskingParams) -> Masked:
 
 
 def runs(is_target_N: np.ndarray) -> np.ndarray:
-    """Lengths of the runs of targets."""
+    """Return the lengths of the runs of targets."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], is_target_N.astype(int), [0]])))
     return edges[1::2] - edges[::2]
 
@@ -81,7 +81,7 @@ def test_a_word_is_hidden_whole_or_not_at_all() -> None:
 
 
 def test_long_words_are_chosen_as_often_as_short_ones() -> None:
-    """P9: so the share of tokens is the rate, which a quota filled from shuffled words is not."""
+    """P9: thus the share of hidden tokens equals the rate; filling a quota from shuffled words would miss it."""
     input_ids_N, _, position_N = tokens()
     starts_N = (input_ids_N % 2 == 0) | (position_N == 0)
     length_W = np.bincount(np.cumsum(starts_N))[1:]
@@ -127,7 +127,7 @@ def test_a_mean_of_3_8_is_that_of_spanbert() -> None:
 
 
 def test_spans_are_what_walking_over_all_starts_gives() -> None:
-    """The same by another way: start by start, painting each span over what follows it."""
+    """The reference goes start by start and marks the tokens that each span covers."""
     unit, document, length = span_unit(3.8), 3, 200
     start_S = np.arange(-9, length)
     hash_S = token_hashes(7, 0, Stream.SPAN, np.full_like(start_S, document), start_S)

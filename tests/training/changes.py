@@ -6,7 +6,7 @@ from clozeline.params import PretrainParams
 
 
 def changed(params: PretrainParams, **changes: Any) -> PretrainParams:
-    """Keys of subsections are written `section__key`."""
+    """Return `params` with `changes`; keys of subsections are written `section__key`."""
     tree = params.model_dump()
     for name, value in changes.items():
         section, _, key = name.rpartition("__")

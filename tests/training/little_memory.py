@@ -1,4 +1,4 @@
-"""A tiny pre-training whose batch is too large for the memory there is; run by a test in a process of its own."""
+"""A tiny pre-training whose batch is too large for the available memory; a test runs it in a process of its own."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Params of any optimizer, for those who hold it to its formula and to what it does with a model."""
+"""Params of any optimizer, for the tests of its formula and of its effect on a model."""
 
 from clozeline.params import OptimizerParams
 from clozeline.training.optimizers import OPTIMIZERS

@@ -1,4 +1,4 @@
-"""Claim: what transformers' own Trainer gets wrong is right in ours: each test shows both."""
+"""Claim: our training loop is right where transformers' own Trainer is wrong. Each test shows both."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -70,7 +70,7 @@ def largest_difference(one: nn.Module, other: nn.Module) -> float:
 
 
 def trained_on(job: Pretraining, *batches: Batch[TargetBatch]) -> State:
-    """The state after these batches, of as many steps as there are to take."""
+    """Return the state after all steps of `job`, with these batches in every epoch."""
 
     def batches_from(epoch: int, index: int) -> Iterator[Batch[TargetBatch]]:
         return iter(batches)
@@ -79,7 +79,7 @@ def trained_on(job: Pretraining, *batches: Batch[TargetBatch]) -> State:
 
 
 def test_a_batch_without_a_target_is_no_step_and_in_theirs_it_is(prepare: Prepare, tmp_path: Path) -> None:
-    """P1: transformers' loss of it is no number; its trainer leaves that out of the log, and lets the weights decay."""
+    """P1: transformers' loss of the batch is NaN; its trainer omits it from the log, and lets the weights decay."""
     small = {"batch_tokens": 32, "masking__mask_rate": 0.02, "steps": 2, "schedule__warmup_steps": 1}
     whole, spared = prepare(**small), prepare(**small)
     their_model = stock_of(whole.model, tmp_path / "stock")
@@ -102,7 +102,7 @@ def test_a_batch_without_a_target_is_no_step_and_in_theirs_it_is(prepare: Prepar
 
 
 def test_weights_that_are_no_numbers_stop_a_training_and_not_theirs(prepare: Prepare, tmp_path: Path) -> None:
-    """P26: transformers logs a loss of 0 where there is none, and trains to the end."""
+    """P26: transformers logs a NaN loss as 0, and trains to the end."""
     job = prepare()
     with torch.no_grad():
         next(job.model.parameters()).fill_(torch.nan)
@@ -134,9 +134,9 @@ def gradient_by_theirs(model: nn.Module, batch: Batch[TargetBatch], rows_at_once
 def test_parts_of_a_batch_have_the_gradient_of_the_whole_and_in_theirs_another(
     prepare: Prepare, tmp_path: Path
 ) -> None:
-    """P21: transformers takes the mean over parts of their means over targets, of which each part has another number.
+    """P21: transformers averages the means of the parts, though each part has another number of targets.
 
-    So in 4.57.6; in 5.23 the gradient of BERT is as many times too large as there are parts.
+    This holds for 4.57.6; in 5.23 the gradient of BERT is as many times too large as there are parts.
     """
     job = prepare()
     batch = next(job.loop.batches_from(0, 0))
@@ -164,7 +164,7 @@ class KillsAt(Callback):
 
 
 def test_a_resumed_training_ends_as_the_whole_one_and_theirs_as_another(prepare: Prepare, tmp_path: Path) -> None:
-    """P29: transformers makes the next batch with the random state of a process that has just begun."""
+    """P29: transformers makes the first batch after a resume with the random state of a new process."""
     brief = {"steps": 4, "schedule__warmup_steps": 1, "log_every_steps": 1, "checkpoint_every_steps": 2}
     whole, killed, resumed = (prepare(work, **brief) for work in ("whole", "killed", "killed"))
     rows, start = unmasked_rows(whole, 16), stock_of(whole.model, tmp_path / "stock")
@@ -189,18 +189,18 @@ def test_a_resumed_training_ends_as_the_whole_one_and_theirs_as_another(prepare:
 
 @pytest.mark.parametrize("seed", [None, 3])
 def test_two_looks_at_one_model_agree_and_theirs_do_not(prepare: Prepare, tmp_path: Path, seed: int | None) -> None:
-    """P32: transformers hides other tokens each time, and so it does if its collator has a seed."""
+    """P32: transformers hides other tokens in each evaluation, even if its collator has a seed."""
     job = prepare(validation__every_steps=10)
     job.model.eval()
     stock = stock_of(job.model, tmp_path / "stock")
     their_trainer = trainer(stock, unmasked_rows(job, 20), tmp_path, collator(prepare.tokenizer, seed=seed))
     one, other = (their_trainer.evaluate()["eval_loss"] for _ in range(2))
     assert abs(one - other) > 1e-4
-    assert replace(job.judge).measure() == replace(job.judge).measure()  # each makes its batches
+    assert replace(job.judge).measure() == replace(job.judge).measure()  # each measurement makes its batches anew
 
 
 def test_a_look_depends_on_no_batch_size_and_theirs_does(prepare: Prepare, tmp_path: Path) -> None:
-    """P33: the same tokens hidden, on both sides; transformers takes the mean over batches of their means."""
+    """P33: both evaluations hide the same tokens, but transformers averages the means of its batches."""
     job = prepare(validation__max_tokens=10**6, model__initializer_range=0.5)
     model: Any = job.model.eval()
     every_row = job.validation.read(np.arange(len(job.validation.rows)))
@@ -222,7 +222,7 @@ def test_a_look_depends_on_no_batch_size_and_theirs_does(prepare: Prepare, tmp_p
 def test_bf16_is_refused_where_it_is_slow_and_taken_by_theirs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """P28: on a CPU without instructions for it."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True})
-    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # theirs sets it
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")  # transformers sets it
     assert TrainingArguments(str(tmp_path), use_cpu=True, bf16=True, report_to="none").bf16
     with pytest.raises(ParamsError, match="27 times slower"):
         Precision.choose("bf16", CPU)

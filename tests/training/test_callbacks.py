@@ -1,4 +1,4 @@
-"""Claim: what happens is told to whoever listens, and a training that is stuck says so."""
+"""Claim: callbacks hear what happens, and a training that is stuck is reported."""
 
 import logging
 from pathlib import Path
@@ -21,7 +21,7 @@ def points(losses: list[float]) -> list[CurvePoint]:
 
 
 def warned(losses: list[float], caplog: pytest.LogCaptureFixture) -> int:
-    """How often a training with these losses was warned of; knowing frequencies alone gives 6.1."""
+    """Return the number of warnings about a training with these losses; token frequencies alone give a loss of 6.1."""
     warning = PlateauWarning(unigram_loss=6.1, first_step=50, patience_points=5)
     with caplog.at_level(logging.WARNING):
         for point in points(losses):
@@ -41,8 +41,8 @@ def test_a_loss_that_stays_at_the_unigram_entropy_is_warned_of_once_with_what_to
 @pytest.mark.parametrize(
     "losses",
     [
-        [9.0, 7.0, *[6.12] * 6, 5.8, 5.5, 5.2],  # passes it
-        [6.1, 6.1, 6.1, 6.1, 5.5, 5.0],  # is there in warm-up alone
+        [9.0, 7.0, *[6.12] * 6, 5.8, 5.5, 5.2],  # passes the plateau
+        [6.1, 6.1, 6.1, 6.1, 5.5, 5.0],  # at the plateau only during warm-up
         [6.12, 5.9] * 20,  # comes and goes
         [8.0] * 40,  # stands elsewhere
     ],

@@ -83,7 +83,7 @@ def test_a_damaged_newest_state_is_passed_over_loudly(
 
 
 def test_a_state_comes_back_to_the_memory_of_each_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not to the GPU of the one that saved it: each has its own, or none."""
+    """A state is not loaded to the GPU of the process that saved it: each process has its own GPU, or none."""
     with monkeypatch.context() as patch:
         patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:1")
         save(checkpoints(tmp_path), 10)

@@ -181,7 +181,7 @@ def test_a_look_is_a_mean_over_targets_and_one_over_tokens_in_any_batches(prepar
 def test_each_look_tells_whose_loss_is_what_and_of_a_generator_on_the_plateau(
     prepare: Prepare, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Untrained, on words that are equally frequent, it is on it: ln 64 is near ln 59."""
+    """Untrained, with equally frequent words, the generator is on the plateau: ln 64 is near ln 59."""
     job = prepare()
     entropy = unigram_entropy(job.train.shards, job.train.vocabulary)
     shown = ShownParts.of(pair_of(job), job.judge, WEIGHT, entropy, first_step=2)
@@ -201,7 +201,7 @@ def test_each_look_tells_whose_loss_is_what_and_of_a_generator_on_the_plateau(
 # dynamo looks at tensors that it carries over a break, and means to hide what torch says of that.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_compiled_it_is_the_same_loss_in_a_bounded_number_of_graphs(prepare: Prepare) -> None:
-    """P39: drawing is no part of a graph, so there is one before it and one after."""
+    """P39: drawing tokens is not part of a graph, so there is one graph before it and one after."""
     job = prepare()
     num_graphs = 0
 

@@ -1,4 +1,4 @@
-"""Several processes on this machine's CPU, by the engines that several machines use."""
+"""Several processes on the CPU of this machine, with the engines that several machines use."""
 
 import json
 import os
@@ -23,11 +23,11 @@ SHARDINGS = ("ddp", "fsdp")
 
 Weights = dict[str, torch.Tensor]
 Trained = tuple[Weights, dict[str, Any]]
-"""Weights, and what the first process told of how it went."""
+"""Weights, and the first process's report of the training."""
 
 
 def cases_of(small: PretrainParams) -> dict[str, tuple[str, PretrainParams]]:
-    """Name → how models are divided, and params."""
+    """Return name → how models are divided, and params."""
     worse = changed(small, optimizer__learning_rate=5.0, schedule__warmup_steps=11)  # the later, the worse
     best = changed(worse, validation__every_steps=2, validation__patience=50)
     few_rows = changed(small, batch_tokens=32)
@@ -54,7 +54,7 @@ def cases_of(small: PretrainParams) -> dict[str, tuple[str, PretrainParams]]:
 
 
 class Together:
-    """What two processes left of each case; all were run by one start of them, which takes longer than the cases."""
+    """Results of two processes for each case; one start serves all cases, since it takes longer than they do."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -64,7 +64,7 @@ class Together:
         again = "best kept, divided, with checkpoints"
         told = [
             {"name": name, "sharding": cases[name][0], "params": cases[name][1].model_dump()}
-            for name in [*cases, again]  # this one goes on from its newest checkpoint the second time
+            for name in [*cases, again]  # the second run of `again` goes on from its newest checkpoint
         ]
         (self.folder / "cases.json").write_text(json.dumps(told), encoding="utf-8")
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
@@ -132,7 +132,7 @@ def largest_difference(one: Weights, other: Weights) -> float:
 def test_two_processes_end_with_the_parameters_of_one(two: Together, alone: Alone, name: str) -> None:
     """P22: each takes half of a batch's rows, so one process with the doubled half is the same params alone.
 
-    P6, P27: nor do masks or the learning rate depend on how many they are; the logged loss is that of both.
+    P6, P27: masks and learning rate do not depend on the number of processes; the logged loss is that of all.
     """
     weights, told = two.trained(name)
     one_weights, one_told = alone(name)
@@ -167,7 +167,7 @@ def test_two_processes_detect_replaced_tokens_as_one_does(two: Together, alone: 
 
 
 def test_what_two_processes_began_one_can_finish(two: Together, alone: Alone) -> None:
-    """A checkpoint holds the whole state, whoever wrote it."""
+    """A checkpoint holds the whole state, whichever process wrote it."""
     finished, told = alone("in parts", two.folder / "in parts")
     assert told["started_at"] == 10, "it goes on from the checkpoint of the two"
     whole, _ = alone("in parts")
@@ -188,14 +188,14 @@ def test_a_divided_model_comes_back_with_its_best_weights(two: Together) -> None
 
 
 def test_memory_that_runs_out_in_one_process_halves_the_parts_of_all(two: Together, alone: Alone) -> None:
-    """It does in the second, in the middle of a backward pass; the first hears of it before it waits for the sum."""
+    """The second process runs out in a backward pass; the first one hears of it before it waits for the sum."""
     assert largest_difference(two.trained("little memory")[0], alone("little memory")[0]) < 1e-5
     first, second = (told_of(two.folder / "little memory", rank)["most_slots"] for rank in (0, 1))
     assert first == second <= 60
 
 
 def test_processes_stop_at_the_same_step_with_the_best_weights(two: Together) -> None:
-    """Though to the second the model seems to get better and better, as it could where processors round otherwise."""
+    """In the second process the model seems to get better and better, as it could if processors round differently."""
     first, second = (told_of(two.folder / "better and better", rank) for rank in (0, 1))
     assert (first["best"]["step"], first["steps"]) == (2, 6)
     assert first["judged"] == pytest.approx(first["best"]["loss"], abs=1e-6)

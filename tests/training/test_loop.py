@@ -78,7 +78,7 @@ def run(loop: Loop[Tensor], callback: Callback | None = None) -> list[CurvePoint
 
 
 class Seen(Callback):
-    """Keeps the points it hears of."""
+    """Keeps the points that it receives."""
 
     def __init__(self) -> None:
         self.points: list[CurvePoint] = []

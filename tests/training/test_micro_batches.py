@@ -16,7 +16,7 @@ def rows(num_rows: int, length: int = 8) -> TargetBatch:
 
 
 def share(whole: TargetBatch, rank: int, world_size: int) -> tuple[TargetBatch, int]:
-    """As a feed deals them out: rows, and how many more another process has."""
+    """Return a share as the feed deals it out: its rows, and how many more rows another process has."""
     first, last = (whole.num_rows * (rank + place) // world_size for place in (0, 1))
     own = whole.rows(first, last) if first < last else whole.rows(0, 1).silent()
     return own, -(-whole.num_rows // world_size) - own.num_rows

@@ -49,7 +49,7 @@ def encoder() -> Encoder:
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, num_steps: int) -> float:
-    """Learn that token t is followed by 3t + 1; returns the loss before the last step."""
+    """Train the model to predict 3t + 1 after token t; return the loss before the last step."""
     ids_B = torch.arange(11)
     loss = torch.zeros(())
     for _ in range(num_steps):

@@ -1,5 +1,5 @@
-"""Claim: a batch too large for memory is taken in smaller parts, on a CPU as on a GPU; a row that is too large is told
-with what helps."""
+"""Claim: a batch too large for memory is split into smaller parts, on a CPU as on a GPU; if a single row is too
+large, the error names what helps."""
 
 import weakref
 from collections.abc import Callable
@@ -125,7 +125,7 @@ def test_a_batch_too_large_for_the_memory_of_a_cpu_teaches_what_it_does_with_eno
 
 
 def without_end(*_: object) -> torch.Tensor:
-    """More than any machine has; what is raised is torch's own error."""
+    """Request more memory than any machine has, so that torch raises its own error."""
     return torch.empty(HUGE)
 
 

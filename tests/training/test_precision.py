@@ -18,7 +18,7 @@ def have_cpu(monkeypatch: pytest.MonkeyPatch, capabilities: Mapping[str, bool]) 
 
 @pytest.fixture(autouse=True)
 def matmul_precision(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What was asked of fp32 matrix products, in place of the process's own setting."""
+    """Requested precisions of fp32 matrix products, recorded instead of changing the process's setting."""
     asked: list[str] = []
     monkeypatch.setattr(torch, "set_float32_matmul_precision", asked.append)
     return asked
@@ -26,7 +26,7 @@ def matmul_precision(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """A GPU that has bf16 (param True) or only emulates it, as torch tells it."""
+    """A GPU that has bf16 (param True) or only emulates it, as torch reports it."""
     has_bf16: bool = request.param
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(

@@ -42,7 +42,7 @@ def test_a_gpu_is_begun_anew_with_the_same_bits(monkeypatch: pytest.MonkeyPatch)
 
 
 class Thinned(nn.Module):
-    """A line through dropout; `failures`: so often memory runs out, when the draw is made already."""
+    """A linear layer after dropout; memory runs out in the first `failures` passes, after the random draw."""
 
     def __init__(self, failures: int = 0) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class Thinned(nn.Module):
 
 
 def losses(rank: int = 0, failures: int = 0, monkeypatch: pytest.MonkeyPatch | None = None) -> list[float]:
-    """Of three steps of process `rank`, whose random state before them is that of no other call."""
+    """Return the losses of three steps of process `rank`, which starts from a random state of its own in each call."""
     torch.manual_seed(0)
     model = Thinned(failures)
     torch.seed()

@@ -56,7 +56,7 @@ def test_a_killed_training_ends_with_the_bytes_of_one_that_was_not(
 
 
 def killed_in_a_save(job: Pretraining, save: int) -> int:
-    """Signal that ended a process of its own that runs `job`, when half of its save `save` was on the disk."""
+    """Run `job` in a process of its own and return the signal that ended it, with half of its save `save` on disk."""
     process = os.fork()
     if process == 0:
         try:
@@ -87,7 +87,7 @@ def die_in_save(job: Pretraining, save: int) -> None:
 def test_a_training_killed_while_it_saves_ends_with_the_bytes_of_one_that_was_not(
     prepare: Prepare, tmp_path: Path, num_workers: int
 ) -> None:
-    """P29, P31: by the signal that no process hears."""
+    """P29, P31: by SIGKILL, which no process can catch."""
     changes = {"model__dropout": 0.1, "checkpoint_every_steps": 4, "steps": 16, "num_workers": num_workers}
     whole = prepare("whole", **changes)
     whole_state = whole.run()

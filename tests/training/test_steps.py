@@ -1,4 +1,4 @@
-"""Claim: a step asks nothing of the device until someone wants to know, and then hears of every step."""
+"""Claim: a step reads nothing from the device until losses are read; then the losses of all steps are."""
 
 import contextlib
 import math
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def ahead(model: nn.Module) -> Steps[Tensor]:
-    """Steps as on a GPU, where reading a loss would wait for all that was asked before."""
+    """Steps as on a GPU, where reading a loss would wait for all earlier operations."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=True)
     steps: Steps[Tensor] = Steps(model, optimizer, lambda x_B1: (model(x_B1) ** 2).sum(), 1.0, Hardware.plain(), 0)
     steps.must_read = False
@@ -39,7 +39,7 @@ def out_of_memory(*_: object) -> Tensor:
 def test_where_processes_cannot_halve_together_the_setting_is_named(
     monkeypatch: pytest.MonkeyPatch, sharding: Sharding, num_steps_before: int
 ) -> None:
-    """Where weights are divided the others wait in the middle of a pass; so they do once all is known to fit."""
+    """The other processes wait in the middle of a pass if weights are divided, or after the first steps have fit."""
     rows = TargetBatch(torch.zeros(6, 8, dtype=torch.int64), None, torch.arange(6), torch.arange(6))
     processes = Processes(0, 2, CPU, sharding)
     hardware = Hardware(processes, Precision.of("fp32", CPU), MicroBatches(None, CPU))
@@ -63,7 +63,7 @@ def test_an_optimizer_without_memory_is_told_of() -> None:
 
 
 def test_fp16_that_overflows_at_any_scale_stops() -> None:
-    """P26: one step that overflows is no fault, and is skipped; where each is, nothing is learned."""
+    """P26: a single step that overflows is skipped without an error; if every step is, nothing is learned."""
     model = nn.Linear(1, 1)
     hardware = Hardware(Processes.alone(), Precision.of("fp16", CPU), MicroBatches(None, CPU))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -98,7 +98,7 @@ def test_no_step_waits_for_the_device_between_two_points(monkeypatch: pytest.Mon
     torch.manual_seed(0)
     model = nn.Linear(1, 1)
     steps = ahead(model)
-    steps.take(batch(0), step=0)  # the optimizer makes its state
+    steps.take(batch(0), step=0)  # the optimizer allocates its state
     with monkeypatch.context() as patch:
         forbid_reading(patch)
         for index in range(1, 6):

@@ -1,4 +1,4 @@
-"""Hugging Face's `Trainer` on rows in memory, for tests that show what it does beside ours."""
+"""Hugging Face's `Trainer` on rows in memory, for tests that compare it with our training loop."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from clozeline.language_modelling.objectives import TargetBatch
 
 
 def trainer(model: nn.Module, rows: Sequence[Any], folder: Path, collator: Any = None, **arguments: Any) -> Trainer:
-    """Trains and evaluates on `rows`; `arguments` are of `TrainingArguments`."""
+    """Return a trainer that trains and evaluates on `rows`; `arguments` are those of `TrainingArguments`."""
     settings: dict[str, Any] = {"save_strategy": "no", "seed": 1, **arguments}
     made = Trainer(
         model,
@@ -34,19 +34,19 @@ def trainer(model: nn.Module, rows: Sequence[Any], folder: Path, collator: Any =
 
 
 def stock_of(model: Any, folder: Path) -> Any:
-    """The model as stock transformers opens it, in training mode."""
+    """Return the model as stock transformers opens it, in training mode."""
     folder.mkdir(parents=True)
     model.save(folder)
     return AutoModelForMaskedLM.from_pretrained(folder, local_files_only=True).train()
 
 
 def ours_of(stock: Any) -> Model:
-    """Its weights by our names, in our order."""
+    """Return our model with the weights of `stock`, by our names and in our order."""
     return Model.loaded(stock.config, "mlm", stock.state_dict())[0]
 
 
 def rows_of(batch: TargetBatch) -> list[dict[str, Tensor]]:
-    """The rows of `batch` as `Trainer` takes them: labels are -100 where nothing is asked."""
+    """Return the rows of `batch` as `Trainer` takes them: labels are -100 except at targets."""
     labels_BL = torch.full_like(batch.input_ids_BL, -100)
     labels_BL.view(-1)[batch.slot_T] = batch.labels_T
     mask_BL = batch.attention_mask_BL

@@ -33,7 +33,7 @@ class Start(Callback):
 
 
 def train(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path) -> dict[str, Any]:
-    """How the training went; the first process writes `encoder/` into `folder`."""
+    """Train, and return how the training went; the first process writes `encoder/` into `folder`."""
     job = pretraining.prepare(params, seed=1, tokens=tokens, tokenizer=tokenizer, work=folder / "work")
     start = Start()
     state = job.run([start])
@@ -48,7 +48,7 @@ def train(params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path) -
         "most_slots": job.loop.hardware.micro_batches.most_slots,
         "best": best and asdict(best),
         "judged": best and job.judge.measure(),
-        "weights": digest(trained.model.state_dict()) if trained.weights is None else None,  # else no one has them all
+        "weights": digest(trained.model.state_dict()) if trained.weights is None else None,  # else none has them all
     }
 
 
@@ -57,7 +57,7 @@ def digest(weights: Mapping[str, Tensor]) -> str:
 
 
 def little_memory(patch: pytest.MonkeyPatch) -> None:
-    """It runs out at the very end of a backward pass of more than 60 tokens."""
+    """Make memory run out at the very end of each backward pass of more than 60 tokens."""
     forward = TargetLoss.forward
 
     def greedy(self: TargetLoss, batch: TargetBatch) -> Tensor:
@@ -77,21 +77,21 @@ def run_out_in_the_end(first: Tensor) -> None:
 
 
 def better_and_better(patch: pytest.MonkeyPatch) -> None:
-    """Each look is half of what it should be, and that a half of the one before."""
+    """Divide the n-th validation loss by 2 ** n, so that the model seems to get better and better."""
     measure, count = Judge.measure, itertools.count(1)
     patch.setattr(Judge, "measure", lambda judge: measure(judge) / 2 ** next(count))
 
 
 TROUBLES = {"little memory": little_memory, "better and better": better_and_better}
-"""What can happen in the second process alone."""
+"""Name of a case → the fault that it causes in the second process alone."""
 
 
 def train_each(folder: Path, tokens: Path, tokenizer: Path) -> None:
-    """`cases.json` in `folder` says what, one after another; each process writes what it was told of each."""
+    """Train the cases of `cases.json` in `folder` one after another; each process writes its report of each case."""
     rank = int(os.environ["RANK"])
     for case in json.loads((folder / "cases.json").read_text(encoding="utf-8")):
         os.environ["CLOZELINE_SHARDING"] = case["sharding"]
-        sys.stderr.write(f"{case['name']}\n")  # says in which one an error or a hang was
+        sys.stderr.write(f"{case['name']}\n")  # shows which case failed or hung
         with pytest.MonkeyPatch.context() as patch:
             if rank == 1 and case["name"] in TROUBLES:
                 TROUBLES[case["name"]](patch)

@@ -1,4 +1,4 @@
-"""What the export stage is asked with."""
+"""Arguments of the export stage."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the stage leaves behind, that the manifest says what it is, and that it leaves the same again."""
+"""The stage's outputs: the manifest describes them, and a second run writes the same."""
 
 import json
 import os
@@ -143,7 +143,7 @@ def test_the_manifest_tells_how_a_head_is_read(
 def test_manifest_and_metrics_say_where_the_last_layer_is_computed(
     encoder_package: Path, tagger_package: Path, topics_package: Path, classifier_package: Path
 ) -> None:
-    """Heads of sequence classifiers read the first position; tags are said of every one."""
+    """Heads of sequence classifiers read the first position; tags are predicted at every position."""
     for package, told in (
         (encoder_package, "masked positions"),
         (topics_package, "first position"),
@@ -169,7 +169,7 @@ for folder in (first, second):
 def test_another_process_gives_the_same_bytes_from_code_at_another_path_and_once_more(
     encoder_package: Path, small_encoder: Path, validation_texts: Path, tmp_path: Path
 ) -> None:
-    """Another order in every set of names, and another number of threads; the model is the first of that process."""
+    """The other process has other set orders and another number of threads, and the model is its first."""
     code = tmp_path / "code"
     shutil.copytree(PROJECT / "src" / "clozeline", code / "clozeline")
     again = [tmp_path / "first", tmp_path / "second"]
@@ -204,7 +204,7 @@ def test_the_int8_file_is_about_a_quarter_and_that_in_half_the_half(
     metrics = metrics_of(package)
     assert metrics["int8_size_bytes"] < 0.30 * metrics["fp32_size_bytes"]
     assert metrics["half"]["size_bytes"] < 0.55 * metrics["fp32_size_bytes"]
-    # The vocabulary table is there once, in both files.
+    # Each of the two files holds the vocabulary table only once.
     assert metrics["fp32_size_bytes"] < 1.1 * 4 * BertForMaskedLM(config).num_parameters()
 
 

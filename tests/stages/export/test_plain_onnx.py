@@ -21,7 +21,7 @@ TEXTS = ["Sort a list in place.", "Open a file."]
 
 
 def lines() -> str:
-    """The block of docs/clients.md; it has to stay short enough to be copied."""
+    """Return the code block of docs/clients.md; it has to stay short enough to be copied."""
     docs = (PROJECT / "docs" / "clients.md").read_text(encoding="utf-8")
     found = re.search(r"<!-- plain: .*?```python\n(.*?)```", docs, re.DOTALL)
     assert found

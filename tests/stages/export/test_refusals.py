@@ -1,4 +1,4 @@
-"""When the stage leaves nothing, and what was there stays."""
+"""Cases in which the stage writes no package and keeps the existing one."""
 
 from pathlib import Path
 
@@ -33,7 +33,7 @@ def test_a_graph_that_differs_is_refused_and_the_old_package_stays(
 def test_a_package_that_gives_no_numbers_when_it_is_timed_is_no_package(
     small_encoder: Path, export_model: ExportModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing is live yet: there is no version to roll back to."""
+    """No version is served yet, so there is none to roll back to."""
 
     def no_numbers(folder: Path, **asked: object) -> None:
         raise NotANumberError("no finite numbers", given="3 values", expected="finite numbers", do="clozeline rollback")

@@ -1,4 +1,4 @@
-"""What INT8 is held to, and what its scales are fixed on: texts, or the items of a task."""
+"""The data by which INT8 is examined and its scales are calibrated: texts, or the items of a task."""
 
 import shutil
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ def test_a_head_is_held_to_the_items_of_its_task_and_none_is_in_the_package(
 
 @dataclass
 class Climbing:
-    """What the stage gives a ladder to decide by, and to measure on."""
+    """Records the texts that the stage gives a ladder for its decision and for calibration."""
 
     deciding: Sequence[str] = ()
     calibrating: Sequence[str] = ()
@@ -119,7 +119,7 @@ def test_int8_that_was_asked_too_little_is_not_served_and_the_counts_are_said(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A single text, by the limits that params.yaml has."""
+    """A single text, with the limits of params.yaml."""
     climbing = Climbing()
     climbing.watch(monkeypatch)
     read = read_sample(validation_texts, 1)

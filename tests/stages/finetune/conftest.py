@@ -1,4 +1,4 @@
-"""What all tests of the stage have."""
+"""Fixtures for all tests of the stage."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.stages.finetune.topics import Finetune, params, topic_records
 
 @pytest.fixture
 def run(small_encoder: Path, tmp_path: Path) -> Finetune:
-    """`run(name, **changes)` runs the stage and returns the folder of all it wrote."""
+    """`run(name, **changes)` runs the stage and returns its output folder."""
     records = topic_records(150)
     pq.write_table(pa.Table.from_pylist(records), tmp_path / "data.parquet")
 

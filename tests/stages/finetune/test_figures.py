@@ -1,4 +1,4 @@
-"""Claim: what can be learned is learned, and its figures stand beside baselines, in full, and with their counts."""
+"""Claim: a learnable task is learned; its figures are complete, and come with baselines and counts."""
 
 import csv
 import hashlib

@@ -1,4 +1,4 @@
-"""Claim: the model is the best look's, loads in stock classes, owes nothing to the test part, the same bytes twice."""
+"""Claim: the model is that of the best look, loads in stock classes, ignores the test split, and is reproducible."""
 
 import shutil
 from pathlib import Path

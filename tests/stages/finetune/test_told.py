@@ -1,4 +1,4 @@
-"""Claim: the log of the stage ends with how good the model is, and says what speaks against it."""
+"""Claim: the log of the stage ends with the quality of the model, and warns of reasons to doubt it."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""Claim: a training that was killed goes on, that of several seeds is one choice, and every knob of it is heard."""
+"""Claim: a killed training resumes, one of several seeds chooses one of them, and every knob takes effect."""
 
 import csv
 from pathlib import Path

@@ -13,7 +13,7 @@ FILLER = ["the", "a", "of", "and", "with", "then", "before", "after", "under", "
 
 
 def topic_records(num_per_topic: int) -> list[dict[str, str]]:
-    """Texts of which a few words give the topic away."""
+    """Return texts in which a few words reveal the topic."""
     draw = random.Random(3)
     return [
         {"text": " ".join(draw.choice(words.split() + FILLER) for _ in range(draw.randint(6, 16))), "topic": topic}

@@ -1,4 +1,4 @@
-"""Claim: the baselines are what their names say, and answer the same twice."""
+"""Claim: each baseline is the method that its name says, and answers the same twice."""
 
 import numpy as np
 

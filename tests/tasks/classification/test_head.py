@@ -39,7 +39,7 @@ def test_the_encoders_weights_are_kept_and_the_head_follows_the_seed(small_encod
 def test_an_encoder_of_any_family_can_be_told_apart_with(
     family, params_of, ids, tiny_tokenizer, tmp_path: Path
 ) -> None:
-    """Shapes of the logits, and no answer changed by padding."""
+    """Logits have the expected shape, and padding changes no answer."""
     encoder = language_model.build(params_of(family), "mlm", ids, seed=0).eval()
     folder = tmp_path / "encoder"
     folder.mkdir()

@@ -22,14 +22,14 @@ FILES = {"good": "some.pos", "bad": "some.neg"}
 
 
 def read(path: Path, label_files: Mapping[str, str] | None = None) -> list[tuple[str, str]]:
-    """Text and label of each record."""
+    """Return text and label of each record."""
     records = read_records(path, FIELDS, readers(label_files))
     return [(record.text("body"), record.category("topic")) for record in records]
 
 
 @pytest.fixture
 def sentences(tmp_path: Path) -> Path:
-    """Two files whose names tell the labels, and one that is no data."""
+    """Folder of two files named after their labels, and one file that holds no data."""
     folder = tmp_path / "sentences"
     folder.mkdir()
     (folder / "README.txt").write_text("Sentences of two kinds.\n")
@@ -40,7 +40,7 @@ def sentences(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reviews(tmp_path: Path) -> Path:
-    """A folder for each label, and one for texts without any; among them files that are no texts."""
+    """Folders for each label and for unlabelled texts, with some files among them that are not texts."""
     folder = tmp_path / "reviews"
     texts = {"neg/0_1.txt": "dull\n\nand long", "pos/0_9.txt": "fine", "pos/1_8.txt": "good", "unsup/0_0.txt": "so so"}
     for name, text in {**texts, "urls.txt": "where from", ".git/HEAD": "x", "pos/.hidden": "x"}.items():

@@ -1,4 +1,4 @@
-"""Claim: labels are read as one, as a list, or as one string with separators, and "not labelled" is not "no label"."""
+"""Claim: labels are read from one value, a list, or a separated string; "not labelled" differs from "no label"."""
 
 from pathlib import Path
 

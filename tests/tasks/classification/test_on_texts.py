@@ -43,7 +43,7 @@ def params(**changes: object) -> ClassificationParams:
 
 
 def topic_sets(num_texts: int) -> list[dict[str, Any]]:
-    """Texts about none, one or two topics, of which a few words give each away."""
+    """Return texts about none, one or two topics; three words of a text reveal each of its topics."""
     draw = random.Random(1)
     records = []
     for number in range(num_texts):
@@ -56,7 +56,10 @@ def topic_sets(num_texts: int) -> list[dict[str, Any]]:
 
 
 def repeated(num_pairs: int) -> list[dict[str, str]]:
-    """Pairs whose second text begins as the first ends, or does not: no word tells, and no word of both."""
+    """Return pairs labelled by whether the second text begins with the last word of the first.
+
+    No word predicts the label, and neither does any other word that the two texts share.
+    """
     draw = random.Random(2)
     words = " ".join(TOPICS.values()).split()
     records = []
@@ -73,7 +76,7 @@ Prepare = Callable[..., Task]
 
 @pytest.fixture
 def prepare(small_encoder: Path, tmp_path: Path) -> Prepare:
-    """`prepare(records, **changes)` makes a task of them."""
+    """`prepare(records, **changes)` makes a task of the records."""
 
     def make(records: list[dict[str, Any]], encoder: Path = small_encoder, **changes: object) -> Task:
         (tmp_path / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -85,14 +88,14 @@ def prepare(small_encoder: Path, tmp_path: Path) -> Prepare:
 
 
 def run(records: list[dict[str, Any]], folder: Path, encoder: Path, **changes: object) -> dict[str, Any]:
-    """The stage on them; its metrics."""
+    """Run the stage on `records` and return its metrics."""
     (folder / "data.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     return metrics_of(fine_tune(params(**changes), folder / "out", encoder=encoder, data=folder / "data.jsonl", seed=1))
 
 
 @pytest.fixture(scope="module")
 def multi_label(small_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """A folder with all that the stage wrote of a multi-label task, and its metrics."""
+    """Folder with the stage's output for a multi-label task, and its metrics."""
     folder = tmp_path_factory.mktemp("multi")
     return folder / "out", run(topic_sets(450), folder, small_encoder, multi_label=True)
 
@@ -135,7 +138,7 @@ def test_a_confusion_of_label_sets_counts_each_label_that_is_there_or_was_given(
 
 @pytest.fixture(scope="module")
 def bert(small_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An encoder of a family that tells the texts of a pair apart, with the tokenizer of `small_encoder`."""
+    """Encoder of a family that distinguishes the texts of a pair, with the tokenizer of `small_encoder`."""
     folder = tmp_path_factory.mktemp("bert")
     torch.manual_seed(0)
     config = BertConfig(
@@ -173,7 +176,7 @@ def test_pairs_are_read_as_one_row_with_the_second_text_told_apart(
 
 
 def test_texts_with_one_label_are_held_out_too(prepare: Prepare, tmp_path: Path) -> None:
-    """They are of data of their own: the text that `export` reads otherwise need not have their labels."""
+    """They come from the task's own data: the text that `export` otherwise reads need not have the task's labels."""
     records = [{"text": f"{topic} {words} {n}", "label": topic} for topic, words in TOPICS.items() for n in range(40)]
     prepare(records).save(tmp_path / "out")
     held_out = read_held_out(tmp_path / "out")
@@ -220,7 +223,7 @@ def test_an_f1_of_no_label_is_refused(changes: dict[str, object]) -> None:
 
 
 def words_around_is(num_texts: int) -> list[dict[str, str]]:
-    """The label is the word behind `is`; the same words stand anywhere else, so that to count them tells little."""
+    """Return texts whose label is the word after `is`; the same words stand elsewhere, so counting helps little."""
     draw, words = random.Random(4), ["tensor", "file", "error"]
     records = []
     for _ in range(num_texts):
@@ -236,7 +239,7 @@ def test_what_counting_words_does_not_tell_is_learned(small_encoder: Path, tmp_p
 
 
 def sets_behind_is(num_texts: int) -> list[dict[str, Any]]:
-    """The labels are the words behind each `is`; the same words stand anywhere else."""
+    """Return texts whose labels are the words after each `is`; the same words also stand elsewhere."""
     draw, words = random.Random(5), ["tensor", "file", "error"]
     records = []
     for _ in range(num_texts):
@@ -254,7 +257,7 @@ def test_label_sets_that_counting_words_does_not_tell_are_learned(small_encoder:
 
 
 def asked_of_a_text(num_pairs: int) -> list[dict[str, str]]:
-    """The second text asks for the word before `is` in the first, or for that behind it: neither text alone tells."""
+    """Return pairs whose second text selects the word before or after `is` in the first; neither suffices alone."""
     draw, words, questions = random.Random(6), ["tensor", "file", "error"], ("the text", "a sentence")
     records = []
     for _ in range(num_pairs):

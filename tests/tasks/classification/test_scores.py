@@ -1,4 +1,4 @@
-"""Claim: every score is that of its field's reference implementation."""
+"""Claim: every score equals that of the reference implementation in its field."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def test_scores_are_those_of_scikit_learn(pairs: list[tuple[int, int]]) -> None:
     scores = score(actual, predicted, LABELS)
     assert scores.accuracy == pytest.approx(accuracy_score(actual, predicted))
     assert scores.macro_f1 == pytest.approx(f1_score(actual, predicted, average="macro", zero_division=0))
-    if len({*actual.tolist(), *predicted.tolist()}) > 1:  # of one class alone scikit-learn only warns
+    if len({*actual.tolist(), *predicted.tolist()}) > 1:  # for a single class scikit-learn only warns
         assert scores.matthews == pytest.approx(matthews_corrcoef(actual, predicted))
     columns = precision_recall_fscore_support(actual, predicted, labels=range(len(LABELS)), zero_division=0)
     for label, precision, recall, f1, num_texts in zip(LABELS, *columns, strict=True):

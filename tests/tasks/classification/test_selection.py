@@ -1,4 +1,4 @@
-"""Claim: parts are disjoint and stay put, nothing is lost uncounted, and every class can be learned."""
+"""Claim: splits are disjoint and stable, every dropped text is counted, and every class can be learned."""
 
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -141,7 +141,7 @@ def test_too_few_labelled_texts_are_told_with_their_number(given: list[Labelled]
 
 
 def given_parts() -> list[Labelled]:
-    """Two hundred texts for training, fifty for validation, fifty for the test."""
+    """Return 200 texts for training, 50 for validation and 50 for the test."""
     sizes = {"train": 200, "validation": 50, "test": 50}
     return [
         labelled(f"{label} {part} {number}", label, part)
@@ -188,7 +188,7 @@ def test_a_file_that_is_named_for_training_and_test_is_told_as_such() -> None:
 
 
 def sets(*label_sets: str) -> list[Labelled]:
-    """Forty texts of each set of one-letter labels."""
+    """Return forty texts for each set of one-letter labels."""
     return [Labelled((f"{names} {number}",), tuple(names)) for names in label_sets for number in range(40)]
 
 

@@ -18,7 +18,7 @@ SETS: Case = ({"multi_label": True}, {})
 
 
 def task_of(case: Case, encoder: Path, folder: Path, num_odd: Mapping[str, int], odd_label: object = "odd") -> Task:
-    """The usual records, and for each part so many more with a label that the others have not."""
+    """Return a task of the usual records and, in each split, `num_odd` more with a label that the usual ones lack."""
     folder.mkdir()
     numbers = {"train": range(80), "validation": range(100, 130), "test": range(200, 230)}
     for part, usual in numbers.items():
@@ -69,7 +69,7 @@ def test_of_several_labels_they_are_missed_and_the_others_of_the_text_are_not(
     assert report.per_class["a"]["num_texts"] == 15 + NUM_ODD
     assert report.figures["num_classes"] == 2
     assert report.confusion.count(("odd", "(none)")) == NUM_ODD
-    # Whoever gives all other labels of all texts has no more than that.
+    # Upper bound: the score of an answer that finds every label but "odd".
     everything = 2 * (30 + NUM_ODD) / (30 + 2 * NUM_ODD + 30 + NUM_ODD)
     for key in ("micro_f1", "baseline_tfidf_micro_f1", "majority_micro_f1"):
         assert 0 < number(report, key) <= everything + 1e-9, key

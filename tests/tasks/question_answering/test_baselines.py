@@ -1,4 +1,4 @@
-"""Claim: the baseline finds the sentence that speaks of what is asked, and none where nothing does."""
+"""Claim: the baseline finds the sentence that is about the question, and no answer if no sentence is."""
 
 from clozeline.tasks.question_answering.baselines import nearest_sentences
 from clozeline.tasks.question_answering.questions import Answer, Question

@@ -20,7 +20,7 @@ Finetune = Callable[..., Path]
 
 
 def squad(num_contexts: int, seed: int) -> dict[str, Any]:
-    """The answer is the word behind `is`; a context in which nothing `is` has none."""
+    """Return SQuAD data: the answer is the word after `is`; a context without `is` has no answer."""
     draw = random.Random(seed)
     paragraphs = []
     for _ in range(num_contexts):
@@ -53,7 +53,7 @@ def params(**changes: object) -> QuestionAnsweringParams:
 
 @pytest.fixture
 def run(small_encoder: Path, tmp_path: Path) -> Finetune:
-    """`run(name, **changes)` runs the stage and returns the folder of all it wrote."""
+    """`run(name, **changes)` runs the stage and returns its output folder."""
     (tmp_path / "data.json").write_text(json.dumps(squad(500, seed=1)))
 
     def run(name: str, **changes: object) -> Path:

@@ -1,4 +1,4 @@
-"""Claim: what is judged is asked about text that was not trained on, and answers are where the context has them."""
+"""Claim: evaluation questions are about text not used in training, and answers lie where the context has them."""
 
 from dataclasses import asdict, replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Claim: SQuAD's files of both versions are read, and what is not of their shape is named with its place."""
+"""Claim: SQuAD files of versions 1.1 and 2.0 are read; an error names malformed data and its location."""
 
 import json
 from pathlib import Path

@@ -38,7 +38,7 @@ def opened(small_encoder: Path) -> OpenTokenizer:
 
 
 def spelled(windows: Windows, window: int) -> str:
-    """What the target points at, as characters of the context."""
+    """Return the characters of the context that the target points at."""
     first, last = windows.target_W2[window] - windows.first_W[window]
     spans, context = windows.spans_W[window], windows.questions[int(windows.question_W[window])].context
     return context[spans[first, 0] : spans[last, 1]]

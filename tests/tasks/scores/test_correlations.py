@@ -1,4 +1,4 @@
-"""Claim: both correlations are SciPy's, with ties and where nothing is told."""
+"""Claim: both correlation scores equal SciPy's, also with ties and for constant input."""
 
 import math
 

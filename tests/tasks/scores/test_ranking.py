@@ -1,4 +1,4 @@
-"""Claim: exact search is what comparing every pair gives, and chance is counted as it is."""
+"""Claim: exact search gives the result of comparing every pair, and the chance level is right."""
 
 import itertools
 

@@ -1,6 +1,6 @@
-"""Claim: exact match and F1 are what SQuAD's official script says.
+"""Claim: exact match and F1 equal the results of SQuAD's official script.
 
-No library ships the script any more, so what it says of these cases stands here: `evaluate-v2.0.py`, as
+No library ships the script any more, so its results for these cases are written here: `evaluate-v2.0.py`, as
 `transformers.data.metrics.squad_metrics` was up to transformers 4.57. Each F1 can be worked out by hand from the words.
 """
 
@@ -29,7 +29,7 @@ NORMALIZED = [
     ("İ ß", "i̇ ß"),  # lower case, not case-folded
 ]
 ONE_ANSWER = [
-    # answer, said, exact match, F1
+    # answer, prediction, exact match, F1
     ("", "", 1, 1),
     ("", "house", 0, 0),
     ("house", "", 0, 0),
@@ -42,17 +42,17 @@ ONE_ANSWER = [
     ("house", "big red brick house", 0, 2 / 5),
     ("big red brick house", "house here", 0, 1 / 3),
     ("house red", "red house", 0, 1),  # F1 has no order
-    ("apple", "apple apple", 0, 2 / 3),  # a word counts as often as both have it
+    ("apple", "apple apple", 0, 2 / 3),  # a word counts as often as answer and prediction share it
     ("apple apple pie", "apple apple apple", 0, 2 / 3),
     ("red house", "blue boat", 0, 0),
     ("mat like", "mat-like", 0, 0),
     ("naïve — café", "naive café", 0, 2 / 5),
-    ("the cat and the dog", "a cat", 0, 1 / 2),  # articles are no words of either
+    ("the cat and the dog", "a cat", 0, 1 / 2),  # articles count in neither text
 ]
 ANY_NUMBER = [
-    # answers, said, exact match, F1
+    # answers, prediction, exact match, F1
     ((), "", 1, 1),
-    ((), "the", 1, 1),  # what is said is nothing, too
+    ((), "the", 1, 1),  # the prediction normalizes to nothing, too
     ((), "house", 0, 0),
     (("red house", "house"), "the house", 1, 1),
     (("house", "red house"), "the house", 1, 1),

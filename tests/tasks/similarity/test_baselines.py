@@ -1,4 +1,4 @@
-"""Claim: the baselines are what their papers and scikit-learn say, by hand."""
+"""Claim: the baselines equal examples computed by hand from their papers, and scikit-learn."""
 
 from math import log
 

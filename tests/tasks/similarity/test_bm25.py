@@ -1,4 +1,4 @@
-"""Claim: BM25 is what its formula says of every document, and is the same when it has been kept."""
+"""Claim: BM25 scores every document by its formula, and a saved index gives the same scores."""
 
 import random
 from math import log

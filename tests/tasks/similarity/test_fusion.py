@@ -1,4 +1,4 @@
-"""Claim: cosines and words in common are added, the words of each query on a scale of their own best."""
+"""Claim: fusion adds cosines and word scores; the word scores of each query are scaled by their own maximum."""
 
 import numpy as np
 import pytest

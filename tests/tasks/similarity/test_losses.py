@@ -1,4 +1,4 @@
-"""Claim: a batch of pairs teaches what the papers say, and parts of it that fit into memory teach the same."""
+"""Claim: the losses of a batch of pairs follow the papers, and parts that fit into memory train like the batch."""
 
 from math import exp, log
 

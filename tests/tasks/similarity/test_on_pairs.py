@@ -1,4 +1,4 @@
-"""Claim: vectors are learned that find what belongs together, and that follow scores, better than words in common."""
+"""Claim: learned vectors find matching texts, and follow scores, better than words in common do."""
 
 import json
 import random
@@ -26,7 +26,7 @@ DEFAULTS = read_params(PROJECT / "params.yaml").finetune_defaults
 Finetune = Callable[..., Path]
 WORDS = ["encoder", "sentence", "tokenizer", "pieces", "tensor", "rows", "error", "hash"]
 OTHERS = ["model", "text", "word", "file", "shape", "end", "processors", "small"]
-"""What the one side calls so is on the other side called so: no word is in common."""
+"""Words that second texts use in place of `WORDS`, so that the texts of a pair have no word in common."""
 
 
 def paired(num: int) -> list[dict[str, object]]:
@@ -58,7 +58,7 @@ def params(**changes: object) -> SimilarityParams:
 
 @pytest.fixture
 def run(small_encoder: Path, tmp_path: Path) -> Finetune:
-    """`run(name, rows, **changes)` runs the stage and returns the folder of all it wrote."""
+    """`run(name, rows, **changes)` runs the stage and returns its output folder."""
 
     def run(name: str, rows: list[dict[str, object]], **changes: object) -> Path:
         data = tmp_path / "data.parquet"

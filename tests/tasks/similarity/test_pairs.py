@@ -1,4 +1,4 @@
-"""Claim: pairs are split so that nothing that judges is trained on, and every record is accounted for."""
+"""Claim: no text of the validation or test pairs is trained on, and every record is accounted for."""
 
 import dataclasses
 import re
@@ -111,9 +111,9 @@ def test_too_few_pairs_are_refused_with_their_counts() -> None:
 def test_the_first_pair_that_is_there_twice_or_in_several_parts_has_its_place() -> None:
     rows: list[tuple[Part, str, str]] = [(part, f"{part} {n}", f"of {part} {n}") for part in PARTS for n in range(3)]
     leaks: list[tuple[Part, str, str]] = [
-        ("train", "other", "of test 1"),  # Its second text judges,
-        ("train", "test 2", "another"),  # ... of this one the first,
-        ("train", "test 0", "of test 0"),  # ... of this one both.
+        ("train", "other", "of test 1"),  # Its second text is in a test pair,
+        ("train", "test 2", "another"),  # ... here the first text is,
+        ("train", "test 0", "of test 0"),  # ... here both texts are.
         ("test", "test 0", "of test 0"),
     ]
     records = [

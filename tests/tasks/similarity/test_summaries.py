@@ -36,7 +36,7 @@ def test_a_name_that_is_a_word_stays_where_it_stands_as_a_word() -> None:
 
 
 def by_a_pattern_of_its_own(text: str, name: str) -> str:
-    """What `without_name` must give for names of word characters, with the name itself in the pattern."""
+    """Return the expected result of `without_name` for names of word characters, by a pattern with the name in it."""
     if name.isalpha() and name.islower():
         return re.sub(rf"(?:\b[\w.]+\.{name}\b|\b{name}\b(?=\s?\()|(?<=`){name}(?=`))", "this", text)
     return re.sub(rf"\b(?:[\w.]+\.)?{name}\b", "this", text)

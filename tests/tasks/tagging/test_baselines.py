@@ -1,4 +1,4 @@
-"""Claim: the baseline says what a word usually is, and nothing about words it has not seen."""
+"""Claim: the baseline gives each word its most frequent tag, and O to unseen words."""
 
 from clozeline.tasks.tagging.baselines import nothing, usual_tags
 from clozeline.tasks.tagging.sentences import Sentence

@@ -1,4 +1,4 @@
-"""Claim: files in columns are read with the dirt that they have, or named with their line."""
+"""Claim: column files are read in spite of common irregularities; an error names the file and the line."""
 
 from pathlib import Path
 

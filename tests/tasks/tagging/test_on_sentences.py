@@ -1,4 +1,4 @@
-"""Claim: a tagger learns entities from files as people have them, and finds more than each word's usual tag does."""
+"""Claim: a tagger learns entities from files of the usual formats, and beats the most frequent tag of each word."""
 
 import json
 import random
@@ -20,7 +20,7 @@ Finetune = Callable[..., Path]
 
 
 def conll(num_sentences: int, seed: int) -> str:
-    """What follows `the` is a thing, of one word or of two; the same words elsewhere are none."""
+    """Return sentences in which the words after `the` are an entity; elsewhere the same words are not."""
     draw = random.Random(seed)
     words = ["tensor", "model", "file", "error", "shape", "text", "hash"]
     lines = []
@@ -53,7 +53,7 @@ def params(**changes: object) -> TaggingParams:
 
 @pytest.fixture
 def run(small_encoder: Path, tmp_path: Path) -> Finetune:
-    """`run(name, **changes)` runs the stage and returns the folder of all it wrote."""
+    """`run(name, **changes)` runs the stage and returns its output folder."""
     data = tmp_path / "data"
     data.mkdir()
     (data / "train.conll").write_text(conll(300, seed=1))
@@ -91,7 +91,10 @@ def test_the_same_bytes_come_out_twice(run: Finetune) -> None:
 
 
 def salted(numbers: range, kind: str) -> list[dict[str, object]]:
-    """Records of which each `salt` is an entity: each word's usual tag finds all of the kind that training has."""
+    """Return records in which each `salt` is an entity of `kind`.
+
+    The most frequent tag of each word finds every entity of the kind that the training records have.
+    """
     records = [record(number, {}) for number in numbers]
     tags = [[f"B-{kind}" if word == "salt" else "O" for word in str(it["text"]).split()] for it in records]
     return [it | {"ner_tags": of_words} for it, of_words in zip(records, tags, strict=True)]

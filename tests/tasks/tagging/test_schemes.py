@@ -1,4 +1,4 @@
-"""Claim: the same entities are read from every scheme that people write them in."""
+"""Claim: the same entities are read from every common tagging scheme."""
 
 import random
 
@@ -35,7 +35,7 @@ def test_tags_of_random_entities_are_read_as_seqeval_reads_them_in_their_scheme(
 
 
 def random_spans(draw: random.Random) -> list[tuple[str, int]]:
-    """(type, number of words), O among the types."""
+    """Return spans of (type, number of words); O is one of the types."""
     return [(draw.choice(["O", "A", "B"]), draw.randint(1, 3)) for _ in range(draw.randint(1, 6))]
 
 

@@ -1,4 +1,4 @@
-"""Claim: entity figures are those of seqeval, on random tags and on tags that break the rules."""
+"""Claim: entity scores equal seqeval's, on random tags and on tags that break the rules of the scheme."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Claim: a sentence that judges is not trained on, and what cannot be found is told."""
+"""Claim: no validation or test sentence is trained on, and entities that cannot be found are reported."""
 
 from dataclasses import asdict
 from pathlib import Path

@@ -16,7 +16,7 @@ from tests.tiny_models import small_modernbert
 
 @pytest.fixture(scope="session")
 def topical_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small ModernBERT, pre-trained on texts that end by saying what they are about: there the blank is."""
+    """Folder of a small ModernBERT, pre-trained on texts that end by naming their topic; the mask stands for it."""
     from transformers import ModernBertForMaskedLM
 
     folder = tmp_path_factory.mktemp("topical")
@@ -47,7 +47,7 @@ def _batches(records: list[dict[str, str]], num_epochs: int) -> Iterator[list[di
 
 
 def _tokenizer() -> Any:
-    """Of a token for each word."""
+    """Return a tokenizer with one token for each word."""
     from tokenizers import BertWordPieceTokenizer
     from transformers import PreTrainedTokenizerFast
 

@@ -44,7 +44,7 @@ def data(tmp_path: Path) -> Path:
 
 
 def by_hand(encoder: Path, text: str) -> dict[str, float]:
-    """Mean log-probability of each label's words, by stock transformers."""
+    """Return the mean log-probability of each label's words, by stock transformers."""
     model, tokenizer = AutoModelForMaskedLM.from_pretrained(encoder).eval(), AutoTokenizer.from_pretrained(encoder)
     inputs = tokenizer(f"{text} {PROMPT}".strip(), return_tensors="pt")
     place = inputs["input_ids"][0].tolist().index(tokenizer.mask_token_id)

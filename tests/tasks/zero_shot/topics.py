@@ -1,4 +1,4 @@
-"""Texts whose topic a few of their words tell, of many words that each topic has."""
+"""Texts whose topic is revealed by a few of their words, out of the many words of each topic."""
 
 import random
 from pathlib import Path
@@ -16,7 +16,7 @@ SPLITS = {"train": "train.jsonl", "validation": "validation.jsonl", "test": "tes
 
 
 def topical(num_texts: int, seed: int) -> list[dict[str, str]]:
-    """Texts of three words of their topic, of twelve that it has, and of four others."""
+    """Return texts of three words drawn from the twelve of their topic, and four other words."""
     draw = random.Random(seed)
     records = []
     for number in range(num_texts):
@@ -32,6 +32,6 @@ def other_topic(topic: str, draw: random.Random) -> str:
 
 
 def write_few_labelled(folder: Path) -> None:
-    """Fill it with `SPLITS`: nine texts to train on, which have few of the words, and many that judge."""
+    """Write `SPLITS` into `folder`: nine training texts, which have few of the topic words, and many test texts."""
     for seed, (part, num_texts) in enumerate({"train": 9, "validation": 6, "test": 150}.items()):
         write_records(folder / SPLITS[part], topical(num_texts, seed))

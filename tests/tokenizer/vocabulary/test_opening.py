@@ -19,7 +19,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "The
 
 
 def sentencepiece(folder: Path, file: str, model_type: str, heads: list[str], algorithm: int = UNIGRAM) -> Path:
-    """As published: SentencePiece's file and config.json; `heads` come first, the unknown word among them."""
+    """Write SentencePiece's file and config.json as published; the first ids are `heads`, with the unknown token."""
     model = import_protobuf().ModelProto()
     for head in heads:
         model.pieces.add(piece=head, score=0.0, type=UNKNOWN if "unk" in head.lower() else CONTROL)
@@ -42,7 +42,7 @@ def published(kind: str, folder: Path) -> Path:
     return sentencepiece(folder / kind, files[kind][0], kind, files[kind][1])
 
 
-EXPECTED = {  # of "the cats É"; ALBERT folds case and accents, and knows no "e"
+EXPECTED = {  # ids of "the cats É"; ALBERT folds case and accents, and has no "e"
     "albert": [2, 5, 7, 8, 6, 1, 3],
     "deberta-v2": [1, 4, 6, 7, 10, 2],
     "xlm-roberta": [0, 4, 6, 7, 10, 2],
