@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def measured(name: str, task: Mapping[str, Any], folder: Path, num_threads: int) -> dict[str, Any]:
-    """metrics/finetune/<task>.json."""
+    """Return the content of metrics/finetune/<task>.json."""
     data = folder / task["data"]
     tree = params_tree({})
     params = params_of({**task, "data": str(data), "num_threads": num_threads})
@@ -59,7 +59,7 @@ def measured(name: str, task: Mapping[str, Any], folder: Path, num_threads: int)
 
 
 def row(name: str, figures: Mapping[str, Any]) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     said = figures["headline"]
     cells = [
         name,

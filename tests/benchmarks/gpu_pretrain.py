@@ -32,12 +32,12 @@ MASK_RATE = 0.15
 _JOINED = 200
 """Texts of the corpus in a document."""
 PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L4": 121e12, "A10": 125e12, "RTX 4090": 165e12}
-"""Dense bf16, by a part of the name the driver gives (NVIDIA's data sheets)."""
+"""Dense bf16 peak by a part of the driver's device name (NVIDIA's data sheets)."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A size of BERT, and how many rows of it are a step."""
+    """A size of BERT, and its number of rows in a step."""
 
     num_hidden_layers: int
     hidden_size: int
@@ -133,7 +133,7 @@ def _model(shape: Shape) -> dict[str, Any]:
 
 
 def flops_per_token(shape: Shape) -> float:
-    """Forward and backward, of a full row (Kaplan et al. 2020, section 2.1), the head at the targets alone."""
+    """Return the training FLOPs per token of a full row (Kaplan et al. 2020, section 2.1), the head at targets only."""
     width, depth = shape.hidden_size, shape.num_hidden_layers
     layer = 12 * width * width + 2 * MAX_LENGTH * width
     head = MASK_RATE * (width * width + width * VOCAB_SIZE)
