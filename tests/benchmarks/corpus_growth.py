@@ -6,7 +6,7 @@ text is the built-in corpus (or what CLOZELINE_BENCHMARK_TEXT names) as raw JSON
 all of it, so that nothing grows by repetition. Each stage is a process of its own and its worker processes are counted.
 Pre-training takes the same number of steps on both. Of several rounds the least counts: what an allocator gives back,
 and when, makes the peaks of two runs of one stage differ by a tenth. Memory is what the processes own (anonymous and
-shared): mapped files, which the kernel drops when it needs room, are told beside it.
+shared); mapped files, which the kernel drops when it needs room, are reported apart.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""How good the kinds of tasks are on data that people know: fine-tuned from all-MiniLM-L6-v2 by the stage itself.
+"""Quality of the kinds of tasks on well-known data, fine-tuned from all-MiniLM-L6-v2 by the stage itself.
 
 The tasks are those of finetune_table.yaml, written as they stand under `finetune` in params.yaml; the data lies beside
 the project, or in the folder that CLOZELINE_BENCHMARK_LABELLED names: without it there is nothing to measure. Names of

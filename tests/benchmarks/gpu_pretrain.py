@@ -4,7 +4,7 @@ Sizes mini (here 2 × 128), base (12 × 768) and large (24 × 1024) as BERT, voc
 rows of 512 tokens, cut from long documents (texts of the built-in corpus, joined before either side sees them), so that
 they are full on both sides; bf16, compiled, with tf32 and fused AdamW; a step holds as many real tokens on both sides.
 Rounds alternate; the first half of each, compilation in it, is left out. The ratio is that of the first size asked for
-(`mini`); the others are told beside it. MFU counts what the model must do, over the GPU's dense bf16 peak: 6 FLOPs for
+(`mini`); the others are reported too. MFU counts what the model must do, over the GPU's dense bf16 peak: 6 FLOPs for
 each weight and token, attention, and the vocabulary at the targets alone; padding and spare logits are not in it.
 Without a GPU the line says so, its ratio is null, and the exit status is 0.
 """

@@ -45,7 +45,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "electra": {"embedding_size": 16},
     "modernbert": {"local_attention": 16, "global_attn_every_n_layers": 2},
 }
-"""What only shows in models larger than these."""
+"""Changes to the configurations for effects that otherwise show only in larger models."""
 READ_FIRST = {"albert", "bert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta"}
 """Their classifiers' heads look at the first position, and their last layers can be computed there alone."""
 UNLIKE_OTHERS = {"big_bird", "deberta-v2", "deberta-v3"}

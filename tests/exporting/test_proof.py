@@ -46,7 +46,7 @@ LIMITS = {
     "metric_items": ("min_metric_items", 1000),
     "embedding_cosine_mean": ("min_embedding_cosine", 1.01),
 }
-"""Of every graph; each is more than can be had."""
+"""Limits for every graph; each is out of reach."""
 OF_INT8 = LIMITS | {"batch_flips": ("max_batch_flips", -0.1), "batch_cosine_min": ("min_batch_cosine", 1.01)}
 
 

@@ -50,7 +50,7 @@ def linear() -> onnx.ModelProto:
 
 
 def tied() -> onnx.ModelProto:
-    """An embedding whose table is the vocabulary head too."""
+    """Return a graph with an embedding whose table is also the vocabulary head."""
     nodes = [
         helper.make_node("Gather", ["E", "ids"], ["h"]),
         helper.make_node("Transpose", ["E"], ["E_t"], perm=[1, 0]),

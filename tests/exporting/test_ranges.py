@@ -24,7 +24,7 @@ OUTLIER = "return"
 
 
 def seen_in(values_TK: np.ndarray) -> Seen:
-    """What there is to see of these tokens."""
+    """Return the range statistics of these tokens."""
     return Seen(
         values_TK.min(axis=1),
         values_TK.max(axis=1),

@@ -31,7 +31,7 @@ ALIKE_TK = RANDOM.normal(size=(400, 24)).astype(np.float32)
 OUTLYING_TK = ALIKE_TK.copy()
 OUTLYING_TK[:, OUTLIERS] *= 40
 OUTLYING_TK[8:, OUTLIERS] /= 20
-"""In few tokens far beyond the other channels, in most of them a little."""
+"""Outlier channels: far larger than the others in a few tokens, a little larger in most."""
 WEIGHT_KN = RANDOM.normal(size=(24, 16)).astype(np.float32)
 PRODUCT = helper.make_node("MatMul", ["x", "W"], ["y"], name="product")
 

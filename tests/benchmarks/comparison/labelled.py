@@ -19,7 +19,7 @@ from comparison import generated_tasks
 from comparison.stages import KEPT, PROJECT
 
 DATA_VARIABLE = "CLOZELINE_BENCHMARK_LABELLED"
-"""A folder with folders like `sentence-polarity`: used instead of the one beside the project."""
+"""Folder with folders like `sentence-polarity`, used instead of the one next to the project."""
 LABELLED = {"text_field": "text", "label_field": "label"}
 TAGGED = {"tokens_field": "tokens", "tags_field": "ner_tags"}
 ASKED = {"question_field": "question", "context_field": "context", "answers_field": "answers"}

@@ -198,7 +198,7 @@ def test_words_that_both_leave_outside_are_no_agreement(opened: Opened) -> None:
     one, other = np.zeros(len(exam.text_A)), np.zeros(len(exam.text_A))
     one[:2], other[:3] = (1, 2), (1, 4, 3)
     assert np.flatnonzero(exam.matters(said(one), said(other))).tolist() == [0, 1, 2]
-    # One entity of two words, beside two of one word and of another type: none in common.
+    # One entity of two words against two of one word and of another type: none in common.
     assert exam.counts(said(other), said(one)).value == 0
     assert exam.counts(said(one), said(one)).value == 1
     assert (exam.num_items(said(one)), exam.num_items(said(0 * one))) == (1, 0)
