@@ -1,4 +1,4 @@
-"""Headless Chromium (Debian's): what a page looks like, and which requests it makes."""
+"""Headless Chromium (Debian's): shows the look of a page and the requests that it makes."""
 
 import base64
 import json
@@ -39,7 +39,7 @@ class Browser:
     driver: Chrome
 
     def open(self, address: str | Path, *, width: int = 1280, height: int = 900, scheme: Scheme = "light") -> None:
-        """Load a file or an address as a screen of this size shows it; what was heard before is forgotten."""
+        """Load a file or an address on a screen of this size; earlier errors and requests are dropped."""
         # Not `mobile`: a phone zooms out of what is too wide, and nothing would seem to stick out.
         self._tell("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self._tell("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
@@ -48,14 +48,14 @@ class Browser:
         self.driver.get(address.resolve().as_uri() if isinstance(address, Path) else address)
 
     def console_errors(self) -> list[str]:
-        """What it complained about since this was last asked: faults of scripts, refused loads, breaches of policy."""
+        """Return the console messages since the last call: script errors, failed loads, policy violations."""
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in {"SEVERE", "WARNING"}]
 
     def requests(self) -> list[str]:
-        """Addresses that the page asked for since this was last asked, its own among them."""
+        """Return the addresses that the page requested since the last call, its own included."""
         events = [json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")]
         asked = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
-        # The browser's own pages, such as that of a new tab, are none of the page's doing.
+        # The browser's own pages, such as a new tab, are not requests of the page.
         return [told["request"]["url"] for told in asked if not told["documentURL"].startswith("chrome:")]
 
     def requests_outside(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""The project's own params.yaml with some of its tasks, for what need not hold for each task that it ever gets."""
+"""The project's params.yaml with some of its tasks only, for tests that need not hold for every task."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ PROJECT = Path(__file__).parents[1]
 
 
 def write_params(file: Path, *tasks: str) -> Path:
-    """Writes `file` with these tasks and their packages alone, and the encoder's."""
+    """Write `file` with only these tasks, their packages and the encoder's package."""
     yaml = YAML()
     tree = yaml.load((PROJECT / "params.yaml").read_text(encoding="utf-8"))
     packages = tree["export"]["models"]

@@ -1,4 +1,4 @@
-"""What several rooms' tests need: token shards and params small enough to train on in a second."""
+"""Fixtures for the tests of several rooms: token shards and params small enough to train on in a second."""
 
 import logging
 import os
@@ -106,7 +106,7 @@ def free_port() -> Iterator[Callable[[], int]]:
 
 @pytest.fixture(autouse=True)
 def _own_threads() -> Iterator[None]:
-    """A command takes cores for as long as its process lives; here the process lives on."""
+    """Restore the number of threads: a command sets it for its whole process, and this process runs further tests."""
     torch = sys.modules.get("torch")
     before = torch.get_num_threads() if torch else 0
     yield
@@ -178,7 +178,7 @@ def tiny_tokenizer(made_tiny_tokenizer: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def made_tiny_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `tiny_tokenizer` is a copy of."""
+    """Tokenizer folder that `tiny_tokenizer` copies."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace

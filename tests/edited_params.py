@@ -1,4 +1,4 @@
-"""Copies of the project's params.yaml, changed in one place, and what is said of them."""
+"""Copies of the project's params.yaml with one change, and the errors that they raise."""
 
 import re
 from collections.abc import Callable

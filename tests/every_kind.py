@@ -45,7 +45,7 @@ CASES: Mapping[str, Sequence[Case]] = {
     ],
     "zero_shot": [({"prompt": "is [MASK] here", "label_words": {"a": ["f"], "b": ["m"]}}, {})],
 }
-"""Of each kind: knobs of a task, and what its records have beside the rest."""
+"""For each kind: keys of its task, and the additional fields of its records."""
 EACH = [(kind, case) for kind, cases in CASES.items() for case in cases]
 
 
@@ -74,12 +74,12 @@ def write_records(path: Path, records: Iterable[Mapping[str, object]]) -> None:
 
 
 def prepare(kind: str, case: Case, encoder: Path, data: Path, **changes: object) -> Task:
-    """The task of these inputs."""
+    """Return the task prepared from these inputs."""
     return KINDS[kind].prepare(inputs_of(kind, case, encoder, data, **changes))
 
 
 def inputs_of(kind: str, case: Case, encoder: Path, data: Path, **changes: object) -> TaskInputs:
-    """Pre-training text without a text of the task."""
+    """Return inputs whose pre-training text contains no text of the task."""
     knobs, _ = case
     seen = data.parent / "seen.parquet"
     write_clean_text(seen, ["nothing"])

@@ -19,7 +19,7 @@ def fine_tune(
     seed: int = 7,
     pretraining_texts: Sequence[str] = ("something else",),
 ) -> Path:
-    """`out`, with all that the stage wrote in it; what it works with is beside it, the same for every run there."""
+    """Run the stage and return `out` with all its outputs. Its working files lie beside `out` for all runs."""
     seen = out.parent / "pretraining.parquet"
     write_clean_text(seen, pretraining_texts)
     finetune.run(
@@ -51,5 +51,5 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def without_card(model: Path) -> dict[str, bytes]:
-    """What a model is made of; its card also tells what the test part showed."""
+    """Return the files of a model without its card, which also states the results on the test split."""
     return {name: content for name, content in contents(model).items() if name != "README.md"}

@@ -1,4 +1,4 @@
-"""What takes seconds to make and is the same in every worker: one of them makes it, and each has a copy."""
+"""Folders that take seconds to make and are the same in every worker: one worker makes each, all get a copy."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ MadeOnce = Callable[[str, Callable[[], Path]], Path]
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
     """`made_once(name, make)`: this worker's copy of the folder that `make()` returns, in whichever worker it ran.
 
-    Others that want it wait meanwhile; if it fails, the next one tries.
+    Other workers that need the folder wait meanwhile; if `make` fails, the next worker tries.
     """
     own = tmp_path_factory.getbasetemp()
     shared = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "made-once"

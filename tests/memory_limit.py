@@ -1,4 +1,4 @@
-"""Memory that truly runs out: a process of its own is held to what it has and a little more."""
+"""Memory that really runs out: a separate process is limited to its current memory and a little more."""
 
 import contextlib
 import json
@@ -16,13 +16,13 @@ import pytest
 PROJECT = Path(__file__).parents[1]
 MORE_BYTES = 64 << 20
 SMALL_BYTES = 128 << 10
-"""A C++ library that is refused less does not always say so: it can end the process."""
+"""A C++ library that is refused a smaller block may end the process instead of raising an error."""
 
 
 def with_little_and_with_enough(train: Callable[[], list[float]]) -> None:
-    """Write the losses of both to standard output, and what was told by the first.
+    """Write the losses with little and with enough memory to standard output, and the log messages.
 
-    What `train` needs beside the memory of a batch has to be there already: imports, threads.
+    Everything that `train` needs besides memory for a batch must exist already: imports, threads.
     """
     told: list[str] = []
     logging.getLogger("clozeline").addHandler(_Noting(told))
@@ -61,12 +61,12 @@ def _had_bytes() -> int:
 
 
 def run_alone(module: str, *arguments: object) -> dict[str, Any]:
-    """What `python -m MODULE …` wrote, in a process of its own."""
+    """Run `python -m MODULE …` in a process of its own and return its JSON output."""
     if sys.platform != "linux":
         pytest.skip("elsewhere a process is not held to so many addresses")
     environment = {
         **os.environ,
-        "MALLOC_MMAP_THRESHOLD_": str(SMALL_BYTES),  # what is freed goes back to the system, and is had no more
+        "MALLOC_MMAP_THRESHOLD_": str(SMALL_BYTES),  # freed memory goes back to the system
         "MALLOC_ARENA_MAX": "1",  # a thread would take 64 MiB of addresses
         "OMP_NUM_THREADS": "1",
     }

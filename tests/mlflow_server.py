@@ -1,4 +1,4 @@
-"""A real MLflow server with its files behind it, as a team runs one; a test may stop and start it."""
+"""A real MLflow server with a database and an artifact folder; a test may stop and start it."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The names of params that a message gives a person to change."""
+"""Names of params that a message tells the user to change."""
 
 import re
 
@@ -10,12 +10,12 @@ _NAMED = re.compile(r"`([a-z0-9_.]+)(?:: [^`]+)?`")
 
 
 def named_in(text: str) -> list[str]:
-    """`key` or `key: value`, between backticks."""
+    """Return each key that stands between backticks as `key` or `key: value`."""
     return _NAMED.findall(text)
 
 
 def is_knob_of(section: type[BaseModel] | None, key: str) -> bool:
-    """`key`: dotted, from `section` on."""
+    """Return whether `key`, dotted and relative to `section`, is one of its fields."""
     first, _, rest = key.partition(".")
     if section is None or first not in section.model_fields:
         return False

@@ -14,7 +14,7 @@ odd_text = st.lists(st.sampled_from([*ODD, *"    \n\nabab", "[MASK]", "[UNK]"]),
 
 
 def learned_tokenizer(algorithm: str, texts: Sequence[str]) -> Tokenizer:
-    """Of 400 tokens, from `texts` and the odd characters; all but BPE's is lowercase."""
+    """Return a tokenizer of 400 tokens from `texts` and the odd characters; all but BPE lowercase their input."""
     params = TokenizeParams.model_validate(
         {
             "algorithm": algorithm,

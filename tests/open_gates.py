@@ -1,4 +1,4 @@
-"""Gates of an export that anything passes: a test closes those that it is about."""
+"""Export gates that every graph passes; a test tightens the gates that it is about."""
 
 from clozeline.params import ExportGates
 

@@ -14,7 +14,7 @@ SPEEDUP = 1.25
 
 
 def write_registry(root: Path) -> None:
-    """Two versions of an encoder, the second live and told to answer in INT8; and a model that is not ours."""
+    """Write two versions of an encoder, the second as champion, served in INT8; and a model made elsewhere."""
     address = Workspace(root).defaults()["MLFLOW_TRACKING_URI"]
     client = prepare(address)
     run = client.create_run(experiment_id(client, address)).info.run_id

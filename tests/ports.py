@@ -1,4 +1,4 @@
-"""Ports of the loopback for servers that must be told theirs before they start."""
+"""Ports of the loopback for servers whose port must be known before they start."""
 
 import contextlib
 import socket

@@ -1,4 +1,4 @@
-"""What tests ask about processes that they start and that must end."""
+"""Checks of processes that tests start and that must end."""
 
 import time
 from collections.abc import Callable
@@ -27,6 +27,6 @@ def start_of_long_stage(root: Path) -> None:
 
 
 def stage_pids(root: Path) -> list[int]:
-    """The long stage, and a child of it in a session of its own; none before they started."""
+    """Return the pids of the long stage and of its child in a session of its own; empty before they start."""
     file = root / "pids"
     return [int(pid) for pid in file.read_text().split()] if file.exists() else []

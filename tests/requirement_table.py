@@ -14,7 +14,7 @@ class Requirement:
     tests: tuple[str, ...]
     """`file`, or `file::test`."""
     reason: str
-    """What the last column says beside them."""
+    """Text of the last column apart from the tests."""
 
 
 def requirements(name: str) -> dict[str, Requirement]:
@@ -25,7 +25,7 @@ def requirements(name: str) -> dict[str, Requirement]:
 
 
 def missing(tests: tuple[str, ...]) -> list[str]:
-    """Those of `tests` that are not there."""
+    """Return the entries of `tests` that do not exist."""
     return [test for test in tests if not _exists(*test.partition("::")[::2])]
 
 

@@ -35,13 +35,13 @@ SLOW = (
     "clozeline.tracking",
     "clozeline.training.loop",
 )
-"""Modules, with all that is in them. What only reads or counts in one of them is slow too: the mark may err to that
-side.
+"""Modules whose whole content is slow. Functions that only read or count there are marked too: a test wrongly marked
+slow does no harm.
 """
 
 
 def is_slow(item: pytest.Item) -> bool:
-    """Whether `item` or one of its fixtures reaches what is SLOW."""
+    """Return whether `item` or one of its fixtures reaches a module of `SLOW`."""
     fixtures = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009  # pytest names it for nobody
     functions = [getattr(item, "function", None), *(found.func for several in fixtures for found in several)]
     return any(_is_slow(unwrap(function)) for function in functions if isfunction(function))

@@ -1,4 +1,4 @@
-"""The Python API: what `from clozeline import …` gives."""
+"""The Python API: the names that `from clozeline import …` provides."""
 
 import re
 from pathlib import Path

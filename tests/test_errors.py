@@ -39,7 +39,7 @@ def test_only_what_may_work_later_has_the_exit_code_that_is_retried() -> None:
 
 
 def error_classes() -> list[type[Exception]]:
-    """Every one that the package defines."""
+    """Return every exception class that the package defines."""
     found = []
     for file in SOURCE.rglob("*.py"):
         names = [node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.ClassDef)]
@@ -50,7 +50,7 @@ def error_classes() -> list[type[Exception]]:
 
 
 def made(kind: type[Exception]) -> Exception:
-    """One of them, with something else for each of what it is given."""
+    """Return an error of this class with a different value for each parameter."""
     if kind.__init__ is Exception.__init__:
         return kind("the problem")
     return kind(**{name: f"the {name}" for name in inspect.signature(kind).parameters})

@@ -1,4 +1,4 @@
-"""Claim: what the suite's models read is no draw of lots."""
+"""Claim: the tokenizers of the suite's models are the same in every run."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What stages leave behind, in small: the shape of a model with random weights, and a tokenizer of five sentences."""
+"""Small outputs of stages: a model with random weights, and a tokenizer trained on five sentences."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -92,5 +92,5 @@ def toy(tmp_path: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def lasting_toy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `toy`, for what several tests look at."""
+    """Same as `toy`, shared by several tests."""
     return make_toy(tmp_path_factory.mktemp("lasting"))

@@ -185,7 +185,7 @@ def export_model(tmp_path_factory: pytest.TempPathFactory, validation_texts: Pat
 
 
 def _digest(folder: Path) -> str:
-    """Of every file in a folder, its name and its bytes."""
+    """Return a hash of the name and the bytes of every file in a folder."""
     files = sorted(file for file in folder.rglob("*") if file.is_file())
     told = b"".join(str(file.relative_to(folder)).encode() + sha256(file.read_bytes()).digest() for file in files)
     return sha256(told).hexdigest()

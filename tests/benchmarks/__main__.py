@@ -11,12 +11,12 @@ FOLDER = Path(__file__).parent
 
 
 def names() -> list[str]:
-    """A benchmark is a file of this folder that is neither a test nor this one."""
+    """Return the benchmarks: the files of this folder, except tests and this file."""
     return sorted(file.stem for file in FOLDER.glob("*.py") if not file.stem.startswith(("test_", "__")))
 
 
 def main(arguments: list[str]) -> int:
-    """Exit status: 0 if every benchmark ran."""
+    """Run the benchmarks; return exit status 0 if every one ran."""
     chosen = arguments[:1] or names()
     if unknown := [name for name in chosen if name not in names()]:
         sys.stderr.write(f"there is no benchmark {unknown[0]!r}; there are: {', '.join(names())}\n")

@@ -1,4 +1,4 @@
-"""What ten times the corpus costs: seconds and peak memory of preprocess, tokenize and pretrain.
+"""Cost of ten times the corpus: seconds and peak memory of preprocess, tokenize and pretrain.
 
 There is no other side here: ours is the growth of the dearest stage, theirs the bound (11 times the time, no more
 memory but for a tenth of measuring noise), and the ratio the smaller of bound over growth in time and in memory. The
@@ -6,7 +6,7 @@ text is the built-in corpus (or what CLOZELINE_BENCHMARK_TEXT names) as raw JSON
 all of it, so that nothing grows by repetition. Each stage is a process of its own and its worker processes are counted.
 Pre-training takes the same number of steps on both. Of several rounds the least counts: what an allocator gives back,
 and when, makes the peaks of two runs of one stage differ by a tenth. Memory is what the processes own (anonymous and
-shared): mapped files, which the kernel drops when it needs room, are told beside it.
+shared); mapped files, which the kernel drops when it needs room, are reported apart.
 """
 
 import argparse
@@ -77,7 +77,7 @@ def _growth(stage: str, measured: Mapping[str, list[dict[str, Usage]]]) -> dict[
 
 
 def costs(raw: Path, steps: int) -> dict[str, Usage]:
-    """Seconds and memory of each stage, from raw text on."""
+    """Run the stages from raw text on; return the seconds and the memory of each."""
     changes: dict[str, Any] = {
         "preprocess": {"source": {"kind": "files", "text_field": "text"}},
         "pretrain": {

@@ -1,4 +1,4 @@
-"""How good the kinds of tasks are on data that people know: fine-tuned from all-MiniLM-L6-v2 by the stage itself.
+"""Quality of the kinds of tasks on well-known data, fine-tuned from all-MiniLM-L6-v2 by the stage itself.
 
 The tasks are those of finetune_table.yaml, written as they stand under `finetune` in params.yaml; the data lies beside
 the project, or in the folder that CLOZELINE_BENCHMARK_LABELLED names: without it there is nothing to measure. Names of
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 def measured(name: str, task: Mapping[str, Any], folder: Path, num_threads: int) -> dict[str, Any]:
-    """metrics/finetune/<task>.json."""
+    """Return the content of metrics/finetune/<task>.json."""
     data = folder / task["data"]
     tree = params_tree({})
     params = params_of({**task, "data": str(data), "num_threads": num_threads})
@@ -59,7 +59,7 @@ def measured(name: str, task: Mapping[str, Any], folder: Path, num_threads: int)
 
 
 def row(name: str, figures: Mapping[str, Any]) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     said = figures["headline"]
     cells = [
         name,

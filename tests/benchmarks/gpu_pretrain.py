@@ -4,7 +4,7 @@ Sizes mini (here 2 × 128), base (12 × 768) and large (24 × 1024) as BERT, voc
 rows of 512 tokens, cut from long documents (texts of the built-in corpus, joined before either side sees them), so that
 they are full on both sides; bf16, compiled, with tf32 and fused AdamW; a step holds as many real tokens on both sides.
 Rounds alternate; the first half of each, compilation in it, is left out. The ratio is that of the first size asked for
-(`mini`); the others are told beside it. MFU counts what the model must do, over the GPU's dense bf16 peak: 6 FLOPs for
+(`mini`); the others are reported too. MFU counts what the model must do, over the GPU's dense bf16 peak: 6 FLOPs for
 each weight and token, attention, and the vocabulary at the targets alone; padding and spare logits are not in it.
 Without a GPU the line says so, its ratio is null, and the exit status is 0.
 """
@@ -32,12 +32,12 @@ MASK_RATE = 0.15
 _JOINED = 200
 """Texts of the corpus in a document."""
 PEAK_FLOPS = {"H100": 989e12, "H200": 989e12, "A100": 312e12, "L4": 121e12, "A10": 125e12, "RTX 4090": 165e12}
-"""Dense bf16, by a part of the name the driver gives (NVIDIA's data sheets)."""
+"""Dense bf16 peak by a part of the driver's device name (NVIDIA's data sheets)."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A size of BERT, and how many rows of it are a step."""
+    """A size of BERT, and its number of rows in a step."""
 
     num_hidden_layers: int
     hidden_size: int
@@ -133,7 +133,7 @@ def _model(shape: Shape) -> dict[str, Any]:
 
 
 def flops_per_token(shape: Shape) -> float:
-    """Forward and backward, of a full row (Kaplan et al. 2020, section 2.1), the head at the targets alone."""
+    """Return the training FLOPs per token of a full row (Kaplan et al. 2020, section 2.1), the head at targets only."""
     width, depth = shape.hidden_size, shape.num_hidden_layers
     layer = 12 * width * width + 2 * MAX_LENGTH * width
     head = MASK_RATE * (width * width + width * VOCAB_SIZE)

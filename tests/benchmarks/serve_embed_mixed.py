@@ -66,7 +66,7 @@ def main() -> None:
 def _in_turn(
     ours: Embed, theirs: Mapping[str, Embed], draws: Sequence[Sequence[str]], *, in_a_call: int
 ) -> tuple[Rounds, BestOf]:
-    """Ours and the better preset of theirs in each round, which has a draw of texts; and both presets."""
+    """Measure ours and both presets of theirs, with other texts in each round; return the rounds and both presets."""
 
     def speed(embed: Embed, number: int) -> float:
         return measured(texts_per_second, embed, draws[number], in_a_call=in_a_call)

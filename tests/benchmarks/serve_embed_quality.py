@@ -1,4 +1,4 @@
-"""How much of Spearman's correlation with what people say INT8 leaves, beside sentence-transformers' presets.
+"""Share of Spearman's correlation with human scores that INT8 keeps, against sentence-transformers' presets.
 
 all-MiniLM-L6-v2 on both sides, the same weights; the pairs of STS 2016 that have a score, where they lie beside the
 project (or what CLOZELINE_BENCHMARK_LABELLED names): without them there is nothing to measure. The figure of a side is
@@ -27,7 +27,7 @@ from comparison.verdict import verdict
 
 _LOG = logging.getLogger(__name__)
 GOAL_SHARE = 0.995
-"""Of fp32's correlation, for ours."""
+"""Share of fp32's correlation that our INT8 graph should keep."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Claim: a side whose packages exclude ours runs with its own, in a process of its own, and is timed there."""
+"""Claim: a side whose packages conflict with ours runs with them in a process of its own, and is timed there."""
 
 import importlib
 import os
@@ -36,7 +36,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
 
 @pytest.fixture
 def theirs(module: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
-    """A process with packages of theirs: one that shadows ours, and one to ask, which this process finds too."""
+    """A process with two packages of theirs: one shadows ours; the other has the functions to call, found here too."""
     packages = tmp_path / "packages"
     packages.mkdir()
     (packages / "onnxruntime.py").write_text("__version__ = 'theirs'", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Claim: the benchmarks of fine-tuning ask both sides the same, and read the answers of theirs rightly."""
+"""Claim: the benchmarks of fine-tuning give both sides the same task, and read the other side's answers correctly."""
 
 import importlib
 import json
@@ -159,7 +159,7 @@ def test_an_answer_is_the_best_pair_of_ends_over_all_windows_unless_none_is_bett
         return run_qa._texts(contexts, windows, start_WL, end_WL, has_negatives=has_negatives)
 
     assert said(True) == ["one", "def ghi"]  # 2 + 4 over 3 + 2; an end before its start counts for nothing
-    start_WL[1, 0] = 7.5  # one window says so: beside the sum of its best pair, 5 + 2
+    start_WL[1, 0] = 7.5  # one window has no answer: against the sum of its best pair, 5 + 2
     assert said(True) == ["one", ""]
     assert said(False) == ["one", "def ghi"]
 

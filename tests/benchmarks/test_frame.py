@@ -1,4 +1,4 @@
-"""The frame of the benchmarks: what they measure is for `make bench`, that they measure it rightly is shown here."""
+"""The frame of the benchmarks measures correctly; `make bench` takes the measurements themselves."""
 
 import ast
 import importlib
@@ -183,7 +183,7 @@ def test_trainer_takes_the_arguments_of_a_race(
 def test_a_race_is_run_over_several_seeds_and_tells_how_likely_chance_is(
     monkeypatch: pytest.MonkeyPatch, seconds: tuple[int, ...], is_clear: bool
 ) -> None:
-    """P40: one race says nothing of the next."""
+    """P40: the result of one race does not predict the next."""
     monkeypatch.syspath_prepend(FOLDER)
     quality = importlib.import_module("comparison.quality")
     corpus, optimizer = SimpleNamespace(name="some"), SimpleNamespace(learning_rate=1e-3)

@@ -1,4 +1,4 @@
-"""The loads of the HTTP benchmarks: who waits for whom, and from when a wait is counted."""
+"""The loads of the HTTP benchmarks: when requests are sent, and from when their latency counts."""
 
 import importlib
 import json
@@ -34,7 +34,7 @@ def _comparison(monkeypatch: pytest.MonkeyPatch, name: str) -> ModuleType:
 
 
 class Server:
-    """Answers after a while, and notes what it was sent and how many waited at once.
+    """Server that answers after a while, and records the requests and how many waited at once.
 
     `/refused` is 503, `/wrong` is 400, `/cut` is no answer, `/mixed` refuses even bodies; `/stall` holds up every
     answer until STALL_SECONDS after the first request, `/together` until as many as TOGETHER wait.
@@ -60,7 +60,7 @@ class Server:
                 if self.path == "/cut":
                     self.close_connection = True
                     return
-                with suppress(ConnectionError):  # who gave up does not hear it
+                with suppress(ConnectionError):  # the client may have given up
                     self.send_response(outer._status(self.path, body))
                     self.send_header("content-length", str(len(body)))
                     self.end_headers()
@@ -99,7 +99,7 @@ class Server:
 
 
 class _Counted:
-    """While it is entered, one request more waits."""
+    """Context that counts one more waiting request."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -141,7 +141,7 @@ def test_arrivals_are_a_function_of_the_seed_and_a_rate_stretches_them(opened: M
 
 @pytest.mark.parametrize("seed", range(5))
 def test_arrivals_do_not_know_of_each_other(opened: ModuleType, seed: int) -> None:
-    """Of a Poisson process: as many come as the rate says, and their gaps spread as widely as they are long."""
+    """A Poisson process: arrivals come at the given rate, and the deviation of their gaps equals the mean gap."""
     gaps = np.diff([0.0, *opened.arrivals(100.0, 4000, seed)])
     assert gaps.min() >= 0
     assert gaps.mean() == pytest.approx(0.01, rel=0.08)
@@ -149,7 +149,7 @@ def test_arrivals_do_not_know_of_each_other(opened: ModuleType, seed: int) -> No
 
 
 def test_requests_are_sent_when_they_are_due_whether_or_not_others_are_answered(opened: ModuleType) -> None:
-    """None is answered before the last one is asked."""
+    """The server answers no request before the last one is sent."""
     due = [0.01 * number for number in range(TOGETHER)]
     with Server() as server:
         done = opened.open_load(server.port, "/together", numbered(TOGETHER), due, num_connections=2)
@@ -163,7 +163,7 @@ def test_requests_are_sent_when_they_are_due_whether_or_not_others_are_answered(
 def test_the_open_loop_counts_waiting_during_a_stall_and_the_closed_loop_misses_it(
     opened: ModuleType, closed: ModuleType
 ) -> None:
-    """No coordinated omission: the median is that of the many who waited, not that of the many who asked later."""
+    """No coordinated omission: the median is that of the requests in the stall, not that of the requests after it."""
     due = [0.01 * number for number in range(20)]
     with Server() as server:
         done = opened.open_load(server.port, "/stall", numbered(20), due, num_connections=2)
@@ -176,7 +176,7 @@ def test_the_open_loop_counts_waiting_during_a_stall_and_the_closed_loop_misses_
 
 
 def test_what_could_not_be_sent_in_time_has_waited_since_it_was_due(opened: ModuleType) -> None:
-    """Also what holds up this side of the wire counts, and is told."""
+    """Delays of the client count too, and are reported."""
     with Server() as server:
         done = opened.open_load(server.port, "/some", numbered(3), [-30.0, -30.0, 0.0], num_connections=1)
     assert [latency >= 30 for latency in done.latencies_seconds] == [True, True, False]

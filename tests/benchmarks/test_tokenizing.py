@@ -1,4 +1,4 @@
-"""Claim: the other side runs as it is fastest on the machine of the benchmark; nothing is taken for granted of it."""
+"""Claim: the other side runs with its fastest setting on this machine, which is measured and never assumed."""
 
 import importlib
 import os
@@ -25,7 +25,7 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Module:
 
 
 def asked(seconds: dict[str, float]) -> Callable[[Sequence[str]], str]:
-    """Answers with what the tokenizer was told, after so long."""
+    """Return a side that answers with the tokenizer's setting, after the seconds given for that setting."""
 
     def ask(texts: Sequence[str]) -> str:
         time.sleep(seconds[os.environ[VARIABLE]])
@@ -88,7 +88,7 @@ def test_the_server_of_theirs_runs_that_preset_with_that_tokenizer(
     started: list[dict[str, str]] = []
 
     class StartedError(Exception):
-        """As far as it has to go."""
+        """Ends the start of a server once its settings are recorded."""
 
     def running(command: Sequence[str], health: str, settings: dict[str, str]) -> None:
         started.append(settings)

@@ -1,4 +1,4 @@
-"""Claim: what the serving benchmarks time is what `make run` would serve, or their line says that it is not."""
+"""Claim: the serving benchmarks time the graph that `make run` would serve, or their line says that they do not."""
 
 import importlib
 import json
@@ -30,7 +30,7 @@ def scheme_of(package: Path) -> QuantizationScheme:
 
 
 def rung_of(scheme: QuantizationScheme, agreement: float) -> Rung:
-    """As a lenient export leaves it: no limit is in it that anything could miss."""
+    """Return a rung as a lenient export writes it, with limits that every graph meets."""
     same = Measured(value=agreement, low=agreement, high=agreement, num_items=500, num_texts=500)
     whole, none = (Measured(value=value, low=value, high=value, num_items=500, num_texts=500) for value in (1.0, 0.0))
     return Rung(

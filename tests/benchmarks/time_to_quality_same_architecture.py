@@ -15,7 +15,7 @@ from comparison.quality import main as compare
 
 
 def our_schedule(params: PretrainParams) -> dict[str, Any]:
-    """Our optimizer's and schedule's settings, as `TrainingArguments` calls them."""
+    """Return the settings of our optimizer and schedule under their names in `TrainingArguments`."""
     optimizer, schedule = params.optimizer, params.schedule
     return {
         "adam_beta1": optimizer.beta1,

@@ -1,4 +1,4 @@
-"""`make test-clients`: clients whose pins exclude ours ask a server of ours, from an environment of their own.
+"""`make test-clients`: clients whose pins conflict with ours call our server from an environment of their own.
 
 `python -m tests.clients PYTHON`: PYTHON has what requirements.lock beside this file names, and no Clozeline. First
 pytest runs the tests of Hugging Face's client and of those of vector stores, and opens exported packages by
@@ -58,16 +58,16 @@ MODELS = {
     "names": write_tagger,
     "reader": write_answerer,
 }
-"""One of each kind: a route without a model answers 404, and what stands behind it is not asked."""
+"""One model of each kind, because a route without a model answers 404 and the code behind it is not tested."""
 SCHEMATHESIS = ["schemathesis.cli", "--config-file", str(Path(__file__).with_name("schemathesis.toml"))]
 _TENSORS = ["--include-path-regex", "^/v2/models/"]
 ASKED = {"encoder": [], "ranker": _TENSORS, "names": _TENSORS, "reader": _TENSORS}
-"""Of which models a path may name one, and what is asked with it: in tensors, each kind is asked otherwise."""
+"""Models that paths name, with the options that select their routes: the tensors of /v2 differ by kind of model."""
 KEY = "a-key-of-some-length"
 
 
 def main(python: str) -> int:
-    """0 if every test and every check passed."""
+    """Run all tests and checks; return 0 if every one passed."""
     with tempfile.TemporaryDirectory() as folder:
         dist = Path(folder) / "dist"
         for name, write in MODELS.items():
@@ -99,7 +99,7 @@ def _generated(client: httpx.Client, checks: str) -> list[str]:
 
 
 def _run(command: list[str], where: Path, client: httpx.Client, model: str = "encoder") -> int:
-    """The exit code of `command`, which is told where the server is, and of a model to name in paths."""
+    """Run `command` with the server's address and a model for the paths in its environment; return its exit code."""
     versions = {card["name"]: card["version"] for card in client.get("/models").json()["models"]}
     told = {"CLOZELINE_URL": str(client.base_url), "CLOZELINE_MODEL": model, "CLOZELINE_VERSION": versions[model]}
     return subprocess.run(command, cwd=where, env=os.environ | told).returncode

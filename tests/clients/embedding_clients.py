@@ -1,4 +1,4 @@
-"""What vector stores and chains ask embeddings with, as docs/clients.md has it: by OpenAI's API, or that of
+"""Clients by which vector stores and chains get embeddings (docs/clients.md): OpenAI's API and that of
 text-embeddings-inference.
 """
 

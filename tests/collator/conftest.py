@@ -1,4 +1,4 @@
-"""What all tests of the collator look at: the same tokenizers, the same rows."""
+"""Tokenizers and rows that all tests of the collator share."""
 
 import pytest
 from transformers import PreTrainedTokenizerFast

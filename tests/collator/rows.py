@@ -1,4 +1,4 @@
-"""Rows of a small language, tokenizers of two kinds, and what collators make of the rows."""
+"""Rows of a small language, tokenizers of two kinds, and the batches that collators make of the rows."""
 
 import random
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def collated(collator: Any, rows: Sequence[Any], batch_size: int = 16, **loading: Any) -> list[tuple[Any, Any]]:
-    """(what is shown, labels) of each row, without padding, as a loader brings them."""
+    """Return (input ids, labels) of each row without padding, in the order of the loader."""
     loader: Any = DataLoader(rows, batch_size=batch_size, collate_fn=collator, **loading)
     return [
         (tuple(ids[kept].tolist()), tuple(labels[kept].tolist()))
@@ -68,7 +68,7 @@ def labels_of(batch: Any) -> np.ndarray:
 def even_rows(
     tokenizer: PreTrainedTokenizerFast, count: int, length: int, after_a_word: str = " "
 ) -> list[dict[str, Any]]:
-    """Rows of equal length, all that theirs can take: with offsets, and special tokens told."""
+    """Return rows of equal length with offsets and a mask of special tokens, as transformers' collator needs them."""
     encoded = tokenizer(
         [" ".join(sentences(8, seed)).replace(" ", after_a_word) for seed in range(count)],
         return_offsets_mapping=True,

@@ -12,7 +12,7 @@ from clozeline.collator.masking_collator import MaskingCollator
 from tests.collator.rows import Rows, collated, even_rows, labels_of, sentences, theirs
 
 WHOLE_WORDS = {"whole_word_mask": True, "mask_replace_prob": 1.0, "random_replace_prob": 0.0}
-"""The only shares that theirs knows for whole words."""
+"""The only shares that transformers' collator supports for whole words."""
 
 
 def test_theirs_masks_otherwise_with_two_workers(wordpiece: PreTrainedTokenizerFast, rows: Rows) -> None:
@@ -51,7 +51,7 @@ def fates(given: np.ndarray, batch: Any, mask_id: int) -> list[float]:
 
 
 def test_80_10_10_holds_for_whole_words_and_not_in_theirs(wordpiece: PreTrainedTokenizerFast) -> None:
-    """P8: transformers knows 100/0/0 alone, and says so."""
+    """P8: transformers supports 100/0/0 only, and warns about it."""
     rows = even_rows(wordpiece, 500, 64)
     given = np.array([row["input_ids"] for row in rows])
     ours = fates(given, MaskingCollator(wordpiece, unit="word")(rows), 4)

@@ -14,7 +14,7 @@ from tests.collator.rows import Rows
 
 
 class Recorder(BertForMaskedLM):
-    """Keeps what it is given."""
+    """Model that records the ids and labels of each row that it gets."""
 
     seen: list[tuple[tuple[int, ...], tuple[int, ...]]]
 
@@ -26,7 +26,7 @@ class Recorder(BertForMaskedLM):
 
 @pytest.fixture
 def trained(wordpiece: PreTrainedTokenizerFast, rows: Rows, tmp_path: Path) -> Callable[..., list[Any]]:
-    """What a real `Trainer` gives to its model, row by row, epochs back to back."""
+    """Function that runs a real `Trainer` and returns the rows that its model gets, one epoch after the other."""
 
     long_rows = [row for row in rows if len(row["input_ids"]) > 50][:64]
 

@@ -79,7 +79,7 @@ def test_masks_do_not_depend_on_batch_size_order_or_workers(
 def test_each_epoch_has_masks_of_its_own_for_any_kind_of_worker(
     wordpiece: PreTrainedTokenizerFast, rows: Rows, loading: dict[str, Any]
 ) -> None:
-    """P5: the epoch is in memory that workers share, those that live on and those to come."""
+    """P5: the epoch is in memory shared by all workers, whether they persist or start anew."""
     collator = MaskingCollator(wordpiece, seed=3)
     loader: Any = DataLoader(rows, batch_size=16, collate_fn=collator, **loading)
     found = []
@@ -99,7 +99,7 @@ def in_one_process(tokenizer: PreTrainedTokenizerFast, rows: Rows, epoch: int) -
 
 
 def test_no_special_token_is_hidden_drawn_or_asked_for(wordpiece: PreTrainedTokenizerFast) -> None:
-    """P2, P3: also in mid-row, also those that were added later, also what the row itself calls special."""
+    """P2, P3: this includes special tokens in mid-row, tokens added later, and tokens that the row marks as special."""
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=wordpiece.backend_tokenizer, **SPECIAL_TOKENS)
     tokenizer.add_special_tokens({"additional_special_tokens": ["[NEW]"]})
     tokenizer.add_tokens([AddedToken("[NEWER]", special=True)])

@@ -1,4 +1,4 @@
-"""Claim: what run_mlm.py does to rows is not done to ours: each test shows both."""
+"""Claim: our rows are free of the faults of run_mlm.py's rows. Each test shows ours and theirs."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,7 +27,7 @@ SEP = 3
 
 @pytest.fixture
 def bert(tiny_pretraining: PretrainParams) -> Any:
-    """With weights large enough that what it looks at is seen in its answer."""
+    """BERT with weights large enough that its attention shows in its output."""
     shape = changed(tiny_pretraining, model__family="bert", model__initializer_range=0.5).model
     return language_model.build(shape, "mlm", TokenIds(64, pad_id=0, cls_id=2, sep_id=SEP), seed=3).eval()
 
@@ -42,7 +42,7 @@ def words(ids: np.ndarray) -> str:
 
 @torch.no_grad()
 def logits_of(model: Any, ids: list[int], last: int) -> Tensor:
-    """Of the last so many tokens of a row."""
+    """Return the logits of the last `last` tokens of a row."""
     logits: Tensor = model(input_ids=torch.tensor([ids])).logits[0, -last:]
     return logits
 

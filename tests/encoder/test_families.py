@@ -1,4 +1,4 @@
-"""What every row of the table of families is held to."""
+"""Requirements for every row of the table of families."""
 
 import math
 from dataclasses import replace
@@ -128,7 +128,7 @@ def test_what_a_long_row_gives_does_not_depend_on_the_rows_before(family, params
 
 
 def trained_a_little(model: PreTrainedModel, seed: int) -> None:
-    """Every weight and bias its own, so that nothing is left out unseen."""
+    """Change every weight and bias at random, so that a weight that is left out shows."""
     torch.manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():

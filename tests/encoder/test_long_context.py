@@ -1,4 +1,4 @@
-"""Families for long texts, at the length that they are published for."""
+"""Families for long texts, at their published lengths."""
 
 import logging
 import math
@@ -97,7 +97,7 @@ def block_sparse(params_of, ids, folder: Path, tokenizer: Path) -> BigBirdForMas
 
 
 def test_a_bigbird_trained_here_reads_long_texts_in_block_sparse_attention(params_of, ids, tiny_tokenizer, tmp_path):
-    """Its weights are those of full attention; what they give is near it and not the same."""
+    """The weights were trained with full attention; block-sparse outputs are close to it, but not equal."""
     sparse = block_sparse(params_of, ids, tmp_path, tiny_tokenizer)
     dense = language_model.load(tmp_path)
     row_1L = one_row(4096).input_ids_BL

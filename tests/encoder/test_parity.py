@@ -1,4 +1,4 @@
-"""Claim: every row of the table of layouts is the stock model of its family: outputs, gradients, files.
+"""Claim: every row of the table of layouts equals the stock model of its family: outputs, gradients, files.
 
 Shapes: B rows, L tokens.
 """
@@ -69,7 +69,7 @@ def configuration(name: str, kind: HeadKind) -> Any:
 
 
 def both(name: str, kind: HeadKind) -> tuple[Any, Model]:
-    """A stock model, every weight its own, and ours with its weights."""
+    """Return a stock model with random weights in every parameter, and our model with the same weights."""
     config = configuration(name, kind)
     torch.manual_seed(0)
     stock = getattr(transformers, LAYOUTS[config.model_type].heads[kind].class_name)
@@ -99,7 +99,7 @@ def rows(config: Any, *, is_padded: bool) -> dict[str, Tensor]:
 
 
 def said_by(model: nn.Module, kind: HeadKind, given: dict[str, Tensor]) -> Tensor:
-    """What is said of real tokens, or of texts."""
+    """Return the outputs for the real tokens, or for the texts."""
     if kind == "feature-extraction":
         said = (model.encoder if isinstance(model, Model) else model)(**given).last_hidden_state
     else:

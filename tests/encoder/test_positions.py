@@ -19,14 +19,14 @@ Asked = Callable[[Tensor], Positions]
 
 
 def texts() -> tuple[Tensor, Tensor]:
-    """All but the first are padded."""
+    """Return ids and mask of four texts; all but the first are padded."""
     draw = torch.Generator().manual_seed(0)
     mask_BL = (torch.arange(LENGTH) < torch.tensor([[LENGTH], [LENGTH - 1], [LENGTH // 2], [2]])).long()
     return torch.randint(5, 64, mask_BL.shape, generator=draw) * mask_BL, mask_BL
 
 
 def some(mask_BL: Tensor) -> Tensor:
-    """Of one text none is asked for, of another most."""
+    """Return the requested positions: none of two texts, three of the first, most of the third."""
     is_asked_BL = torch.zeros_like(mask_BL, dtype=torch.bool)
     is_asked_BL[0, [3, 9, 99]] = True
     is_asked_BL[2, 1:20] = True

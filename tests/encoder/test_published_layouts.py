@@ -61,7 +61,7 @@ Folder = Callable[[PreTrainedModel], Path]
 
 
 def with_weights(build: Callable[[], PreTrainedModel]) -> PreTrainedModel:
-    """Every weight its own."""
+    """Give every parameter random weights."""
     torch.manual_seed(0)
     model = build().eval()
     with torch.no_grad():
@@ -91,7 +91,7 @@ def weights_of(folder: Path) -> dict[str, Tensor]:
 
 
 def with_old_names(folder: Path) -> None:
-    """Of the days of TensorFlow: gamma and beta."""
+    """Rename weights as in checkpoints from TensorFlow: gamma and beta."""
     new = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
     weights = {}
     for name, weight in weights_of(folder).items():
@@ -166,7 +166,7 @@ def test_a_missing_shard_is_refused_by_name(start, tmp_path: Path) -> None:
 
 
 def test_a_pickle_is_refused_unopened_with_how_to_convert_it(start, tmp_path: Path) -> None:
-    """It may hold any call."""
+    """A pickle can call any function when it is opened."""
     with_weights(PUBLISHED["bert"]).save_pretrained(tmp_path)
     weights_of(tmp_path)
     torch.save({"weights": Caller(tmp_path / "it-ran")}, tmp_path / "pytorch_model.bin")

@@ -46,7 +46,7 @@ def test_the_named_sizes_are_as_large_as_the_published_models(family, size, mill
 
 
 def meta_model(params, ids):
-    """Without memory for its weights."""
+    """Return a model on the meta device, without memory for its weights."""
     import torch
 
     with torch.device("meta"):

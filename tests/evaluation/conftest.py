@@ -1,4 +1,4 @@
-"""A tiny model, untrained, and a split that it can be asked about."""
+"""A tiny untrained model, and a split to measure it on."""
 
 from pathlib import Path
 

@@ -8,7 +8,7 @@ MASK = 4
 
 
 def identities(asked: Asked) -> list[tuple[int, int]]:
-    """(document, position) of each target."""
+    """Return (document, position) of each target."""
     documents, positions = asked.tokens.document_N[asked.target_T], asked.tokens.position_N[asked.target_T]
     return list(zip(documents.tolist(), positions.tolist(), strict=True))
 

@@ -6,7 +6,7 @@ from clozeline.evaluation.bootstrap import ratio_intervals, sign_flip_p_value
 
 
 def documents(num_documents: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Sums of loss and of targets: documents differ in how hard they are."""
+    """Return the loss and the number of targets of each document; documents differ in difficulty."""
     random = np.random.default_rng(seed)
     targets_D = random.integers(10, 200, num_documents).astype(np.float64)
     loss_D = targets_D * random.normal(3.0, 0.5, num_documents)

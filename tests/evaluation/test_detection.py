@@ -1,4 +1,4 @@
-"""Claim: what is said of a discriminator is what counting its answers one by one gives."""
+"""Claim: the figures of a discriminator equal those from counting its answers one by one."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +46,7 @@ def measure(
 
 @torch.inference_mode()
 def answers(pair: ReplacedTokenPair, split: Split) -> tuple[np.ndarray, np.ndarray]:
-    """Of every real token in every pass: its score, and whether it was replaced; row by row, nothing padded."""
+    """Return the score of every real token in every pass, and whether it was replaced; rows are read one by one."""
     scores, truths = [], []
     is_special_V = torch.from_numpy(split.vocabulary.is_special_V)
     for row in range(len(split.rows)):
@@ -78,7 +78,7 @@ def test_the_figures_are_those_of_counting_answers_one_by_one(pair: ReplacedToke
 
 
 def test_two_measurements_are_equal_whatever_the_batches(pair: ReplacedTokenPair, split: Split) -> None:
-    """P32, P33: to the one token in thousands whose score rounding takes across a bin."""
+    """P32, P33: except for the one token in thousands whose score moves to another bin by rounding."""
     one, same, other = (measure(pair, split, batch_tokens) for batch_tokens in (512, 512, 64))
     assert one == same
     assert other.tokens == one.tokens

@@ -156,7 +156,7 @@ def test_the_unigram_baseline_is_the_cross_entropy_of_training_frequencies(make_
 
 
 def peak_bytes(model: PreTrainedModel, tokens: Path) -> tuple[int, int]:
-    """Most memory that Python and NumPy held at once while a split was measured, and its rows."""
+    """Return the peak memory of Python and NumPy while a split is measured, including its rows."""
     split = Split.open(TokenShards.open(tokens, "validation"), max_length=32)
     tracemalloc.start()
     try:
@@ -167,7 +167,7 @@ def peak_bytes(model: PreTrainedModel, tokens: Path) -> tuple[int, int]:
 
 
 def test_memory_does_not_grow_with_the_split(model: PreTrainedModel, make_tokens: TokensMaker, tmp_path: Path) -> None:
-    """P34: but for the order of rows, some bytes for each, and for the sums of as many blocks of documents at most."""
+    """P34: except for the order of rows, some bytes for each, and the sums of a bounded number of document blocks."""
     documents = [np.full(20, 7 + place % 50) for place in range(2000)]
     small = make_tokens(documents[:10], documents[:200])
     small_peak, small_rows = peak_bytes(model, small.rename(tmp_path / "small"))

@@ -17,7 +17,7 @@ NONE = Judged(np.zeros(0), np.zeros(0, bool), np.zeros(0, bool), np.zeros(0))
 
 
 def everything_asked(split: Split) -> Asked:
-    """A causal model is asked for all tokens at once, in reading order."""
+    """Return the targets of a causal model: all tokens at once, in reading order."""
     (asked,) = in_folds("clm", split, seed=1, num_folds=1, batch_tokens=10_000)
     return asked
 

@@ -1,4 +1,4 @@
-"""Claim: of documents spread over a split, each token is asked for with all others to go by."""
+"""Claim: for documents spread over a split, each token is predicted from all the others."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Packages that are made in milliseconds, for what an exam asks and what a range is of."""
+"""Packages that are made in milliseconds, for tests of exams and of ranges."""
 
 from collections.abc import Callable
 from pathlib import Path

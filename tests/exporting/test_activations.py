@@ -1,4 +1,4 @@
-"""Activations with a fixed scale: one pass, one operator, and no token shows in another's answer.
+"""Activations with a fixed scale: one pass, one operator, and no token changes another token's answer.
 
 K inputs and N outputs of a linear layer, T tokens.
 """

@@ -67,7 +67,7 @@ def test_answers_are_those_of_the_encoder_in_the_order_of_the_texts(encoder: Enc
 
 
 def test_an_encoder_is_asked_as_it_is_when_it_serves(encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Together, words and embeddings take another way through the last layer than words alone."""
+    """Words and embeddings requested together are computed differently in the last layer than words alone."""
     hidden = [hide(text, encoder).text for text in encoder.tokenize(TEXTS, truncate=True)]
     asked = set()
     run = GraphSession.run

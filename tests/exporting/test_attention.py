@@ -1,4 +1,4 @@
-"""Attention as the exporter writes it, and settled: the same answers, nothing transposed, a row of mask for each query.
+"""Attention as exported, before and after rewriting: same answers, no transpositions, one mask row for each query.
 
 B texts, Q queries, K keys, A heads, D dimensions of a head, H = A × D.
 """

@@ -1,4 +1,4 @@
-"""Which vectors are a bias of a product alone."""
+"""A vector is folded as a bias only if it is added to a product that nothing else reads."""
 
 import numpy as np
 import onnx
@@ -39,7 +39,7 @@ def test_other_shapes_are_no_bias(other: np.ndarray) -> None:
 
 
 def test_a_vector_of_one_number_for_many_outputs_stays_a_sum() -> None:
-    """The operator reads as many as there are outputs."""
+    """The operator needs one number for each output."""
     model = graph(helper.make_node("Add", ["p", "one"], ["y"]), one=np.array([7], np.float32))
     quantized = quantize(model, DEFAULT, ranges=RANGES).model
     assert op_counts(quantized) == {"QuantizeLinear": 1, PRODUCT: 1, "Add": 1}

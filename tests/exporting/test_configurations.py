@@ -1,4 +1,4 @@
-"""What is registered for a family decides what its graph takes and gives."""
+"""The configuration registered for a family decides the inputs and outputs of its graph."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +38,7 @@ def tagger(small_tagger: Path) -> TrainedModel:
 
 @pytest.fixture
 def registered(request: pytest.FixtureRequest, tagger: TrainedModel) -> Iterator[None]:
-    """BERT's taggers, registered as the parameter says; then as they are."""
+    """Register BERT's taggers as the parameter says, and restore their registration afterwards."""
     register = TasksManager.create_register(BACKEND, overwrite_existing=True)
     register("bert", "token-classification")(request.param)
     yield

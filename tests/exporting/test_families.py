@@ -45,7 +45,7 @@ CHANGES: dict[str, dict[str, object]] = {
     "electra": {"embedding_size": 16},
     "modernbert": {"local_attention": 16, "global_attn_every_n_layers": 2},
 }
-"""What only shows in models larger than these."""
+"""Changes to the configurations for effects that otherwise show only in larger models."""
 READ_FIRST = {"albert", "bert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta"}
 """Their classifiers' heads look at the first position, and their last layers can be computed there alone."""
 UNLIKE_OTHERS = {"big_bird", "deberta-v2", "deberta-v3"}
@@ -67,7 +67,7 @@ PAIRS = [(family, head) for family in EXPORTED for head in (HEADS[:1] if family 
 
 
 def small(family: str, num_layers: int = SHAPE["num_hidden_layers"]) -> PretrainedConfig:
-    """As `pretrain` configures the family."""
+    """Return a small configuration of the family, as `pretrain` makes it."""
     params = read_params(PROJECT / "params.yaml").pretrain.model
     shape = {"family": family, "size": None, "max_position_embeddings": LENGTH, **SHAPE}
     shape["num_hidden_layers"] = num_layers
@@ -94,7 +94,7 @@ class Exported:
 
 @pytest.fixture(scope="module")
 def exported(trained: TrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Exported:
-    """Once for all that is asked of one model."""
+    """Export each model once for all tests of it."""
     path = tmp_path_factory.mktemp("exported") / "model.onnx"
     inputs = export_onnx(trained, OPSET, path)
     return Exported(path, read_graph(path), tuple(inputs))
@@ -150,7 +150,7 @@ def test_the_last_layer_of_a_classifier_is_computed_where_its_head_reads(
 
 
 def length_of_last_product(trained: TrainedModel, exported: Exported) -> int:
-    """Positions that the encoder's last product by a matrix is computed at, of a text of 7 tokens."""
+    """Return the number of positions of the encoder's last matrix product for a text of 7 tokens."""
     products = [node for node in exported.graph.graph.node if node.op_type == "MatMul"]
     product = [node.output[0] for node in products if node.name.startswith("model.encoder.")][-1]
     model = ModelProto()
@@ -200,7 +200,7 @@ def test_in_half_it_is_near_fp32_and_every_weight_has_16_bits(
 @pytest.mark.parametrize("head", [AutoModelForMaskedLM], scope="module")
 @pytest.mark.parametrize("family", EXPORTED, scope="module")
 def test_the_length_that_is_promised_is_the_one_that_params_name(trained: TrainedModel) -> None:
-    """RoBERTa's table of positions has rows that no token ever has."""
+    """RoBERTa's position table has rows that no token uses."""
     assert trained.max_length == LENGTH
 
 
@@ -217,7 +217,7 @@ def test_every_family_that_does_not_export_is_refused_with_the_reason(save_train
 def test_a_family_is_refused_only_as_long_as_it_cannot_be_exported(
     family: str, save_trained: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The day this fails, its row can say that it exports."""
+    """When this test fails, the family's row can state that it exports."""
     monkeypatch.setattr("clozeline.exporting.trained.NOT_EXPORTED", {})
     trained = open_trained(save_trained(AutoModelForMaskedLM.from_config(small(family))))
     monkeypatch.setattr(configurations, "FAMILIES", {family: configurations.OfWholeText})

@@ -1,4 +1,4 @@
-"""A masked language model's graph computes its last layer at masks alone, if that is all that is asked of it.
+"""A masked language model's graph computes its last layer at the masks only, if only these are requested.
 
 B texts, L tokens, Q positions that the last layer is computed at, H hidden, V vocabulary.
 """
@@ -105,6 +105,6 @@ def test_our_sessions_ask_for_the_whole_layer_only_where_embeddings_are_wanted(
 
 
 def test_opening_such_a_graph_is_quiet(graph: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Also for who opens it without us: ONNX Runtime warns of inputs that have defaults."""
+    """This also holds outside Clozeline: ONNX Runtime warns of inputs that have defaults."""
     onnxruntime.InferenceSession(graph, providers=["CPUExecutionProvider"])
     assert capfd.readouterr().err == ""

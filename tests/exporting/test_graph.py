@@ -1,4 +1,4 @@
-"""Graph files: what is in them, branches included, and that an invalid one is not written."""
+"""Graph files: their content, including branches; invalid graphs are not written."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A graph in 16 bits: what weights make is narrow, and what would leave its range or lose its places is not.
+"""A graph in 16 bits: results of weights are narrow, except where they would overflow or lose positions.
 
 B texts, L tokens, H hidden, V vocabulary.
 """
@@ -60,7 +60,7 @@ def run(model: onnx.ModelProto, ids_BL: np.ndarray, output: str = "y") -> np.nda
 
 
 def types_of(model: onnx.ModelProto) -> dict[str, set[int]]:
-    """Of what each operator gives."""
+    """Return the types of each operator's outputs."""
     inferred = onnx.shape_inference.infer_shapes(model).graph
     values = [*inferred.value_info, *inferred.output]
     types = {value.name: value.type.tensor_type.elem_type for value in values}
@@ -159,7 +159,7 @@ def test_scores_inside_the_operator_of_attention_are_among_what_is_narrowed() ->
 
 
 def test_a_mask_that_only_says_what_is_seen_is_no_value_that_is_narrowed() -> None:
-    """ONNX Runtime writes the least float32 over what is not seen, and the least float16 where it computes in that."""
+    """ONNX Runtime fills masked positions with the least float32, or the least float16 if it computes in float16."""
     parts = {"q_num_heads": 1, "kv_num_heads": 1, "scale": 1.0}
     model = graph(
         LOOKUP,

@@ -1,4 +1,4 @@
-"""The likeliest tokens of each mask, as a graph names them: what a stable sort of its logits would name.
+"""The likeliest tokens of each mask in a graph's output are the first tokens of a stable sort of its logits.
 
 M masks, V vocabulary.
 """
@@ -37,7 +37,7 @@ def named(logits_MV: np.ndarray) -> list[list[tuple[int, float]]]:
 @pytest.mark.parametrize("vocab_size", [1, 7, MOST, LARGE])
 @pytest.mark.parametrize("step", [1e-6, 0.5])
 def test_they_are_those_that_are_found_in_the_logits(vocab_size: int, step: float) -> None:
-    """Rounded to steps, many are equal: of these, the lower id comes first."""
+    """The logits are rounded so that many are equal: among equal logits, the lower id comes first."""
     drawn_MV = np.random.default_rng(vocab_size).normal(scale=3, size=(4, vocab_size))
     logits_MV = (np.round(drawn_MV / step) * step).astype(np.float32)
     for found, logits_V in zip(named(logits_MV), logits_MV, strict=True):
@@ -59,7 +59,7 @@ def test_no_mask_has_no_likeliest_token(vocab_size: int) -> None:
 
 
 def test_a_graph_without_a_number_says_so() -> None:
-    """Question.answer looks at the scores, as it does at logits."""
+    """`Question.answer` checks the scores for NaN, as it does with logits."""
     logits_MV = np.zeros((1, 9), dtype=np.float32)
     logits_MV[0, 4] = np.nan
     (found,) = named(logits_MV)

@@ -1,4 +1,4 @@
-"""Which nodes look rows of a table up: not those that take columns, and none of another tensor."""
+"""Nodes that look up rows of a table are found; those that take columns or read another tensor are not."""
 
 import numpy as np
 from onnx import helper, numpy_helper

@@ -136,7 +136,7 @@ def test_an_embedding_that_averages_padding_is_seen(
 
 
 def test_a_graph_that_gives_no_number_for_some_token_is_seen(trained: TrainedModel, graph: Path) -> None:
-    """One that the first texts do not have: a NaN among numbers, not before them."""
+    """The first texts do not have that token: the NaN comes after valid numbers."""
     model = read_graph(graph)
     table = next(tensor for tensor in model.graph.initializer if list(tensor.dims) == [90, 32])
     rows = numpy_helper.to_array(table).copy()

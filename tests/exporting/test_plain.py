@@ -1,4 +1,4 @@
-"""The few forms that the exporter's graphs are brought to."""
+"""The exporter's graphs are rewritten to a few forms."""
 
 import numpy as np
 import onnxruntime
@@ -12,7 +12,7 @@ X = np.random.default_rng(1).normal(size=(5, 3)).astype(np.float32)
 
 
 def graph(**attributes: object) -> ModelProto:
-    """Two linear layers by one weight, as the exporter writes those of two axes."""
+    """Return a graph of two linear layers that share a weight, as the exporter writes layers on two axes."""
     gemm = {"alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 1} | attributes
     nodes = [
         helper.make_node("Gemm", ["x", "encoder.dense.weight", "bias"], ["first"], name="node_linear", **gemm),

@@ -1,4 +1,4 @@
-"""Each gate is there: a graph that fails one figure alone is refused for it; so is one that was asked too little."""
+"""Each gate works: a graph that misses a single limit is refused for it, as is one whose exam has too few items."""
 
 import math
 import shutil
@@ -46,7 +46,7 @@ LIMITS = {
     "metric_items": ("min_metric_items", 1000),
     "embedding_cosine_mean": ("min_embedding_cosine", 1.01),
 }
-"""Of every graph; each is more than can be had."""
+"""Limits for every graph; each is out of reach."""
 OF_INT8 = LIMITS | {"batch_flips": ("max_batch_flips", -0.1), "batch_cosine_min": ("min_batch_cosine", 1.01)}
 
 
@@ -70,7 +70,7 @@ def rung_by(held: Proof, package: Path) -> Rung:
 
 
 def half_of(package: Path, gates: ExportGates = GATES) -> HalfPrecision:
-    """Of the INT8 graph: what is asked is the same."""
+    """Return the results of the INT8 graph as if it were in 16 bits; the exam is the same."""
     return proof_of(package, gates).half(package / FILES.int8, largest_value=1.0)
 
 
@@ -96,7 +96,7 @@ def test_float16_is_held_to_what_every_graph_is(package: Path, name: str) -> Non
 
 
 def spoil_embeddings(graph: ModelProto) -> None:
-    """The same vector is added to each."""
+    """Add the same vector to each embedding."""
     for node in graph.graph.node:
         node.output[:] = [{"sentence_embedding": "right"}.get(name, name) for name in node.output]
     vector, axis = np.zeros(32, dtype=np.float32), np.array([-1])
@@ -123,7 +123,7 @@ def name_the_least_likely(graph: ModelProto) -> None:
 def test_the_served_outputs_are_checked_not_the_logits_alone(
     package: Path, damage: Callable[[ModelProto], None], figure: str
 ) -> None:
-    """Logits are right in both."""
+    """The logits of both graphs are right."""
     graph = read_graph(package / FILES.int8)
     damage(graph)
     write_graph(graph, package / FILES.int8)
@@ -148,7 +148,7 @@ def test_a_long_text_is_one_text_however_many_masks_it_has(package: Path) -> Non
 
 
 def say_one_label(graph: ModelProto) -> None:
-    """Whatever the text."""
+    """Make the graph give one label to every text."""
     for node in graph.graph.node:
         node.output[:] = [{"logits": "right"}.get(name, name) for name in node.output]
     constants = {"nothing": np.float32(0), "always": np.float32([0, 9, 0])}
@@ -158,7 +158,7 @@ def say_one_label(graph: ModelProto) -> None:
 
 
 def test_a_constant_answer_of_fp32_fails_the_distinct_answers_check(tiny_package: TinyPackage) -> None:
-    """All are of one class, and INT8 says that of any text."""
+    """All texts are of one class, and INT8 gives that class to every text."""
     package = tiny_package(write_classifier)
     every = [f"{one} {other}" for one in "abcdefg" for other in "hijk"]
     named = [best.label for (best,) in load(package).classify(every)]

@@ -1,4 +1,4 @@
-"""INT8 graphs: which nodes change, what the numbers are, and that a tied weight survives.
+"""INT8 graphs: which nodes change, their numbers, and the survival of a tied weight.
 
 K inputs and N outputs of a linear layer, T rows, V vocabulary, H hidden.
 """
@@ -50,7 +50,7 @@ def linear() -> onnx.ModelProto:
 
 
 def tied() -> onnx.ModelProto:
-    """An embedding whose table is the vocabulary head too."""
+    """Return a graph with an embedding whose table is also the vocabulary head."""
     nodes = [
         helper.make_node("Gather", ["E", "ids"], ["h"]),
         helper.make_node("Transpose", ["E"], ["E_t"], perm=[1, 0]),
@@ -182,7 +182,7 @@ def test_named_products_stay() -> None:
 
 
 def test_a_tied_vocabulary_that_stays_is_made_of_the_rows_that_lookups_read() -> None:
-    """It costs the file nothing: no second copy in floats."""
+    """The file does not grow: it has no second copy in floats."""
     model = tied()
     (name,) = products_by_constants(model)
     quantized = quantize(model, DEFAULT, exact=[name])
@@ -269,7 +269,7 @@ def test_a_column_of_zeros_stays_zeros() -> None:
 
 @pytest.mark.parametrize("scheme", [DEFAULT, PER_BATCH])
 def test_no_rows_are_no_error(scheme: Scheme) -> None:
-    """A batch without masks asks the vocabulary head nothing."""
+    """A batch without masks gives the vocabulary head no rows."""
     assert answer(quantize(linear(), scheme).model, {"x": np.zeros((0, 24), np.float32)}).shape == (0, 16)
 
 

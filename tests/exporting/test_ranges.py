@@ -1,4 +1,4 @@
-"""How far activations reach is measured token by token, on texts as a model is asked about them.
+"""The ranges of activations are measured token by token, on texts prepared as for inference.
 
 T tokens, K values of each, V vocabulary, H hidden.
 """
@@ -24,7 +24,7 @@ OUTLIER = "return"
 
 
 def seen_in(values_TK: np.ndarray) -> Seen:
-    """What there is to see of these tokens."""
+    """Return the range statistics of these tokens."""
     return Seen(
         values_TK.min(axis=1),
         values_TK.max(axis=1),
@@ -51,7 +51,7 @@ def tagger(tiny_package: TinyPackage) -> Path:
 
 
 def plant_outlier(folder: Path) -> Callable[[onnx.ModelProto], None]:
-    """The row of one word, 200 times as large."""
+    """Multiply the row of one word by 200."""
     (row,) = load(folder, precision="fp32").tokenize([OUTLIER])[0].ids_L[1:-1]
 
     def change(graph: onnx.ModelProto) -> None:
@@ -90,7 +90,7 @@ def test_a_token_unlike_the_others_shows_in_the_ratio(tagger: Path) -> None:
 
 
 def test_a_head_that_reads_masks_alone_is_asked_for_some(tiny_package: TinyPackage) -> None:
-    """Of texts without a mask it would have seen nothing."""
+    """Texts without a mask would show the head nothing."""
     assert 0 < reach_of(tiny_package(write_encoder), "hidden_MH").ratio < 10
 
 
@@ -99,7 +99,7 @@ def tokens(*values: tuple[float, float]) -> Seen:
 
 
 def test_the_ratio_is_that_of_fixed_steps_and_of_the_typical_tokens_own() -> None:
-    """A token's own scale has 0 in its middle: values of one sign leave half of it unused, and none of a fixed one."""
+    """A token's own scale is symmetric: values of one sign leave half of it unused, but use all of a fixed scale."""
     assert range_of(tokens((-1, 1), (-1, 1), (-1, 1))).ratio == 1
     assert range_of(tokens((0, 1), (0, 1), (0, 1))).ratio == 0.5
     assert range_of(tokens((-1, 1), (-1, 1), (-1, 9))).ratio == 5
@@ -112,7 +112,7 @@ def test_zero_is_in_every_range() -> None:
 
 
 def test_the_last_bits_of_a_float_change_no_range() -> None:
-    """Processors differ in them."""
+    """Processors differ in the last bits."""
     values_TK = np.random.default_rng(0).normal(size=(100, 10)).astype(np.float32)
     one, other = (range_of(seen_in(values_TK * factor)) for factor in (1.0, 1.0 + 1e-6))
     assert (one.low, one.high) == (other.low, other.high)

@@ -1,4 +1,4 @@
-"""Intervals count texts, not the answers in them, and are never of no width."""
+"""Intervals count texts, not the answers in them, and always have a positive width."""
 
 import numpy as np
 import pytest

@@ -72,7 +72,7 @@ def test_text_is_text_however_it_is_kept(tmp_path: Path, kind: pa.DataType) -> N
 
 @pytest.mark.parametrize("damage", [b"\0" * 8, b"\xff" * 8])
 def test_a_file_that_is_damaged_inside_is_refused_by_name(tmp_path: Path, damage: bytes) -> None:
-    """Its end, where columns are named, is as it was."""
+    """The end of the file, which names the columns, is intact."""
     path = write_texts(tmp_path / "texts.parquet", [f"text {number * 7919}" for number in range(500)])
     content = bytearray(path.read_bytes())
     for place in range(8, 2000, 64):

@@ -1,4 +1,4 @@
-"""What a product costs is what it does to probabilities: logits that all move alike cost nothing."""
+"""The cost of quantizing a product is the change in probabilities: a shift of all logits costs nothing."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Outlying channels: divided before one fixed scale reads them, and nothing of the answer is lost by it.
+"""Outlier channels are divided by factors before one fixed scale quantizes them; the answer stays the same.
 
 K inputs and N outputs of a linear layer, T tokens.
 """
@@ -31,7 +31,7 @@ ALIKE_TK = RANDOM.normal(size=(400, 24)).astype(np.float32)
 OUTLYING_TK = ALIKE_TK.copy()
 OUTLYING_TK[:, OUTLIERS] *= 40
 OUTLYING_TK[8:, OUTLIERS] /= 20
-"""In few tokens far beyond the other channels, in most of them a little."""
+"""Outlier channels: far larger than the others in a few tokens, a little larger in most."""
 WEIGHT_KN = RANDOM.normal(size=(24, 16)).astype(np.float32)
 PRODUCT = helper.make_node("MatMul", ["x", "W"], ["y"], name="product")
 
@@ -62,7 +62,7 @@ def smoothing(
 
 
 def error_of(factor_K: np.ndarray, scheme: Scheme, weight_KN: np.ndarray = WEIGHT_KN) -> float:
-    """Mean square of what INT8 by one fixed scale adds to the products."""
+    """Return the mean squared error that INT8 with one fixed scale adds to the products."""
     graph = graph_of([PRODUCT], {"x": OUTLYING_TK}, W=weight_KN)
     eased = smoothed(graph, {"x": factor_K}, ["product"])
     ranges = {SMOOTHED.format("x"): range_of(seen_in((OUTLYING_TK / factor_K).astype(np.float32)))}
@@ -128,7 +128,7 @@ def test_a_channel_whose_weights_leave_no_room_is_not_divided() -> None:
 
 
 def test_with_one_scale_for_a_matrix_there_is_room_below_its_largest_weight() -> None:
-    """With one for each column, it is in one of them."""
+    """With one scale for each column, the largest weight leaves room in its own column only."""
     heavy_KN = WEIGHT_KN.copy()
     heavy_KN[OUTLIERS] *= 10
     heavy_KN[0, 0] = 8 * np.abs(heavy_KN[OUTLIERS]).max()

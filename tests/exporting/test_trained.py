@@ -54,14 +54,14 @@ def renumber(folder: Path) -> None:
 
 
 def spoil(folder: Path) -> None:
-    """In a row that no random text need have."""
+    """Write a NaN into a row that random texts need not use."""
     weights = load_file(folder / "model.safetensors")
     weights["model.embeddings.tok_embeddings.weight"][77, 3] = torch.nan
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def without_model(folder: Path) -> None:
-    """JSON, but no tokenizer."""
+    """Leave valid JSON that is no tokenizer."""
     (folder / "tokenizer.json").write_text('{"version": "1.0"}', encoding="utf-8")
 
 
@@ -196,7 +196,7 @@ def test_every_head_is_known(small_tagger: Path, small_answerer: Path, small_top
 
 
 def test_tags_of_a_token_exclude_each_other_and_a_tagger_reads_no_pairs(small_tagger: Path, tmp_path: Path) -> None:
-    """What the configuration says of labels of a text is not said of tags."""
+    """The configuration's setting for the labels of a text does not apply to tags."""
     folder = Path(shutil.copytree(small_tagger, tmp_path / "tagger"))
     change_config(folder, problem_type="multi_label_classification", reads_pairs=True)
     tagger = open_trained(folder)

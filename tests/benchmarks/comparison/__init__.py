@@ -1,4 +1,4 @@
-"""What the benchmarks beside this folder share: two sides, texts for both, and the line that compares them."""
+"""Shared code of the benchmarks next to this folder: two sides, texts for both, and the line that compares them."""
 
 import os
 

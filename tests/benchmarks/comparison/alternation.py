@@ -13,18 +13,18 @@ from comparison.machine import describe_machine
 _LOG = logging.getLogger(__name__)
 
 Measure = Callable[[int], float]
-"""Round, counted from 0 → what was measured."""
+"""Number of the round, from 0 → the value measured."""
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """What each side gave in each round, in the order of the rounds."""
+    """Values of each side, in the order of the rounds."""
 
     ours: tuple[float, ...]
     theirs: tuple[float, ...]
 
     def ratio(self, *, higher_is_better: bool) -> float | None:
-        """How many times better ours is, by the medians; above 1 is ahead; None where nothing could be measured."""
+        """Return how many times better our median is; above 1, we are ahead; None if nothing could be measured."""
         if not self.ours or not self.theirs:
             return None
         ours, theirs = median(self.ours), median(self.theirs)
@@ -46,7 +46,7 @@ class BestOf:
         self._setups = setups
         self._best = max if higher_is_better else min
         self.rounds: dict[str, list[float]] = {name: [] for name in setups}
-        """What each gave, in the order of the rounds."""
+        """Values of each set-up, in the order of the rounds."""
 
     def __call__(self, number: int) -> float:
         for name, measure in self._setups.items():
@@ -54,7 +54,7 @@ class BestOf:
         return self._best(values[-1] for values in self.rounds.values())
 
     def facts(self, ending: str = "") -> dict[str, list[float]]:
-        """What a line says of each set-up."""
+        """Return the JSON fields of each set-up."""
         return {f"theirs_{name}{ending}": values for name, values in self.rounds.items()}
 
 
@@ -70,14 +70,14 @@ class Comparison:
     """The ratio that the project aims at."""
     num_threads: int
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else a reader has to know: sizes, settings, figures of single rounds."""
+    """Further JSON fields: sizes, settings, figures of single rounds."""
 
     @property
     def ratio(self) -> float | None:
         return self.rounds.ratio(higher_is_better=self.higher_is_better)
 
     def json_line(self) -> str:
-        """The line that a benchmark ends with."""
+        """Return the last line of a benchmark's output."""
         figures = {
             "name": self.name,
             "ratio": _short(self.ratio),
@@ -94,7 +94,7 @@ class Comparison:
 
 
 def alternate(ours: Measure, theirs: Measure, num_rounds: int, unit: str) -> Rounds:
-    """Measure both sides in every round, the one that goes first changing: a drift of the machine hits both alike."""
+    """Measure both sides in every round, each first in turn, so that a drift of the machine affects both equally."""
     sides = {"ours": ours, "theirs": theirs}
     measured: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(num_rounds):

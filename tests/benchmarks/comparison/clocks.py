@@ -1,4 +1,4 @@
-"""How fast a side answers, told in the process where it runs."""
+"""Speed of a side, measured in the process where it runs."""
 
 import time
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from comparison.elsewhere import Ask
 
 
 def texts_per_second(ask: Ask, texts: Sequence[str], *, in_a_call: int) -> float:
-    """Of calls with so many texts, each after the other's answer."""
+    """Return the texts per second of consecutive calls with `in_a_call` texts each."""
     started = time.perf_counter()
     for at in range(0, len(texts), in_a_call):
         ask(texts[at : at + in_a_call])
@@ -16,7 +16,7 @@ def texts_per_second(ask: Ask, texts: Sequence[str], *, in_a_call: int) -> float
 
 
 def median_milliseconds(ask: Ask, texts: Sequence[str]) -> float:
-    """Of calls with one text each."""
+    """Return the median duration of calls with one text each."""
     seconds = []
     for text in texts:
         started = time.perf_counter()

@@ -33,10 +33,10 @@ class Elsewhere:
         there.close()
 
     def call(self, function: Callable[..., Answer], *arguments: Any, **named: Any) -> Answer:
-        """What `function` returns there.
+        """Return the result of `function` in the other process.
 
         Raises:
-            RuntimeError: the process ended; it has said why on stderr.
+            RuntimeError: the process ended; the cause is on stderr.
         """
         try:
             self._connection.send((function, arguments, named))

@@ -1,8 +1,9 @@
 """The frame of the benchmarks of fine-tuning: for each seed our stage and a script of transformers, on the same files.
 
-What is timed is all that a user waits for: files are read, texts tokenized, weights loaded and trained, the test part
-answered, the model saved. Ours looks at the validation part after each epoch and keeps the best; theirs as its script
-does, after the last one. Ours also states its baselines, and looks for test texts in the text of the pre-training.
+The time covers everything that a user waits for: reading files, tokenizing texts, loading and training weights,
+answering the test part, saving the model. Ours evaluates on the validation part after each epoch and keeps the best
+weights; theirs evaluates once, after the last epoch, as its script does. Ours also measures its baselines, and looks
+for test texts in the pre-training text.
 """
 
 import argparse
@@ -37,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Setup:
-    """One benchmark: a kind of task, its data, and who else does it."""
+    """One benchmark: a kind of task, its data, and the other side's script."""
 
     name: str
     kind: str
@@ -49,9 +50,9 @@ class Setup:
     theirs: Callable[[Path, Path, Recipe], Sequence[Any]]
     """Folder of the parts, weights, recipe → an answer for each test item."""
     judge: Callable[[Sequence[Item], Sequence[Any]], float]
-    """The metric, by the function that ours is judged by."""
+    """Metric of the answers, computed by the function that judges ours."""
     knobs: Mapping[str, Any] = field(default_factory=dict)
-    """Of our kind, beside the recipe."""
+    """Keys of our task, in addition to the recipe."""
     num_seeds: int = 3
 
 
@@ -103,14 +104,14 @@ def changed(setup: Setup, chosen: argparse.Namespace) -> Setup:
 
 
 class Sides:
-    """Both sides on one set of files; what each came to is remembered, seed by seed."""
+    """Both sides on one set of files; keeps the metric and the CPU time of each seed."""
 
     def __init__(self, setup: Setup, parts: Parts, encoder: Path, num_threads: int) -> None:
         self._setup, self._parts, self._encoder, self._num_threads = setup, parts, encoder, num_threads
         self._metric: dict[str, list[float]] = {"ours": [], "theirs": []}
         self._cpu_seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
         self.beside: dict[str, float] = {}
-        """What needs no model has on the same test part: the simple method of the kind, and the trivial answer."""
+        """Metric of the simple method of the kind and of the trivial answer, on the same test part."""
 
     def ours(self, seed: int) -> float:
         """Seconds of one round."""
@@ -139,7 +140,7 @@ class Sides:
         return seconds
 
     def quality(self) -> dict[str, Any]:
-        """The metric of each seed; by how much ours is higher in the mean, and the standard error of that."""
+        """Return the metric of each seed, the difference of the means (ours - theirs), and its standard error."""
         ours, theirs = self._metric["ours"], self._metric["theirs"]
         difference = fmean(ours) - fmean(theirs)
         error = math.sqrt((variance(ours) + variance(theirs)) / len(ours)) if len(ours) > 1 else math.nan
@@ -165,7 +166,7 @@ class Sides:
 
 
 def our_params(setup: Setup, num_threads: int) -> FinetuneParams:
-    """A task that says its recipe; all else is as in params.yaml."""
+    """Return the params of a task with this recipe; all other values are those of params.yaml."""
     recipe = setup.recipe
     task = {
         "kind": setup.kind,
@@ -181,13 +182,13 @@ def our_params(setup: Setup, num_threads: int) -> FinetuneParams:
 
 
 def params_of(task: Mapping[str, Any]) -> FinetuneParams:
-    """A task's section under `finetune` in params.yaml, completed by its defaults."""
+    """Return the params of a task, written as under `finetune` in params.yaml, completed by the defaults there."""
     whole = whole_task("task", task, params_tree({})["finetune_defaults"])
     return SECTIONS[task["kind"]].model_validate(whole)
 
 
 def run_stage(name: str, params: FinetuneParams, seed: int, encoder: Path, data: Path, out: Path) -> dict[str, Any]:
-    """All that the stage makes, in `out`; metrics/finetune/<task>.json."""
+    """Run the stage with all outputs in `out`; return the content of metrics/finetune/<task>.json."""
     write_clean(out / "clean", {"train": ["Nothing of this task."]})
     finetune.run(
         params,

@@ -1,4 +1,4 @@
-"""What fill-mask costs when the graph gives the logits of every token, as stock exports do.
+"""Fill-mask with a graph that gives the logits of every token, as stock exports do.
 
 B texts of a batch, L tokens of the longest, V vocabulary.
 """
@@ -29,7 +29,7 @@ class FullLogits:
         self._tokenizer: Any = AutoTokenizer.from_pretrained(folder)
 
     def fill(self, texts: Sequence[str], top_k: int) -> list[list[int]]:
-        """For each text the likeliest tokens for its one mask, best first."""
+        """Return for each text the likeliest tokens for its one mask, best first."""
         order = sorted(range(len(texts)), key=lambda number: len(texts[number]))
         found: dict[int, list[int]] = {}
         for at in range(0, len(order), _BATCH_TEXTS):

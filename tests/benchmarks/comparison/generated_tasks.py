@@ -1,4 +1,4 @@
-"""Small labelled sets made by rule: for machines where no other labelled data lies, and for tests.
+"""Small labelled sets made by rule: for machines without other labelled data, and for tests.
 
 Each can be learned and none perfectly: a share of the labels is wrong, some names mean two things, some questions have
 no answer. Lengths differ as in real text: most are short, few are long.
@@ -62,7 +62,7 @@ def entities(num_items: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def questions(num_items: int, seed: int) -> Iterator[dict[str, Any]]:
-    """Who lives where and makes what: of each context four questions, one of them without an answer."""
+    """Return contexts about people, their homes and their work, each with four questions, one of them unanswerable."""
     draw = random.Random(f"questions {seed}")
     for number in range(num_items):
         if number % 4 == 0:

@@ -1,4 +1,4 @@
-"""Labelled data for the benchmarks of fine-tuning: known sets where they lie beside the project, else generated."""
+"""Labelled data for the benchmarks of fine-tuning: known sets if they lie next to the project, else generated ones."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from comparison import generated_tasks
 from comparison.stages import KEPT, PROJECT
 
 DATA_VARIABLE = "CLOZELINE_BENCHMARK_LABELLED"
-"""A folder with folders like `sentence-polarity`: used instead of the one beside the project."""
+"""Folder with folders like `sentence-polarity`, used instead of the one next to the project."""
 LABELLED = {"text_field": "text", "label_field": "label"}
 TAGGED = {"tokens_field": "tokens", "tags_field": "ner_tags"}
 ASKED = {"question_field": "question", "context_field": "context", "answers_field": "answers"}
@@ -34,7 +34,7 @@ class Parts:
     """train.jsonl, validation.jsonl and test.jsonl in a folder: no text is in two of them, or twice in one."""
 
     data: str
-    """What they are made of."""
+    """Name of the data set."""
     folder: Path
 
     def read(self, part: str) -> list[Item]:
@@ -43,7 +43,7 @@ class Parts:
 
 
 def labelled() -> Path | None:
-    """The folder with known sets; None: there is none here."""
+    """Return the folder with known sets; None if this machine has none."""
     given = os.environ.get(DATA_VARIABLE)
     folder = Path(given) if given else PROJECT.parent / "shared" / "data"
     return folder if folder.is_dir() else None
@@ -78,7 +78,7 @@ def entity_parts(sizes: Sizes) -> Parts:
 
 
 def question_parts(sizes: Sizes) -> Parts:
-    """Questions that have an answer, as in SQuAD 1.1: of few others, both sides learn to answer nothing."""
+    """Questions with an answer, as in SQuAD 1.1: from few unanswerable ones, both sides learn to answer nothing."""
     folder = labelled()
     if folder is None:
         items: Iterable[Item] = generated_tasks.questions(2 * sum(sizes.values()), seed=0)
@@ -90,7 +90,7 @@ def question_parts(sizes: Sizes) -> Parts:
 
 
 def scored_pairs() -> list[Item]:
-    """Pairs of sentences of STS 2016 that people gave a score; none where they do not lie here."""
+    """Return the sentence pairs of STS 2016 with human scores; none if the data set is missing."""
     folder = labelled()
     if folder is None:
         return []
@@ -102,13 +102,13 @@ def scored_pairs() -> list[Item]:
 def cut(
     items: Iterable[Item], sizes: Sizes, group_of: Callable[[Item], str], own: Callable[[Item], str] = lambda _: ""
 ) -> dict[str, list[Item]]:
-    """Parts of so many items, drawn by chance but the same each time.
+    """Return parts of `sizes` items, drawn at random with a fixed seed.
 
     Args:
-        items: of each text only the first is used.
-        sizes: of the parts.
-        group_of: the text that items may have in common; then they are in one part.
-        own: the text that tells items of one group apart.
+        items: the items to draw from; only the first item of each text is used.
+        sizes: number of items of each part.
+        group_of: returns the text that items may share; items that share it are in one part.
+        own: returns the text that tells items of one group apart.
     """
     groups: dict[str, dict[str, Item]] = {}
     for item in items:

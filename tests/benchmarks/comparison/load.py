@@ -1,6 +1,6 @@
-"""Requests over HTTP from so many clients at once, each of which sends its next one as soon as it is answered.
+"""Sends HTTP requests from several clients at once; each client sends its next request as soon as it has its answer.
 
-This is a closed loop: a server that stalls is asked less. open_load.py asks at moments that no answer changes.
+This is a closed loop: a server that stalls gets fewer requests. open_load.py sends requests at fixed moments.
 """
 
 import asyncio
@@ -16,25 +16,25 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)\r\n", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Load:
-    """What a server did with them."""
+    """Result of sending requests to a server."""
 
     seconds: float
-    """From the first request to the last answer."""
+    """Seconds from the first request to the last answer."""
     latencies_seconds: tuple[float, ...]
-    """Of each request that was answered."""
+    """Latency of each request that was answered."""
 
     @property
     def requests_per_second(self) -> float:
         return len(self.latencies_seconds) / self.seconds
 
     def milliseconds(self, percentile: float) -> float:
-        """The latency that `percentile` of 100 answered requests do not exceed."""
+        """Return the latency in ms that `percentile` of 100 answered requests do not exceed."""
         return round(1000 * float(np.percentile(self.latencies_seconds, percentile)), 2)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What a server said to one request."""
+    """A server's reply to one request."""
 
     status: int
     first_line: str
@@ -59,7 +59,7 @@ def load(port: int, path: str, bodies: Iterable[bytes], concurrency: int) -> Loa
 
 
 def request_of(path: str, body: bytes) -> bytes:
-    """A POST of JSON, as it goes over the wire."""
+    """Return the bytes of a POST request with a JSON body."""
     head = (
         f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
     )
@@ -67,10 +67,10 @@ def request_of(path: str, body: bytes) -> bytes:
 
 
 async def read_reply(reader: asyncio.StreamReader) -> Reply:
-    """The next reply of a connection.
+    """Read the next reply from a connection.
 
     Raises:
-        EOFError: the connection ended before it did.
+        EOFError: the connection closed before the reply was complete.
     """
     head = await reader.readuntil(b"\r\n\r\n")
     length = _LENGTH.search(head)

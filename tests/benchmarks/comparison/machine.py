@@ -1,4 +1,4 @@
-"""What was measured on."""
+"""Description of the machine that a benchmark runs on."""
 
 import os
 import platform
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def describe_machine(num_threads: int) -> dict[str, Any]:
-    """Processor, cores this process may use, threads of a side, and how busy the machine was in the last minutes."""
+    """Return the processor, the cores of this process, the threads of a side, and the machine's recent load."""
     return {
         "cpu": cpu_model(),
         "cores": available_cores(),
@@ -22,7 +22,7 @@ def available_cores() -> int:
 
 
 def cpu_model(facts: Path = Path("/proc/cpuinfo")) -> str:
-    """The processor's name, its widest vector instructions, and those for INT8, as the kernel tells them."""
+    """Return the processor's name, its widest vector instructions and those for INT8, as the kernel reports them."""
     lines = facts.read_text(encoding="utf-8").splitlines() if facts.is_file() else []
     told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     flags = set(told.get("flags", "").split())

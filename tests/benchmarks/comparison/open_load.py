@@ -1,4 +1,4 @@
-"""Requests over HTTP at moments that were drawn beforehand, and that no answer changes: the open loop.
+"""Sends HTTP requests at moments drawn beforehand, whatever the answers: the open loop.
 
 Latency counts from the moment at which a request was due, not from when it could be sent: a closed loop asks a server
 that stalls less often, and leaves out of its percentiles the requests that would have waited (coordinated omission).
@@ -15,7 +15,7 @@ import numpy as np
 from comparison.load import Load, read_reply, request_of
 
 _REFUSALS = (429, 503)
-"""What a server says that does not take the work on."""
+"""Statuses with which a server refuses a request."""
 _PATIENCE_SECONDS = 60.0
 _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -28,7 +28,7 @@ class OpenLoad(Load):
     num_failed: int
     """Answered with any other error, cut off, or not at all."""
     late_seconds: tuple[float, ...]
-    """By how much each request was sent after it was due: what this side of the wire adds to its latency."""
+    """Delay of each request after it was due: the client's share of the latency."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class _Asked:
 
 
 def arrivals(per_second: float, count: int, seed: int) -> tuple[float, ...]:
-    """Seconds from the start at which each of `count` requests is due: a Poisson process, as of many clients that do
-    not know of each other.
+    """Return when each of `count` requests is due, in seconds from the start: a Poisson process, as if from many
+    independent clients.
 
-    The same seed at another rate is the same pattern, stretched.
+    The same seed with another rate gives the same pattern, stretched.
     """
     gaps = np.random.default_rng(seed).standard_exponential(count)
     return tuple((np.cumsum(gaps) / per_second).tolist())
@@ -61,15 +61,15 @@ def open_load(
     """POST each body, which is JSON, to a server of this machine when it is due.
 
     Args:
-        port: of the server.
-        path: what is asked.
-        bodies: of the requests.
-        due_seconds: for each of them, from the start; ascending.
-        num_connections: open from the start; where all of them wait for an answer, another is opened.
-        patience_seconds: how long an answer is waited for.
+        port: port of the server.
+        path: path of the requests.
+        bodies: bodies of the requests.
+        due_seconds: when each request is due, in seconds from the start; ascending.
+        num_connections: connections open from the start; if all of them wait for an answer, another is opened.
+        patience_seconds: longest wait for an answer.
 
     Raises:
-        RuntimeError: not one request was answered with 200.
+        RuntimeError: no request was answered with 200.
     """
     requests = [request_of(path, body) for body in bodies]
     asked = asyncio.run(_Clients(port, patience_seconds).ask(requests, due_seconds, num_connections))

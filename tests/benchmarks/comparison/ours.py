@@ -37,7 +37,7 @@ from comparison.stages import params_tree
 _NEVER = 10**9
 _NUM_FOLDS = 7
 _MASK_SEED = 0
-"""Of what validation hides: the same for every model, side and seed."""
+"""Seed of the masks of validation: the same for every model, side and training seed."""
 
 BERT_TINY = {
     "family": "bert",
@@ -55,7 +55,7 @@ BERT_TINY = {
 
 
 def params_of(changes: Mapping[str, Any]) -> PretrainParams:
-    """Section `pretrain` of params.yaml without its looks at validation; `changes` win over its recipe too."""
+    """Return section `pretrain` of params.yaml without validation passes; `changes` override its recipe too."""
     tree = params_tree({})
     recipe = tree["pretrain"]["recipe"]
     quiet = {"validation": {"every_steps": None, "patience": None}, "checkpoint_every_steps": _NEVER}
@@ -84,11 +84,11 @@ class _AtPoints(Callback):
 
 
 def tokens_per_second(job: Pretraining, number: int) -> float:
-    """Real tokens per second of one run over all steps of `job`; what comes before its first point is warm-up.
+    """Return the real tokens per second of one run over all steps of `job`; steps before its first point are warm-up.
 
     Args:
-        job: with at least two points.
-        number: of the round; each trains on other rows, its epoch being its own.
+        job: training whose curve has at least two points.
+        number: number of the round, used as the epoch, so that each round trains on other rows.
     """
     points: list[tuple[float, int]] = []
     job.loop.run(State(epoch=number), _AtPoints(lambda point: points.append((_now(), point.num_tokens))))
@@ -104,7 +104,7 @@ def _now() -> float:
 
 @dataclass(frozen=True)
 class Losses:
-    """Mean loss of one batch under the same weights, nats per target, our way and theirs."""
+    """Mean loss of one batch in nats per target, computed by both sides with the same weights."""
 
     ours: float
     theirs: float
@@ -115,14 +115,14 @@ class Losses:
 
 
 def stock(model: Model) -> PreTrainedModel:
-    """The same weights in transformers' own class."""
+    """Return a model of transformers' own class with the weights of `model`."""
     with TemporaryDirectory() as folder:
         model.save(Path(folder))
         return AutoModelForMaskedLM.from_pretrained(folder)  # type: ignore[no-any-return]  # Auto classes have no types
 
 
 def in_ours(model: PreTrainedModel) -> Model:
-    """The same weights in our class."""
+    """Return a model of our class with the weights of `model`."""
     opened, missing = Model.loaded(model.config, "mlm", model.state_dict())
     if missing:
         raise ValueError(f"weights that ours has and theirs has not: {missing}")
@@ -151,7 +151,7 @@ def first_tokens(tokens: Path, max_length: int, num_tokens: int) -> Split:
 
 
 def validation_loss(model: Model, split: Split, batch_tokens: int = 8192) -> float:
-    """Nats per token over `split`, every token hidden once, in masks that no seed of a training changes."""
+    """Return the loss in nats per token over `split`; every token is hidden once, by masks with a seed of their own."""
     was_training = model.training
     model.eval()
     questions = in_folds("mlm", split, seed=_MASK_SEED, num_folds=_NUM_FOLDS, batch_tokens=batch_tokens)
@@ -163,10 +163,10 @@ def validation_loss(model: Model, split: Split, batch_tokens: int = 8192) -> flo
 
 @dataclass(frozen=True)
 class Passing:
-    """A training that was watched."""
+    """Result of a training that ends at a target loss."""
 
     seconds: float
-    """Until `until` said so, or to the end; the looking itself is left out."""
+    """Seconds until the target loss, or to the end; measuring the loss is left out."""
     step: int
     loss: float
     passed: bool
@@ -177,7 +177,7 @@ class _EnoughError(Exception):
 
 
 def train_until(job: Pretraining, look: Callable[[], float], target_loss: float) -> Passing:
-    """Train until a look, taken at each point of the curve, gives a loss of at most `target_loss`."""
+    """Train until `look`, called at each point of the curve, returns a loss of at most `target_loss`."""
     looking, seen = 0.0, Passing(0.0, 0, float("inf"), passed=False)
     started = time.perf_counter()
 

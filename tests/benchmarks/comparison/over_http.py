@@ -1,6 +1,6 @@
-"""Two servers under the same load in turn: requests per second, and how long the slowest wait.
+"""Two servers under the same load in turn: requests per second, and the latency of the slowest requests.
 
-First in a closed loop, then in an open one at a rate that both can answer, where only the waiting differs.
+The load is first a closed loop, then an open loop at a rate that both servers can answer, so that only latency differs.
 """
 
 import logging
@@ -20,18 +20,18 @@ _LOG = logging.getLogger(__name__)
 
 CONCURRENCY = 16
 OPEN_SHARE = 0.7
-"""Of what the slower side answers in the closed loop: below what either can, so that no queue grows for ever."""
+"""Open-loop rate as a share of the slower side's closed-loop rate: low enough that no queue grows without limit."""
 _WARM_UP_REQUESTS = 32
 _PERCENTILES = (50, 95, 99)
 
 
 @dataclass(frozen=True)
 class Asked:
-    """What is sent to every server."""
+    """Requests that every server gets."""
 
     path: str
     bodies: Callable[[int], Sequence[bytes]]
-    """Of a draw: 0 comes before what counts, and each round, closed or open, has one of its own."""
+    """Number of a draw → bodies of its requests: draw 0 is the warm-up; each round has its own draw."""
 
 
 _NONE: Mapping[str, int] = MappingProxyType({})
@@ -95,7 +95,7 @@ def compare(
 def _opened(
     path: str, draws: Sequence[Sequence[bytes]], per_second: float, ports: Mapping[str, int]
 ) -> dict[str, list[OpenLoad]]:
-    """Both sides in turn, once for each of `draws`, at moments that the number of the round alone draws."""
+    """Load both sides in turn, once for each of `draws`, at moments that depend on the number of the round only."""
     loads: dict[str, list[OpenLoad]] = {side: [] for side in ports}
 
     def p99(side: str, number: int) -> float:
@@ -128,7 +128,7 @@ def _waits(loads: Sequence[Load]) -> dict[str, float]:
 
 
 def _losses(loads: Sequence[OpenLoad]) -> dict[str, float]:
-    """Of all rounds."""
+    """Return the refused and failed requests of all rounds, and the longest delay in sending one."""
     return {
         "refused": sum(one.num_refused for one in loads),
         "failed": sum(one.num_failed for one in loads),

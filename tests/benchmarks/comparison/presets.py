@@ -1,4 +1,4 @@
-"""Which of sentence-transformers' INT8 presets is the faster one on this machine, asked as the clients will ask."""
+"""Finds which of sentence-transformers' INT8 presets is faster on this machine, called as the clients will call it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ _ROUNDS = 3
 
 @dataclass(frozen=True)
 class FasterPreset:
-    """What came of trying both."""
+    """The faster preset and the speeds of both."""
 
     name: str
     in_parallel: bool
     """Whether its tokenizer spreads a batch over threads."""
     texts_per_second: Mapping[str, float]
-    """Of each preset, with its tokenizer at its best."""
+    """Speed of each preset with its tokenizer at its fastest."""
 
     @property
     def file(self) -> str:
@@ -30,7 +30,7 @@ class FasterPreset:
 
     @classmethod
     def measured(cls, models: SentenceModels, num_threads: int, texts: Sequence[str]) -> Self:
-        """Both in one process, each in a session of so many threads, one text in a call."""
+        """Measure both presets in one process, each in a session of `num_threads` threads, with one text in a call."""
         return cls.of({preset: theirs_onnx(models, num_threads, file) for preset, file in PRESETS.items()}, texts)
 
     @classmethod
@@ -45,7 +45,7 @@ class FasterPreset:
         return cls(name, best[name][1], speeds)
 
     def facts(self, setup: str) -> dict[str, Any]:
-        """What a line says of the set-up that it was chosen for."""
+        """Return the JSON fields of `setup`, for which this preset was chosen."""
         return {
             f"{setup}_preset": self.name,
             f"{setup}_tokenizes_in_parallel": self.in_parallel,

@@ -1,7 +1,7 @@
-"""Time to a validation loss: how soon ours passes what `Trainer` has after its minutes.
+"""Time to a validation loss: how soon our training reaches the loss that `Trainer` has at the end of its budget.
 
-Both learn from the same shards' text with the same tokenizer; both are judged by the project's evaluation on the same
-validation rows, every token hidden once, in masks that no seed changes. Judging is left out of both clocks.
+Both sides train on the text of the same shards with the same tokenizer; the project's evaluation measures both on the
+same validation rows, every token hidden once, with fixed masks. The times exclude this evaluation.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from comparison.texts import Corpus, news, prepared
 _LOG = logging.getLogger(__name__)
 _PROBE_STEPS = 30
 _MOST_DIFFERENT = 0.1
-"""Parameters of the two sides, relative."""
+"""Largest relative difference between the numbers of parameters of the two sides."""
 _RACED = {
     "model": {
         "size": None,
@@ -40,32 +40,32 @@ _RACED = {
     "schedule": {"decay": "cosine"},
     "steps": 4500,
 }
-"""Of ours all else is the default recipe, which has become narrower since both sides were tuned for this."""
+"""Changes to the default recipe for our side: the recipe has become narrower since both sides were tuned for this."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """One way to be theirs, and how ours is budgeted against it."""
+    """One configuration of their side, and the budgets of ours against it."""
 
     name: str
     goal: float
     configure: Callable[[PretrainedConfig, int], PretrainedConfig]
     """Our configuration, our number of parameters → theirs."""
     arguments: Callable[[PretrainParams], Mapping[str, Any]]
-    """Of `TrainingArguments`, besides budget, batch and learning rate."""
+    """Values of `TrainingArguments`, except budget, batch and learning rate."""
     mask_rate: Callable[[PretrainParams], float]
     learning_rate: float
     """The best of `swept`."""
     swept: Sequence[float]
     our_learning_rate: float
-    """Of the default recipe all else: its own learning rate is for a training of five minutes."""
+    """Replaces the learning rate of the default recipe, which is for a training of five minutes."""
     our_budgets: Sequence[float]
-    """Of our runs, as shares of theirs: each is a whole schedule, and the next is tried where one did not pass."""
+    """Budgets of our runs as shares of theirs. Each run has a whole schedule; the next is run if it misses the loss."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What every run of a benchmark shares."""
+    """Settings and data that all runs of a benchmark share."""
 
     setup: Setup
     corpus: Corpus
@@ -79,7 +79,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Race:
-    """One seed: what theirs reached, and how soon ours was there."""
+    """Result for one seed: the loss that theirs reached, and how soon ours reached it."""
 
     loss: float
     our_loss: float
@@ -125,7 +125,7 @@ def main(setup: Setup, description: str | None) -> None:
 
 
 def _facts(job: Job, races: Sequence[Race]) -> dict[str, Any]:
-    """P: one-sided t-test over seeds that the logarithm of the ratio is above zero."""
+    """Return the JSON fields. `p` is of a one-sided t-test over seeds that the mean log ratio is above zero."""
     logs = [math.log(race.ratio) for race in races]
     return {
         "text": job.corpus.name,
@@ -156,13 +156,13 @@ def _prepare(setup: Setup, num_threads: int, validation_tokens: int) -> Job:
 
 
 def parameters_of(config: PretrainedConfig) -> int:
-    """Without taking the memory; a tied weight counts once."""
+    """Return the number of parameters without allocating them; a tied weight counts once."""
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in AutoModelForMaskedLM.from_config(config).parameters())
 
 
 def bert_like(config: PretrainedConfig, num_parameters: int) -> PretrainedConfig:
-    """A BERT as deep and wide as `config`, its MLP so wide that the parameters are about as many."""
+    """Return a BERT as deep and wide as `config`, its MLP sized to give about `num_parameters` parameters."""
     candidates = [
         BertConfig(
             vocab_size=config.vocab_size,
@@ -219,7 +219,7 @@ def _their_seconds_per_step(job: Job) -> float:
 
 
 def _run_ours(job: Job, seed: int, params: PretrainParams, seconds: float, target_loss: float) -> ours.Passing:
-    """The default recipe, its schedule fitted into `seconds`; watched at each twentieth of it."""
+    """Train with `params`, the schedule fitted into `seconds`; measure the loss at each twentieth of it."""
     steps = max(round(seconds / _our_seconds_per_step(job)), 40)
     warmup_share = params.schedule.warmup_steps / (params.steps or steps)
     fitted = ours.with_changes(

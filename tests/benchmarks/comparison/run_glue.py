@@ -13,7 +13,7 @@ from comparison.their_tasks import PARTS, Recipe, opened
 
 
 def answers(parts: Path, weights: Path, recipe: Recipe) -> list[str]:
-    """A label for each text of the test part."""
+    """Return a label for each text of the test part."""
     with opened(parts, weights, recipe) as script:
         labels = sorted(script.parts["train"].unique("label"))
         place = {label: number for number, label in enumerate(labels)}

@@ -17,7 +17,7 @@ _OUTSIDE = "O"
 
 
 def answers(parts: Path, weights: Path, recipe: Recipe) -> list[list[str]]:
-    """A tag for each word of the test part; a word that was cut off is outside of entities."""
+    """Return a tag for each word of the test part; a word that was cut off is tagged as outside."""
     with opened(parts, weights, recipe) as script:
         tags = sorted({tag for tags in script.parts["train"]["ner_tags"] for tag in tags})
         place = {tag: number for number, tag in enumerate(tags)}
@@ -46,6 +46,6 @@ def answers(parts: Path, weights: Path, recipe: Recipe) -> list[list[str]]:
 
 
 def _first_tokens(words: list[int | None]) -> dict[int, int]:
-    """Place of the first token of each word → place of the word."""
+    """Return position of the first token of each word → index of the word."""
     pairs = enumerate(pairwise([None, *words]))
     return {token: word for token, (before, word) in pairs if word is not None and word != before}

@@ -24,11 +24,11 @@ _CONTEXT = 1
 _NO_SPAN = (-1, -1)
 Scores = npt.NDArray[np.float32]
 Window = tuple[int, list[list[int]]]
-"""Which question, and the characters of each token of the context."""
+"""Index of the question, and the character span of each token of the context."""
 
 
 def answers(parts: Path, weights: Path, recipe: Recipe) -> list[str]:
-    """Of each question of the test part; empty where there is none."""
+    """Return the answer to each question of the test part; empty if it has none."""
     with opened(parts, weights, recipe) as script:
         model = AutoModelForQuestionAnswering.from_pretrained(weights)
 
@@ -50,7 +50,7 @@ def answers(parts: Path, weights: Path, recipe: Recipe) -> list[str]:
             ]
             ends = [_ends(examples["answers"][question], of) for question, of in zip(questions, spans, strict=True)]
             targets = {"start_positions": [a for a, _ in ends], "end_positions": [b for _, b in ends]}
-            if "number" not in examples:  # to learn from, no one has to find back
+            if "number" not in examples:  # training rows are not mapped back to questions
                 return rows | targets
             return rows | targets | {"number": [examples["number"][it] for it in questions], "spans": spans}
 

@@ -33,11 +33,11 @@ class Ours:
         self._workers = Workers(self._scheduler, num_threads, lambda batch, seconds: None)
 
     def embed(self, texts: Sequence[str]) -> Embeddings:
-        """The vectors, [T, H]."""
+        """Return the vectors, [T, H]."""
         return np.array(self._answers(texts, lambda some: self._model.embedding(some, truncate=True)))
 
     def fill(self, texts: Sequence[str], top_k: int) -> list[list[int]]:
-        """For each text the likeliest tokens for its one mask, best first."""
+        """Return for each text the likeliest tokens for its one mask, best first."""
         model = self._model
         assert isinstance(model, Encoder)
         answers = self._answers(texts, lambda some: model.filling(some, top_k=top_k, truncate=True))

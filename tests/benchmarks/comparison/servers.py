@@ -26,14 +26,14 @@ _STOP_SECONDS = 20
 
 @contextmanager
 def ours(models: SentenceModels, num_threads: int) -> Iterator[int]:
-    """The port of `clozeline serve` with so many workers."""
+    """Run `clozeline serve` with `num_threads` workers and yield its port."""
     command = ["-m", "clozeline", "serve", f"encoder={models.ours}", "--threads", str(num_threads), "--port"]
     with _running(command, "/health/ready") as port:
         yield port
 
 
 def graph_of(port: int) -> dict[str, str]:
-    """What our server at `port` says of the graph that answers: a server times both on the machine that it runs on."""
+    """Return the precision that our server at `port` serves, and why: it times both precisions on its own machine."""
     with urlopen(f"http://127.0.0.1:{port}/models", timeout=5) as answer:
         (card,) = json.load(answer)["models"]
     return {"ours_precision": card["precision"], "ours_precision_reason": card["precision_reason"]}
@@ -41,7 +41,7 @@ def graph_of(port: int) -> dict[str, str]:
 
 @contextmanager
 def mlflow_serve(model: Path, num_processes: int, num_threads: int, *, in_parallel: bool = False) -> Iterator[int]:
-    """The port of `mlflow models serve` over the MLflow model in the folder `model`.
+    """Run `mlflow models serve` on the MLflow model in the folder `model` and yield its port.
 
     Args:
         model: folder of the MLflow model.
@@ -62,7 +62,7 @@ def mlflow_serve(model: Path, num_processes: int, num_threads: int, *, in_parall
 
 @contextmanager
 def fastapi(models: SentenceModels, num_processes: int, num_threads: int, chosen: FasterPreset) -> Iterator[int]:
-    """The port of sentence_server.py beside this file, over the preset that was found the faster one here."""
+    """Run sentence_server.py with the preset that is faster on this machine, and yield its port."""
     settings = {
         "SENTENCE_MODEL": str(models.theirs),
         "SENTENCE_FILE": chosen.file,
@@ -109,7 +109,7 @@ def _emptied(name: str) -> Path:
 
 @contextmanager
 def _running(command: Sequence[str], health: str, settings: Mapping[str, str] | None = None) -> Iterator[int]:
-    """`python COMMAND PORT`, from when `health` answers 200."""
+    """Run `python COMMAND PORT`; yield the port once `health` answers 200."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     environment = {

@@ -19,18 +19,18 @@ _POLL_SECONDS = 0.05
 
 PROJECT = Path(__file__).parents[3]
 KEPT = PROJECT / "work" / "benchmarks"
-"""What benchmarks make once and use again; may be removed at any time."""
+"""Folder of files that benchmarks make once and use again; may be removed at any time."""
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What a stage cost, its worker processes among it."""
+    """Time and peak memory of a stage, including its worker processes."""
 
     seconds: float
     peak_rss_bytes: int
-    """Resident memory at its highest: mapped files that the kernel may drop at any time are in it."""
+    """Peak resident memory, including mapped files, which the kernel may drop at any time."""
     peak_own_bytes: int
-    """Anonymous and shared memory at its highest: what the machine must really have."""
+    """Peak anonymous and shared memory: the memory that the machine must really have."""
 
 
 def params_tree(changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def run_stage(name: str, folder: Path, changes: Mapping[str, Any], **paths: Path
     """Run stage `name` in `folder`, as dvc.yaml calls it.
 
     Raises:
-        CalledProcessError: the stage failed; it has said why on stderr.
+        CalledProcessError: the stage failed; the cause is on stderr.
     """
     folder.mkdir(parents=True, exist_ok=True)
     YAML(typ="safe").dump(params_tree(changes), folder / "params.yaml")
@@ -63,7 +63,7 @@ def run_stage(name: str, folder: Path, changes: Mapping[str, Any], **paths: Path
 
 
 def _memory_of_tree(pid: int) -> tuple[int, int]:
-    """Resident and own bytes of a process and all below it; what has just ended counts as nothing."""
+    """Return resident and own bytes of a process and its descendants; a process that has just ended counts as 0."""
     try:
         root = psutil.Process(pid)
         pids = [pid, *(child.pid for child in root.children(recursive=True))]

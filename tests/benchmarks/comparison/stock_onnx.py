@@ -1,4 +1,4 @@
-"""sentence-transformers and optimum with ONNX Runtime: it is run where their packages are, and imports none of ours."""
+"""sentence-transformers and optimum with ONNX Runtime. Runs with their packages, and imports nothing of the project."""
 
 import importlib
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 PRESETS = {"avx2": "model_quint8_avx2.onnx", "avx512_vnni": "model_qint8_avx512_vnni.onnx"}
-"""What sentence-transformers offers for INT8 on x86; which is the faster one depends on the machine."""
+"""INT8 presets of sentence-transformers for x86; the machine decides which of them is faster."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def _opened(embedder: OnnxEmbedder) -> Any:
 
 
 def export_embedder(trained: Path, out: Path) -> None:
-    """The model in the folder `trained` in fp32, and both INT8 presets of it."""
+    """Export the model in the folder `trained` in fp32 and in both INT8 presets."""
     theirs = importlib.import_module("sentence_transformers")
     options = {"export": True, "provider": "CPUExecutionProvider"}
     model = theirs.SentenceTransformer(str(trained), backend="onnx", model_kwargs=options)
@@ -52,7 +52,7 @@ def export_embedder(trained: Path, out: Path) -> None:
 
 
 def export_full_logits(masked: Path, out: Path) -> None:
-    """The model in the folder `masked` with the logits of every token in fp32, and both INT8 presets of it."""
+    """Export the model in the folder `masked`, with the logits of every token, in fp32 and in both INT8 presets."""
     from optimum.onnxruntime import ORTModelForMaskedLM, ORTQuantizer
     from optimum.onnxruntime.configuration import AutoQuantizationConfig
     from transformers import AutoTokenizer

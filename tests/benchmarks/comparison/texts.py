@@ -27,7 +27,7 @@ WIKINEWS = PROJECT.parent / "shared" / "data" / "wikinews-en"
 
 @dataclass(frozen=True)
 class Source:
-    """Raw text: where it is, and what `preprocess` has to know of it."""
+    """Raw text: its path, and the params that `preprocess` needs for it."""
 
     name: str
     path: Path
@@ -53,7 +53,7 @@ def built_in() -> Source:
 
 
 def news() -> Source:
-    """What `CLOZELINE_BENCHMARK_TEXT` names; else wikinews where it lies beside the project; else `built_in`."""
+    """Return the text that `CLOZELINE_BENCHMARK_TEXT` names, else wikinews next to the project, else `built_in`."""
     given = os.environ.get(TEXT_VARIABLE)
     path = Path(given) if given else WIKINEWS
     if not path.exists():
@@ -66,7 +66,7 @@ def prepared(source: Source, tokenize: Mapping[str, Any] | None = None) -> Corpu
 
     Args:
         source: raw text.
-        tokenize: what differs from section `tokenize` of params.yaml.
+        tokenize: changes to section `tokenize` of params.yaml.
 
     Raises:
         CalledProcessError: a stage failed.
@@ -116,7 +116,7 @@ def read_texts(path: Path) -> list[str]:
 
 
 def write_clean(folder: Path, splits: Mapping[str, list[str]]) -> None:
-    """A folder as `preprocess` writes it, of texts that were chosen here."""
+    """Write a folder like that of `preprocess` with the given texts."""
     folder.mkdir(parents=True, exist_ok=True)
     for split, texts in splits.items():
         columns = {

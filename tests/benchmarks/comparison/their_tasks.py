@@ -17,7 +17,7 @@ PARTS = ("train", "validation", "test")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What both sides are told; all else each of them has by default."""
+    """Settings that both sides share; all others are the defaults of each side."""
 
     epochs: int
     batch_size: int
@@ -45,12 +45,12 @@ class Script:
         collator: Callable[..., Any],
         rows: Mapping[str, datasets.Dataset],
     ) -> Any:
-        """Train, save, evaluate on the validation part; what the model says of the test part.
+        """Train, save, evaluate on the validation part; return the model's predictions for the test part.
 
         Args:
-            model: with a head.
-            collator: makes batches.
-            rows: of each part; `Trainer` leaves out columns that are no inputs of the model.
+            model: model with a head.
+            collator: makes batches of rows.
+            rows: rows of each part; `Trainer` drops columns that are no inputs of the model.
         """
         arguments = transformers.TrainingArguments(
             output_dir=str(self.folder / "out"),

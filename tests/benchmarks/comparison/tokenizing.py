@@ -1,4 +1,4 @@
-"""Whether the other side's tokenizer spreads a batch over the cores, as it is faster."""
+"""Makes the other side's tokenizer spread a batch over the cores if that is faster."""
 
 import os
 import time
@@ -15,7 +15,7 @@ _TRIES = 3
 
 
 def settings(in_parallel: bool, num_threads: int) -> dict[str, str]:
-    """The environment of a process whose tokenizer has so many threads, or the one that calls it."""
+    """Return the environment of a process whose tokenizer uses `num_threads` threads, or only the calling thread."""
     return {VARIABLE: str(in_parallel).lower(), _NUM_THREADS: str(num_threads)}
 
 
@@ -29,13 +29,13 @@ def tokenize_as_the_server(num_threads: int) -> None:
 
 
 def at_its_best(side: Ask, texts: Sequence[str]) -> tuple[Ask, bool]:
-    """`side` with a tokenizer that spreads its batches or does not, whichever answers `texts` sooner; and which."""
+    """Return `side` with the faster tokenizer setting for `texts`, and whether that setting spreads its batches."""
     in_parallel = measured(_is_faster_in_parallel, side, texts)
     return tokenizing(side, in_parallel), in_parallel
 
 
 def tokenizing(side: Ask, in_parallel: bool) -> Ask:
-    """`side`, with the tokenizer told so while it is at work, and no longer."""
+    """Return `side` with its tokenizer set to `in_parallel` during each call only."""
     if isinstance(side, There):
         return replace(side, ask=_Tokenizing(side.ask, in_parallel))
     return _Tokenizing(side, in_parallel)

@@ -15,10 +15,10 @@ _LOG = logging.getLogger(__name__)
 
 
 def verdict(package: Path) -> dict[str, Any]:
-    """What a line says of our side: the graph that answers, how it was made, and every check beside its limit.
+    """Return the JSON fields of our side: the served graph, its scheme, and every check with its limit.
 
-    The limits are those of params.yaml, whatever `package` was exported with. A graph in INT8 that `make run` would
-    not serve is said to be one, loudly; fp32 instead of INT8 too.
+    The limits are those of params.yaml, whatever `package` was exported with. Log a warning if the graph is an INT8
+    graph that `make run` would not serve, or if it is fp32 because no INT8 scheme passed.
     """
     manifest = read_manifest(package)
     rung = judged(manifest)
@@ -53,7 +53,7 @@ def _tell(package: Path, served: Precision, failed: Sequence[str]) -> None:
 
 
 def _short(scheme: QuantizationScheme) -> dict[str, Any]:
-    """Without names of nodes: how many of them."""
+    """Return the scheme with numbers of nodes instead of their names."""
     return {
         "weights": scheme.weights,
         "reduce_range": scheme.reduce_range,

@@ -1,4 +1,4 @@
-"""Exams of heads: what is asked, which answers are right, and that a graph that answers otherwise scores lower."""
+"""Exams of heads: their items, their right answers, and the lower score of a graph that answers differently."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -60,7 +60,7 @@ REPEATED = ["the list of files", "THE  list of files", "a " * 80, f"{'a ' * 90}b
 
 @pytest.mark.parametrize("writing", [write_encoder, write_embedder, write_classifier, write_tagger, write_answerer])
 def test_texts_that_the_model_reads_as_one_are_one(writing: Writing, opened: Opened) -> None:
-    """Of a corpus of long texts that begin with the same licence, all are."""
+    """In a corpus of long texts that begin with the same licence, all texts are the same to the model."""
     model = opened(writing)
     once, again = (exam_of(model, Sample(texts, [None] * len(texts))) for texts in (REPEATED[::2], REPEATED))
     assert [text.ids_L.tolist() for text in again.texts] == [text.ids_L.tolist() for text in once.texts]
@@ -70,7 +70,7 @@ def test_texts_that_the_model_reads_as_one_are_one(writing: Writing, opened: Ope
 
 
 def test_a_mask_in_the_text_itself_is_answered_but_has_no_label(opened: Opened) -> None:
-    """Texts about models like these have some."""
+    """Texts about masked language models contain the mask token."""
     model = opened(write_encoder)
     texts = ["the [MASK] of [MASK] files", "[MASK]", "open the file"]
     exam = exam_of(model, Sample(texts, [None] * 3))
@@ -97,7 +97,7 @@ def test_items_that_the_model_reads_as_one_keep_what_is_right_of_the_first(opene
 
 
 def test_a_second_half_that_is_there_twice_is_looked_for_once(opened: Opened) -> None:
-    """Which of two such is nearer, rounding would decide: a graph without a fault would not agree with itself."""
+    """Rounding would decide which of two equal halves is nearer: even a correct graph would not agree with itself."""
     model = opened(write_embedder)
     texts = ["return the list", "open the list", "a b", "é b", "c d"]
     exam = exam_of(model, Sample(texts, [None] * 5))
@@ -135,7 +135,7 @@ def test_labels_that_neither_graph_gives_do_not_count_as_agreement(opened: Opene
 
 
 def test_one_label_of_each_text_is_not_what_is_right_where_texts_have_several(opened: Opened) -> None:
-    """One text of four that has one of the labels is no measure of the other three, nor of its other labels."""
+    """One known label of a text says nothing about other texts, nor about its other labels."""
     exam = exam_of(opened(write_topics), Sample(TEXTS, ["sport", "news", None, None]))
     assert exam.metric == "label agreement"
 
@@ -172,7 +172,7 @@ def test_one_label_is_asked_of_pairs_that_the_task_held_out(opened: Opened) -> N
 
 
 def test_entity_f1_is_that_of_the_task(opened: Opened) -> None:
-    """Tags of whitespace words, by their first token; entities by type and both ends."""
+    """Each whitespace word has the tag of its first token; an entity is right if its type and both ends are."""
     model = opened(write_tagger)
     items = [
         HeldOut(text="the lists, of files", entities=(EntitySpan(start=4, end=13, type="PER"),)),
@@ -198,7 +198,7 @@ def test_words_that_both_leave_outside_are_no_agreement(opened: Opened) -> None:
     one, other = np.zeros(len(exam.text_A)), np.zeros(len(exam.text_A))
     one[:2], other[:3] = (1, 2), (1, 4, 3)
     assert np.flatnonzero(exam.matters(said(one), said(other))).tolist() == [0, 1, 2]
-    # One entity of two words, beside two of one word and of another type: none in common.
+    # One entity of two words against two of one word and of another type: none in common.
     assert exam.counts(said(other), said(one)).value == 0
     assert exam.counts(said(one), said(one)).value == 1
     assert (exam.num_items(said(one)), exam.num_items(said(0 * one))) == (1, 0)

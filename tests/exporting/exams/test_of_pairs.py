@@ -1,4 +1,4 @@
-"""A model that was fine-tuned on pairs is held to the figure of its task, by pairs that its training held out."""
+"""The exam of a model fine-tuned on pairs uses the metric of its task, on pairs that training held out."""
 
 import shutil
 from collections.abc import Sequence
@@ -54,7 +54,7 @@ def drawn(num: int) -> list[str]:
 
 
 def scored(model: Embedder, num: int, noise: float = 0.0) -> list[HeldOut]:
-    """Scores that the cosines of `model` follow, to some noise."""
+    """Return scores that follow the cosines of `model`, with some noise."""
     firsts, seconds = drawn(2 * num)[::2], drawn(2 * num)[1::2]
     cosine_N = (model.embed(firsts) * model.embed(seconds)).sum(axis=1)
     score_N = cosine_N + noise * np.random.default_rng(1).normal(size=num)
@@ -67,7 +67,7 @@ def asked(model: Embedder, items: Sequence[HeldOut]) -> tuple[Exam, Answers]:
 
 
 def pairs_of(cosine_A: np.ndarray) -> Answers:
-    """Vectors of two numbers each, so that the pairs have these cosines."""
+    """Return pairs of two-dimensional vectors with these cosines."""
     first_A2 = np.stack([np.ones_like(cosine_A), np.zeros_like(cosine_A)], axis=1)
     second_A2 = np.stack([cosine_A, np.sqrt(1 - cosine_A**2)], axis=1)
     embeddings_TH = np.stack([first_A2, second_A2], axis=1).reshape(-1, 2).astype(np.float32)
@@ -120,7 +120,7 @@ def test_a_negative_or_zero_correlation_counts_as_0() -> None:
 
 
 def test_pairs_that_are_equally_alike_stay_so_whatever_their_last_bits() -> None:
-    """Such as all pairs of a text and itself: their cosines are 1, to rounding."""
+    """For example, each pair of a text and itself has a cosine of 1, up to rounding."""
     score_A = np.repeat([0.2, 0.5, 1.0], 20)
     cosine_A = np.repeat([0.3, 0.4, 0.8], 20)
     noise_A = np.random.default_rng(0).normal(size=60) * 1e-7
@@ -138,7 +138,7 @@ def test_one_pair_that_is_scored_otherwise_leaves_an_interval() -> None:
 
 
 def searched(num: int, recall_at: int) -> list[HeldOut]:
-    """First texts that have some words of the second one that belongs to them."""
+    """Return items that look for a text by its first three words."""
     return [
         HeldOut(text=" ".join(text.split()[:3]), right=(text,), recall_at=recall_at)
         for text in dict.fromkeys(drawn(num))
@@ -160,7 +160,7 @@ def test_pairs_that_belong_together_are_held_to_the_recall_of_the_task(model: Em
 
 
 def test_the_first_of_its_texts_are_an_exam_too(model: Embedder) -> None:
-    """What is read alone and among others is some of the texts."""
+    """The comparison of texts read alone and in a batch uses only some of the texts."""
     exam, _ = asked(model, searched(80, recall_at=3))
     few = exam.answers(model, model.batches(exam.texts[:64]))
     assert len(few.top1_A) == 32
@@ -201,7 +201,7 @@ def test_where_the_pairs_tell_nothing_apart_halves_of_texts_are_asked(model: Emb
 def test_a_graph_of_other_weights_finds_its_halves_and_fails_what_it_was_trained_for(
     model: Embedder, package: Path, tmp_path: Path
 ) -> None:
-    """Texts whose halves are the same words are found by any weights."""
+    """Any weights find the other half of a text if both halves have the same words."""
     same = [f"{word} {other} {word} {other}" for word in WORDS[:6] for other in WORDS[6:]]
     exams: dict[str, Sample] = {
         "Spearman correlation": sample(scored(model, 60)),

@@ -1,4 +1,4 @@
-"""Encoders whose tokens are alike in every layer, and the same one with channels that leave the others no digits."""
+"""An encoder whose tokens have similar ranges in every layer, and its copy with outlier channels."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -46,7 +46,7 @@ def outlier_encoder(small_encoder: Path, save_trained: Callable[[Any], Path]) ->
 
 @pytest.fixture(scope="session")
 def outspoken_encoder(outlier_encoder: Path, save_trained: Callable[[Any], Path]) -> Path:
-    """Without the outlier channels: its tokens are alike in every layer."""
+    """Encoder without outlier channels: its tokens have similar ranges in every layer."""
     model = ModernBertForMaskedLM.from_pretrained(outlier_encoder)
     mlp = model.model.layers[1].mlp
     with torch.no_grad():

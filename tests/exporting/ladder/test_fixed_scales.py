@@ -1,4 +1,4 @@
-"""A model whose tokens are alike is served with fixed scales, if it loses nothing by them."""
+"""A model whose tokens have similar ranges is served with fixed scales, if they cost it no quality."""
 
 import json
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_a_second_export_measures_the_same_ranges(
 def test_fixed_scales_that_lose_something_are_shown_and_not_served(
     outspoken_encoder: Path, at_run_time: Path, export_model: ExportModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ranges are far too narrow here: most of what a token has is cut off."""
+    """The ranges are far too narrow here: most values of a token are clipped."""
     with monkeypatch.context() as narrowed:
         narrowed.setattr(ranges, "_HEADROOM", 0.1)
         package = export_model(outspoken_encoder, gates=OPEN, static_ratios=RATIOS)

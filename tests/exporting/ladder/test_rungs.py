@@ -1,4 +1,4 @@
-"""A model with outlier channels loses its INT8 answers in one product: the ladder finds it, or lets fp32 answer."""
+"""Outlier channels spoil a model's INT8 answers in one product: the ladder finds that product, or serves fp32."""
 
 import json
 import logging
@@ -36,7 +36,7 @@ def climbed(outlier_encoder: Path, export_model: ExportModel) -> Path:
 def test_a_scheme_without_int8_products_is_logged_as_such(
     outlier_encoder: Path, export_model: ExportModel, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its gates are passed by doing nothing: what is served is not to look like INT8."""
+    """Such a scheme passes its gates by changing nothing, so the served graph must not look like INT8."""
     rung = RungParams(weights="int7", exact_share=1.0, quantize_embeddings=True)
     caplog.set_level(logging.INFO)
     manifest = read_manifest(export_model(outlier_encoder, ladder=(rung,), gates=GATES, static_ratios=()))
@@ -73,7 +73,7 @@ def test_the_plain_scheme_fails_and_leaving_the_spoiled_product_out_passes(climb
 
 
 def test_a_rung_that_comes_to_the_same_is_not_tried_twice(climbed: Path) -> None:
-    """1 % and 10 % of nine products are one each."""
+    """1 % and 10 % of nine products are both one product."""
     assert len(read_manifest(climbed).ladder) == 2
 
 
@@ -139,7 +139,7 @@ def test_the_worst_product_is_found_by_what_it_alone_does_to_the_logits(climbed:
 def test_the_worst_products_are_those_of_the_weights_that_a_rung_has(
     small_encoder: Path, export_model: ExportModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each kind of weights has its own order, whatever becomes of the embeddings."""
+    """Each type of weights has its own order of products, however the embeddings are stored."""
     rungs = [("int7", True), ("uint8", True), ("uint8", False)]
     orders: dict[str, list[str]] = {}
 
@@ -169,7 +169,7 @@ def test_neighbours_show_where_a_batch_has_one_scale_and_not_where_each_token_ha
 
 
 def rung_with(package: Path, folder: Path, per_token: bool) -> Rung:
-    """Of the package's fp32 graph in INT8 with these scales of activations."""
+    """Return the rung of the package's fp32 graph in INT8 with these activation scales."""
     (folder / FILES.tokenizer).write_bytes((package / FILES.tokenizer).read_bytes())
     manifest = read_manifest(package)
     assert manifest.quantization is not None

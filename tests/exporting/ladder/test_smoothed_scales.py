@@ -1,4 +1,4 @@
-"""What is too uneven for a fixed scale is smoothed for one; what a normalization smooths at no cost is in any case."""
+"""Activations too uneven for a fixed scale are smoothed; those that a normalization smooths for free always are."""
 
 import json
 from collections.abc import Callable
@@ -48,7 +48,7 @@ def not_eased(outlying_encoder: Path, export_openly: ExportModel) -> Quantizatio
 
 
 def scheme_of(package: Path) -> QuantizationScheme:
-    """What is served; of each activation that it names, there is one in the graph."""
+    """Return the served scheme; check that the INT8 graph reads every activation that it names."""
     scheme = read_manifest(package).quantization
     assert scheme is not None
     assert set(scheme.smoothed_activations) <= set(scheme.static_activations)
@@ -77,7 +77,7 @@ def test_one_that_a_normalization_smooths_at_no_cost_is_smoothed_though_it_need_
 
 
 def test_one_that_is_even_enough_stays_as_it_is(eased: QuantizationScheme, not_eased: QuantizationScheme) -> None:
-    """A product of gates; and what a normalization could smooth at no cost, and has no channel to."""
+    """A product of gates stays; so does an input that a normalization could smooth, but that has no outlier channel."""
     for name in ("mlp.output/input", "mlp.input/input"):
         assert f"model.encoder.layers.0.{name}" in not_eased.static_activations
         assert f"model.encoder.layers.0.{name}" in eased.static_activations
