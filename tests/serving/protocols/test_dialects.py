@@ -82,7 +82,7 @@ class Murmur(BaseModel):
 
 
 async def shout(call: Call, body: Shout) -> Response:
-    """Answer with the text in capitals and the size of its embedding."""
+    """It is heard far away."""
     served = call.served(EMBEDDING)
     reply = await embedded(call, served, [body.say], truncate=False)
     return JsonResponse({"loud": body.say.upper(), "numbers": len(reply.answers[0])}, headers=reply.headers)
