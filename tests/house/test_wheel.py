@@ -1,4 +1,4 @@
-"""The built wheel requires every package that it imports, so that none depends on another package's requirements."""
+"""Claim: the built wheel declares every package that it imports."""
 
 import ast
 import subprocess

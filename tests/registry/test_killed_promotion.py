@@ -1,7 +1,6 @@
 """If a change of the champion is killed at any write, a champion remains and the next command finishes the change."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,15 +9,12 @@ from mlflow import MlflowClient
 from clozeline.errors import ArtifactError
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.versions import REPLACED, Registry
+from tests.killed_writes import is_killed
 
 NAME = "clozeline-encoder"
 WRITES = tuple(
     f"{verb}_{thing}" for verb in ("set", "delete") for thing in ("registered_model_alias", "model_version_tag")
 )
-
-
-class KilledError(BaseException):
-    """Stands for SIGKILL: no `except Exception` catches it."""
 
 
 @pytest.fixture(scope="module")
@@ -39,30 +35,6 @@ def registry(database: Path, tmp_path: Path) -> Registry:
     return Registry.open(f"sqlite:///{shutil.copy(database, tmp_path)}")
 
 
-def is_killed(change: Callable[[], object], *, at_write: int) -> bool:
-    """Run `change`, killed before its write number `at_write`; return False if it does fewer writes."""
-    num_done = 0
-
-    def counted(write: Callable[..., None]) -> Callable[..., None]:
-        def run(*given: object, **named: object) -> None:
-            nonlocal num_done
-            if num_done == at_write:
-                raise KilledError
-            num_done += 1
-            write(*given, **named)
-
-        return run
-
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        for name in WRITES:
-            monkeypatch.setattr(MlflowClient, name, counted(getattr(MlflowClient, name)))
-        try:
-            change()
-        except KilledError:
-            return True
-    return False
-
-
 def aliases(registry: Registry) -> dict[str, str]:
     found = {alias: registry.at(NAME, alias) for alias in (CHAMPION, PREVIOUS, CANDIDATE)}
     return {alias: version.version for alias, version in found.items() if version}
@@ -70,14 +42,14 @@ def aliases(registry: Registry) -> dict[str, str]:
 
 def test_a_promotion_has_four_writes(registry: Registry) -> None:
     third = registry.version(NAME, "3")
-    assert not is_killed(lambda: registry.promote(third), at_write=4)
+    assert not is_killed(lambda: registry.promote(third), at_write=4, writes=WRITES)
     assert aliases(registry) == {CHAMPION: "3", PREVIOUS: "2"}
 
 
 @pytest.mark.parametrize("write", range(4))
 def test_a_killed_promotion_leaves_a_champion_and_is_finished_by_its_repetition(registry: Registry, write: int) -> None:
     third = registry.version(NAME, "3")
-    assert is_killed(lambda: registry.promote(third), at_write=write)
+    assert is_killed(lambda: registry.promote(third), at_write=write, writes=WRITES)
     assert aliases(registry)[CHAMPION] in {"2", "3"}
     registry.promote(third)
     assert aliases(registry) == {CHAMPION: "3", PREVIOUS: "2"}
@@ -86,7 +58,7 @@ def test_a_killed_promotion_leaves_a_champion_and_is_finished_by_its_repetition(
 @pytest.mark.parametrize("write", range(4))
 def test_a_rollback_after_a_killed_promotion_goes_back_one_version(registry: Registry, write: int) -> None:
     third = registry.version(NAME, "3")
-    assert is_killed(lambda: registry.promote(third), at_write=write)
+    assert is_killed(lambda: registry.promote(third), at_write=write, writes=WRITES)
     before = aliases(registry)[CHAMPION]
     done = registry.roll_back(NAME)
     assert (done.champion, done.previous) == {"2": ("1", "2"), "3": ("2", "3")}[before]
@@ -135,7 +107,7 @@ def test_a_killed_rollback_is_finished_by_its_repetition_or_was_done(
     if undo:
         registry.roll_back(NAME)
     changed = {False: {CHAMPION: "1", PREVIOUS: "2"}, True: {CHAMPION: "2", PREVIOUS: "1"}}[undo]
-    if is_killed(lambda: registry.roll_back(NAME, undo=undo), at_write=write) and (
+    if is_killed(lambda: registry.roll_back(NAME, undo=undo), at_write=write, writes=WRITES) and (
         registry.at(NAME, CHAMPION) != registry.version(NAME, changed[CHAMPION])
     ):
         registry.roll_back(NAME, undo=undo)

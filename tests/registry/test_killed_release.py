@@ -1,10 +1,9 @@
 """If a release is killed after any write to MLflow, running it again finishes it."""
 
 import shutil
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
-import pytest
 from mlflow import MlflowClient
 
 from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
@@ -12,14 +11,11 @@ from clozeline.registry.decision import Decision
 from clozeline.registry.history import released
 from clozeline.registry.publishing import Evidence, Publisher
 from clozeline.tracking.flow_run import WORKSPACE
+from tests.killed_writes import is_killed
 
 NAME = "clozeline-encoder"
 WORKSPACE_NAME = "ours"
 WRITES = tuple(name for name in dir(MlflowClient) if name.startswith(("create_", "delete_", "log_", "set_", "update_")))
-
-
-class KilledError(BaseException):
-    """Stands for SIGKILL: no `except Exception` catches it."""
 
 
 def release(address: str, package: Path, metrics: Path) -> None:
@@ -38,30 +34,6 @@ def release(address: str, package: Path, metrics: Path) -> None:
         publisher.registry.promote(version)
 
 
-def num_writes_until_killed(change: Callable[[], None], at_write: int) -> int:
-    """Run `change`; every write from number `at_write` on raises, as if killed. Return the number of writes done."""
-    num_done = 0
-
-    def counted(write: Callable[..., object]) -> Callable[..., object]:
-        def run(*given: object, **named: object) -> object:
-            nonlocal num_done
-            if num_done == at_write:
-                raise KilledError
-            num_done += 1
-            return write(*given, **named)
-
-        return run
-
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        for name in WRITES:
-            monkeypatch.setattr(MlflowClient, name, counted(getattr(MlflowClient, name)))
-        try:
-            change()
-        except KilledError:
-            assert num_done == at_write
-    return num_done
-
-
 def test_a_release_killed_after_any_write_ends_in_the_same_state_when_it_is_repeated(
     encoder_package: Path, tmp_path: Path
 ) -> None:
@@ -74,7 +46,7 @@ def test_a_release_killed_after_any_write_ends_in_the_same_state_when_it_is_repe
         (tmp_path / str(at_write)).mkdir()
         shutil.copy(tmp_path / "empty.db", tmp_path / str(at_write) / "mlflow.db")
         address = f"sqlite:///{tmp_path / str(at_write) / 'mlflow.db'}"
-        num_done = num_writes_until_killed(lambda address=address: release(address, package, metrics), at_write)
+        killed = is_killed(partial(release, address, package, metrics), at_write=at_write, writes=WRITES)
         release(address, package, metrics)
         found = released(address, package)
         assert found
@@ -88,7 +60,7 @@ def test_a_release_killed_after_any_write_ends_in_the_same_state_when_it_is_repe
         assert client.get_run(found.version.run_id).info.status == "FINISHED", at_write
         known = [experiment.experiment_id for experiment in client.search_experiments()]
         assert "RUNNING" not in {run.info.status for run in client.search_runs(known)}, at_write
-        if num_done < at_write:
+        if not killed:
             break
         at_write += 1
     assert at_write > 10

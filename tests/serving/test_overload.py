@@ -1,4 +1,4 @@
-"""Under overload, accepted requests are answered in time, and the others are told when to try again."""
+"""Claim: under overload, accepted requests are answered in time; refused requests get a Retry-After."""
 
 import threading
 import time

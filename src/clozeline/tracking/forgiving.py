@@ -15,6 +15,6 @@ def forgiving(call: Callable[[], Result]) -> Result | None:
     """
     try:
         return call()
-    except Exception as error:  # noqa: BLE001  # see above
+    except Exception as error:  # noqa: BLE001  # no error of MLflow may stop a training
         _LOG.warning("MLflow did not record a part of this run: %s", " ".join(str(error).split())[:300])
         return None

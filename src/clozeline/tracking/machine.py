@@ -47,7 +47,7 @@ class MachineMetrics:
                 monitor.collect_metrics()
                 values |= {PREFIX + key: float(value) for key, value in monitor.aggregate_metrics().items()}
                 monitor.clear_metrics()
-            except Exception as error:  # noqa: BLE001  # as above
+            except Exception as error:  # noqa: BLE001  # a driver's library may raise anything
                 _LOG.debug("%s no longer works: %s", monitor, error)
                 self._monitors.remove(monitor)
         return values, int(time.time() / self._every_seconds)

@@ -1,4 +1,4 @@
-"""OpenTelemetry spans: what they contain, what they leave out, and that there are none unless tracing is enabled."""
+"""Claim: a trace has a span for each phase and no text of a request; without `--traces` there are no spans."""
 
 import socket
 import subprocess
