@@ -121,3 +121,8 @@ def test_the_mean_mask_rate_is_the_share_of_targets(params: PretrainParams) -> N
     masking = params.masking.model_copy(update={"mask_rate": 0.3, "final_mask_rate": 0.1})
     assert target_share(params.model_copy(update={"masking": masking})) == pytest.approx(0.2)
     assert target_share(params.model_copy(update={"objective": "clm"})) == 1
+
+
+def test_a_mask_rate_that_falls_to_zero_has_half_of_it_as_its_mean(params: PretrainParams) -> None:
+    masking = params.masking.model_copy(update={"mask_rate": 0.3, "final_mask_rate": 0.0})
+    assert target_share(params.model_copy(update={"masking": masking})) == pytest.approx(0.15)

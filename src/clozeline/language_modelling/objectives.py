@@ -20,7 +20,7 @@ from clozeline.encoder.positions import Slots
 from clozeline.language_modelling.batches import Split
 from clozeline.params import MaskingParams
 from clozeline.tokens.draws import Stream, fine_uniform, token_hashes
-from clozeline.tokens.masking import Ids, Masked, Masker, evaluation_folds
+from clozeline.tokens.masking import Ids, Masked, Masker, evaluation_folds, mean_rate
 from clozeline.tokens.rows import RowTokens
 
 
@@ -247,17 +247,13 @@ class Objective:
     """Makes the evaluation batch of one fold. `seed` assigns each ordinary token to one of `num_folds` folds."""
 
 
-def _masked_share(masking: MaskingParams) -> float:
-    return (masking.mask_rate + (masking.final_mask_rate or masking.mask_rate)) / 2
-
-
 OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
     {
         "mlm": Objective(
             title="masked language modelling",
             head="mlm",
             pipeline_tag="fill-mask",
-            target_share=_masked_share,
+            target_share=mean_rate,
             training=_masked_for_training,
             judging=_masked_for_judging,
         ),
@@ -274,7 +270,7 @@ OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
             title="replaced-token detection",
             head="rtd",
             pipeline_tag="feature-extraction",
-            target_share=_masked_share,
+            target_share=mean_rate,
             training=_replaced_for_training,
             judging=_replaced_for_judging,
         ),

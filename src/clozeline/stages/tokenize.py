@@ -18,6 +18,8 @@ from clozeline.tokens.info import TokensInfo, dtype_for
 
 _LOG = logging.getLogger(__name__)
 _SPLITS = ("train", "validation")
+_ALWAYS_USED = {"algorithm", "existing", "shard_tokens"}
+"""Knobs that an existing tokenizer does not fix."""
 
 
 def run(params: TokenizeParams, *, clean: Path, tokenizer: Path, out: Path, metrics: Path) -> None:
@@ -46,7 +48,8 @@ def _make_tokenizer(params: TokenizeParams, train: Path, folder: Path) -> None:
     if params.existing is None:
         save(vocabularies.learn(params, lambda: text_batches(train, "learn vocabulary")), folder)
         return
-    _LOG.info("vocab_size, min_frequency and lowercase are those of %s, not of params.yaml", params.existing)
+    fixed = sorted(TokenizeParams.model_fields.keys() - _ALWAYS_USED)
+    _LOG.info("%s are those of %s, not of params.yaml", ", ".join(fixed), params.existing)
     save_existing(params.existing, folder)
 
 

@@ -21,7 +21,9 @@ from clozeline.tokens.spelling import Spelling
 from clozeline.tokens.units import UNITS, Tokens, Unit
 from clozeline.words.numbers.mixing import mixed
 
-__all__ = ["Ids", "Masked", "Masker", "Vocabulary", "evaluation_folds"]
+__all__ = ["Ids", "Masked", "Masker", "Vocabulary", "evaluation_folds", "mean_rate"]
+
+_MEAN_STEPS = 1000
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ class Masker:
         """
         hash_N = token_hashes(self.seed, epoch, Stream.TARGET, document_N, position_N)
         tokens = Tokens(self.seed, epoch, input_ids_N, document_N, position_N, self.is_special_V, hash_N)
-        chosen_N = self.unit.numbers(tokens) < self.unit.threshold(self.rate_at(progress))
+        chosen_N = self.unit.numbers(tokens) < self.unit.threshold(rate_at(self.params, progress))
         is_target_N = chosen_N & ~self.is_fixed_V[input_ids_N]
         # The bits of a target decide its replacement: 24 of them choose the kind, and all 64, mixed once more, choose
         # the random token. The unit used none of these 24.
@@ -113,12 +115,6 @@ class Masker:
             output_ids_N[self._dropped(tokens) & ~is_target_N] = self.mask_id
         return Masked(output_ids_N, is_target_N)
 
-    def rate_at(self, progress: float) -> float:
-        """Return the share of maskable tokens that are targets (Ankner et al. 2023: from high to low)."""
-        assert 0 <= progress <= 1, progress
-        final = self.params.mask_rate if self.params.final_mask_rate is None else self.params.final_mask_rate
-        return self.params.mask_rate + progress * (final - self.params.mask_rate)
-
     def _dropped(self, tokens: Tokens) -> Flags:
         """Return the tokens that are hidden without being targets.
 
@@ -128,6 +124,23 @@ class Masker:
         """
         hash_N = token_hashes(self.seed, tokens.epoch, Stream.DROPOUT, tokens.document_N, tokens.position_N)
         return (first_uniform(hash_N) < self.params.word_dropout) & ~self.is_fixed_V[tokens.input_ids_N]
+
+
+def rate_at(params: MaskingParams, progress: float) -> float:
+    """Return the share of maskable tokens that are targets (Ankner et al. 2023: from high to low).
+
+    Args:
+        params: masking section of the params.
+        progress: share of the training that is done, 0-1.
+    """
+    assert 0 <= progress <= 1, progress
+    final = params.mask_rate if params.final_mask_rate is None else params.final_mask_rate
+    return params.mask_rate + progress * (final - params.mask_rate)
+
+
+def mean_rate(params: MaskingParams) -> float:
+    """Return the mean of `rate_at` over the training, by the midpoint rule."""
+    return float(np.mean([rate_at(params, (step + 0.5) / _MEAN_STEPS) for step in range(_MEAN_STEPS)]))
 
 
 def evaluation_folds(seed: int, num_folds: int, document_N: Ids, position_N: Ids) -> Ids:
