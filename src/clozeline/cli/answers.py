@@ -36,7 +36,7 @@ class Form(Generic[Answers]):
 
 
 def printer(as_json: bool, form: Form[Answers]) -> Callable[[Sequence[str], Answers], None]:
-    """Return the printer of answers: JSON on request, tables in a terminal, else tab-separated lines."""
+    """Return the printer of answers: JSON on request, tables in a terminal, otherwise tab-separated lines."""
     if as_json:
         return lambda texts, answers: _print_json(form.records(texts, answers))
     if sys.stdout.isatty():

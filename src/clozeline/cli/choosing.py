@@ -51,7 +51,7 @@ def choose(
     An encoder scores how well each label fills the prompt. An entailment classifier scores whether the prompt with the
     label follows from the text.
 
-    Prints a table in a terminal, else tab-separated text, rank, label, probability.
+    Prints a table in a terminal; otherwise, tab-separated text, rank, label, probability.
 
     Examples:
 

@@ -202,7 +202,7 @@ def _zoo(params: "PretrainParams", vocab_size: int) -> Iterable[object]:
     from clozeline.cli import plan_tables
     from clozeline.planning.plan import zoo
 
-    # The warnings about knobs that a family ignores belong where one family is chosen.
+    # Warnings about knobs that a family ignores are useful only if a single family is chosen.
     logging.getLogger("clozeline.encoder").setLevel(logging.ERROR)
     return plan_tables.zoo_table(zoo(params.model, vocab_size), vocab_size)
 

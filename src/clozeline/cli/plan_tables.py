@@ -32,7 +32,7 @@ _SERVED = (
 
 
 def show(tables: Iterable[Any]) -> None:
-    """Print to standard output, with lines and colours in a terminal, else as plain text in columns."""
+    """Print to standard output, with lines and colours in a terminal, otherwise as plain text in columns."""
     is_terminal = sys.stdout.isatty()
     console = Console() if is_terminal else Console(width=_PLAIN_WIDTH)
     for table in tables:

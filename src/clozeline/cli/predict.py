@@ -43,7 +43,7 @@ def fill(
 ) -> None:
     """Fill each [MASK] of a text with the likeliest words.
 
-    Prints a table in a terminal, else tab-separated text, mask (from 1), rank, token, probability, filled text.
+    Prints a table in a terminal; otherwise, tab-separated text, mask (from 1), rank, token, probability, filled text.
 
     Examples:
 
@@ -70,7 +70,7 @@ def embed(
 ) -> None:
     """Turn each text into a vector of length 1; the cosine of two texts is the dot product of their vectors.
 
-    Prints the similarity of the texts in a terminal, else tab-separated text and numbers.
+    Prints the similarity of the texts in a terminal; otherwise, each text and its vector, tab-separated.
 
     Examples:
 
@@ -99,7 +99,7 @@ def classify(
 ) -> None:
     """Label each text, or each pair of texts if the model was trained on pairs.
 
-    Prints a table in a terminal, else tab-separated text, rank, label, probability.
+    Prints a table in a terminal; otherwise, tab-separated text, rank, label, probability.
 
     Examples:
 

@@ -52,7 +52,7 @@ def search(
     work/search until the model or the text changes. The default score combines meaning and words, because each finds
     functions that the other misses. Write a query like a docstring: "Return the sorted values", not "sort".
 
-    Prints a table in a terminal, else tab-separated query, rank, score, library, name, summary.
+    Prints a table in a terminal; otherwise, tab-separated query, rank, score, library, name, summary.
 
     Examples:
 

@@ -84,7 +84,7 @@ def _arguments_for(run: Callable[..., None], name: str, params: Params, texts: l
 def _task_section(sections: dict[str, Any], task: str | None, name: str) -> Any:
     if task not in sections:
         raise ParamsError(
-            f"params.yaml has no such task for stage `{name}`",
+            f"params.yaml has no section for this task of stage `{name}`",
             given=task or "no task=…",
             expected=f"one of: {', '.join(sorted(sections))}",
             do=f"add a section `{name}.{task or '…'}` to params.yaml, or correct the name",

@@ -47,8 +47,8 @@ def tag(
 
     A text may be of any length: a long one is read in windows that overlap.
 
-    Prints the marked text and a table in a terminal, else tab-separated text, entity, type, probability, and its start
-    and end in characters. A text without entities has no line.
+    Prints the marked text and a table in a terminal; otherwise, one tab-separated line per entity: text, entity, type,
+    probability, start and end in characters.
 
     Examples:
 
@@ -94,8 +94,8 @@ def answer(
 
     The text may be of any length: a long one is read in windows that overlap.
 
-    Prints a table and the best answer in its context in a terminal, else tab-separated question, rank, answer,
-    probability, and its start and end in characters. An empty answer says that the text has none.
+    Prints a table and the best answer in its context in a terminal; otherwise, tab-separated question, rank, answer,
+    probability, start and end in characters. An empty answer means that the text does not contain one.
 
     Examples:
 

@@ -19,7 +19,7 @@ from clozeline.language_modelling.language_model import LanguageModel
 def open_published(name: str, family: str | None = None) -> LanguageModel:
     """Load the model saved as `name`, in single precision, with the head that it was saved with.
 
-    Besides the families that can be trained here, every architecture for which transformers has a masked head is read.
+    The model can be of a family that can be trained here, or of any architecture with a masked head in transformers.
 
     Args:
         family: see `language_model.load`.

@@ -125,7 +125,7 @@ def opened(checkpoint: Checkpoint, config: Any, kind: HeadKind, seed: int = 0) -
     except (OSError, RuntimeError, ValueError, SafetensorError) as error:
         raise ArtifactError(
             f"the weights of {checkpoint.name} cannot be read: {first_line(error)}",
-            given=f"config.json of {config.model_type}, and weights that are missing, damaged or of another shape",
+            given=f"config.json of {config.model_type}, and weights that are missing, damaged or of the wrong shape",
             expected="config.json and weights of one model: model.safetensors, whole or in shards",
             do="download or save it again; transformers 4 converts pytorch_model.bin and TensorFlow weights:"
             " `AutoModel.from_pretrained(FOLDER).save_pretrained(FOLDER)`, with `from_tf=True` for TensorFlow",

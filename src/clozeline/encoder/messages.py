@@ -8,9 +8,10 @@ from transformers.utils import logging
 
 @contextmanager
 def errors_only() -> Iterator[None]:
-    """Silence transformers' warnings, and its progress bars for instant work.
+    """Silence transformers' warnings and progress bars.
 
-    Some warnings report what is intended (a fresh head), others concern transformers' own code.
+    Some warnings report something intended (a fresh head), others concern transformers' own code. The bars are for
+    work that takes no time.
     """
     level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

@@ -172,7 +172,7 @@ class Model(nn.Module):
             Our names of the parameters without a weight.
 
         Raises:
-            ValueError: a weight has another shape.
+            ValueError: a weight has the wrong shape.
         """
         parameters = dict(self.named_parameters())
         has_prefix = any(name.startswith(f"{self.layout.prefix}.") for name in weights)
@@ -207,7 +207,7 @@ class Model(nn.Module):
 
         Raises:
             ArtifactError: our layers do not support the configuration.
-            ValueError: a weight has another shape.
+            ValueError: a weight has the wrong shape.
         """
         with torch.device("meta"):
             model = cls(config, kind)

@@ -171,7 +171,7 @@ def loaded_stock(config: Any, kind: HeadKind, where: Mapping[str, Any]) -> tuple
 
     Raises:
         ArtifactError: transformers has no such head for this family.
-        OSError, RuntimeError, ValueError, SafetensorError: weights are missing, damaged or of another shape.
+        OSError, RuntimeError, ValueError, SafetensorError: weights are missing, damaged or of the wrong shape.
     """
     model_class = stock_class(config, kind)
     with errors_only():

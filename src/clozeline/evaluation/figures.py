@@ -126,7 +126,7 @@ class Figures:
                 "the text has no token that a model can predict",
                 given=f"{text_bytes:,} bytes of text, {int(documents.num_tokens_D.sum()):,} tokens, all unknown",
                 expected="text in the language of the tokenizer",
-                do="give more text, or text like that on which the tokenizer was trained",
+                do="give more text, or text similar to what the tokenizer was trained on",
             )
         numerators_DK = np.stack([sums.loss_nats_G, sums.num_top1_G, documents.nats_D], axis=1)
         denominators_DK = np.stack([sums.num_targets_G, sums.num_targets_G, documents.text_bytes_D], axis=1)

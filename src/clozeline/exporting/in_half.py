@@ -32,7 +32,7 @@ def in_half(model: ModelProto) -> ModelProto:
 
 
 def watched(model: ModelProto) -> ModelProto:
-    """Return a copy of `model` like that of `in_half`, but in float32 and with the additional output LARGEST.
+    """Return the same copy of `model` as `in_half`, but in float32 and with the additional output LARGEST.
 
     LARGEST is the largest absolute value of the tensors that `in_half` narrows, including attention scores that an
     additive mask lowers by 32,752.

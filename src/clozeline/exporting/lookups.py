@@ -6,7 +6,7 @@ from onnx import GraphProto, NodeProto, TensorProto, numpy_helper
 
 
 def lookups(graph: GraphProto, tables: Container[str]) -> frozenset[str]:
-    """Return the names of the tensors that hold looked-up rows: rows by index, or a slice of rows as for positions."""
+    """Return the names of the tensors that are looked up in `tables`: rows by index, or a slice of rows (positions)."""
     first = {tensor.name for tensor in graph.initializer if _is_zero(tensor)}
     read = [node for node in graph.node if node.input and node.input[0] in tables]
     return frozenset(node.output[0] for node in read if _is_of_rows(node, first))

@@ -116,7 +116,10 @@ class Tagger(PerToken):
             )
 
     def _continues_word(self, token: str, text: str, start: int, end: int) -> bool:
-        """Whether a token continues a word, as in transformers: by the length of `##`, or by the space before it."""
+        """Whether a token continues a word, as in transformers.
+
+        With `##`, such a token is longer than its text; otherwise, no space precedes it.
+        """
         if self.tokenizer.continues_words:
             return len(token) != end - start
         return start > 0 and " " not in text[start - 1 : start + 1]

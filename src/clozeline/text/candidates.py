@@ -80,7 +80,10 @@ def _write_pairs(band: _Band) -> int:
 def _parts(
     hashes: NDArray[np.uint64], place_N: NDArray[np.int64], folder: Path
 ) -> Iterator[tuple[NDArray[np.uint64], NDArray[np.int64]]]:
-    """Yield texts whose hashes share their first bits, so that equal hashes meet. Text numbers rise within a part."""
+    """Yield the texts in parts, by the first bits of their hashes, so that equal hashes are in the same part.
+
+    The numbers of the texts of a part are in ascending order.
+    """
     bits = max((len(place_N) // _PART_TEXTS).bit_length(), 0)
     if not bits:
         yield hashes[place_N], np.arange(len(place_N))

@@ -88,7 +88,7 @@ DIRT = {
     "an empty folder": (FILES | {"bad": "nothing"}, ".", "nothing holds no text", "an empty file or folder"),
     "Latin-1": (FILES | {"bad": "latin.neg"}, ".", "latin.neg, line 1, byte 2: not UTF-8", "0xf6"),
     "a file in place of the folder": (FILES, "table.csv", "table.csv is a file, but `label_files`", "table.csv"),
-    "a folder of files alone": (None, "files", "the label of each file is unknown", "one.pos"),
+    "a folder of files alone": (None, "files", "the labels of its files are unknown", "one.pos"),
     "texts alone": (None, "plain.txt", "plain.txt, line 2: a text without a label", "a fine film"),
     "no folder": (None, "nowhere", "there is no file", "nowhere"),
 }

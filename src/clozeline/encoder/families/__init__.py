@@ -1,8 +1,8 @@
 """The encoder families, one row each. A new family is a new row.
 
 Families in LAYOUTS run on our layers, the others on stock classes (stock.py). All are saved in the published layout,
-so that trained models load anywhere. For that reason none offers RMSNorm: no published encoder with a masked head has a
-configurable norm, and an exchanged norm would load elsewhere without an error and give other logits.
+so that trained models load anywhere. That is why none offers RMSNorm: no published encoder with a masked head has a
+configurable norm. A model with a different norm would load elsewhere without an error, but compute different logits.
 """
 
 from collections.abc import Mapping

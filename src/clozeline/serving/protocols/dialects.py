@@ -63,7 +63,7 @@ class Dialect:
 
 
 class Dialects:
-    """All protocols of a server. A path belongs to the protocol of the known path with which it shares most parts."""
+    """All protocols of a server. A path belongs to the protocol whose paths share the longest prefix with it."""
 
     def __init__(self, rows: Iterable[Dialect]) -> None:
         self.rows = tuple(rows)
@@ -84,7 +84,7 @@ class Dialects:
     def words_at(self, path: str) -> Words:
         """Return the error format of the protocol at `path`; Clozeline's own elsewhere.
 
-        Of two protocols that share a first part, such as /v2, the first in the table words what belongs to neither.
+        If two protocols share a prefix, such as /v2, the first in the table words the errors of paths that neither has.
         """
         return next((self._words[part] for part in _beginnings(path) if part in self._words), HOUSE_WORDS)
 
@@ -96,7 +96,7 @@ def refusal(error: ApiError, scope: Scope) -> JsonResponse:
 
 
 def _beginnings(path: str) -> Iterator[str]:
-    """Yield `path` and what it begins with, longest first: /v2/models, /v2."""
+    """Yield `path` and its prefixes, longest first: /v2/models, /v2."""
     while path:
         yield path
         path = path.rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""Every protocol of the server; a new one is a file with a `Dialect`, and its name here."""
+"""All protocols of the server. To add one, write a file with a `Dialect` and list it here."""
 
 from typing import Final
 

@@ -1,12 +1,13 @@
-"""Admission: a request may wait as a whole, or is refused as a whole.
+"""Admission: a request is queued or refused as a whole.
 
-An admitted request is answered in bounded time: nothing passes it once its turn has come (line.py), and at that moment
-no more waits ahead of it than admission allows.
+An admitted request is answered in bounded time: once its turn has come, no other request passes it (line.py), and the
+work ahead of it is at most what admission allows.
 
-A bulk request needs more than half of the tokens or seconds that may wait. It does not shut others out, because only
-its due texts count: their turns are spread over the time that the request has. Bulk requests together are promised at
-most one second of work per second, so they do not make the due work grow. Hence hardly more than `max_waiting_tokens`
-is ever due, and the last text of a bulk request is answered little more than `max_wait_seconds` after its turn.
+A bulk request needs more than half of the tokens or seconds that may wait. The turns of its texts are spread over most
+of the time until its deadline. Only texts whose turn has come are due, and only due texts count, so bulk requests do
+not keep others out. All bulk requests together are granted at most one second of work per second, so they do not
+increase the due work. It hardly ever exceeds `max_waiting_tokens`, and the last text of a bulk request is answered
+little more than `max_wait_seconds` after its turn.
 """
 
 import math
@@ -70,8 +71,8 @@ class Admission:
     def spread_seconds(self, asks: Asks, pace: Pace, batch_tokens: int) -> float:
         """Return the seconds over which the turns of a bulk request are spread; 0 for any other request.
 
-        A request that fits one micro-batch is never bulk. After the last turn there is time for the work that may be
-        due by then; a request that has less than twice that time keeps half of its time.
+        A request that fits one micro-batch is never bulk. The last turn leaves time for the work that may be due by
+        then; a request with less than twice that time spreads its turns over half of its time.
         """
         share = max(asks.tokens / self.max_waiting_tokens, pace.seconds_for(asks.tokens) / self.max_wait_seconds)
         if share <= _BULK or asks.tokens <= batch_tokens:
@@ -100,7 +101,8 @@ class Admission:
     def bulk_refusal(self, waiting: Waiting, asks: Asks, spread_seconds: float, pace: Pace) -> Refusal | None:
         """Return why a bulk request may not wait; None if it may.
 
-        An admitted one is in time if no more work is due after its turns than now, or if it left time for the maximum.
+        An admitted request is in time if no more work is due at its last turn than now, or if its turns leave time for
+        the maximum.
         """
         seconds = pace.seconds_for(asks.tokens)
         if waiting.promised + seconds / spread_seconds <= 1:

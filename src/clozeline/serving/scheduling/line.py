@@ -6,9 +6,9 @@ The text whose turn it is runs with texts of similar length that arrived in the 
 constant load, the last of several texts that arrived together would wait for many later ones (1.7 times as long, with
 texts of 4 to 64 tokens and 10 s of work waiting).
 
-Each text of a bulk request (admission.py) has its own turn. The turns are spread over the time that the request has.
-Before its turn, such a text lets others pass and runs only with texts like it, but it does run if nothing else waits.
-From its turn on, it counts as a text that arrived then.
+Each text of a bulk request (admission.py) has its own turn. The turns are spread over most of the time until the
+deadline. Before its turn, such a text lets others pass and runs only with texts of similar length, but it does run if
+nothing else waits. From its turn on, it counts as a text that arrived then.
 """
 
 import heapq

@@ -31,7 +31,7 @@ class Pace:
 
 
 class Paces:
-    """The pace of each model. Models beside each other can differ by a factor of 100."""
+    """The pace of each model. Models of one server can differ by a factor of 100."""
 
     def __init__(self, num_workers: int) -> None:
         self._num_workers = num_workers

@@ -82,9 +82,9 @@ def _places(path: Path, label_files: LabelFiles | None) -> dict[str, Path]:
     folders = {inner.name: inner for inner in there if inner.is_dir()}
     if not folders:
         raise DataError(
-            f"{path}: the label of each file is unknown",
+            f"{path}: the labels of its files are unknown",
             given=", ".join(inner.name for inner in there[:_MOST_NAMED]) or "an empty folder",
-            expected="a folder for each label, the file of each label in `label_files`, or of each split in `splits`",
+            expected="one folder per label, one file per label (`label_files`), or one file per split (`splits`)",
             do="set `label_files: {LABEL: FILE, …}` or `splits: {train: FILE, test: FILE}` of this task",
         )
     return folders

@@ -62,7 +62,7 @@ class _Described:
 
 @dataclass(frozen=True)
 class SentencePieceFile:
-    """A vocabulary of a supported kind."""
+    """SentencePiece file of a supported kind of tokenizer."""
 
     name: str
     """Folder, or name on the hub."""
@@ -87,7 +87,7 @@ class SentencePieceFile:
 
 
 def find_sentencepiece(name: str, revision: str | None) -> SentencePieceFile | None:
-    """Return the file of the tokenizer `name`; None if it has a tokenizer.json, no such file, or another kind."""
+    """Return the SentencePiece file of `name`; None if it has a tokenizer.json, no such file, or another kind of it."""
     if published_file(name, "tokenizer.json", revision) or not published_file(name, "config.json", revision):
         return None
     facts, _ = PretrainedConfig.get_config_dict(name, revision=revision)

@@ -74,7 +74,7 @@ class MuonWithAdamW(GroupwiseOptimizer):
 
 
 def orthogonalize(matrices_KRC: Tensor) -> Tensor:
-    """Return about U·Vᵀ for each matrix U·S·Vᵀ, in the same dtype: singular values come near 1 (0.7 to 1.2).
+    """Return an approximation of U·Vᵀ for each matrix U·S·Vᵀ, in its dtype: singular values become 0.7 to 1.2.
 
     Five quintic Newton-Schulz iterations (Jordan et al. 2024): in bf16 on CUDA, as published; in fp32 on a CPU, where
     bf16 can be far slower.
