@@ -90,6 +90,7 @@ def test_an_edit_of_params(project: Path, before: Inputs, line: str, edited: str
         ("language_modelling/objectives.py", {FIRST, "evaluate"}),
         ("pretraining/starting.py", {FIRST}),
         ("training/curves.py", {FIRST} | TASKS),
+        ("artifacts/preprocess/clean_text.py", {"preprocess"}),
         ("artifacts/evaluate/encoder_metrics.py", {"evaluate"}),
         ("artifacts/finetune/task_metrics.py", TASKS),
         ("artifacts/finetune/model/held_out.py", TASKS | EXPORTS),

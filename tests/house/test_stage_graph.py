@@ -23,13 +23,17 @@ NO_DEPS = {
     "clozeline.errors": "changes messages, never outputs",
     "clozeline.machine": "changes seconds and bytes of memory; what follows the number of cores, follows the machine",
     "clozeline.storage": "changes where bytes are kept; those of a table stand in tests/storage/test_csv_files.py",
+    "clozeline.artifacts.preprocess": "its readers depend on data/clean itself; what they read of it stands in "
+    "tests/artifacts/preprocess/test_clean_text.py",
     "clozeline.artifacts.record": "how any record is written; its bytes stand in tests/artifacts/test_record.py",
     "clozeline.progress": "changes what is shown, never outputs",
     "clozeline.foreign": "changes what is refused and what is told of a download, never what is opened",
     "clozeline.planning": "changes what is warned of before a training, never outputs",
     "clozeline.tracking": "a side channel that cannot change an output",
 }
-"""Modules that stages import without having them as deps, because as deps they would re-run everything."""
+"""Modules that stages import without having them as deps, because as deps they would re-run everything. The record of
+a stage's own outs is a dep of that stage.
+"""
 MOST_CODE_DEPS = 8
 """Most code deps of one stage, for readers; a stage that needs more shows that the rooms are cut wrongly."""
 
@@ -61,11 +65,13 @@ def imports_of(file: Path) -> Iterator[str]:
 
 
 def all_imports_of(module: str) -> set[str]:
-    """Return the modules that `module` imports, directly or not; modules of NO_DEPS are not followed."""
+    """Return the modules that `module` imports, directly or not; modules of NO_DEPS are not followed, except for the
+    record of a stage's own outs."""
+    own = f"clozeline.artifacts.{module.rpartition('.')[2]}"
     found, waiting = set(), [module]
     while waiting:
         name = waiting.pop()
-        if name not in found and not is_no_dep(name):
+        if name not in found and (name.startswith(own) or not is_no_dep(name)):
             found.add(name)
             waiting += list(imports_of(file_of(name)))
     return found

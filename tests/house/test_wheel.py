@@ -20,6 +20,8 @@ OF_THE_BASE = (
     *("__init__.py", "__main__.py", "errors.py", "progress.py", "workspace.py"),
 )
 """Rooms and files of the base install; their imports inside functions count too."""
+WITH_TEXT = "artifacts/preprocess/"
+"""Records of stages that no served model is read from."""
 OF_THE_FLOWS = ("flows", "orchestration", "versions")
 UNNAMED: Mapping[str, str] = {
     "alembic": "MLflow's store in SQLite",
@@ -91,7 +93,7 @@ def _imported(source: str) -> Iterator[str]:
 
 def _extras_of(file: str) -> tuple[str, ...]:
     room = file.partition("/")[0]
-    if room in OF_THE_BASE:
+    if room in OF_THE_BASE and not file.startswith(WITH_TEXT):
         return ("",)
     return ("", "flows") if room in OF_THE_FLOWS else ("", "train")
 

@@ -208,7 +208,7 @@ def test_a_missing_part_and_a_part_without_texts_are_named(clean: Path, tmp_path
     pq.write_table(pa.table({"body": ["x"]}), path)
     with pytest.raises(ArtifactError, match="cannot be read") as caught:
         run(clean, tmp_path / "out")
-    assert caught.value.given == "columns body"
+    assert caught.value.given == "columns body (string)"
     path.unlink()
     with pytest.raises(ArtifactError, match=str(path)):
         run(clean, tmp_path / "out")

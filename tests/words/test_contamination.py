@@ -2,10 +2,7 @@
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from clozeline.words.contamination import (
@@ -13,7 +10,6 @@ from clozeline.words.contamination import (
     SIMILARITY,
     Contamination,
     contamination,
-    text_batches,
 )
 
 SENTENCE = "return a new array of the given shape and type filled with zeros unless the caller asks for something else"
@@ -85,11 +81,3 @@ def test_empty_test_or_training_text_gives_no_contamination() -> None:
     assert contamination([], [[SENTENCE]]) == Contamination(0, 0, 0)
     assert contamination([], [[SENTENCE]]).fraction == 0.0
     assert contamination([SENTENCE], []) == Contamination(1, 0, 0)
-
-
-def test_texts_of_a_corpus_come_in_batches(tmp_path: Path) -> None:
-    texts = [f"text {place}" for place in range(1200)]
-    pq.write_table(pa.table({"text": texts, "source": texts}), tmp_path / "train.parquet", row_group_size=700)
-    found = list(text_batches(tmp_path / "train.parquet"))
-    assert [text for batch in found for text in batch] == texts
-    assert max(map(len, found)) == 500

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from clozeline.artifacts.preprocess import clean_text
 from clozeline.errors import DataError
 from clozeline.params import SourceParams
 from clozeline.text.files import open_files
@@ -21,7 +22,7 @@ from clozeline.tokens.shards import TokenShards
 
 _SPLIT = "text"
 _SHARD_TOKENS = 50_000_000
-_SCHEMA = pa.schema([("text", pa.string())])
+_SCHEMA = pa.schema([clean_text.SCHEMA.field(clean_text.TEXT)])
 _TEXTS_AT_A_TIME = 1024
 
 
@@ -47,7 +48,7 @@ def keep(texts: Iterable[str], path: Path) -> int:
     waiting, count = iter(texts), 0
     with pq.ParquetWriter(path, _SCHEMA) as file:
         while some := list(islice(waiting, _TEXTS_AT_A_TIME)):
-            file.write_table(pa.table({"text": some}, _SCHEMA))
+            file.write_table(pa.table([some], _SCHEMA))
             count += len(some)
     return count
 

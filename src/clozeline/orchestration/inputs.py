@@ -7,6 +7,7 @@ from typing import Any, Final
 from prefect import get_run_logger
 from ruamel.yaml import YAML
 
+from clozeline.artifacts.preprocess.clean_text import SOURCE
 from clozeline.errors import DataError
 from clozeline.params import LabelledParams, Params
 from clozeline.tasks.reading import require_readable
@@ -62,7 +63,7 @@ def unlabelled_tasks(params: Params) -> list[str]:
     return [
         name
         for name, task in params.finetune.items()
-        if isinstance(task, LabelledParams) and task.label_field == "source" and Path(task.data).is_relative_to(_CLEAN)
+        if isinstance(task, LabelledParams) and task.label_field == SOURCE and Path(task.data).is_relative_to(_CLEAN)
     ]
 
 

@@ -4,13 +4,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
+from clozeline.artifacts.preprocess import clean_text
 from clozeline.errors import ArtifactError
 from clozeline.tasks.similarity.summaries import parted, without_name
 
-_PARTS = ("train.parquet", "validation.parquet", "holdout.parquet")
-_COLUMNS = ["source", "title", "text"]
+_COLUMNS = (clean_text.SOURCE, clean_text.TITLE, clean_text.TEXT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +26,9 @@ def parts_of(clean: Path) -> list[Path]:
     Raises:
         ArtifactError: a file is missing.
     """
-    files = [clean / name for name in _PARTS]
-    missing = [str(file) for file in files if not file.is_file()]
-    if missing:
-        raise ArtifactError(
-            f"{clean} has no clean text to search in",
-            given=f"no {', '.join(missing)}",
-            expected="the output of stage preprocess",
-            do="run `dvc repro preprocess` (or `make run`)",
-        )
+    files = [clean_text.file_of(clean, split) for split in clean_text.SPLITS]
+    for file in files:
+        clean_text.num_rows(file, *_COLUMNS)
     return files
 
 
@@ -48,11 +40,13 @@ def entries_of(clean: Path) -> Iterator[tuple[Entry, str]]:
     Raises:
         ArtifactError: a file is missing, or the text has no titles, so it does not consist of docstrings.
     """
-    found = []
-    for file in parts_of(clean):
-        table = pq.read_table(file, columns=_COLUMNS)
-        found += list(zip(*(table.column(name).to_pylist() for name in _COLUMNS), strict=True))
-    found = sorted((library, title, text) for library, title, text in found if title)
+    found = sorted(
+        (library, title, text)
+        for file in parts_of(clean)
+        for columns in clean_text.columns_of(file, *_COLUMNS)
+        for library, title, text in zip(*(column.to_pylist() for column in columns), strict=True)
+        if title
+    )
     if not found:
         raise ArtifactError(
             f"{clean} has no functions to search for",

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 
 from clozeline.artifacts.evaluate.cloze_example import write_examples
 from clozeline.artifacts.evaluate.encoder_metrics import EncoderMetrics
+from clozeline.artifacts.preprocess.clean_text import texts_of
 from clozeline.evaluation import asking, detection, pseudo, tables, unigram
 from clozeline.evaluation import examples as example_page
 from clozeline.evaluation.asking import Asked
@@ -28,7 +29,7 @@ from clozeline.storage.atomic import replacing_folder
 from clozeline.tokens.frequencies import token_counts
 from clozeline.tokens.shards import TokenShards
 from clozeline.tokens.spelling import Spelling
-from clozeline.words.contamination import contamination, text_batches
+from clozeline.words.contamination import contamination
 
 _LOG = logging.getLogger(__name__)
 _MOST_BYTES_COMPARED = 1 << 24
@@ -99,8 +100,8 @@ def run(
 def _contamination(validation_text: Path, training_text: Path, text_bytes: int) -> dict[str, int | float]:
     """Return the contamination of the texts, or of every n-th if they are many: their shingles are held in memory."""
     every = -(-text_bytes // _MOST_BYTES_COMPARED) or 1
-    texts = (text for batch in text_batches(validation_text) for text in batch)
-    found = contamination(list(islice(texts, 0, None, every)), text_batches(training_text))
+    texts = (text for batch in texts_of(validation_text) for text in batch)
+    found = contamination(list(islice(texts, 0, None, every)), texts_of(training_text))
     _LOG.info("of %s validation texts, %s", f"{found.num_texts:,}", found)
     return {
         "texts_compared_with_training": found.num_texts,

@@ -11,6 +11,7 @@ from clozeline.artifacts.finetune.answer_tables import CLASS, AnswerRow
 from clozeline.artifacts.finetune.scored_look import ScoredLook
 from clozeline.artifacts.finetune.shown_item import write_shown_items
 from clozeline.artifacts.finetune.task_metrics import Headline, TaskMetrics
+from clozeline.artifacts.preprocess.clean_text import texts_of
 from clozeline.params import FinetuneParams
 from clozeline.progress import ProgressBar
 from clozeline.storage.atomic import replacing_folder
@@ -24,7 +25,7 @@ from clozeline.tasks.training import use_threads
 from clozeline.tracking import RunLogger, run_logger
 from clozeline.training.callbacks import Callback
 from clozeline.training.curves import CurvePoint
-from clozeline.words.contamination import contamination, in_batches, text_batches
+from clozeline.words.contamination import contamination, in_batches
 
 _LOG = logging.getLogger(__name__)
 _NO_COLUMNS = ("f1",)
@@ -109,7 +110,7 @@ def _in_words(top: Headline) -> str:
 def _contamination(report: TaskReport, pretraining_text: Path, task: str) -> dict[str, int | float]:
     if not report.test_texts:
         return {}
-    found = contamination(report.test_texts, text_batches(pretraining_text))
+    found = contamination(report.test_texts, texts_of(pretraining_text))
     own = contamination(report.test_texts, in_batches(report.train_texts))
     _LOG.info(
         "%s: compared with the pre-training text, of the %s texts of %s test items %s",

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
+from clozeline.artifacts.preprocess import clean_text
 from clozeline.machine.arrow_memory import system_allocator
 from clozeline.machine.heap import give_back_freed, share_one_heap
 from clozeline.params import TokenizeParams
 from clozeline.storage.atomic import replacing_file, replacing_folder
 from clozeline.tokenizer.folder import OpenTokenizer, save, save_existing
 from clozeline.tokenizing import vocabularies
-from clozeline.tokenizing.packing import PackingCount, check_readable, pack, text_batches
+from clozeline.tokenizing.packing import PackingCount, pack, text_batches
 from clozeline.tokenizing.shard_writer import ShardWriter
 from clozeline.tokens.info import TokensInfo, dtype_for
 
 _LOG = logging.getLogger(__name__)
-_SPLITS = ("train", "validation")
 _ALWAYS_USED = {"algorithm", "existing", "shard_tokens"}
 """Knobs that an existing tokenizer does not fix."""
 
@@ -29,9 +29,9 @@ def run(params: TokenizeParams, *, clean: Path, tokenizer: Path, out: Path, metr
         ArtifactError: a file of `clean` is missing or damaged.
         DataError: the text does not support the vocabulary, or the given tokenizer cannot be used.
     """
-    parts = {split: clean / f"{split}.parquet" for split in _SPLITS}
+    parts = {split: clean_text.file_of(clean, split) for split in ("train", "validation")}
     for path in parts.values():
-        check_readable(path)
+        clean_text.num_rows(path, clean_text.TEXT)  # refuses a damaged file before any work
     share_one_heap()
     with replacing_folder(tokenizer) as tokenizer_beside, replacing_folder(out) as out_beside, system_allocator():
         _make_tokenizer(params, parts["train"], tokenizer_beside)

@@ -7,8 +7,7 @@ import hashlib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
+from clozeline.artifacts.preprocess.clean_text import DOC_ID, columns_of
 from clozeline.params import FinetuneParams
 from clozeline.tasks.sources import Part, given_parts
 
@@ -34,9 +33,8 @@ def count_seen(identities: Iterable[str], pretraining_text: Path) -> int:
     """Return how many distinct identities are in the column `doc_id` of a clean text."""
     wanted = set(identities)
     seen: set[str] = set()
-    with pq.ParquetFile(pretraining_text) as file:
-        for batch in file.iter_batches(columns=["doc_id"]):
-            seen.update(wanted.intersection(batch.column(0).to_pylist()))
+    for (doc_ids,) in columns_of(pretraining_text, DOC_ID):
+        seen.update(wanted.intersection(doc_ids.to_pylist()))
     return len(seen)
 
 

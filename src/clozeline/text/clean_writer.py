@@ -13,10 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from clozeline.text.splits import SPLIT_NAMES
+from clozeline.artifacts.preprocess.clean_text import SCHEMA, SOURCE, SPLITS, TEXT, file_of
 from clozeline.text.tally import SplitReport
 
-CLEAN = pa.schema([("doc_id", pa.string()), ("text", pa.string()), ("source", pa.string()), ("title", pa.string())])
 _ROW_GROUP_BYTES = 2_000_000
 _KEYS_A_STEP_BITS = 7
 """Row groups end between ranges of keys or between buckets. There are 2 to the power of this many ranges."""
@@ -41,10 +40,10 @@ class CleanWriter:
         self._parts = [
             _Part(
                 self._open.enter_context(
-                    pq.ParquetWriter(folder / f"{name}.parquet", CLEAN, compression="zstd", use_dictionary=["source"])
+                    pq.ParquetWriter(file_of(folder, name), SCHEMA, compression="zstd", use_dictionary=[SOURCE])
                 )
             )
-            for name in SPLIT_NAMES
+            for name in SPLITS
         ]
 
     def __enter__(self) -> Self:
@@ -64,7 +63,7 @@ class CleanWriter:
         step_N = np.array([key[0] >> 8 - _KEYS_A_STEP_BITS for key in keys], dtype=np.int64)
         bounds = [0, *(np.flatnonzero(np.diff(step_N)) + 1).tolist(), len(keys)]
         doc_ids = pa.array([key.hex() for key in keys], pa.string())
-        clean = pa.table([doc_ids, texts["text"], texts["source"], texts["title"]], schema=CLEAN)
+        clean = pa.table([doc_ids, *(texts[name] for name in SCHEMA.names[1:])], SCHEMA)
         for start, end in pairwise(bounds):
             for side, part in enumerate(self._parts):
                 _append(part, clean.slice(start, end - start).filter(pa.array(sides[start:end] == side)))
@@ -74,7 +73,7 @@ class CleanWriter:
             name: SplitReport(
                 documents=part.documents, characters=part.characters, bytes=part.bytes, sources=len(part.sources)
             )
-            for name, part in zip(SPLIT_NAMES, self._parts, strict=True)
+            for name, part in zip(SPLITS, self._parts, strict=True)
         }
 
 
@@ -82,10 +81,10 @@ def _append(part: _Part, texts: pa.Table) -> None:
     if not len(texts):
         return
     part.documents += len(texts)
-    part.characters += pc.sum(pc.utf8_length(texts["text"])).as_py()
-    num_bytes = pc.sum(pc.binary_length(texts["text"])).as_py()
+    part.characters += pc.sum(pc.utf8_length(texts[TEXT])).as_py()
+    num_bytes = pc.sum(pc.binary_length(texts[TEXT])).as_py()
     part.bytes += num_bytes
-    part.sources.update(texts["source"].unique().to_pylist())
+    part.sources.update(texts[SOURCE].unique().to_pylist())
     part.waiting.append(texts)
     part.waiting_bytes += num_bytes
     if part.waiting_bytes >= _ROW_GROUP_BYTES:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from clozeline.artifacts.preprocess.clean_text import TEXT
 from clozeline.text.spool import read_bucket, write_bucket
 from clozeline.words.shingles import Banding, ShingleSets, shingle_sets
 
@@ -41,7 +42,7 @@ def sketch_bucket(task: BucketTask) -> SketchedBucket:
     texts = texts.sort_by([("key", "ascending"), ("ordinal", "ascending")]).combine_chunks()
     kept = texts.filter(pa.array(_first_of_equal(texts["key"])))
     write_bucket(task.path, kept)
-    shingles = [shingle_sets(part, task.banding) for part in _parts(kept["text"])]
+    shingles = [shingle_sets(part, task.banding) for part in _parts(kept[TEXT])]
     return SketchedBucket(
         num_exact_duplicates=len(texts) - len(kept),
         ordinals_N=kept["ordinal"].to_numpy(),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import pyarrow as pa
 
+from clozeline.artifacts.preprocess.clean_text import SCHEMA, SOURCE, TEXT, TITLE
 from clozeline.records.identity import KEY_BYTES, content_key
 from clozeline.text.buckets import bucket_starts, num_buckets_for
 from clozeline.text.cleaning import clean, split_long
@@ -24,9 +25,7 @@ PREPARED = pa.schema(
         ("key", pa.binary(KEY_BYTES)),
         ("ordinal", pa.int64()),
         ("parent", pa.int64()),
-        ("text", pa.string()),
-        ("source", pa.string()),
-        ("title", pa.string()),
+        *(SCHEMA.field(name) for name in (TEXT, SOURCE, TITLE)),
     ]
 )
 """`ordinal`: index of the text in the source. `parent`: ordinal of the first part of the document it was cut from."""

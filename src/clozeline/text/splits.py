@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from clozeline.artifacts.preprocess.clean_text import SPLITS
 from clozeline.errors import DataError
 from clozeline.storage.arrays import Empty, chunks
 from clozeline.text.near_duplicates import Edges
 from clozeline.text.sketches import Sketches
 
-TRAIN, VALIDATION, HOLDOUT = range(3)
-SPLIT_NAMES = ("train", "validation", "holdout")
+TRAIN, VALIDATION, HOLDOUT = range(len(SPLITS))
 MAX_GROUP_TEXTS = 200
 """A larger group goes to training, because a held-out split would consist mostly of variations of one text."""
 _PAIRS_AT_A_TIME = 10_000
@@ -123,9 +123,9 @@ def _roots(root_N: NDArray[np.int64], texts: NDArray[np.int64]) -> NDArray[np.in
 
 def kept_by_side(sides_N: NDArray[np.uint8], dropped_N: NDArray[np.bool_]) -> list[int]:
     """Return the number of kept texts of each split."""
-    counts = np.zeros(len(SPLIT_NAMES), dtype=np.int64)
+    counts = np.zeros(len(SPLITS), dtype=np.int64)
     for chunk in chunks(len(sides_N)):
-        counts += np.bincount(sides_N[chunk][~dropped_N[chunk]], minlength=len(SPLIT_NAMES))
+        counts += np.bincount(sides_N[chunk][~dropped_N[chunk]], minlength=len(SPLITS))
     return counts.tolist()
 
 
@@ -140,7 +140,7 @@ def check_sides(num_kept_by_side: list[int], groups: Groups, shares: SplitShares
     for side, share in wanted.items():
         if share > 0 and not num_kept_by_side[side]:
             raise DataError(
-                f"{origin}: too little text to split: `{SPLIT_NAMES[side]}` is empty",
+                f"{origin}: too little text to split: `{SPLITS[side]}` is empty",
                 given=f"{num_texts} texts in {num_groups} groups of similar texts, of which this split gets {share:g}",
                 expected=f"at least {int(np.ceil(3 / share))} texts that are not similar to each other",
                 do="add text, or raise the share of this split; if one plain text file holds many texts, "

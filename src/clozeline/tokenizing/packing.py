@@ -11,12 +11,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
-from clozeline.errors import ArtifactError
+from clozeline.artifacts.preprocess.clean_text import TEXT, columns_of, num_rows, texts_of
 from clozeline.progress import ProgressBar
 from clozeline.tokenizer.folder import OpenTokenizer
 from clozeline.tokenizing.shard_writer import ShardWriter
@@ -24,10 +22,6 @@ from clozeline.tokenizing.word_cache import WordCache
 from clozeline.tokenizing.word_encoding import Encoded
 from clozeline.tokens.info import SplitInfo
 from clozeline.words.cutting import CutTexts, text_bytes
-
-_TEXT = "text"
-_BATCH_DOCUMENTS = 1024
-"""Large enough to spread the cost of a batch, small enough to hold one in memory; the result does not depend on it."""
 
 
 @dataclass
@@ -51,25 +45,16 @@ class PackingCount:
         self.uses_V = np.zeros(self.vocab_size, dtype=np.int64)
 
 
-def check_readable(path: Path) -> None:
-    """Check that texts can be read from a Parquet file.
-
-    Raises:
-        ArtifactError: the file is missing, damaged or has no column of texts.
-    """
-    _opened(path).close()
-
-
 def text_batches(path: Path, description: str) -> Iterator[list[str]]:
     """Yield the texts of a Parquet file in row order, with a progress bar.
 
     Raises:
         ArtifactError: the file is missing, damaged or has no column of texts.
     """
-    with ProgressBar(description, _num_rows(path)) as bar:
-        for column in _columns(path):
-            yield column.to_pylist()
-            bar.advance(len(column))
+    with ProgressBar(description, num_rows(path, TEXT)) as bar:
+        for texts in texts_of(path):
+            yield texts
+            bar.advance(len(texts))
 
 
 def pack(path: Path, opened: OpenTokenizer, writer: ShardWriter) -> tuple[SplitInfo, PackingCount]:
@@ -81,7 +66,7 @@ def pack(path: Path, opened: OpenTokenizer, writer: ShardWriter) -> tuple[SplitI
     count = PackingCount(opened.vocab_size)
     forbidden_V = np.zeros(opened.vocab_size, dtype=bool)
     forbidden_V[[id_ for id_ in opened.special_ids.every if id_ != opened.special_ids.unk]] = True
-    with ProgressBar(f"tokenize {path.stem}", _num_rows(path)) as bar:
+    with ProgressBar(f"tokenize {path.stem}", num_rows(path, TEXT)) as bar:
         for column, encoded in _encoded(path, opened.tokenizer):
             _append(column, encoded, forbidden_V, writer, count)
             count.special_strings_in_text += _occurrences(column, opened.special_strings)
@@ -94,7 +79,7 @@ def _encoded(path: Path, tokenizer: Tokenizer) -> Iterator[tuple[Any, Encoded]]:
     words = WordCache.create(tokenizer)
     with ThreadPoolExecutor(1) as thread:
         before: tuple[Any, Future[CutTexts]] | None = None
-        for column in _columns(path):
+        for (column,) in columns_of(path, TEXT):
             cut = thread.submit(words.cut, column)
             if before:
                 yield before[0], words.look_up(before[1].result())
@@ -128,40 +113,3 @@ def _occurrences(column: Any, strings: Sequence[str]) -> int:
     # Most texts hold none, and one search over all bytes is much cheaper than counting text by text.
     found = [text for text in strings if text.encode() in content]
     return sum(pc.sum(pc.count_substring(column, text)).as_py() or 0 for text in found)
-
-
-def _num_rows(path: Path) -> int:
-    with _opened(path) as file:
-        return int(file.metadata.num_rows)
-
-
-def _columns(path: Path) -> Iterator[Any]:
-    with _opened(path) as file:
-        try:
-            # A single reader for all row groups would keep what it has read of each until the end.
-            for group in range(file.num_row_groups):
-                for batch in file.iter_batches(
-                    _BATCH_DOCUMENTS, row_groups=[group], columns=[_TEXT], use_threads=False
-                ):
-                    yield batch.column(0)
-        except (OSError, pa.ArrowInvalid) as error:
-            raise _damaged(path, str(error)) from error
-
-
-def _opened(path: Path) -> Any:
-    try:
-        file = pq.ParquetFile(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise _damaged(path, str(error)) from error
-    if _TEXT not in file.schema_arrow.names:
-        raise _damaged(path, f"columns {', '.join(file.schema_arrow.names)}")
-    return file
-
-
-def _damaged(path: Path, given: str) -> ArtifactError:
-    return ArtifactError(
-        f"{path} cannot be read",
-        given=given,
-        expected=f"a Parquet file with a column `{_TEXT}`",
-        do="rebuild it: `dvc repro --force preprocess`",
-    )

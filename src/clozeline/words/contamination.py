@@ -11,11 +11,9 @@ shingles, X prefixes of shingles, F shingles that may be looked for, P pairs.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Self
 
 import numpy as np
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from clozeline.words.numbers.runs import run_positions
@@ -69,14 +67,6 @@ def in_batches(texts: Sequence[str]) -> Iterator[list[str]]:
     """Yield batches of training texts for `contamination`."""
     for start in range(0, len(texts), _BATCH_TEXTS):
         yield list(texts[start : start + _BATCH_TEXTS])
-
-
-def text_batches(path: Path) -> Iterator[list[str]]:
-    """Yield the texts of a Parquet file of data/clean in batches."""
-    with pq.ParquetFile(path) as file:
-        for group in range(file.num_row_groups):
-            for batch in file.iter_batches(_BATCH_TEXTS, row_groups=[group], columns=["text"], use_threads=False):
-                yield batch.column(0).to_pylist()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,91 @@
+"""data/clean: a Parquet file for each split, with a text in each row."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from errno import ENOENT
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from clozeline.errors import ArtifactError
+
+SPLITS = ("train", "validation", "holdout")
+DOC_ID, TEXT, SOURCE, TITLE = "doc_id", "text", "source", "title"
+SCHEMA = pa.schema([(name, pa.string()) for name in (DOC_ID, TEXT, SOURCE, TITLE)])
+_ROWS_AT_A_TIME = 1024
+"""Large enough to spread the cost of a batch, small enough to hold one in memory; no result depends on it."""
+
+
+def file_of(folder: Path, split: str) -> Path:
+    """Return the file of a split in the folder of the clean text."""
+    return folder / f"{split}.parquet"
+
+
+def num_rows(path: Path, *columns: str) -> int:
+    """Return the number of rows of a file that has `columns`.
+
+    Raises:
+        ArtifactError: the file is missing or damaged, or lacks one of `columns`.
+    """
+    with _refusing_damage(path, columns), _opened(path, columns) as file:
+        return int(file.metadata.num_rows)
+
+
+def columns_of(path: Path, *columns: str) -> Iterator[list[Any]]:
+    """Yield batches of rows in the order of the file, each as one Arrow array for each of `columns`.
+
+    Memory holds one row group. Text is an array of type `string`, however the file stores it.
+
+    Raises:
+        ArtifactError: the file is missing or damaged, or lacks one of `columns`.
+    """
+    with _refusing_damage(path, columns), _opened(path, columns) as file:
+        # A single reader for all row groups would keep what it has read of each until the end.
+        for group in range(file.num_row_groups):
+            for batch in file.iter_batches(_ROWS_AT_A_TIME, [group], columns=list(columns), use_threads=False):
+                found = [batch.column(name) for name in columns]
+                arrays = [one.cast(pa.string()) if _is_text(one.type) else one for one in found]
+                for array in arrays:
+                    array.validate(full=True)
+                yield arrays
+
+
+def texts_of(path: Path) -> Iterator[list[str]]:
+    """Yield the texts of a file in batches. Raises what `columns_of` raises."""
+    return (texts.to_pylist() for (texts,) in columns_of(path, TEXT))
+
+
+def _opened(path: Path, columns: tuple[str, ...]) -> Any:
+    file = pq.ParquetFile(path)
+    found = file.schema_arrow
+    texts = {field.name for field in found if _is_text(field.type) or field.name not in SCHEMA.names}
+    if not texts.issuperset(columns):
+        file.close()
+        raise _unusable(path, columns, f"columns {', '.join(f'{field.name} ({field.type})' for field in found)}")
+    return file
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return value in (pa.string(), pa.large_string(), pa.string_view())
+
+
+@contextmanager
+def _refusing_damage(path: Path, columns: tuple[str, ...]) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, pa.ArrowInvalid) as error:
+        if getattr(error, "errno", None) not in (None, ENOENT):  # a fault of the disk, not of the file
+            raise
+        raise _unusable(path, columns, error) from error
+
+
+def _unusable(path: Path, columns: tuple[str, ...], given: object) -> ArtifactError:
+    return ArtifactError(
+        f"{path} cannot be read",
+        given=str(given),
+        expected=f"a Parquet file with a text in each row, and the columns {', '.join(columns)}",
+        do="rebuild it (`dvc repro --force preprocess`), or correct the name of the file or of the column",
+    )

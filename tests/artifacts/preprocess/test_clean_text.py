@@ -1,0 +1,107 @@
+"""Claim: the clean text is read by the names of its columns, as a stream; a file without them is refused by name."""
+
+import errno
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from clozeline.artifacts.preprocess.clean_text import DOC_ID, SCHEMA, SOURCE, TEXT, columns_of, num_rows, texts_of
+from clozeline.errors import ArtifactError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "train.parquet"
+
+
+def read(path: Path) -> list[str]:
+    return [text for batch in texts_of(path) for text in batch]
+
+
+def test_the_columns_of_a_row_are_these_strings() -> None:
+    """Stages that only read the clean text depend on its bytes: renaming a column changes those."""
+    assert pa.schema([(name, pa.string()) for name in ("doc_id", "text", "source", "title")]) == SCHEMA
+
+
+def test_columns_come_in_the_order_asked_for_and_rows_in_the_order_of_the_file(path: Path) -> None:
+    number_R = list(range(3000))
+    pq.write_table(
+        pa.table({"source": map(str, number_R), "n": number_R, "text": ["x"] * 3000}), path, row_group_size=1300
+    )
+    batches = list(columns_of(path, "n", SOURCE))
+    assert (
+        [number for numbers, _ in batches for number in numbers.to_pylist()] == number_R == list(range(num_rows(path)))
+    )
+    assert [int(source) for _, sources in batches for source in sources.to_pylist()] == number_R
+    assert len(read(path)) == 3000
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())]
+)
+def test_text_is_text_however_it_is_stored(path: Path, kind: pa.DataType) -> None:
+    pq.write_table(pa.table({"text": pa.array(["one", None, "", "two"]).cast(kind)}), path)
+    assert read(path) == ["one", None, "", "two"]
+    assert [text.type for (text,) in columns_of(path, TEXT)] == [pa.string()]
+
+
+@pytest.mark.parametrize("texts", [pa.array([1, 2]), pa.array([b"one"]), pa.array([["one"]])])
+def test_a_column_that_holds_no_text_is_refused_with_its_type(path: Path, texts: pa.Array) -> None:
+    pq.write_table(pa.table({"text": texts}), path)
+    with pytest.raises(ArtifactError) as refused:
+        read(path)
+    assert str(path) in refused.value.problem
+    assert f"text ({str(texts.type)[:4]}" in refused.value.given
+
+
+def test_a_column_that_is_not_there_is_refused_with_those_that_are(path: Path) -> None:
+    pq.write_table(pa.table({"body": ["one"]}), path)
+    with pytest.raises(ArtifactError, match="body") as refused:
+        num_rows(path, DOC_ID, TEXT)
+    assert refused.value.expected.endswith("columns doc_id, text")
+
+
+def test_a_file_that_is_missing_or_no_parquet_is_refused_by_name(path: Path) -> None:
+    with pytest.raises(ArtifactError, match=str(path)):
+        read(path)
+    path.write_text("text\none\n", encoding="utf-8")
+    with pytest.raises(ArtifactError, match=str(path)):
+        num_rows(path)
+
+
+@pytest.mark.parametrize("damage", [b"\0" * 8, b"\xff" * 8])
+@pytest.mark.parametrize("compression", ["zstd", "none"])
+def test_a_file_that_is_damaged_inside_is_refused_by_name(path: Path, damage: bytes, compression: str) -> None:
+    """The end of the file, which names the columns, is intact."""
+    pq.write_table(pa.table({"text": [f"text {place * 7919}" for place in range(500)]}), path, compression=compression)
+    content = bytearray(path.read_bytes())
+    for place in range(8, 2000, 64):
+        content[place : place + 8] = damage
+    path.write_bytes(content)
+    with pytest.raises(ArtifactError, match=str(path)):
+        read(path)
+
+
+def test_a_fault_of_the_disk_is_no_fault_of_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(path: Path) -> None:
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
+    monkeypatch.setattr(pq, "ParquetFile", fails)
+    with pytest.raises(OSError, match="Input/output"):
+        read(path)
+
+
+def test_reading_a_longer_file_holds_no_more_of_it(path: Path) -> None:
+    draw = random.Random(1)
+    texts = [draw.randbytes(1_000).hex() for _ in range(4_000)]
+    pq.write_table(pa.table({"text": texts}), path, row_group_size=100, compression="zstd")
+    found, held_bytes = [], []
+    before = pa.total_allocated_bytes()
+    for batch in texts_of(path):
+        found += batch
+        held_bytes.append(pa.total_allocated_bytes() - before)
+    assert found == texts
+    assert max(held_bytes) < 2_000_000 < path.stat().st_size
