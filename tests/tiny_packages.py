@@ -39,7 +39,7 @@ Outputs = Mapping[str, Sequence[str | int]]
 
 
 def write_encoder(folder: Path, *, num_layers: int = 0, width: int = 0) -> None:
-    """Fills masks and embeds, with `num_layers` matrices of `width` by `width` between the table and the rest."""
+    """Write an encoder with `num_layers` matrices of `width` by `width` after the embedding table."""
     graph = _encoder_graph()
     _deepen(graph, num_layers, width)
     add_likeliest(graph, len(VOCABULARY))
@@ -47,7 +47,7 @@ def write_encoder(folder: Path, *, num_layers: int = 0, width: int = 0) -> None:
 
 
 def write_encoder_of_another_mask(folder: Path) -> None:
-    """The encoder, whose token for a mask is `<mask>`."""
+    """Write an encoder whose mask token is `<mask>`."""
     write_encoder(folder)
     for name in (FILES.tokenizer, FILES.manifest):
         text = (folder / name).read_text(encoding="utf-8")
@@ -59,41 +59,41 @@ def write_encoder_of_another_mask(folder: Path) -> None:
 
 
 def write_embedder(folder: Path) -> None:
-    """Embeds as the encoder does, and fills no masks."""
+    """Write a model that embeds as the encoder does, but fills no masks."""
     write_package(folder, "feature-extraction", _embedder_graph(), labels=())
 
 
 def write_large_embedder(folder: Path, *, num_layers: int, width: int) -> None:
-    """Embeds, with `num_layers` matrices of `width` by `width` between the table and the mean."""
+    """Write an embedder with `num_layers` matrices of `width` by `width` between the table and the mean."""
     graph = _embedder_graph()
     _deepen(graph, num_layers, width)
     write_package(folder, "feature-extraction", graph, labels=())
 
 
 def write_classifier(folder: Path) -> None:
-    """Tells LABELS apart."""
+    """Write a classifier with the labels LABELS."""
     write_package(folder, "text-classification", classifier_graph(), labels=LABELS)
 
 
 def write_topics(folder: Path) -> None:
-    """Gives a text any number of TOPICS: those that score above 0.4."""
+    """Write a classifier that gives a text any number of TOPICS: those that score above 0.4."""
     facts = {"label_scores": "sigmoid", "decision_threshold": 0.4}
     write_package(folder, "text-classification", classifier_graph(len(TOPICS)), labels=TOPICS, **facts)
 
 
 def write_ranker(folder: Path) -> None:
-    """Scores a pair of texts with one number."""
+    """Write a pair model that scores a pair of texts with one number."""
     facts = {"label_scores": "sigmoid", "decision_threshold": 0.5, "reads_pairs": True, "types_tell_pairs": True}
     write_package(folder, "text-classification", classifier_graph(1), labels=("LABEL_0",), **facts)
 
 
 def write_tagger(folder: Path) -> None:
-    """Tags each token, whatever is around it."""
+    """Write a tagger that tags each token regardless of the tokens around it."""
     write_package(folder, "token-classification", _tagger_graph(), labels=TAGS)
 
 
 def write_answerer(folder: Path, no_answer_margin: float | None = None) -> None:
-    """Points at two tokens, whatever is asked."""
+    """Write a question answerer that points at two tokens regardless of the question."""
     write_package(
         folder,
         "question-answering",
@@ -105,7 +105,7 @@ def write_answerer(folder: Path, no_answer_margin: float | None = None) -> None:
 
 
 def write_package(folder: Path, task: Task, graph: onnx.ModelProto, labels: Sequence[str], **facts: object) -> None:
-    """`facts`: more of the manifest."""
+    """Write a package; `facts` are further fields of its manifest."""
     folder.mkdir(parents=True)
     for name in (FILES.fp32, FILES.int8):
         onnx.save(graph, str(folder / name))

@@ -89,7 +89,7 @@ def small_answerer(save_trained: SaveTrained) -> Path:
     folder = save_trained(outspoken(BertForQuestionAnswering(config)))
     config_file = folder / "tokenizer_config.json"
     told = json.loads(config_file.read_text(encoding="utf-8"))
-    told["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]  # as `heads.save` has it
+    told["model_input_names"] = ["input_ids", "token_type_ids", "attention_mask"]  # as `heads.save` writes it
     config_file.write_text(json.dumps(told), encoding="utf-8")
     questions = [("what reads", "the encoder"), ("what cuts", "a tokenizer"), ("what is empty", "the file")]
     context = " ".join(SENTENCES)

@@ -77,7 +77,7 @@ def _growth(stage: str, measured: Mapping[str, list[dict[str, Usage]]]) -> dict[
 
 
 def costs(raw: Path, steps: int) -> dict[str, Usage]:
-    """Run the stages from raw text on; return the seconds and the memory of each."""
+    """Run all stages, starting from raw text; return the time and the memory of each."""
     changes: dict[str, Any] = {
         "preprocess": {"source": {"kind": "files", "text_field": "text"}},
         "pretrain": {

@@ -1,4 +1,4 @@
-"""Texts of mixed lengths embedded in a second, against sentence-transformers as it comes: torch, in fp32.
+"""Texts of mixed lengths embedded in a second, against sentence-transformers with its defaults: torch, in fp32.
 
 all-MiniLM-L6-v2 on both sides, the same weights, in process, the same number of threads, no answer kept; each round has
 texts of its own, and one call with others comes before that does not count. Ours is the scheduler of the server over

@@ -85,7 +85,7 @@ def test_no_token_is_dropped_and_in_theirs_the_rest_of_each_batch_is(
 def test_the_end_of_a_text_is_learned_and_not_by_theirs_where_padding_is_the_same_token(
     make_tokens: Callable[..., Path], tiny_pretraining: PretrainParams, tiny_tokenizer: Path
 ) -> None:
-    """P19: as GPT-2's tokenizer has it."""
+    """P19: as in GPT-2's tokenizer."""
     documents = [np.arange(5, 5 + length) for length in (4, 6, 9)]
     tokenizer = AutoTokenizer.from_pretrained(tiny_tokenizer, local_files_only=True)
     tokenizer.pad_token = "[SEP]"

@@ -54,7 +54,7 @@ OF_MODELS: Mapping[str, Callable[[Path], object]] = {
     "a model that is judged": lambda folder: open_published(str(folder)),
     "a contender": lambda folder: Contender.open(str(folder), folder / "scratch"),
     "an encoder that is fine-tuned": lambda folder: head.build(folder, 1),
-    "a model of entailment": lambda folder: entailer.build(folder),
+    "an entailment model": lambda folder: entailer.build(folder),
     "an export": open_trained,
 }
 DOORS = OF_SETTINGS | OF_MODELS
@@ -92,7 +92,7 @@ def as_pickle(folder: Path) -> None:
 def test_a_configuration_with_custom_code_is_refused_everywhere(
     door: str, key: str, folder: Path, tmp_path: Path
 ) -> None:
-    if door == "a model of entailment":
+    if door == "an entailment model":
         of_entailment(folder)
     unknown = {"model_type": "mine"} if key == "auto_map" else {}
     change(folder, "config.json", unknown | {key: HOSTILE[key]})
@@ -103,7 +103,7 @@ def test_a_configuration_with_custom_code_is_refused_everywhere(
 
 @pytest.mark.parametrize("door", OF_MODELS)
 def test_a_pickle_opens_no_door_and_the_error_says_how_to_convert_it(door: str, folder: Path) -> None:
-    if door == "a model of entailment":
+    if door == "an entailment model":
         of_entailment(folder)
     as_pickle(folder)
     with pytest.raises(ArtifactError, match=r"(?s)pytorch_model\.bin.*(convert it|restores it)"):
@@ -112,7 +112,7 @@ def test_a_pickle_opens_no_door_and_the_error_says_how_to_convert_it(door: str, 
 
 @pytest.mark.parametrize("door", DOORS)
 def test_a_tokenizer_of_its_own_code_opens_no_door(door: str, folder: Path, tmp_path: Path) -> None:
-    if door == "a model of entailment":
+    if door == "an entailment model":
         of_entailment(folder)
     change(folder, "tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["mine.T", None]}})
     with pytest.raises(ArtifactError, match=r"tokenizer_config\.json requires custom code"):

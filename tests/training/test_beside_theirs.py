@@ -35,7 +35,7 @@ PLAIN = {"optim": "sgd", "learning_rate": 1.0, "lr_scheduler_type": "constant", 
 
 
 class Prepare:
-    """`prepare(key=value, …)`: a training of a tiny BERT, as stock transformers has it, with these params changed."""
+    """`prepare(key=value, …)` prepares a run of a tiny BERT (the stock architecture) with these params changed."""
 
     def __init__(self, params: PretrainParams, tokens: Path, tokenizer: Path, folder: Path) -> None:
         self.params, self.tokens, self.tokenizer, self.folder = params, tokens, tokenizer, folder

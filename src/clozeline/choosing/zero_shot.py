@@ -1,4 +1,4 @@
-"""Zero-shot classification: choose labels by filling a prompt with an encoder, or by a model of entailment.
+"""Zero-shot classification: choose labels by filling a prompt with an encoder, or with an entailment model.
 
 Shapes: C labels, M masks, V vocabulary.
 """
@@ -44,7 +44,7 @@ def choose(
 ) -> list[LabelScore]:
     """Return the labels with their scores, best first.
 
-    With `multi_label`, labels are scored independently; only a model of entailment can do that.
+    With `multi_label`, labels are scored independently; only an entailment model can do that.
 
     Raises:
         TargetError: a word of a label is not one token, and the model is an encoder.

@@ -82,7 +82,7 @@ def plan(
         typer.Option("--for", help="What matters to you: shows the family, size, recipe and tokenizer to choose."),
     ] = None,
 ) -> None:
-    """Show what the training of params.yaml will cost (parameters, memory, FLOPs, tokens/s, ETA), with advice.
+    """Show what training with params.yaml will cost (parameters, memory, FLOPs, tokens/s, ETA), with advice.
 
     Examples:
 

@@ -90,7 +90,7 @@ def classify(
     model: ModelOption = None,
     second: Annotated[
         str | None,
-        typer.Option("--with", help="Second text of each pair, for a model of pairs; or write it after a tab in TEXT."),
+        typer.Option("--with", help="Second text of each pair, for a pair model; or write it after a tab in TEXT."),
     ] = None,
     top_k: Annotated[int, typer.Option(min=1, help="Labels for each text.")] = 5,
     truncate: TruncateOption = False,

@@ -36,7 +36,7 @@ NO_LOSS = -100
 """Label that the cross-entropy of torch and transformers ignores."""
 _IS_FIXED = "mask_is_fixed"
 _FIXED_EPOCH = 2**32
-"""Epoch that no training reaches."""
+"""Epoch that no training run reaches."""
 _DEFAULTS: Mapping[str, object] = {
     "unit": "token",
     "mask_rate": 0.15,

@@ -24,7 +24,7 @@ from clozeline.foreign.inspection import inspect_model
 from clozeline.inference.model_kinds import MODEL_KINDS, ModelKind, kind_of
 
 _PAIR_MARKS = ("sentence_transformers", "sbert_ce_default_activation_function")
-"""Keys of config.json that mark a model of pairs from sentence-transformers' cross-encoders."""
+"""Keys of config.json that mark a pair model: a cross-encoder of sentence-transformers."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Classifier(OpenModel):
 
     @property
     def relevant_label(self) -> str | None:
-        """Label of a model of pairs that means that they go together, or its only label; None if there is none."""
+        """Label of a pair model for texts that belong together, or its only label; None if it has no such label."""
         labels = self.manifest.labels
         if not self.manifest.reads_pairs or len(labels) == 1:
             return labels[0] if self.manifest.reads_pairs else None
@@ -40,7 +40,7 @@ class Classifier(OpenModel):
 
     @property
     def relevance_function(self) -> ScoreFunction:
-        """Function from logits to a relevance of 0-1: the one of training, or sigmoid for a regression."""
+        """Function from logits to a relevance of 0-1: the one used in training, or sigmoid for a regression."""
         function = self.manifest.label_scores
         return "sigmoid" if function == "none" else function
 
@@ -64,7 +64,7 @@ class Classifier(OpenModel):
     ) -> Question[list[LabelScore]]:
         """Return the `Question` that `classify` would run. Raises the same errors as `classify`.
 
-        `function` computes the scores; None stands for the function of training.
+        `function` computes the scores; None: the function used in training.
         """
         check_top_k(top_k)
         if self.manifest.reads_pairs:
@@ -83,7 +83,7 @@ class Classifier(OpenModel):
 
 
 def _check_pairs(given: Sequence[Given]) -> None:
-    """Refuse single texts: a model of pairs would give them confident labels without meaning."""
+    """Refuse single texts: a pair model would give them confident but meaningless labels."""
     for number, one in enumerate(given):
         if isinstance(one, str):
             raise NotAPairError(

@@ -86,7 +86,7 @@ def load_pair(folder: Path) -> ReplacedTokenPair:
     """Load what `ReplacedTokenPair.save` wrote.
 
     Raises:
-        ArtifactError: the generator is missing or belongs to another training, or a weight is missing.
+        ArtifactError: the generator is missing or belongs to another training run, or a weight is missing.
     """
     inner = folder / GENERATOR
     if not (inner / "config.json").is_file():

@@ -47,7 +47,7 @@ def check_served(family: str) -> None:
             f"{family} cannot be served: it has no export to ONNX",
             given=f"{family}: {NOT_EXPORTED.get(family, NOT_EXPORTED['clozeline-encoder'])}",
             expected=f"one of: {', '.join(served_families())}",
-            do="name one of these; for the cost of the training, run `clozeline plan` without --serving",
+            do="name one of these; for the cost of training, run `clozeline plan` without --serving",
         )
 
 

@@ -86,7 +86,7 @@ def _text(tokens: Path) -> Iterator[str]:
 
 def _base(params: PretrainParams, told: Mapping[str, Any]) -> Iterator[str]:
     if params.start is None:
-        yield "None: the weights were drawn at random before the training."
+        yield "None: the weights were drawn at random before training."
         return
     at = f" at revision {params.start_revision}" if params.start_revision else ""
     yield f"- {params.start}{at}"

@@ -170,7 +170,7 @@ class _Watch(Callback):
     """Shows the training while it runs: the bar, the tracker, a line for each validation pass."""
 
     def __init__(self, bar: ProgressBar, log: RunLogger, prefix: str) -> None:
-        """`prefix` goes before the names of the tracker's figures, to tell several trainings apart."""
+        """`prefix` goes before the names of the tracker's figures, to tell several training runs apart."""
         self._bar = bar
         self._log = log
         self._prefix = prefix

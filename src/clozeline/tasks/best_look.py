@@ -16,7 +16,7 @@ from clozeline.training.state import State
 
 @dataclass(frozen=True)
 class Trained:
-    """Validation scores and training curve of one training."""
+    """Validation scores and curve of one training run."""
 
     looks: list[ScoredLook]
     curve: list[CurvePoint]

@@ -17,13 +17,14 @@ from clozeline.tasks.training import prepare_training
 from clozeline.training.checkpoint import Checkpoints
 
 Watched = Callable[[BestLook, int], Trained]
-"""Function that runs the training of a seed and shows its progress."""
+"""Function that trains with one seed and shows the progress."""
 
 
 @dataclass(frozen=True)
 class Finished:
-    """One finished training with its test report. `task` holds the weights of the best validation pass, with adapters
-    merged.
+    """One finished training run with its test report.
+
+    `task` holds the weights of the best validation pass, with adapters merged.
     """
 
     seed: int

@@ -46,7 +46,7 @@ def code_of(places: Iterable[str]) -> list[Path]:
 
 @dataclass(frozen=True)
 class Checkpoints:
-    """The newest `keep` states of one training."""
+    """The newest `keep` states of one training run."""
 
     folder: Path
     fingerprint: str
@@ -87,7 +87,7 @@ class Checkpoints:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def tell_of_others(self) -> None:
-        """Warn of other trainings' states beside these: their params, inputs or code may never come back."""
+        """Warn of the states of other training runs beside these: their params, inputs or code may never come back."""
         with contextlib.suppress(FileNotFoundError):  # a training that ends at this moment removes its own
             saved = [path for path in self.folder.parent.glob("*/step-*") if path.parent != self.folder]
             size_bytes = sum(file.stat().st_size for path in saved for file in path.iterdir())

@@ -1,4 +1,4 @@
-"""plots/pretrain*.csv: points of the curves of a training, one per row."""
+"""plots/pretrain*.csv: points of the curves of a training run, one per row."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Hardware of one training."""
+"""Hardware of one training run."""
 
 from dataclasses import dataclass
 from typing import Any, Generic

@@ -20,7 +20,7 @@ _DTYPES = MappingProxyType({"bf16": torch.bfloat16, "fp16": torch.float16})
 
 @dataclass(frozen=True)
 class Precision:
-    """Precision of one training. Weights, gradients and the optimizer's state are always fp32."""
+    """Precision of one training run. Weights, gradients and the optimizer's state are always fp32."""
 
     name: Name
     device: torch.device

@@ -1,6 +1,6 @@
 """Weights and optimizer states that are divided among processes (FSDP2).
 
-A module of its own because torch's parts for it take a second to import, and most trainings divide nothing.
+A module of its own because torch's parts for it take a second to import, and most runs divide nothing.
 """
 
 import contextlib

@@ -58,7 +58,7 @@ class Setup:
     """The best of `swept`."""
     swept: Sequence[float]
     our_learning_rate: float
-    """Replaces the learning rate of the default recipe, which is for a training of five minutes."""
+    """Replaces the learning rate of the default recipe, which suits five minutes of training."""
     our_budgets: Sequence[float]
     """Budgets of our runs as shares of theirs. Each run has a whole schedule; the next is run if it misses the loss."""
 

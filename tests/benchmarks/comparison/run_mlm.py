@@ -38,7 +38,7 @@ def open_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 def line_by_line(
     texts: datasets.Dataset, tokenizer: PreTrainedTokenizerFast, max_length: int, *, pad_to_max_length: bool
 ) -> datasets.Dataset:
-    """`--line_by_line`: a row for each text; padded here, or by the collator to the longest of a batch."""
+    """`--line_by_line`: one row per text, padded here, or by the collator to the longest row of a batch."""
 
     def tokenize(examples: dict[str, list[str]]) -> Any:
         return tokenizer(

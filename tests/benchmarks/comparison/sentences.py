@@ -115,7 +115,7 @@ def theirs_onnx(models: SentenceModels, num_threads: int, file: str) -> There:
 
 
 def torch_model() -> Any:
-    """sentence-transformers as it comes: torch, fp32."""
+    """sentence-transformers with its defaults: torch, fp32."""
     packages = str(torch_packages())
     if packages not in sys.path:
         sys.path.append(packages)

@@ -1,4 +1,4 @@
-"""Claim: a model of entailment gives a text the label whose filled prompt follows from it, as transformers does."""
+"""Claim: an entailment model gives a text the label whose filled prompt follows from it, as transformers does."""
 
 import json
 import random
@@ -40,7 +40,7 @@ def params(model: Path | str, **changes: object) -> ZeroShotParams:
 
 @pytest.fixture(scope="module")
 def judge(save_trained: Callable[[Any], Path]) -> Path:
-    """A model of entailment with random weights, as it comes from anywhere: no mask, labels in capitals."""
+    """An entailment model with random weights, in the usual form on the hub: no mask token, labels in capitals."""
     from transformers import ModernBertForSequenceClassification
 
     config = small_modernbert()

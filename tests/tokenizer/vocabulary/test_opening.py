@@ -19,7 +19,7 @@ WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "##s", "The
 
 
 def sentencepiece(folder: Path, file: str, model_type: str, heads: list[str], algorithm: int = UNIGRAM) -> Path:
-    """Write SentencePiece's file and config.json as published; the first ids are `heads`, with the unknown token."""
+    """Write a published SentencePiece file and config.json; `heads`, with the unknown token, get the first ids."""
     model = import_protobuf().ModelProto()
     for head in heads:
         model.pieces.add(piece=head, score=0.0, type=UNKNOWN if "unk" in head.lower() else CONTROL)

@@ -40,7 +40,7 @@ class Headline(Record):
 
 
 class OverSeeds(Record):
-    """The headline figure over trainings from several seeds."""
+    """The headline figure over training runs with several seeds."""
 
     num_seeds: int
     best_seed: int
@@ -57,7 +57,7 @@ class TaskMetrics(MetricFile):
 
     headline: Headline
     over_seeds: OverSeeds | None = None
-    """None if there was one training."""
+    """None if there was one training run."""
     contaminated_fraction: float | None = None
     """Share of the test texts with a near-duplicate in the pre-training text, 0-1; None for kinds whose test has no
     texts of its own."""

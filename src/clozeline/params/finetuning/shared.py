@@ -59,8 +59,8 @@ class FinetuneParams(Section):
     patience: Count | None
     """Validation passes without a better figure after which training stops; null: train to the end."""
     num_seeds: Count
-    """Number of trainings, from `seed` on. The best on the validation split is kept; the mean and deviation of the test
-    figure over all are reported.
+    """Number of training runs, with seeds from `seed` upwards. The best run on the validation split is kept; mean and
+    deviation of the test figure over all runs are reported.
     """
     optimizer: OptimizerParams
     warmup_fraction: Share

@@ -69,7 +69,7 @@ class ClassifyParameters(RequestBody):
     )
     function_to_apply: Annotated[
         ScoreFunction | None,
-        Field(description="Function from logits to scores; none: the logits; null: the function of training."),
+        Field(description="Function from logits to scores; none: the logits; null: the function used in training."),
     ] = None
     labels: Annotated[
         Annotated[list[str], Field(min_length=1)] | None,

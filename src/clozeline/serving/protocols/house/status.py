@@ -75,8 +75,8 @@ async def metrics(call: Call) -> Response:
 async def models(call: Call) -> Response:
     """Name, version, files and origin of each model.
 
-    The first model that answers a route is its default; /zero-shot prefers a model of entailment, and /classify a model
-    of single texts.
+    The first model that answers a route is its default; /zero-shot prefers an entailment model, and /classify a
+    model of single texts.
     """
     return JsonResponse({"models": [card(served, call.routes(served)).model_dump() for served in call.models]})
 

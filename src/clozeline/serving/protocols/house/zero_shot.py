@@ -30,7 +30,7 @@ CHOOSING = Ability(
     has=can_choose,
     rank=lambda model: not tells_entailment(model),
 )
-"""Without a name, models of entailment come first."""
+"""If no model is named, entailment models come first."""
 
 
 class ZeroShotParameters(RequestBody):
@@ -40,7 +40,7 @@ class ZeroShotParameters(RequestBody):
             min_length=1, max_length=MAX_TOP_K, description="For an encoder, each word of a label has to be one token."
         ),
     ]
-    multi_label: Annotated[bool, Field(description="Score each label independently; needs a model of entailment.")] = (
+    multi_label: Annotated[bool, Field(description="Score each label independently; needs an entailment model.")] = (
         False
     )
     hypothesis_template: Annotated[
