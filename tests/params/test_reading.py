@@ -113,6 +113,46 @@ def test_an_empty_file_is_called_empty(tmp_path: Path, content: str) -> None:
     assert f"{path} is empty" in message(path)
 
 
+def test_all_faults_are_told_at_once_each_with_its_key_what_was_given_and_what_to_do(edited: Editor) -> None:
+    path = edited("    mask_rate: 0.3             # share", "    mask_rat: 0.3             # share")
+    text = path.read_text(encoding="utf-8")
+    for right, wrong in (
+        ("  num_folds: 7", "  num_folds: seven"),
+        ("  steps: 6300", "  steps: true"),
+        ("recipe: standard", "recipe: nosuch"),
+        ("masking: {mask_rate: 0.1,", "masking: {mask_rte: 0.1,"),
+        ("    warmup_fraction: 0.1", "    warmup_fraction: 3"),
+        ("    max_per_class: 2000", "    max_per_class: 2000\n    preset: squad"),
+        ("min_characters: 60", "min_characters: 99999"),
+    ):
+        assert right in text
+        text = text.replace(right, wrong, 1)
+    path.write_text(text, encoding="utf-8")
+    told = message(path)
+    keys = (
+        "pretrain.masking.mask_rat",
+        "recipes.domain-adaptation.masking.mask_rte",
+        "pretrain.steps",
+        "pretrain.recipe",
+        "evaluate.num_folds",
+        "finetune_defaults.shared.warmup_fraction",
+        "finetune.library.preset",
+        "preprocess.min_characters` and `preprocess.max_characters",
+    )
+    problems, given, expected, do = re.split(r"\n  (?:given|expected|do): +", told)
+    assert f"{path} has {len(keys)} faults" in problems
+    assert [key for key in keys if f"`{key}`" not in problems] == []
+    for part in (problems, given, expected, do):
+        assert re.findall(r"(?m)^ *(\d)\. ", part) == [*map(str, range(1, len(keys) + 1))]
+
+
+def test_a_key_that_is_missing_only_because_it_is_misspelt_is_one_fault(edited: Editor) -> None:
+    for wrong in ("    warmup_fractoin: 0.1", "    warmup_fraction: 0.1\n    warmup: 1"):
+        told = message(edited("    warmup_fraction: 0.1", wrong))
+        assert told.count("unknown key") == 1
+        assert "  1. unknown" not in told
+
+
 def test_a_misspelt_section_is_named_without_what_is_in_it(edited: Editor) -> None:
     told = message(edited("  source:", "  sorce:"))
     assert "unknown key `preprocess.sorce`" in told

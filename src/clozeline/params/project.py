@@ -1,18 +1,18 @@
 """The whole of params.yaml."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from clozeline.params.data import PreprocessParams, TokenizeParams
 from clozeline.params.delivery import ExportParams, ReleaseParams
 from clozeline.params.finetuning import AnyTask
-from clozeline.params.finetuning.layers import check_defaults, whole_task
+from clozeline.params.finetuning.layers import faults_of_defaults, faults_of_task, whole_task
 from clozeline.params.pretraining import EvaluateParams, PretrainParams
-from clozeline.params.recipes import check_recipes, laid_over
-from clozeline.params.section import Section
+from clozeline.params.recipes import faults_of_recipes, laid_over
+from clozeline.params.section import FaultsError, Section
 
 _GENERATOR = "encoder/generator"
 _NO_MASKS = MappingProxyType(
@@ -40,46 +40,62 @@ class Params(Section):
     export: ExportParams
     release: ReleaseParams
 
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _recipe_is_laid_over(cls, tree: Any) -> Any:
-        """Lay the recipe over `pretrain`, so that no reader needs to know of recipes."""
-        match tree:
-            case {"recipes": Mapping() as recipes, "pretrain": Mapping() as pretrain}:
-                check_recipes(recipes, pretrain.get("recipe"))
-                return {**tree, "pretrain": laid_over(pretrain, recipes[pretrain["recipe"]])}
-        return tree
+    def _layers_are_laid(cls, tree: Any, validated: Callable[[Any], Self]) -> Self:
+        """Lay the recipe over `pretrain`, and complete each task with its defaults and its preset.
 
-    @model_validator(mode="before")
-    @classmethod
-    def _tasks_are_whole(cls, tree: Any) -> Any:
-        """Complete each task with its defaults and its preset, so that no reader needs to know of them."""
-        match tree:
-            case {"finetune_defaults": defaults, "finetune": Mapping() as tasks}:
-                check_defaults(defaults)
-                whole = {
-                    name: whole_task(name, task, defaults) if isinstance(task, Mapping) else task
-                    for name, task in tasks.items()
-                }
-                return {**tree, "finetune": whole}
-        return tree
+        So no reader needs to know of layers. All faults are told at once: those of the layers and those of the result.
+        """
+        faults, whole = _with_layers(tree)
+        try:
+            params = validated(whole)
+        except ValidationError as error:
+            raise FaultsError([*faults, error]) from error
+        if faults:
+            raise FaultsError(faults)
+        return params
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Self:
+        if faults := [*self._lengths(), *self._exports()]:
+            raise FaultsError(faults)
+        return self
+
+    def _lengths(self) -> Iterator[ValueError]:
         bound, most = "pretrain.model.max_position_embeddings", self.pretrain.model.max_position_embeddings
         lengths = {f"finetune.{task}.max_length": section.max_length for task, section in self.finetune.items()}
         for key, length in {"evaluate.max_length": self.evaluate.max_length, **lengths}.items():
             if length > most:
-                raise ValueError(f"`{key}` is not above `{bound}`", {key: length, bound: most})
+                yield ValueError(f"`{key}` is not above `{bound}`", {key: length, bound: most})
+
+    def _exports(self) -> Iterator[ValueError]:
         objective = self.pretrain.objective
-        for name, folder in self.export.models.items():
-            if folder == "encoder" and objective in _NO_MASKS:
-                raise ValueError(
-                    _NO_MASKS[objective], {"pretrain.objective": objective, f"export.models.{name}": folder}
-                )
         encoder = _GENERATOR if objective == "rtd" else "encoder"
         known = {encoder, *(f"finetuned/{task}" for task in self.finetune)}
         for name, folder in self.export.models.items():
-            if folder not in known:
-                raise ValueError(f"one of: {', '.join(sorted(known))}", {f"export.models.{name}": folder})
-        return self
+            key = f"export.models.{name}"
+            if folder == "encoder" and objective in _NO_MASKS:
+                yield ValueError(_NO_MASKS[objective], {"pretrain.objective": objective, key: folder})
+            elif folder not in known:
+                yield ValueError(f"one of: {', '.join(sorted(known))}", {key: folder})
+
+
+def _with_layers(tree: Any) -> tuple[list[ValueError], Any]:
+    """Return the faults of recipes, defaults and presets, and the tree with as many layers as can be laid."""
+    faults: list[ValueError] = []
+    match tree:
+        case {"recipes": Mapping() as recipes, "pretrain": Mapping() as pretrain}:
+            chosen = pretrain.get("recipe")
+            faults.extend(faults_of_recipes(recipes, chosen))
+            if isinstance(recipe := recipes.get(chosen), Mapping):
+                tree = {**tree, "pretrain": laid_over(pretrain, recipe)}
+    match tree:
+        case {"finetune_defaults": Mapping() as defaults, "finetune": Mapping() as tasks}:
+            faults.extend(faults_of_defaults(defaults))
+            sections = {name: task for name, task in tasks.items() if isinstance(task, Mapping)}
+            for name, task in sections.items():
+                faults.extend(faults_of_task(name, task, defaults))
+            whole = {name: whole_task(name, task, defaults) for name, task in sections.items()}
+            tree = {**tree, "finetune": {**tasks, **whole}}
+    return faults, tree

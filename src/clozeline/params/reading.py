@@ -1,6 +1,7 @@
 """Read params.yaml, and explain what is wrong with it."""
 
 import difflib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, get_args, get_origin
 
@@ -14,7 +15,7 @@ from clozeline.params.finetuning import SECTIONS, FinetuneParams
 from clozeline.params.finetuning.layers import where_laid
 from clozeline.params.project import Params
 from clozeline.params.recipes import where_written
-from clozeline.params.section import IdleKeyError, UnknownKeyError, section_in
+from clozeline.params.section import FaultsError, IdleKeyError, UnknownKeyError, section_in
 
 _EXPECTED: Final = {
     "missing": "a value for this key",
@@ -43,7 +44,7 @@ def read_params(path: Path) -> Params:
     """Read and check `path`.
 
     Raises:
-        ParamsError: names the file, the key, what was given, what was expected, and what to do.
+        ParamsError: names the file, every key with a fault, what was given, what was expected, and what to do.
     """
     if not path.is_file():
         raise ParamsError(
@@ -58,7 +59,7 @@ def read_params(path: Path) -> Params:
         if tree is not None:
             return Params.model_validate(tree)
     except ValidationError as error:
-        raise _first_fault(path, tree, error) from error
+        raise _all_faults(path, tree, error) from error
     except (YAMLError, ValueError) as error:  # ValueError: not UTF-8, or an impossible date
         raise ParamsError(
             f"{path} is not YAML",
@@ -90,30 +91,84 @@ def _place_and_reason(path: Path, content: bytes, error: Exception) -> str:
     return f"{path}, line {line}: {reason}"
 
 
-def _first_fault(path: Path, tree: Any, error: ValidationError) -> ParamsError:
-    faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
-    fault = faults[0]
-    location = _location(fault)
-    key = ".".join(map(str, location)) or "(whole file)"
-    more = f" (1 of {len(faults)} faults)" if len(faults) > 1 else ""
+def _all_faults(path: Path, tree: Any, error: ValidationError) -> ParamsError:
+    """Return one error about all faults, each once: unknown keys first, numbered if there are several."""
+    faults = sorted(_flat(error), key=lambda fault: fault["type"] != "extra_forbidden")
+    unknown = [found for fault in faults if (found := _unknown(fault, tree))]
+    told = [_told(path, tree, fault) for fault in faults if not _follows(fault, unknown)]
+    first, *others = {one.problem: one for one in told}.values()
+    if not others:
+        return ParamsError(f"{path}: {first.problem}", given=first.given, expected=first.expected, do=first.do)
+    every = [first, *others]
+    problems = "".join(f"\n  {number}. {one.problem}" for number, one in enumerate(every, start=1))
+    return ParamsError(
+        f"{path} has {len(every)} faults{problems}",
+        given=_numbered([one.given for one in every]),
+        expected=_numbered([one.expected for one in every]),
+        do=_numbered([one.do for one in every]),
+    )
+
+
+def _flat(error: ValidationError) -> Iterator[Any]:
+    """Yield pydantic's records of faults, those of a `FaultsError` one by one."""
+    for fault in error.errors():
+        cause = fault.get("ctx", {}).get("error")
+        for inner in cause.faults if isinstance(cause, FaultsError) else ():
+            if isinstance(inner, ValidationError):
+                yield from _flat(inner)
+            else:
+                yield {**fault, "ctx": {"error": inner}}
+        if not isinstance(cause, FaultsError):
+            yield fault
+
+
+def _unknown(fault: Any, tree: Any) -> UnknownKeyError | None:
+    """Return the unknown key of this fault, with the place where it is written; None: it is a fault of another sort."""
+    cause = fault.get("ctx", {}).get("error")
     if fault["type"] == "extra_forbidden":
-        place, known = where_laid(key, tree), _keys_beside(fault["loc"])
-        return _unknown_key(path, UnknownKeyError(place, str(location[-1]), fault["input"], known), more)
-    cause: Any = fault.get("ctx", {}).get("error")
-    if isinstance(cause, UnknownKeyError):
-        return _unknown_key(path, cause, more)
-    expected, given = _expected(fault), {key: _given(fault)}
-    if fault["type"] == "value_error":  # raised above, with the values of some keys of the section
-        expected, values = cause.args
-        given = {".".join([*map(str, location), inner]): value for inner, value in values.items()}
+        place, location = _where_set(_key(fault), tree), fault["loc"]
+        return UnknownKeyError(place, str(location[-1]), fault["input"], _keys_beside(location))
+    return cause if isinstance(cause, UnknownKeyError) else None
+
+
+def _follows(fault: Any, unknown: Sequence[UnknownKeyError]) -> bool:
+    """Return whether a missing key may only be misspelt: then its wrong name is told already."""
+    is_task = fault["loc"][:1] == ("finetune",)
+    return fault["type"] == "missing" and any(
+        _near(one) == fault["loc"][-1] or (is_task and one.place.startswith("finetune_defaults.")) for one in unknown
+    )
+
+
+def _told(path: Path, tree: Any, fault: Any) -> ParamsError:
+    """Return the error about one fault; its problem does not name `path`."""
+    if unknown := _unknown(fault, tree):
+        near = _near(unknown)
+        return ParamsError(
+            f"unknown key `{unknown.place}`",
+            given=f"{unknown.name}: {_short(unknown.value)}",
+            expected=f"one of: {', '.join(unknown.known)}",
+            do=f"rename it to `{near}`" if near else "remove it, or correct its name",
+        )
+    expected, given = _expected(fault), {_key(fault): _given(fault)}
+    if fault["type"] == "value_error":  # raised by our own checks, with the values of some keys of the section
+        expected, values = fault["ctx"]["error"].args
+        given = {".".join([*map(str, _location(fault)), inner]): value for inner, value in values.items()}
     given = {_where_set(name, tree): value for name, value in given.items()}
     names = [f"`{name}`" for name in given]
     return ParamsError(
-        f"{path}: {' and '.join(names)} cannot be used{' together' if len(names) > 1 else ''}{more}",
+        f"{' and '.join(names)} cannot be used{' together' if len(names) > 1 else ''}",
         given="nothing" if fault["type"] in _NOTHING else ", ".join(f"{k}: {_short(v)}" for k, v in given.items()),
         expected=expected,
         do=_what_to_do(path, fault, " or ".join(names)),
     )
+
+
+def _near(unknown: UnknownKeyError) -> str | None:
+    return next(iter(difflib.get_close_matches(unknown.name, unknown.known, n=1)), None)
+
+
+def _numbered(parts: Sequence[object]) -> str:
+    return ("\n" + " " * 12).join(f"{number}. {part}" for number, part in enumerate(parts, start=1))
 
 
 def _what_to_do(path: Path, fault: Any, names: str) -> str:
@@ -125,14 +180,8 @@ def _what_to_do(path: Path, fault: Any, names: str) -> str:
     return f"set {names} in {path}"
 
 
-def _unknown_key(path: Path, unknown: UnknownKeyError, more: str) -> ParamsError:
-    near = difflib.get_close_matches(unknown.name, unknown.known, n=1)
-    return ParamsError(
-        f"{path}: unknown key `{unknown.place}`{more}",
-        given=f"{unknown.name}: {_short(unknown.value)}",
-        expected=f"one of: {', '.join(unknown.known)}",
-        do=f"rename it to `{near[0]}`" if near else "remove it, or correct its name",
-    )
+def _key(fault: Any) -> str:
+    return ".".join(map(str, _location(fault))) or "(whole file)"
 
 
 def _location(fault: Any) -> tuple[int | str, ...]:

@@ -1,6 +1,6 @@
 """Recipes: named sets of values that are laid over the section `pretrain`."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from pydantic import BaseModel
@@ -18,35 +18,27 @@ def laid_over(base: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, A
     return result
 
 
-def check_recipes(recipes: Mapping[str, Any], chosen: Any) -> None:
-    """Check that the chosen recipe exists and that all recipes set known keys.
-
-    Raises:
-        ValueError: the chosen recipe is missing, or a recipe is not a section.
-        UnknownKeyError: a recipe sets a key that `pretrain` does not have.
-    """
+def faults_of_recipes(recipes: Mapping[str, Any], chosen: Any) -> Iterator[ValueError]:
+    """Yield a fault if the chosen recipe is missing, and one for each part of a recipe that `pretrain` cannot take."""
     if chosen not in recipes:
-        raise ValueError(f"a key of `recipes`: {', '.join(recipes)}", {"pretrain.recipe": chosen})
+        yield ValueError(f"a key of `recipes`: {', '.join(recipes)}", {"pretrain.recipe": chosen})
     for name, recipe in recipes.items():
-        check_keys(f"recipes.{name}", recipe, PretrainParams, without={"recipe"})
+        yield from faults_of_keys(f"recipes.{name}", recipe, PretrainParams, without={"recipe"})
 
 
-def check_keys(place: str, values: Any, section: type[BaseModel], without: Collection[str] = ()) -> None:
-    """Check that `values`, to be laid over or under `section`, have only its keys.
-
-    Raises:
-        ValueError: `values` is not a section.
-        UnknownKeyError: a key is unknown to `section`.
-    """
+def faults_of_keys(
+    place: str, values: Any, section: type[BaseModel], without: Collection[str] = ()
+) -> Iterator[ValueError]:
+    """Yield a fault if `values`, to be laid over or under `section`, are no section, and one for each unknown key."""
     if not isinstance(values, Mapping):
-        raise ValueError("keys of the section, with their values", {place: values})
+        yield ValueError("keys of the section, with their values", {place: values})
+        return
     known = {key: field.annotation for key, field in section.model_fields.items() if key not in without}
     for key, value in values.items():
         if key not in known:
-            raise UnknownKeyError(f"{place}.{key}", str(key), value, sorted(known))
-        inner = section_in(known[key])
-        if inner is not None and value is not None:
-            check_keys(f"{place}.{key}", value, inner)
+            yield UnknownKeyError(f"{place}.{key}", str(key), value, sorted(known))
+        elif (inner := section_in(known[key])) is not None and value is not None:
+            yield from faults_of_keys(f"{place}.{key}", value, inner)
 
 
 def where_written(key: str, tree: Any) -> str:

@@ -1,10 +1,11 @@
 """Base class of every section of params.yaml: frozen fields, no unknown keys, rules between keys."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Annotated, Any, ClassVar, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from clozeline.errors import PortableError
 
@@ -37,26 +38,40 @@ class IdleKeyError(PortableError, ValueError):
         super().__init__(expected, {place: value})
 
 
+class FaultsError(PortableError, ValueError):
+    """Several faults. Each is an error of this file, a `ValueError(expected, {key: value})`, or pydantic's own."""
+
+    def __init__(self, faults: Sequence[ValueError]) -> None:
+        super().__init__(faults)
+        self.faults = faults
+
+
 class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
     rules: ClassVar[tuple[Rule, ...]] = ()
 
-    @model_validator(mode="before")
+    @field_validator("*", mode="before")
     @classmethod
-    def _truth_is_no_number(cls, tree: Any) -> Any:
+    def _truth_is_no_number(cls, given: Any, info: ValidationInfo) -> Any:
         """Refuse booleans for numbers: `true` would pass for 1."""
-        given = tree if isinstance(tree, Mapping) else {}
-        for key, field in cls.model_fields.items():
-            if isinstance(given.get(key), bool) and {int, float} & _kinds(field.annotation):
-                raise ValueError("a number", {key: given[key]})
-        return tree
+        field = cls.model_fields[str(info.field_name)]
+        if isinstance(given, bool) and {int, float} & _kinds(field.annotation):
+            raise PydanticCustomError("truth_for_number", "a number")
+        return given
 
     @model_validator(mode="after")
     def _rules_hold(self) -> Self:
+        faults: list[ValueError] = []
+        broken: set[str] = set()
         for keys, holds, expected in self.rules:
-            given = {key: reduce(getattr, key.split("."), self) for key in keys.split()}
-            if not holds(*given.values()):
-                raise ValueError(expected, given)
+            names = keys.split()
+            if broken.isdisjoint(names):  # a rule may rely on an earlier one about the same keys
+                given = {key: reduce(getattr, key.split("."), self) for key in names}
+                if not holds(*given.values()):
+                    faults.append(ValueError(expected, given))
+                    broken.update(names)
+        if faults:
+            raise FaultsError(faults)
         return self
 
 
