@@ -24,9 +24,11 @@ from clozeline.cli import (
     ui,
 )
 from clozeline.cli.extras import telling_of_extras
+from clozeline.cli.usage import Verbs
 from clozeline.errors import ClozelineError
 
 app = typer.Typer(
+    cls=Verbs,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -6,7 +6,7 @@ import typer
 
 from clozeline.cli.endings import ending_orderly
 from clozeline.cli.project import project_here, sound_project_here
-from clozeline.errors import ArtifactError
+from clozeline.errors import ArtifactError, ParamsError
 
 _PANEL = "Make a model"
 
@@ -68,7 +68,12 @@ def rollback(
     `clozeline rollback library --to 3`
     """
     if to and undo:
-        raise typer.BadParameter("give --to VERSION or --undo, not both")
+        raise ParamsError(
+            "a rollback goes to one version",
+            given=f"--to {to} and --undo",
+            expected="--to VERSION or --undo, not both",
+            do=f"`clozeline rollback {model} --to {to}`, or `clozeline rollback {model} --undo`",
+        )
     workspace = project_here()
     from clozeline.registry import CHAMPION, MODEL_PREFIX, model_name
     from clozeline.registry.versions import Registry
