@@ -1,29 +1,49 @@
 """The scheduled flow: bring every stage up to date, release the packages, and write the report."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from prefect import flow
+from prefect import State, flow
+from prefect.client.schemas.objects import StateType
 
 from clozeline.errors import ClozelineError
 from clozeline.flows.pipeline import pipeline
 from clozeline.flows.release import release
+from clozeline.orchestration.releasing import HeldError, Release
 from clozeline.reporting.report import write
 from clozeline.workspace import Workspace
 
+HELD = "Held"
+"""Name of the final state of a night that needs a person. Alerts match it."""
+
 
 @flow(name="nightly")
-def nightly(project: Path = Path()) -> None:
-    """Run `pipeline` and `release`, and write the report even if one of them fails; any error fails this flow."""
+def nightly(project: Path = Path()) -> State[object] | None:
+    """Run `pipeline` and `release`, and write the report even if one of them fails; any error fails this flow.
+
+    If a version is held, the final state is `Held`: nobody watches a schedule, so a version that waits for a person
+    must not look like a night that went well.
+    """
     try:
         pipeline(project)
-        release(project)
+        releases = release(project)
     except ClozelineError:
         with suppress(ClozelineError):  # the first error is the one to tell
             _report(project)
         raise
     _report(project)
+    return _held(releases)
+
+
+def _held(releases: Sequence[Release]) -> State[object] | None:
+    """Return the final state if a version is held."""
+    held = [made for made in releases if made.outcome == "held"]
+    if not held:
+        return None
+    error = HeldError.of(held)
+    return State(type=StateType.FAILED, name=HELD, message=str(error.given), data=error)
 
 
 def _report(project: Path) -> None:

@@ -10,11 +10,10 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 
 from clozeline.artifacts.export.manifest import read_manifest, verify
-from clozeline.artifacts.package_metrics import MetricPaths
+from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
 from clozeline.inference import latency
 from clozeline.orchestration.prefect_adapter import tell_errors_plainly
 from clozeline.orchestration.releasing import (
-    Evidenced,
     Release,
     ReleaseRefusedError,
     decide,
@@ -22,6 +21,7 @@ from clozeline.orchestration.releasing import (
     require_locked,
 )
 from clozeline.orchestration.run_lock import run_lock
+from clozeline.orchestration.trials import Trials
 from clozeline.orchestration.workspace_identity import identity_of
 from clozeline.params import Params, read_params
 from clozeline.registry.publishing import Publisher
@@ -32,9 +32,10 @@ from clozeline.workspace import Workspace, set_defaults, tracking_uri
 def release(project: Path = Path(), accept_held: bool = False) -> list[Release]:
     """Release every package that params.yaml exports.
 
-    A candidate is held for manual approval if it was measured on other text than the champion, or if it is a task's
-    first version and does not beat the trivial answer (with `release.beat_baseline`, also the baseline). `accept_held`
-    promotes it if it passes the other gates.
+    Candidate and champion are measured on the same validation text or test items, and `release.promote` says what the
+    interval of the difference has to show. A candidate is held if that needs a person: the champion cannot answer the
+    items, there are too few of them to tell, or a task's first version does not beat the trivial answer (with
+    `release.beat_baseline`, also the baseline). `accept_held` promotes it if it passes the other gates.
 
     Raises:
         ArtifactError: a package or a metric file is missing or damaged; a broken package gets no alias.
@@ -70,9 +71,10 @@ def release_package(
     require_locked(workspace, package)
     measured = latency.measure(folder)
     paths = MetricPaths.of(package, params.export.models[package])
-    candidate = Evidenced.read(workspace.root, paths)
+    figures = PackageMetrics.read(workspace.root / "metrics", paths)
     version = register(publisher, workspace, paths, folder, measured, params.release)
-    decision = decide(publisher, version, params.release, paths, candidate, accept_held)
+    trials = Trials(workspace, params, package, accept_held)
+    decision = decide(publisher, version, params.release, figures, trials)
     made = Release.of(package, version, decision, manifest, measured)
     get_run_logger().info("%s", "\n".join(made.lines))
     if decision.is_new:

@@ -20,7 +20,7 @@ FLOORS = (
     ("demo", "flows"),
     ("stages",),
     ("orchestration",),
-    ("reporting", "planning", "search", "drift"),
+    ("reporting", "planning", "search", "drift", "trial"),
     ("exporting",),
     ("serving",),
     ("tasks",),

@@ -9,10 +9,13 @@ from clozeline.artifacts.evaluate.encoder_metrics import EncoderMetrics
 from clozeline.artifacts.export.export_metrics import ExportMetrics
 from clozeline.artifacts.finetune.task_metrics import Headline, TaskMetrics
 from clozeline.artifacts.package_metrics import PackageMetrics
+from clozeline.artifacts.paired_figures import NATS_PER_BYTE, PairedFigures
 from clozeline.params import ReleaseParams
-from clozeline.registry.gates import gates, perplexity_ratio
+from clozeline.registry.gates import gates
 
 PARAMS = ReleaseParams(
+    promote="when_not_worse",
+    max_trial_items=1000,
     min_int8_agreement=0.97,
     min_int8_speedup=1.0,
     min_unigram_ratio=2.0,
@@ -64,8 +67,24 @@ def figures(quality: EncoderMetrics | TaskMetrics, agreement: float = 0.99) -> P
     return PackageMetrics(quality, exported(int8_size_bytes=1, int8_agreement=agreement))
 
 
-def passed(candidate: PackageMetrics, champion: PackageMetrics | None) -> dict[str, bool]:
-    return {gate.name: gate.is_passed for gate in gates(PARAMS, candidate, champion)}
+def tried(metric: str, difference: float, half_width: float = 0.0, bytes_per_token: float = 4.0) -> PairedFigures:
+    """Figures of a champion with 0.8, and of a candidate beside it."""
+    return PairedFigures(
+        metric=metric,
+        candidate=0.8 + difference,
+        champion=0.8,
+        low=difference - half_width,
+        high=difference + half_width,
+        num_items=500,
+        items="data/clean/validation.parquet",
+        items_sha256="f" * 64,
+        champion_bytes_per_token=bytes_per_token if metric == NATS_PER_BYTE else None,
+    )
+
+
+def passed(candidate: PackageMetrics, trial: PairedFigures | None, promote: str = "when_not_worse") -> dict[str, bool]:
+    params = PARAMS.model_copy(update={"promote": promote})
+    return {gate.name: gate.is_passed for gate in gates(params, candidate, trial)}
 
 
 AGAINST_TRIVIAL = "accuracy against the trivial answer"
@@ -79,7 +98,7 @@ def test_a_first_version_needs_an_int8_graph_that_agrees() -> None:
 @pytest.mark.parametrize(("accuracy", "is_passed"), [(0.1101, True), (0.11, False), (0.1, False), (0.0, False)])
 def test_a_first_task_is_held_unless_its_interval_is_above_the_trivial_answer(accuracy: float, is_passed: bool) -> None:
     (gate,) = (gate for gate in gates(PARAMS, figures(task(accuracy)), None) if gate.name == AGAINST_TRIVIAL)
-    assert (gate.is_passed, gate.else_held) == (is_passed, True)
+    assert (gate.is_passed, gate.otherwise) == (is_passed, "held")
 
 
 def test_a_task_with_figure_0_is_held_even_if_the_trivial_answer_has_0_too() -> None:
@@ -103,7 +122,7 @@ def test_a_baseline_without_a_figure_is_no_gate() -> None:
 
 
 def test_a_task_with_a_champion_is_compared_with_that() -> None:
-    assert AGAINST_TRIVIAL not in passed(figures(task(0.1)), figures(task(0.1)))
+    assert AGAINST_TRIVIAL not in passed(figures(task(0.1)), tried("accuracy", 0.0))
 
 
 def test_fp32_that_is_served_has_no_agreement_to_show() -> None:
@@ -124,30 +143,53 @@ def test_a_first_encoder_must_beat_the_unigram_baseline_by_a_factor(ratio: float
 
 @pytest.mark.parametrize(("ratio", "is_passed"), [(0.5, True), (1.0, True), (1.0199, True), (1.0201, False)])
 def test_an_encoder_may_be_worse_by_the_limit_and_no_more(ratio: float, is_passed: bool) -> None:
-    champion = encoder(5.0)
-    candidate = encoder(5.0 + math.log(ratio))
-    assert perplexity_ratio(candidate, champion) == pytest.approx(candidate.perplexity / champion.perplexity)
-    assert passed(figures(candidate), figures(champion))["perplexity_ratio"] is is_passed
-
-
-def test_encoders_with_different_tokenizers_are_compared_by_what_they_say_of_the_same_text() -> None:
-    champion = encoder(5.0, bytes_per_token=4.0)
-    same_in_longer_tokens = encoder(7.5, bytes_per_token=6.0)
-    assert same_in_longer_tokens.perplexity > 10 * champion.perplexity
-    assert perplexity_ratio(same_in_longer_tokens, champion) == pytest.approx(1)
+    checked = passed(figures(encoder(5.0)), tried(NATS_PER_BYTE, math.log(ratio) / 4.0))
+    assert checked["perplexity_ratio"] is checked["perplexity_ratio_high"] is is_passed
 
 
 @pytest.mark.parametrize(("delta", "is_passed"), [(0.1, True), (0.0, True), (-0.0099, True), (-0.0101, False)])
 def test_a_classifier_may_lose_accuracy_by_the_limit_and_no_more(delta: float, is_passed: bool) -> None:
-    checked = passed(figures(task(0.8 + delta)), figures(task(0.8)))
-    assert checked == {"int8_agreement": True, "accuracy_delta": is_passed}
+    checked = passed(figures(task(0.8)), tried("accuracy", delta))
+    assert checked == {"int8_agreement": True, "accuracy_delta": is_passed, "accuracy_delta_low": is_passed}
+
+
+@pytest.mark.parametrize(
+    ("promote", "metric", "difference", "half_width", "proven"),
+    [
+        ("when_not_worse", "accuracy", 0.0, 0.009, True),
+        ("when_not_worse", "accuracy", 0.0, 0.011, False),
+        ("when_not_worse", NATS_PER_BYTE, 0.0, 0.0049, True),
+        ("when_not_worse", NATS_PER_BYTE, 0.0, 0.0051, False),
+        ("when_better", "accuracy", 0.01, 0.009, True),
+        ("when_better", "accuracy", 0.01, 0.011, False),
+        ("when_better", NATS_PER_BYTE, -0.01, 0.009, True),
+        ("when_better", NATS_PER_BYTE, -0.01, 0.011, False),
+    ],
+)
+def test_the_worse_end_of_the_interval_decides(
+    promote: str, metric: str, difference: float, half_width: float, proven: bool
+) -> None:
+    quality = encoder(5.0) if metric == NATS_PER_BYTE else task(0.9)
+    checked = passed(figures(quality), tried(metric, difference, half_width), promote)
+    (decided,) = (name for name in checked if name.endswith(("_low", "_high")))
+    assert checked[decided] is proven
+    assert all(checked[name] for name in checked if name != decided)
+
+
+def test_a_candidate_that_is_not_shown_to_be_better_is_kept_back_without_a_person() -> None:
+    better = PARAMS.model_copy(update={"promote": "when_better"})
+    *_, last = gates(better, figures(task(0.8)), tried("accuracy", 0.0))
+    assert (last.is_passed, last.otherwise) == (False, "kept")
+    *_, last = gates(PARAMS, figures(task(0.8)), tried("accuracy", 0.0, 0.5))
+    assert (last.is_passed, last.otherwise) == (False, "held")
 
 
 def test_a_gate_tells_its_numbers() -> None:
-    told = [str(gate) for gate in gates(PARAMS, figures(task(0.7), agreement=0.9), figures(task(0.8)))]
+    told = [str(gate) for gate in gates(PARAMS, figures(task(0.7), agreement=0.9), tried("accuracy", -0.1))]
     assert told == [
         "int8_agreement is 0.9000, at least 0.9700: NO",
         "accuracy_delta is -0.1000, at least -0.0100: NO",
+        "accuracy_delta_low is -0.1000, at least -0.0100: NO",
     ]
 
 

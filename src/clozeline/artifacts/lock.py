@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -49,6 +50,11 @@ class LockedStage(_Record):
     def data(self) -> tuple[LockedPath, ...]:
         """Inputs other than code."""
         return tuple(path for path in self.deps if not path.is_code)
+
+    def argument(self, name: str) -> str:
+        """Return the value of `name=…` in the command; "" if it has no such argument."""
+        words = shlex.split(self.cmd if isinstance(self.cmd, str) else " ".join(self.cmd))
+        return next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), "")
 
     def flat_params(self) -> dict[str, str]:
         """Return every knob by its dotted name."""

@@ -24,15 +24,16 @@ def release(
     """Release the packages in `dist/`: check, register, and promote what passes the gates of params.yaml.
 
     A version that passes becomes the `champion`, and the old champion becomes the `previous` version. A version that
-    fails stays the `candidate`. A version is held until you give `--accept` if it was measured on other text than the
-    champion, or if it is a task's first version and does not beat the trivial answer (with `release.beat_baseline`,
-    also the baseline). Releasing a package again creates no second version.
+    fails stays the `candidate`. Candidate and champion are measured on the same items, and `release.promote` says what
+    the interval of the difference has to show. A version is held until you give `--accept` if that cannot be decided,
+    or if it is a task's first version and does not beat the trivial answer (with `release.beat_baseline`, also the
+    baseline). Releasing a package again creates no second version.
 
     Examples:
 
     `clozeline release`
 
-    `clozeline release --accept`   after a change of the text
+    `clozeline release --accept`   after a look at the evidence
     """
     workspace = sound_project_here()
     from clozeline.cli import summary

@@ -22,14 +22,33 @@ def ratio_intervals(numerators_DK: Floats, denominators_DK: Floats, *, seed: int
     The percentile method of Efron and Tibshirani (1993, "An Introduction to the Bootstrap", section 13.3): documents
     are drawn with replacement, a numerator and its denominator together.
     """
+    ratio_SK = _ratios(numerators_DK, denominators_DK, seed=seed, num_samples=num_samples)
+    ends_2K: Floats = np.nanquantile(ratio_SK, _TAILS, axis=0)
+    return ends_2K
+
+
+def difference_interval(
+    numerators_D2: Floats, denominators_D2: Floats, *, seed: int, num_samples: int
+) -> tuple[float, float]:
+    """Return the ends of the 95 % interval of the first ratio minus the second, by the same method.
+
+    Both ratios are of the same documents, which are drawn together, so the interval is that of a paired test.
+    """
+    ratio_S2 = _ratios(numerators_D2, denominators_D2, seed=seed, num_samples=num_samples)
+    low, high = np.nanquantile(ratio_S2[:, 0] - ratio_S2[:, 1], _TAILS).tolist()
+    return low, high
+
+
+def _ratios(numerators_DK: Floats, denominators_DK: Floats, *, seed: int, num_samples: int) -> Floats:
+    """Return `ratio_SK`, the ratios of each sample; NaN where a sample has no denominator."""
     num_figures = numerators_DK.shape[1]
     both_DK = np.concatenate([numerators_DK, denominators_DK], axis=1)
     drawn_SK = np.concatenate([times_SD @ both_DK for times_SD in _draws(len(both_DK), seed, num_samples)])
     below_SK = drawn_SK[:, num_figures:]
     # A sample of documents without any target is ignored.
-    ratio_SK = np.divide(drawn_SK[:, :num_figures], below_SK, out=np.full_like(below_SK, np.nan), where=below_SK > 0)
-    ends_2K: Floats = np.nanquantile(ratio_SK, _TAILS, axis=0)
-    return ends_2K
+    ratio_SK: Floats = np.full_like(below_SK, np.nan)
+    np.divide(drawn_SK[:, :num_figures], below_SK, out=ratio_SK, where=below_SK > 0)
+    return ratio_SK
 
 
 def sign_flip_p_value(difference_D: Floats, *, seed: int, num_samples: int) -> float:

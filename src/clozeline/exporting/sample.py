@@ -24,6 +24,8 @@ class Sample:
     """Label of each text, where the file has one."""
     held_out: Sequence[HeldOut] = ()
     """Held-out items of the task with their labels; if there are any, they replace the texts."""
+    keeps_copies: bool = False
+    """Whether to ask texts with equal tokens too: models with different tokenizers then answer the same items."""
 
     def parted(self, num_deciding: int, num_calibrating: int) -> tuple[Self, Self]:
         """Split into the texts of the exam and disjoint ones for calibration of activation ranges.

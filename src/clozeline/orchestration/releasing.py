@@ -11,17 +11,18 @@ from prefect import runtime
 from clozeline.artifacts.export.manifest import Manifest, Precision, read_manifest
 from clozeline.artifacts.lock import Lock
 from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
+from clozeline.artifacts.paired_figures import PairedFigures
 from clozeline.errors import ArtifactError, GateError
 from clozeline.inference.latency import Latency, as_fast
 from clozeline.lineage.card import release_section
 from clozeline.machine.processor import processor
 from clozeline.orchestration.git_state import git_tags
+from clozeline.orchestration.trials import Trials, Tried
 from clozeline.orchestration.workspace_identity import identity_of
 from clozeline.params import ReleaseParams
 from clozeline.registry import CANDIDATE, model_name
 from clozeline.registry.decision import Decision, Outcome
 from clozeline.registry.gates import Gate, gates
-from clozeline.registry.measured_on import MeasuredOn
 from clozeline.registry.publishing import LOCK, METRICS, Evidence, Publisher, example_texts
 from clozeline.registry.versions import Registered
 from clozeline.tracking.flow_run import WORKSPACE
@@ -38,12 +39,14 @@ class Release:
     """Name of the registered model."""
     version: str
     outcome: Outcome
-    """`unchanged`: it was already the champion. `held`: it waits for manual approval; see `reason`."""
+    """`unchanged`: it was already the champion. `held`: a person has to decide. `kept`: the champion stays."""
     gates: tuple[Gate, ...]
     latency: Latency
     """Latency on this machine."""
     reason: str = ""
-    """Why it is held, and what to do about it."""
+    """Why it is held, and what to do about it; or why the champion is kept."""
+    trial: PairedFigures | None = None
+    """Its figures beside the champion's."""
     precision: Precision = "int8"
     """Precision that is served by default."""
     why_fp32: str = ""
@@ -59,6 +62,7 @@ class Release:
             gates=decision.gates,
             latency=measured,
             reason=decision.reason,
+            trial=decision.trial,
             precision=precision,
             why_fp32=f"{version}: {_why_fp32(manifest, version)}" if precision == "fp32" else "",
         )
@@ -67,7 +71,8 @@ class Release:
     def lines(self) -> list[str]:
         """Lines for the log of the flow."""
         told = f"{self.name} version {self.version}: {self.outcome}"
-        return [told, *map(str, self.gates), *filter(None, [self.reason, self.why_fp32])]
+        evidence = [str(self.trial)] if self.trial else []
+        return [told, *evidence, *map(str, self.gates), *filter(None, [self.reason, self.why_fp32])]
 
 
 class ReleaseRefusedError(GateError):
@@ -90,18 +95,17 @@ class ReleaseRefusedError(GateError):
         return refusal
 
 
-@dataclass(frozen=True)
-class Evidenced:
-    """Metrics of a package and what they were measured on."""
-
-    figures: PackageMetrics
-    measured_on: MeasuredOn
+class HeldError(GateError):
+    """A version waits for the decision of a person."""
 
     @classmethod
-    def read(cls, folder: Path, paths: MetricPaths) -> Self:
-        """Read them from a project's folder, or from the evidence of a version."""
-        lock = Lock.read(folder / LOCK)
-        return cls(PackageMetrics.read(folder / METRICS, paths), MeasuredOn.of(lock, paths))
+    def of(cls, held: Sequence[Release]) -> Self:
+        return cls(
+            f"a person has to decide about {', '.join(made.name for made in held)}",
+            given="; ".join(made.reason for made in held),
+            expected="versions that the gates decide about",
+            do="look at the evidence in the report, then `clozeline release --accept`, or leave the champion as it is",
+        )
 
 
 def require_locked(workspace: Workspace, package: str) -> None:
@@ -179,34 +183,16 @@ def _why_fp32(manifest: Manifest, version: Registered) -> str:
 
 
 def decide(
-    publisher: Publisher,
-    version: Registered,
-    params: ReleaseParams,
-    paths: MetricPaths,
-    candidate: Evidenced,
-    accept_held: bool,
+    publisher: Publisher, version: Registered, params: ReleaseParams, figures: PackageMetrics, trials: Trials
 ) -> Decision:
     """Pass `version` through the gates, move the aliases accordingly, and store the decision beside the version."""
     registry = publisher.registry
     champion = registry.settle(version.name)
     if champion == version:
         return Decision(outcome="unchanged", model=version.name, version=version.version)
-    against, differences = None, []
-    if champion:
-        with publisher.evidence(champion) as evidence:
-            against = Evidenced.read(evidence, paths)
-        differences = candidate.measured_on.differences(against.measured_on)
-    checked = gates(params, candidate.figures, against.figures if against and not differences else None)
-    failed = [gate for gate in checked if not gate.is_passed]
-    doubts = [*map(str, failed), *differences]
-    reason = _reason_to_hold(version, [] if accept_held else doubts)
-    outcome: Outcome = "promoted"
-    if version.was_rolled_back:
-        outcome = "held"
-    elif not all(gate.else_held for gate in failed):
-        outcome, reason = "refused", ""
-    elif reason:
-        outcome = "held"
+    tried = trials.against(champion) if champion else Tried()
+    checked = gates(params, figures, tried.figures)
+    outcome, reason = _outcome(version, checked, _doubts(params, champion, tried), trials.accept_held)
     decision = Decision(
         outcome=outcome,
         reason=reason,
@@ -214,7 +200,7 @@ def decide(
         version=version.version,
         served=version.served,
         champion_before=champion.version if champion else None,
-        not_compared_with_champion=tuple(differences),
+        trial=tried.figures,
         gates=tuple(checked),
         prefect_flow_run_id=str(runtime.flow_run.id),
     )
@@ -227,9 +213,28 @@ def decide(
     return decision
 
 
-def _reason_to_hold(version: Registered, doubts: Sequence[str]) -> str:
+def _doubts(params: ReleaseParams, champion: Registered | None, tried: Tried) -> list[str]:
+    """Return the reasons to hold a version other than its gates."""
+    never = ["release.promote is `never`"] if champion and params.promote == "never" else []
+    return [*never, *filter(None, [tried.why_not])]
+
+
+def _outcome(
+    version: Registered, checked: Sequence[Gate], doubts: Sequence[str], accept_held: bool
+) -> tuple[Outcome, str]:
+    """Return the outcome and its reason. A person overrules every gate but those that refuse."""
+    failed = {
+        outcome: [str(gate) for gate in checked if not gate.is_passed and gate.otherwise == outcome]
+        for outcome in ("refused", "held", "kept")
+    }
     if version.was_rolled_back:
-        return f"{version} was rolled back: `clozeline rollback {version.name} --undo` makes it the champion again"
-    if doubts:
-        return f"{version}: {'; '.join(doubts)}: `clozeline release --accept` makes it the champion anyway"
-    return ""
+        undo = f"`clozeline rollback {version.name} --undo` makes it the champion again"
+        return "held", f"{version} was rolled back: {undo}"
+    if failed["refused"]:
+        return "refused", ""
+    accept = "`clozeline release --accept` makes it the champion anyway"
+    if not accept_held and (held := [*failed["held"], *doubts]):
+        return "held", f"{version}: {'; '.join(held)}: {accept}"
+    if not accept_held and failed["kept"]:
+        return "kept", f"{version}: {'; '.join(failed['kept'])}: the champion stays, unless {accept}"
+    return "promoted", ""

@@ -61,6 +61,13 @@ class ExportParams(Section):
 
 
 class ReleaseParams(Section):
+    promote: Literal["when_better", "when_not_worse", "never"]
+    """Evidence that a candidate needs, measured with the champion on the same items. `when_better`: the 95 % interval
+    of the difference shows an improvement. `when_not_worse`: it excludes a loss beyond `max_perplexity_ratio` or
+    `min_accuracy_delta`. `never`: a person promotes.
+    """
+    max_trial_items: Count
+    """Largest number of texts or test items on which candidate and champion are measured."""
     min_int8_agreement: Share
     min_int8_speedup: Positive
     """Minimum speedup: fp32 time / INT8 time on the processor of the release, of one text or of a batch, whichever is
@@ -74,7 +81,7 @@ class ReleaseParams(Section):
     the share is only reported.
     """
     min_accuracy_delta: Annotated[float, Field(ge=-1, le=1)]
-    """Minimum change of a task's headline metric (accuracy, or the metric of its kind) against the champion."""
+    """Minimum change of a task's metric (accuracy, or the metric of its kind) against the champion."""
     beat_baseline: bool
-    """Hold a task without a champion to compare with, unless it beats its simple baseline. It must always beat the
+    """Hold a task's first version, unless it beats its simple baseline. It must always beat the
     trivial answer, by more than its 95 % interval."""

@@ -5,9 +5,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from clozeline.artifacts.export.manifest import Precision
+from clozeline.artifacts.paired_figures import PairedFigures
 from clozeline.registry.gates import Gate
 
-Outcome = Literal["promoted", "unchanged", "refused", "held"]
+Outcome = Literal["promoted", "unchanged", "refused", "held", "kept"]
+"""`held`: a person has to decide. `kept`: the champion stays, and nobody has to do anything."""
 
 
 class Decision(BaseModel):
@@ -17,14 +19,14 @@ class Decision(BaseModel):
 
     outcome: Outcome
     reason: str = ""
-    """Why it is held, and what to do about it."""
+    """Why it is held, and what to do about it; or why the champion is kept."""
     model: str = ""
     version: str = ""
     served: Precision | None = None
     """Precision that is served by default."""
     champion_before: str | None = None
-    not_compared_with_champion: tuple[str, ...] = ()
-    """Differences of the measurement, because of which its figures were not compared with the champion's."""
+    trial: PairedFigures | None = None
+    """Figures of candidate and champion on the same items; None without a champion, or if it cannot answer them."""
     gates: tuple[Gate, ...] = ()
     prefect_flow_run_id: str = ""
 
@@ -37,7 +39,8 @@ class Decision(BaseModel):
     def lines(self) -> list[str]:
         """Lines of the flow's Markdown page."""
         title = f"# {self.model} version {self.version}: {self.outcome}"
-        return [title, *filter(None, [self.reason]), *(f"- {gate}" for gate in self.gates)]
+        evidence = [str(self.trial)] if self.trial else []
+        return [title, *filter(None, [self.reason]), *evidence, *(f"- {gate}" for gate in self.gates)]
 
     def as_record(self) -> dict[str, object]:
         return {**self.model_dump(exclude={"gates"}), "gates": [gate.as_record() for gate in self.gates]}

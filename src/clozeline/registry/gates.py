@@ -9,12 +9,14 @@ from typing import Literal
 from clozeline.artifacts.evaluate.encoder_metrics import EncoderMetrics
 from clozeline.artifacts.finetune.task_metrics import Headline, TaskMetrics
 from clozeline.artifacts.package_metrics import PackageMetrics
+from clozeline.artifacts.paired_figures import NATS_PER_BYTE, PairedFigures
 from clozeline.params import ReleaseParams
 
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     "at least": operator.ge,
     "at most": operator.le,
     "above": operator.gt,
+    "below": operator.lt,
 }
 
 
@@ -24,10 +26,10 @@ class Gate:
 
     name: str
     given: float
-    must_be: Literal["at least", "at most", "above"]
+    must_be: Literal["at least", "at most", "above", "below"]
     limit: float
-    else_held: bool = False
-    """Whether a failing version is held for manual approval instead of refused."""
+    otherwise: Literal["refused", "held", "kept"] = "refused"
+    """Outcome for a version that fails: refused; held until a person approves; or only not promoted."""
 
     @property
     def is_passed(self) -> bool:
@@ -40,10 +42,11 @@ class Gate:
         return {**asdict(self), "is_passed": self.is_passed}
 
 
-def gates(params: ReleaseParams, candidate: PackageMetrics, champion: PackageMetrics | None) -> list[Gate]:
+def gates(params: ReleaseParams, candidate: PackageMetrics, trial: PairedFigures | None) -> list[Gate]:
     """Return the gates of a candidate.
 
-    `champion` is None if there is nothing to compare with: the first version, or figures measured on other text.
+    `trial` has the figures of candidate and champion on the same items. It is None if there is nothing to compare with:
+    the first version, or a champion that cannot be measured on these items.
     A package without INT8 (no scheme passed at export) has no agreement gate.
     """
     agreement = candidate.export.int8_agreement
@@ -54,11 +57,32 @@ def gates(params: ReleaseParams, candidate: PackageMetrics, champion: PackageMet
         checked.append(Gate("unigram_ratio", ratio, "at least", params.min_unigram_ratio))
     if params.max_contaminated_fraction is not None:
         checked.append(_not_seen_before(params.max_contaminated_fraction, quality))
-    if champion is not None:
-        checked.append(_not_worse(params, quality, champion.quality))
+    if trial is not None:
+        checked += _against_champion(params, trial)
     elif isinstance(quality, TaskMetrics):
         checked += _better_than_baselines(params, quality.headline)
     return checked
+
+
+def _against_champion(params: ReleaseParams, trial: PairedFigures) -> Iterator[Gate]:
+    """Yield the gate of the figure itself, then that of the worse end of its interval, as `params.promote` asks."""
+    if trial.metric == NATS_PER_BYTE:
+        name, value, worse_end = "perplexity_ratio", *map(trial.as_perplexity_ratio, (trial.difference, trial.high))
+        most = params.max_perplexity_ratio
+        yield Gate(name, value, "at most", most)
+        proof: dict[str, Gate] = {
+            "when_better": Gate(f"{name}_high", worse_end, "below", 1.0, "kept"),
+            "when_not_worse": Gate(f"{name}_high", worse_end, "at most", most, "held"),
+        }
+    else:
+        name, least = f"{trial.metric}_delta", params.min_accuracy_delta
+        yield Gate(name, trial.difference, "at least", least)
+        proof = {
+            "when_better": Gate(f"{name}_low", trial.low, "above", 0.0, "kept"),
+            "when_not_worse": Gate(f"{name}_low", trial.low, "at least", least, "held"),
+        }
+    if params.promote in proof:
+        yield proof[params.promote]
 
 
 def _better_than_baselines(params: ReleaseParams, top: Headline) -> Iterator[Gate]:
@@ -68,32 +92,10 @@ def _better_than_baselines(params: ReleaseParams, top: Headline) -> Iterator[Gat
         limits.append(("baseline", top.value, top.baseline_value))
     for name, given, limit in limits:
         if not math.isnan(limit):
-            yield Gate(f"{top.metric} against the {name}", given, "above", limit, else_held=True)
-
-
-def perplexity_ratio(candidate: EncoderMetrics, champion: EncoderMetrics) -> float:
-    """Return the candidate's perplexity / the champion's, both per token of the champion.
-
-    Perplexity depends on the tokenizer: at equal model quality, longer tokens give a higher perplexity. The loss per
-    byte of text does not, so this compares losses per byte and scales by the champion's bytes per token. The loss
-    includes the charge for unknown tokens. With equal tokenizers this is the plain ratio.
-    """
-    champion_bytes_per_token = champion.text_bytes / champion.target_tokens
-    return math.exp((candidate.nats_per_byte - champion.nats_per_byte) * champion_bytes_per_token)
+            yield Gate(f"{top.metric} against the {name}", given, "above", limit, "held")
 
 
 def _not_seen_before(limit: float, quality: EncoderMetrics | TaskMetrics) -> Gate:
     """Return the contamination gate; an uncounted fraction is taken as 1, so it fails any limit below 1."""
     found = quality.contaminated_fraction
     return Gate("contaminated_fraction", 1.0 if found is None else found, "at most", limit)
-
-
-def _not_worse(
-    params: ReleaseParams, candidate: EncoderMetrics | TaskMetrics, champion: EncoderMetrics | TaskMetrics
-) -> Gate:
-    if isinstance(candidate, EncoderMetrics) and isinstance(champion, EncoderMetrics):
-        return Gate("perplexity_ratio", perplexity_ratio(candidate, champion), "at most", params.max_perplexity_ratio)
-    assert isinstance(candidate, TaskMetrics), "a name is registered for one kind of model"
-    assert isinstance(champion, TaskMetrics), "a name is registered for one kind of model"
-    ours, theirs = candidate.headline, champion.headline
-    return Gate(f"{ours.metric}_delta", ours.value - theirs.value, "at least", params.min_accuracy_delta)

@@ -82,8 +82,13 @@ def exam_of(model: OpenModel, sample: Sample) -> Exam:
     return exam
 
 
-def different(texts: Sequence[TokenizedText]) -> list[int]:
-    """Return the indices of texts whose tokens differ from those of all texts before: duplicates prove nothing new."""
+def different(texts: Sequence[TokenizedText], sample: Sample) -> list[int]:
+    """Return the indices of texts whose tokens differ from those of all texts before: duplicates prove nothing new.
+
+    All indices if the sample keeps copies.
+    """
+    if sample.keeps_copies:
+        return list(range(len(texts)))
     first: dict[tuple[bytes, bytes], int] = {}
     for place, text in enumerate(texts):
         types = b"" if text.types_L is None else text.types_L.tobytes()

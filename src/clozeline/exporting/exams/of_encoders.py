@@ -27,7 +27,7 @@ def masks_exam(model: Encoder, sample: Sample) -> Exam:
         DataError: no text has a token.
     """
     read = model.tokenize(sample.texts, truncate=True)
-    hidden = [hide(read[place], model) for place in different(read)]
+    hidden = [hide(read[place], model) for place in different(read, sample)]
     text_A = np.repeat(np.arange(len(hidden)), [len(text.true_ids_M) for text in hidden])
     if len(text_A) == 0:
         given = f"{len(read)} texts without a token that can be masked, such as {sample.texts[0][:60]!r}"
@@ -47,6 +47,6 @@ def halves_exam(model: OpenModel, sample: Sample) -> Exam:
     every = halves(model.tokenize(sample.texts, truncate=True), model.manifest.special_tokens.ids)
     if not every:
         raise nothing_to_ask("no text with at least two tokens")
-    texts = [half for place in different(every[1::2]) for half in every[2 * place : 2 * place + 2]]
+    texts = [half for place in different(every[1::2], sample) for half in every[2 * place : 2 * place + 2]]
     number_A = np.arange(len(texts) // 2)
     return Exam(texts=texts, text_A=number_A, true_A=number_A, metric="halves found")

@@ -67,7 +67,7 @@ def labels_exam(model: Classifier, sample: Sample) -> Exam:
     manifest = model.manifest
     asked, labels_T = _items(model, sample)
     every = model.tokenize(asked, truncate=True)
-    places = different(every)
+    places = different(every, sample)
     read, labels_T = [every[place] for place in places], [labels_T[place] for place in places]
     if len(manifest.labels) == 1:
         number_T = np.arange(len(read))

@@ -77,7 +77,7 @@ def tags_exam(model: Tagger, sample: Sample) -> Exam:
         DataError: no text has a word.
     """
     every = sample.held_out or [HeldOut(text=text) for text in sample.texts]
-    windows = _first_windows(model.windows([item.text for item in every]))
+    windows = _first_windows(model.windows([item.text for item in every]), sample)
     items = [every[window.number] for window in windows]
     texts = [item.text for item in items]
     words_T = [[(word.start(), word.end()) for word in _WORD.finditer(text)] for text in texts]
@@ -99,10 +99,10 @@ def tags_exam(model: Tagger, sample: Sample) -> Exam:
     )
 
 
-def _first_windows(windows: Sequence[Window]) -> list[Window]:
+def _first_windows(windows: Sequence[Window], sample: Sample) -> list[Window]:
     """Return the first window of each text, without windows whose tokens repeat those of another."""
     first = [window for window in windows if window.place == 0]
-    return [first[place] for place in different([window.read for window in first])]
+    return [first[place] for place in different([window.read for window in first], sample)]
 
 
 def _first_tokens(window: Window, words: Sequence[tuple[int, int]]) -> tuple[Places, list[int]]:
@@ -172,7 +172,7 @@ def answers_exam(model: Answerer, sample: Sample) -> Exam:
     asked = [(item.text, item.second or item.text) for item in sample.held_out] or [
         (" ".join(text.split()[:_QUESTION_WORDS]), text) for text in sample.texts
     ]
-    windows = _first_windows(model.windows(asked))
+    windows = _first_windows(model.windows(asked), sample)
     contexts = [asked[window.number][1] for window in windows]
     number_T = np.arange(len(windows))
     right = [sample.held_out[window.number].right for window in windows] if sample.held_out else []

@@ -1,6 +1,6 @@
 """Tasks of the kind `classification`, and the knobs of every task with labelled texts."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -70,20 +70,6 @@ class LabelledParams(FinetuneParams):
             lambda hub, files: hub is None or files is None,
             "`label_files: null` beside `hub`: the records are on the hub",
         ),
-    )
-    measured_by: ClassVar[tuple[str, ...]] = (
-        *FinetuneParams.measured_by,
-        "text_field",
-        "second_field",
-        "label_field",
-        "label_files",
-        "multi_label",
-        "label_separator",
-        "too_long",
-        "metric",
-        "positive_label",
-        "max_classes",
-        "max_per_class",
     )
 
     @property

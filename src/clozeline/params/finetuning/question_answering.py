@@ -28,9 +28,3 @@ class QuestionAnsweringParams(FinetuneParams):
             "`max_question_tokens` + `stride` + 3 special tokens below `max_length`: otherwise windows do not advance",
         ),
     )
-    measured_by: ClassVar[tuple[str, ...]] = (
-        *FinetuneParams.measured_by,
-        "question_field",
-        "context_field",
-        "answers_field",
-    )

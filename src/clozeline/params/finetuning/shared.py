@@ -90,14 +90,3 @@ class FinetuneParams(Section):
     )
     idle: ClassVar[tuple[str, ...]] = ()
     """Shared knobs that have no effect in this kind."""
-    measured_by: ClassVar[tuple[str, ...]] = (
-        "kind",
-        "preset",
-        "hub",
-        "splits",
-        "validation_fraction",
-        "test_fraction",
-    )
-    """Knobs (or sections of them) that, with the seed, decide what is measured: which items form the test split, and
-    how they are scored. Figures of two versions compare only if these are equal.
-    """

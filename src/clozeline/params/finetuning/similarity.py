@@ -57,15 +57,3 @@ class SimilarityParams(FinetuneParams):
             "`title_field: null`, or a `docstring_field` beside it",
         ),
     )
-    measured_by: ClassVar[tuple[str, ...]] = (
-        *FinetuneParams.measured_by,
-        "first_field",
-        "second_field",
-        "score_field",
-        "lowest_score",
-        "highest_score",
-        "columns",
-        "docstring_field",
-        "title_field",
-        "recall_at",
-    )

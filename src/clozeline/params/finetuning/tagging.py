@@ -1,6 +1,6 @@
 """Tasks of the kind `tagging`."""
 
-from typing import ClassVar, Literal
+from typing import Literal
 
 from clozeline.params.finetuning.shared import FinetuneParams
 
@@ -16,10 +16,3 @@ class TaggingParams(FinetuneParams):
     token_column: int
     """Files in columns (CoNLL): column of the words, counted from 0, or from the last one back if negative."""
     tag_column: int
-    measured_by: ClassVar[tuple[str, ...]] = (
-        *FinetuneParams.measured_by,
-        "tokens_field",
-        "tags_field",
-        "token_column",
-        "tag_column",
-    )

@@ -54,12 +54,6 @@ class ZeroShotParams(LabelledParams):
         "frozen_layers",
         "checkpoint_every_steps",
     )
-    measured_by: ClassVar[tuple[str, ...]] = (
-        *LabelledParams.measured_by,
-        "prompt",
-        "label_words",
-        "calibrated",
-    )
 
     @property
     def named_labels(self) -> frozenset[str]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from clozeline.artifacts.finetune.model.config_facts import ConfigFacts
-from clozeline.artifacts.finetune.model.held_out import HeldOut, write_held_out
+from clozeline.artifacts.finetune.model.held_out import HeldOut, write_held_out, write_test_items
 from clozeline.params import LabelledParams
 from clozeline.tasks import heads
 from clozeline.tasks.classification import head as classifier
@@ -70,11 +70,11 @@ class ClassifierOnTexts:
         self._hold_out(out)
 
     def _hold_out(self, out: Path) -> None:
-        """Write the validation split beside the model, for the examination of its exported graphs."""
-        held_out = [
-            HeldOut(text=it.text, second=it.second or None, right=it.labels) for it in self.selection.validation
-        ]
-        write_held_out(out, held_out)
+        """Write validation and test split beside the model: exported graphs are examined on the first, and a release
+        compares the model with the champion on the second.
+        """
+        for write, part in ((write_held_out, self.selection.validation), (write_test_items, self.selection.test)):
+            write(out, [HeldOut(text=it.text, second=it.second or None, right=it.labels) for it in part])
 
     def logits(self, part: ClassifiedRows) -> npt.NDArray[np.float32]:
         """Return `logits_TC` of every text of a split."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clozeline.artifacts.finetune.model.config_facts import ConfigFacts
-from clozeline.artifacts.finetune.model.held_out import HeldOut, write_held_out
+from clozeline.artifacts.finetune.model.held_out import HeldOut, write_held_out, write_test_items
 from clozeline.artifacts.finetune.shown_item import ShownItem
 from clozeline.artifacts.finetune.task_metrics import Headline
 from clozeline.params import QuestionAnsweringParams
@@ -161,7 +161,8 @@ class QuestionAnswering:
         margin = _margin(questions, self._find(self._validation))
         ConfigFacts(no_answer_margin=margin if math.isfinite(margin) else None).add_to(self.model.config)
         heads.save(self.model, self._inputs.encoder, self._params.max_length, out, with_types=self._with_types)
-        write_held_out(out, [HeldOut(text=it.question, second=it.context, right=it.texts) for it in questions])
+        for write, part in ((write_held_out, questions), (write_test_items, self._questions.test)):
+            write(out, [HeldOut(text=it.question, second=it.context, right=it.texts) for it in part])
 
     def _find(self, part: Windows) -> list[Found]:
         """Return the best span over all windows of each question."""

@@ -8,7 +8,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from clozeline.artifacts.finetune.model.held_out import MAX_ITEMS, HeldOut, write_held_out
+from clozeline.artifacts.finetune.model.held_out import (
+    MAX_ITEMS,
+    MAX_TEST_ITEMS,
+    HeldOut,
+    write_held_out,
+    write_test_items,
+)
 from clozeline.artifacts.finetune.shown_item import ShownItem
 from clozeline.artifacts.finetune.task_metrics import Headline
 from clozeline.tasks.intervals import bootstrap_interval
@@ -49,13 +55,13 @@ class Questions:
             belonging[pair.first_identity].add(place[pair.second_identity])
         return cls([*first.values()], [*second.values()], [*second], [sorted(own) for own in belonging.values()])
 
-    def held_out(self, recall_at: int) -> list[HeldOut]:
-        """Return the first `MAX_ITEMS` first texts with their matching second texts.
+    def held_out(self, recall_at: int, most: int = MAX_ITEMS) -> list[HeldOut]:
+        """Return the first `most` first texts with their matching second texts.
 
         Candidates are limited to the first match of each first text, because one text could match all second texts.
         Other matches count if they are candidates too.
         """
-        kept = self.belonging[:MAX_ITEMS]
+        kept = self.belonging[:most]
         searched = {own[0] for own in kept}
         right = [tuple(self.seconds[place] for place in own if place in searched) for own in kept]
         return [
@@ -105,7 +111,9 @@ class BelongingPairs(OnPairs):
 
     def save(self, out: Path) -> None:
         super().save(out)
-        write_held_out(out, Questions.of(self.pairs.validation).held_out(self.params.recall_at))
+        recall_at = self.params.recall_at
+        write_held_out(out, Questions.of(self.pairs.validation).held_out(recall_at))
+        write_test_items(out, Questions.of(self.pairs.test).held_out(recall_at, MAX_TEST_ITEMS))
 
     def test(self) -> TaskReport:
         questions, k = Questions.of(self.pairs.test), self.params.recall_at

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from clozeline.artifacts.finetune.model.held_out import HeldOut, write_held_out
+from clozeline.artifacts.finetune.model.held_out import HeldOut, write_held_out, write_test_items
 from clozeline.artifacts.finetune.shown_item import ShownItem
 from clozeline.artifacts.finetune.task_metrics import Headline
 from clozeline.records.identity import identity_of
@@ -56,8 +56,8 @@ class ScoredPairs(OnPairs):
 
     def save(self, out: Path) -> None:
         super().save(out)
-        pairs = self.pairs.validation
-        write_held_out(out, [HeldOut(text=it.first, second=it.second, score=it.score) for it in pairs])
+        for write, pairs in ((write_held_out, self.pairs.validation), (write_test_items, self.pairs.test)):
+            write(out, [HeldOut(text=it.first, second=it.second, score=it.score) for it in pairs])
 
     def test(self) -> TaskReport:
         test = self.pairs.test

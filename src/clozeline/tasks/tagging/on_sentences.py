@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 from torch.nn import functional
 
-from clozeline.artifacts.finetune.model.held_out import EntitySpan, HeldOut, write_held_out
+from clozeline.artifacts.finetune.model.held_out import EntitySpan, HeldOut, write_held_out, write_test_items
 from clozeline.artifacts.finetune.shown_item import ShownItem
 from clozeline.artifacts.finetune.task_metrics import Headline
 from clozeline.params import TaggingParams
@@ -111,6 +111,7 @@ class Tagging:
     def save(self, out: Path) -> None:
         heads.save(self.model, self._inputs.encoder, self._inputs.params.max_length, out)
         write_held_out(out, [_held_out(sentence) for sentence in self._sentences.validation])
+        write_test_items(out, [_held_out(sentence) for sentence in self._sentences.test])
 
     def _figures(self, ours: EntityScores, usual: EntityScores) -> Figures:
         sentences = self._sentences

@@ -1,4 +1,6 @@
-"""Held-out items beside a fine-tuned model: validation items on which its exported graphs are examined."""
+"""Held-out items beside a fine-tuned model: validation items on which its exported graphs are examined, and test items
+on which a release compares it with the champion.
+"""
 
 import hashlib
 import heapq
@@ -11,6 +13,8 @@ from clozeline.errors import ArtifactError
 
 FILE = "held_out.jsonl"
 MAX_ITEMS = 512
+TEST_FILE = "test_items.jsonl"
+MAX_TEST_ITEMS = 4096
 
 
 class EntitySpan(BaseModel):
@@ -45,10 +49,20 @@ class HeldOut(BaseModel):
 
 
 def write_held_out(folder: Path, items: Sequence[HeldOut]) -> None:
-    """Write at most `MAX_ITEMS` items into a model's folder: those with the lowest hashes, a sample without a seed."""
+    """Write at most `MAX_ITEMS` validation items into a model's folder."""
+    _write(folder / FILE, items, MAX_ITEMS)
+
+
+def write_test_items(folder: Path, items: Sequence[HeldOut]) -> None:
+    """Write at most `MAX_TEST_ITEMS` test items into a model's folder."""
+    _write(folder / TEST_FILE, items, MAX_TEST_ITEMS)
+
+
+def _write(path: Path, items: Sequence[HeldOut], most: int) -> None:
+    """Write the items with the lowest hashes, a sample without a seed."""
     lines = {item.model_dump_json(exclude_defaults=True) for item in items}
-    chosen = heapq.nsmallest(MAX_ITEMS, lines, key=lambda line: hashlib.sha256(line.encode()).digest())
-    (folder / FILE).write_text("".join(f"{line}\n" for line in chosen), encoding="utf-8")
+    chosen = heapq.nsmallest(most, lines, key=lambda line: hashlib.sha256(line.encode()).digest())
+    path.write_text("".join(f"{line}\n" for line in chosen), encoding="utf-8")
 
 
 def read_held_out(folder: Path) -> list[HeldOut]:
@@ -57,7 +71,15 @@ def read_held_out(folder: Path) -> list[HeldOut]:
     Raises:
         ArtifactError: a line is not a held-out item.
     """
-    path = folder / FILE
+    return read_items(folder / FILE)
+
+
+def read_items(path: Path) -> list[HeldOut]:
+    """Read a file of items; an empty list if there is none.
+
+    Raises:
+        ArtifactError: a line is not a held-out item.
+    """
     if not path.is_file():
         return []
     # Iterate over the file: `splitlines` also splits at U+2028 and others, which JSON leaves inside a string.

@@ -1,0 +1,88 @@
+"""Loss of a package that fills masks, over whole texts: every known token is a target once.
+
+Unknown tokens are charged as in evaluation/figures.py: ln 256 nats for each of their bytes.
+
+Shapes: T texts, L tokens of a window, M masks, V vocabulary.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from clozeline.inference.encoder import Encoder
+from clozeline.inference.tokenization import TokenizedText, Window
+
+NUM_FOLDS = 7
+"""Passes over a text; a pass hides every seventh token, about the share that BERT hides in training."""
+_NATS_PER_UNKNOWN_BYTE = math.log(256)
+
+
+@dataclass(frozen=True)
+class TextLosses:
+    """Loss by text."""
+
+    nats_T: npt.NDArray[np.float64]
+    """Loss of the targets, and the charge for unknown tokens."""
+    bytes_T: npt.NDArray[np.int64]
+    num_tokens: int
+    """Number of tokens, without special ones."""
+    num_targets: int
+
+
+def losses_of(model: Encoder, texts: Sequence[str], *, longest: int) -> TextLosses:
+    """Return the losses of the graph that `model` has open. A text is read in rows of at most `longest` tokens."""
+    windows = model.tokenizer.windows(texts, longest=min(longest, model.manifest.max_length), overlap=0)
+    bytes_T = np.array([len(text.encode()) for text in texts], dtype=np.int64)
+    nats_T, unknown_T = np.zeros(len(texts)), np.zeros(len(texts), dtype=np.int64)
+    num_tokens = num_targets = 0
+    for window in windows:
+        unknown_T[window.number] += model.count_unknown(window.read)
+        num_tokens += len(_content(model, window.read))
+    hidden = [(window.number, text, true_M) for window in windows for text, true_M in _folds(model, window)]
+    for batch, logits_MV in model.run([text for _, text, _ in hidden], "logits"):
+        for position, rows_MV in zip(batch.positions, model.split(batch, "logits", logits_MV), strict=True):
+            number, _, true_M = hidden[position]
+            is_target_M = true_M >= 0
+            nats_T[number] += _nats(rows_MV[is_target_M], true_M[is_target_M])
+            num_targets += int(is_target_M.sum())
+    bytes_per_token = bytes_T.sum() / max(num_tokens, 1)
+    nats_T += _NATS_PER_UNKNOWN_BYTE * bytes_per_token * unknown_T
+    return TextLosses(nats_T, bytes_T, num_tokens, num_targets)
+
+
+def _folds(model: Encoder, window: Window) -> Iterator[tuple[TokenizedText, npt.NDArray[np.int64]]]:
+    """Yield a window once for each fold, with the tokens of the fold hidden, and the true id at each mask.
+
+    The id is -1 at a mask that is part of the text.
+    """
+    mask_id, unknown_id = model.manifest.special_tokens.mask_id, model.tokenizer.unknown_id
+    ids_L = window.read.ids_L
+    assert mask_id is not None, "a model that fills masks has a mask token"
+    targets = _content(model, window.read)
+    targets = targets[ids_L[targets] != unknown_id] if unknown_id is not None else targets
+    for fold in range(NUM_FOLDS):
+        places = targets[targets % NUM_FOLDS == fold]
+        if len(places):
+            shown_L = ids_L.copy()
+            shown_L[places] = mask_id
+            true_L = np.full(len(ids_L), -1, dtype=np.int64)
+            true_L[places] = ids_L[places]
+            yield replace(window.read, ids_L=shown_L), true_L[shown_L == mask_id]
+
+
+def _content(model: Encoder, text: TokenizedText) -> npt.NDArray[np.int64]:
+    """Return the places of the tokens that stand for text: all but special ones, and unknown ones."""
+    special = [id_ for id_ in model.manifest.special_tokens.ids if id_ != model.tokenizer.unknown_id]
+    return np.flatnonzero(~np.isin(text.ids_L, special))
+
+
+def _nats(logits_MV: npt.NDArray[np.float32], true_M: npt.NDArray[np.int64]) -> float:
+    """Return the summed cross-entropy of the true ids."""
+    if not len(true_M):
+        return 0.0
+    largest_M1 = logits_MV.max(axis=1, keepdims=True)
+    log_sum_M = np.log(np.exp(logits_MV - largest_M1).sum(axis=1, dtype=np.float64)) + largest_M1[:, 0]
+    return float((log_sum_M - logits_MV[np.arange(len(true_M)), true_M]).sum())
