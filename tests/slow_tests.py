@@ -31,7 +31,7 @@ SLOW = (
     "clozeline.serving.uvicorn_adapter",
     "clozeline.stages",
     "clozeline.tasks.training",
-    "clozeline.text.workers",
+    "clozeline.machine.workers",
     "clozeline.tracking",
     "clozeline.training.loop",
 )

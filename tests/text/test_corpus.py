@@ -8,12 +8,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.errors import DataError
+from clozeline.machine.workers import worker_processes
 from clozeline.params import PreprocessParams
 from clozeline.records.identity import identity_of
 from clozeline.text.corpus import build_corpus
 from clozeline.text.sources import open_source
 from clozeline.text.tally import CorpusReport
-from clozeline.text.workers import worker_processes
 
 SPLITS = ("train", "validation", "holdout")
 

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from clozeline.machine.workers import Workers
 from clozeline.text import near_duplicates
 from clozeline.text.exact_duplicates import SketchedBucket
 from clozeline.text.near_duplicates import similar_pairs
 from clozeline.text.sketches import Sketches, SketchWriter
-from clozeline.text.workers import Workers
 from clozeline.words.shingles import Banding, shingle_sets
 
 INLINE = Workers(None, 1)

@@ -4,11 +4,11 @@ import logging
 from pathlib import Path
 
 from clozeline.machine.cores import available_cores
+from clozeline.machine.workers import worker_processes
 from clozeline.params import PreprocessParams
 from clozeline.storage.atomic import replacing_file, replacing_folder
 from clozeline.text.corpus import build_corpus
 from clozeline.text.sources import open_source
-from clozeline.text.workers import worker_processes
 
 _LOG = logging.getLogger(__name__)
 

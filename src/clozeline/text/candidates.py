@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clozeline.machine.workers import Workers
 from clozeline.storage.arrays import DiskArrays, chunks, mapped
 from clozeline.text.sketches import Sketches
-from clozeline.text.workers import Workers
 
 _NUM_NEIGHBOURS = 4
 """Preceding texts of a band that a text is compared with, besides the first one: boilerplate stays cheap."""

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clozeline.errors import DataError
+from clozeline.machine.workers import Workers
 from clozeline.params import PreprocessParams
 from clozeline.progress import ProgressBar, track
 from clozeline.storage.arrays import DiskArrays, chunks
@@ -32,7 +33,6 @@ from clozeline.text.splits import (
 )
 from clozeline.text.spool import BucketWriter, bucket_files, read_bucket
 from clozeline.text.tally import CorpusReport, SimilarityReport, dropped_counts, dropped_in_words, versions_used
-from clozeline.text.workers import Workers
 from clozeline.words.shingles import Banding
 
 _LOG = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from clozeline.machine.workers import Workers
 from clozeline.storage.arrays import chunks, mapped
 from clozeline.text.candidates import candidates, unpacked
 from clozeline.text.sketches import Sketches
-from clozeline.text.workers import Workers
 from clozeline.words.numbers.runs import run_positions
 
 _CHUNK_SHINGLES = 150_000

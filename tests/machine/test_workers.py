@@ -13,11 +13,11 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from clozeline.text.workers import worker_processes
+from clozeline.machine.workers import worker_processes
 
 SLEEPERS = """
 import os, time
-from clozeline.text.workers import worker_processes
+from clozeline.machine.workers import worker_processes
 
 if __name__ == "__main__":
     with worker_processes(2) as workers:
