@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clozeline.artifacts.preprocess.clean_text import SCHEMA
-from clozeline.records.identity import identity_of
+from clozeline.records.files.identity import identity_of
 
 
 def write_clean_text(path: Path, texts: Sequence[str]) -> None:

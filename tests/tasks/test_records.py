@@ -7,7 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from clozeline.errors import DataError
-from clozeline.records.streams import lines_of
+from clozeline.records.files.streams import lines_of
 from clozeline.tasks.records import TABLES, Record, read_records
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from clozeline.records.identity import identity_of
+from clozeline.records.files.identity import identity_of
 from clozeline.tasks.splitting import count_seen, strictest
 from tests.clean_text import write_clean_text
 

@@ -10,7 +10,7 @@ import pytest
 from clozeline.errors import DataError
 from clozeline.machine.workers import worker_processes
 from clozeline.params import PreprocessParams
-from clozeline.records.identity import identity_of
+from clozeline.records.files.identity import identity_of
 from clozeline.text.corpus import build_corpus
 from clozeline.text.sources import open_source
 from clozeline.text.tally import CorpusReport
@@ -92,7 +92,7 @@ def test_no_split_holds_a_text_that_is_like_one_of_another(tmp_path, params_of, 
 def test_the_bytes_do_not_depend_on_the_number_of_workers(
     tmp_path, params_of, texts, monkeypatch, num_workers: int
 ) -> None:
-    monkeypatch.setattr("clozeline.records.streams._BLOCK_BYTES", 5_000)
+    monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 5_000)
     monkeypatch.setattr("clozeline.text.preparation._BATCH_BYTES", 10_000)
     path = write_lines(tmp_path, texts)
     alone = build(path, tmp_path / "alone", params_of())
@@ -104,7 +104,7 @@ def test_the_bytes_do_not_depend_on_the_number_of_workers(
 def test_the_bytes_do_not_depend_on_the_size_of_batches(tmp_path, params_of, texts, monkeypatch) -> None:
     path = write_lines(tmp_path, texts)
     build(path, tmp_path / "large", params_of())
-    monkeypatch.setattr("clozeline.records.streams._BLOCK_BYTES", 1_000)
+    monkeypatch.setattr("clozeline.records.files.streams._BLOCK_BYTES", 1_000)
     monkeypatch.setattr("clozeline.text.preparation._MAX_BATCH_UNITS", 1)
     build(path, tmp_path / "small", params_of())
     assert digests(tmp_path / "large") == digests(tmp_path / "small")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from clozeline.records.identity import content_key
+from clozeline.records.files.identity import content_key
 from clozeline.text import spool
 from clozeline.text.buckets import bucket_starts, num_buckets_for
 from clozeline.text.preparation import PREPARED, PreparedBatch

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from clozeline.errors import DataError
 from clozeline.evaluation.figures import DocumentSums
-from clozeline.records.meter import Meter
-from clozeline.records.streams import read_lines
+from clozeline.records.files.meter import Meter
+from clozeline.records.files.streams import read_lines
 from clozeline.text.files import matching_files
 
 _KEYS = ("sentence_good", "sentence_bad", "UID", "linguistics_term", "field")

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from clozeline.errors import DataError, TransientError
-from clozeline.records.fields import Fields, check_fields
-from clozeline.records.placed import PlacedRecord
+from clozeline.records.files.fields import Fields, check_fields
+from clozeline.records.files.placed import PlacedRecord
 
 _LOG = logging.getLogger(__name__)
 _COMMIT = re.compile("@([0-9a-f]{40})")

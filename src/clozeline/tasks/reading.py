@@ -10,7 +10,7 @@ from pathlib import Path
 
 from clozeline.params import FinetuneParams
 from clozeline.params.finetuning import LabelledParams, QuestionAnsweringParams, SimilarityParams, TaggingParams
-from clozeline.records.fields import Fields
+from clozeline.records.files.fields import Fields
 from clozeline.tasks.classification import label_files, labelled
 from clozeline.tasks.question_answering.squad import read_squad
 from clozeline.tasks.records import Reader, Record

@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import Any
 
 from clozeline.errors import DataError
-from clozeline.records.fields import Fields
-from clozeline.records.formats import FORMATS, FormatReader, format_of
-from clozeline.records.meter import Meter
-from clozeline.records.streams import is_empty
+from clozeline.records.files.fields import Fields
+from clozeline.records.files.formats import FORMATS, FormatReader, format_of
+from clozeline.records.files.meter import Meter
+from clozeline.records.files.streams import is_empty
 
 _MOST_NAMED = 5
 

@@ -8,7 +8,7 @@ from typing import Literal
 from clozeline.errors import DataError
 from clozeline.params import FinetuneParams
 from clozeline.params.finetuning import HubParams
-from clozeline.records.fields import Fields
+from clozeline.records.files.fields import Fields
 from clozeline.records.hub import HubKnobs, HubSplit, commit_of, hub_records
 from clozeline.tasks.records import Reader, Record, read_records
 

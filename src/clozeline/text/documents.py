@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from clozeline.records.meter import Meter
+from clozeline.records.files.meter import Meter
 
 
 class DropReason(StrEnum):

@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 from clozeline.errors import DataError
 from clozeline.params import SourceParams
-from clozeline.records.formats import PARQUET_SUFFIXES, format_of, read_parquet
-from clozeline.records.meter import Meter
-from clozeline.records.streams import read_blocks, read_lines
+from clozeline.records.files.formats import PARQUET_SUFFIXES, format_of, read_parquet
+from clozeline.records.files.meter import Meter
+from clozeline.records.files.streams import read_blocks, read_lines
 from clozeline.text.documents import RawUnit, Source
 from clozeline.text.from_records import TextFields, documents_of
 from clozeline.text.line_formats import JsonBlock, LineReader, LineSettings, read_separated, sniff

@@ -4,8 +4,8 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
 from clozeline.errors import DataError
-from clozeline.records.fields import Fields
-from clozeline.records.placed import PlacedRecord
+from clozeline.records.files.fields import Fields
+from clozeline.records.files.placed import PlacedRecord
 from clozeline.text.documents import Document
 
 _TEXT_KNOB = "source.text_field"

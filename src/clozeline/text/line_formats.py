@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import chain
 
 from clozeline.errors import DataError
-from clozeline.records.json_values import parsed
-from clozeline.records.placed import json_records, separated_records
-from clozeline.records.streams import Block
+from clozeline.records.files.json_values import parsed
+from clozeline.records.files.placed import json_records, separated_records
+from clozeline.records.files.streams import Block
 from clozeline.text.documents import Document
 from clozeline.text.from_records import TextFields, documents_of
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from clozeline.artifacts.preprocess.clean_text import SCHEMA, SOURCE, TEXT, TITLE
-from clozeline.records.identity import KEY_BYTES, content_key
+from clozeline.records.files.identity import KEY_BYTES, content_key
 from clozeline.text.buckets import bucket_starts, num_buckets_for
 from clozeline.text.cleaning import clean, split_long
 from clozeline.text.documents import Document, DropReason, RawUnit, Source

@@ -17,7 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
 from clozeline.errors import DataError
-from clozeline.records.meter import Meter
+from clozeline.records.files.meter import Meter
 from clozeline.text.documents import Document, DropReason, RawUnit, Source
 
 STANDARD_LIBRARY = "python"

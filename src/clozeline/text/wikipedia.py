@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 from clozeline.errors import DataError
 from clozeline.params import SourceParams
-from clozeline.records.meter import Meter
-from clozeline.records.streams import decompressed
+from clozeline.records.files.meter import Meter
+from clozeline.records.files.streams import decompressed
 from clozeline.text.documents import Document, DropReason, Source
 from clozeline.text.files import label_of, matching_files
 from clozeline.text.wikitext import CANONICAL_MEDIA_NAMES, plain_text

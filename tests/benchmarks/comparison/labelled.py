@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clozeline.records.fields import Fields
-from clozeline.records.identity import identity_of
+from clozeline.records.files.fields import Fields
+from clozeline.records.files.identity import identity_of
 from clozeline.tasks.classification import label_files
 from clozeline.tasks.question_answering.squad import read_squad
 from clozeline.tasks.records import Reader, read_records

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 
 from clozeline.errors import DataError
-from clozeline.records.fields import Fields, check_fields
-from clozeline.records.formats import format_of
-from clozeline.records.streams import lines_of
+from clozeline.records.files.fields import Fields, check_fields
+from clozeline.records.files.formats import format_of
+from clozeline.records.files.streams import lines_of
 from clozeline.tasks.records import FOLDER, TABLES, Reader, Record
 
 LabelFiles = Mapping[str, str]

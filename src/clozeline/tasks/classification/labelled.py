@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from clozeline.params import LabelledParams
-from clozeline.records.fields import Fields
+from clozeline.records.files.fields import Fields
 from clozeline.tasks.records import Record
 from clozeline.tasks.sources import Part
 

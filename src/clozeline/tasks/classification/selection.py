@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from clozeline.errors import DataError
 from clozeline.params import LabelledParams
-from clozeline.records.identity import identity_of
+from clozeline.records.files.identity import identity_of
 from clozeline.tasks.classification.labelled import Labelled
 from clozeline.tasks.record_count import RecordCount
 from clozeline.tasks.sources import Part

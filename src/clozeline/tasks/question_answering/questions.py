@@ -10,7 +10,7 @@ from typing import Any
 
 from clozeline.errors import DataError
 from clozeline.params import QuestionAnsweringParams
-from clozeline.records.identity import identity_of
+from clozeline.records.files.identity import identity_of
 from clozeline.tasks.record_count import Counted, RecordCount
 from clozeline.tasks.records import Record
 from clozeline.tasks.sources import Part

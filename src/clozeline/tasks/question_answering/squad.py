@@ -6,9 +6,9 @@ from types import MappingProxyType
 from typing import Any
 
 from clozeline.errors import DataError
-from clozeline.records.fields import Fields, nearest
-from clozeline.records.json_values import parsed
-from clozeline.records.streams import lines_of
+from clozeline.records.files.fields import Fields, nearest
+from clozeline.records.files.json_values import parsed
+from clozeline.records.files.streams import lines_of
 from clozeline.tasks.records import Record
 
 _SHAPE = (

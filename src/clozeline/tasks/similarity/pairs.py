@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from clozeline.errors import DataError
 from clozeline.params import SimilarityParams
-from clozeline.records.identity import identity_of
+from clozeline.records.files.identity import identity_of
 from clozeline.tasks.record_count import RecordCount
 from clozeline.tasks.records import Record
 from clozeline.tasks.similarity.summaries import parted, without_name

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from clozeline.artifacts.finetune.model.held_out import HeldOut, write_held_out, write_test_items
 from clozeline.artifacts.finetune.shown_item import ShownItem
 from clozeline.artifacts.finetune.task_metrics import Headline
-from clozeline.records.identity import identity_of
+from clozeline.records.files.identity import identity_of
 from clozeline.tasks.intervals import bootstrap_interval
 from clozeline.tasks.scores.correlations import pearson, ranks, spearman
 from clozeline.tasks.similarity.baselines import tfidf_cosines

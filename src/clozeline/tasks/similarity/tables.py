@@ -5,8 +5,8 @@ from functools import partial
 from pathlib import Path
 
 from clozeline.errors import DataError
-from clozeline.records.fields import Fields, check_fields
-from clozeline.records.streams import lines_of
+from clozeline.records.files.fields import Fields, check_fields
+from clozeline.records.files.streams import lines_of
 from clozeline.tasks.records import Reader, Record
 
 _SUFFIXES = (".tsv", ".txt")

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from clozeline.errors import DataError
-from clozeline.records.fields import Fields
-from clozeline.records.streams import lines_of
+from clozeline.records.files.fields import Fields
+from clozeline.records.files.streams import lines_of
 from clozeline.tasks.records import Reader, Record
 from clozeline.tasks.tagging.schemes import is_tag
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from clozeline.errors import DataError
 from clozeline.params import TaggingParams
-from clozeline.records.identity import identity_of
+from clozeline.records.files.identity import identity_of
 from clozeline.tasks.record_count import RecordCount
 from clozeline.tasks.records import Record
 from clozeline.tasks.sources import Part

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from clozeline.errors import DataError
-from clozeline.records.fields import Fields, check_fields
-from clozeline.records.meter import Meter
-from clozeline.records.placed import PlacedRecord, json_records, separated_records
-from clozeline.records.streams import lines_of
+from clozeline.records.files.fields import Fields, check_fields
+from clozeline.records.files.meter import Meter
+from clozeline.records.files.placed import PlacedRecord, json_records, separated_records
+from clozeline.records.files.streams import lines_of
 
 _COMPRESSION_SUFFIXES = {".gz", ".bz2", ".zst", ".zstd"}
 FormatReader = Callable[[Path, Fields, Meter], Iterator[PlacedRecord]]

@@ -3,8 +3,8 @@
 import pytest
 
 from clozeline.errors import DataError
-from clozeline.records.fields import check_fields, nearest
-from clozeline.records.placed import json_records
+from clozeline.records.files.fields import check_fields, nearest
+from clozeline.records.files.placed import json_records
 
 KNOBS = {"text_field": "text", "label_field": "label"}
 

@@ -14,7 +14,7 @@ from typing import BinaryIO, cast
 import pyarrow as pa
 
 from clozeline.errors import DataError
-from clozeline.records.meter import Meter
+from clozeline.records.files.meter import Meter
 
 _BLOCK_BYTES = 1 << 18
 _WIDE_BOMS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from clozeline.errors import DataError
-from clozeline.records.formats import FORMATS, format_of
-from clozeline.records.meter import Meter
+from clozeline.records.files.formats import FORMATS, format_of
+from clozeline.records.files.meter import Meter
 
 FIELDS = {"room.text_field": "body", "room.label_field": "topic"}
 ROWS = [('a "quoted", text\nof two lines', "x"), ("größe 東京", "y"), ("no label", ""), ("", "x")]

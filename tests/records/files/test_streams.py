@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 from clozeline.errors import DataError
-from clozeline.records.meter import Meter
-from clozeline.records.streams import lines_of, read_blocks, read_lines
+from clozeline.records.files.meter import Meter
+from clozeline.records.files.streams import lines_of, read_blocks, read_lines
 
 TEXT = "".join(f"line {number} – ünï\n" for number in range(5_000))
 Compress = Callable[[bytes], bytes]

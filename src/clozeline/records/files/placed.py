@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 
 from clozeline.errors import DataError
-from clozeline.records.fields import Fields, check_fields
-from clozeline.records.json_values import parsed
+from clozeline.records.files.fields import Fields, check_fields
+from clozeline.records.files.json_values import parsed
 
 _MOST_FIELD_CHARACTERS = 32_000_000
 _SEPARATORS: Mapping[str, str] = MappingProxyType(
