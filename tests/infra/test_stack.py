@@ -1,11 +1,7 @@
 """The servers of compose.yaml start, work and stop as plain processes, with a real PostgreSQL and an S3 server."""
 
-import os
-import pwd
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,6 +12,8 @@ import boto3
 import httpx
 import pytest
 
+from tests.postgres_server import Postgres, running_postgres
+
 ROOT = Path(__file__).parents[2]
 # Working directory of the MLflow services; the image has the same files there.
 MLFLOW_FOLDER = ROOT / "infra/mlflow"
@@ -25,55 +23,12 @@ Running = Callable[..., AbstractContextManager[None]]
 FreePort = Callable[[], int]
 
 
-@dataclass(frozen=True)
-class Postgres:
-    binaries: Path
-    data: Path
-    port: int
-    # User that runs PostgreSQL, which refuses root; None: the user of this process, which is not root.
-    user: str | None
-
-    def run(self, program: str, *arguments: str) -> None:
-        subprocess.run(
-            [str(self.binaries / program), *arguments],
-            user=self.user,
-            cwd=self.data,
-            env={"LC_ALL": "C.UTF-8", "PATH": os.environ["PATH"]},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            check=True,
-        )
-
-
-def postgres_binaries() -> Path:
-    versions = Path("/usr/lib/postgresql").glob("*/bin/postgres")
-    if found := sorted(versions, key=lambda path: int(path.parts[-3])):
-        return found[-1].parent
-    if on_path := shutil.which("postgres"):
-        return Path(on_path).parent
-    raise AssertionError("PostgreSQL is not installed: `make system`, or `apt-get install postgresql`")
-
-
 @pytest.fixture(scope="module")
 def postgres(free_port: FreePort, compose: Any) -> Iterator[Postgres]:
     """New server whose databases are made by the script that the container runs."""
-    # Not under tmp_path: root owns the folders above it, and PostgreSQL's user may not enter them.
-    with tempfile.TemporaryDirectory(prefix="postgres-", dir="/tmp") as folder:
-        data = Path(folder)
-        user = "nobody" if os.geteuid() == 0 else None
-        if user is not None:
-            os.chown(data, pwd.getpwnam(user).pw_uid, -1)
-        server = Postgres(postgres_binaries(), data, free_port(), user)
-        server.run("initdb", "--pgdata", ".", "--username", "postgres", "--auth", "trust", "--no-sync")
-        # Connections by TCP need the password, as in the container.
-        (data / "pg_hba.conf").write_text("local all postgres trust\nhost all all 127.0.0.1/32 scram-sha-256\n")
-        options = f"-p {server.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={data} -c fsync=off"
-        server.run("pg_ctl", "start", "--pgdata", ".", "--wait", "--log", "log.txt", "--options", options)
-        try:
-            create_databases(server, compose)
-            yield server
-        finally:
-            server.run("pg_ctl", "stop", "--pgdata", ".", "--mode", "immediate")
+    with running_postgres(free_port()) as server:
+        create_databases(server, compose)
+        yield server
 
 
 def create_databases(server: Postgres, compose: Any) -> None:
