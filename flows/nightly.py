@@ -21,13 +21,13 @@ HELD = "Held"
 
 @flow(name="nightly")
 def nightly(project: Path = Path()) -> State[object] | None:
-    """Run `pipeline` and `release`, and write the report even if one of them fails; any error fails this flow.
+    """Run `pipeline` on a new snapshot, then `release`; any error fails this flow. The report is written in any case.
 
     If a version is held, the final state is `Held`: nobody watches a schedule, so a version that waits for a person
     must not look like a night that went well.
     """
     try:
-        pipeline(project)
+        pipeline(project, refresh=True)
         releases = release(project)
     except ClozelineError:
         with suppress(ClozelineError):  # the first error is the one to tell

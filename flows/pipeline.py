@@ -22,14 +22,19 @@ from clozeline.versions.graph import StageNode, read_stage_graph
 from clozeline.versions.project import require_writable_cache
 from clozeline.workspace import Workspace, set_defaults
 
+_SNAPSHOT: Final = "snapshot"
 _RETRY_DELAYS_SECONDS: Final = [5.0, 30.0, 120.0]
 
 
 @flow(name="pipeline", task_runner=ONE_AT_A_TIME)
-def pipeline(project: Path = Path()) -> list[StageResult]:
+def pipeline(project: Path = Path(), refresh: bool = False) -> list[StageResult]:
     """Bring every stage of the project up to date, in the order of their dependencies.
 
     One stage runs at a time, because each uses every core.
+
+    Args:
+        project: folder with dvc.yaml and params.yaml.
+        refresh: take a new snapshot of a source that DVC cannot watch: a URL, a database, a branch on the hub.
 
     Raises:
         ParamsError: params.yaml or dvc.yaml is wrong; nothing was started.
@@ -45,7 +50,8 @@ def pipeline(project: Path = Path()) -> list[StageResult]:
     params = read_params(workspace.root / "params.yaml")
     with run_lock(workspace.lock_file) as lock:
         forget_old_runs(workspace.logs)
-        graph = read_stage_graph(workspace.root)
+        is_due = refresh and not params.preprocess.source.is_watched
+        graph = read_stage_graph(workspace.root, again={_SNAPSHOT} if is_due else ())
         require_writable_cache(workspace.root)
         warn_of_missing_labels(params)
         require_inputs(workspace.root, graph, done={node.name for node in graph if not node.is_changed})

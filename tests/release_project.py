@@ -10,9 +10,13 @@ from tests.chosen_tasks import write_params
 
 DVC_YAML = """
 stages:
-  clean:
-    cmd: python steps.py raw.txt data/clean
+  snapshot:
+    cmd: python steps.py raw.txt data/raw
     deps: [raw.txt, validation.parquet]
+    outs: [data/raw]
+  clean:
+    cmd: python steps.py data/raw data/clean
+    deps: [data/raw]
     outs: [data/clean]
   pretrain:
     cmd: python steps.py data/clean models/encoder

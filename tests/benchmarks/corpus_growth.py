@@ -28,7 +28,7 @@ _LOG = logging.getLogger(__name__)
 GROWTH = 10
 MOST_TIME = 11.0
 MOST_MEMORY = 1.1
-STAGES = ("preprocess", "tokenize", "pretrain")
+STAGES = ("snapshot", "preprocess", "tokenize", "pretrain")
 
 
 def main() -> None:
@@ -91,8 +91,14 @@ def costs(raw: Path, steps: int) -> dict[str, Usage]:
         folder = Path(name)
         clean, tokenizer, tokens = folder / "clean", folder / "tokenizer", folder / "tokens"
         paths = {
-            "preprocess": {"source": raw, "out": clean},
-            "tokenize": {"clean": clean, "tokenizer": tokenizer, "out": tokens},
+            "snapshot": {"source": raw, "out": folder / "raw"},
+            "preprocess": {"raw": folder / "raw", "out": clean, "metrics": folder / "preprocess.json"},
+            "tokenize": {
+                "clean": clean,
+                "tokenizer": tokenizer,
+                "out": tokens,
+                "metrics": folder / "tokenize.json",
+            },
             "pretrain": {
                 "tokens": tokens,
                 "tokenizer": tokenizer,
@@ -101,12 +107,10 @@ def costs(raw: Path, steps: int) -> dict[str, Usage]:
                 "looks": folder / "looks.csv",
                 "timing": folder / "timing.csv",
                 "work": folder / "work",
+                "metrics": folder / "pretrain.json",
             },
         }
-        return {
-            stage: run_stage(stage, folder, changes, metrics=folder / f"{stage}.json", **paths[stage])
-            for stage in STAGES
-        }
+        return {stage: run_stage(stage, folder, changes, **paths[stage]) for stage in STAGES}
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from clozeline.language_modelling import language_model
 from clozeline.language_modelling.language_model import LanguageModel
 from clozeline.params import SourceParams
 
-UNSET = dict.fromkeys(("label_field", "dataset", "subset", "revision"))
+UNSET = dict.fromkeys(("url", "query", "label_field", "dataset", "subset", "revision"))
 UNREAD = SourceParams(kind="files", path="", pattern="", one_document_per="line", text_field="text", **UNSET)
 
 

@@ -25,7 +25,7 @@ W5, W7 = 5, 7
 
 
 def read_as(path: Path) -> SourceParams:
-    unset = dict.fromkeys(("label_field", "dataset", "subset", "revision"))
+    unset = dict.fromkeys(("url", "query", "label_field", "dataset", "subset", "revision"))
     return SourceParams(
         kind="files", path=str(path), pattern="**/*", one_document_per="line", text_field="text", **unset
     )

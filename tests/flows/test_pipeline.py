@@ -73,6 +73,19 @@ def history(prefect_server: None, lasting_toy: Path) -> History:
     return History(lasting_toy, results)
 
 
+def test_a_refresh_reads_again_only_what_dvc_cannot_watch(
+    prefect_server: None, toy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "")
+    monkeypatch.setattr(pipeline_module, "_SNAPSHOT", "upper")
+    assert outcomes(pipeline(toy, refresh=True)) == every("executed")
+    assert outcomes(pipeline(toy, refresh=True)) == every("unchanged")
+    params = (toy / "params.yaml").read_text().replace("kind: python-docs", "kind: files")
+    (toy / "params.yaml").write_text(params.replace("    url: null", "    url: s3://texts/in"))
+    assert outcomes(pipeline(toy)) == every("unchanged")
+    assert outcomes(pipeline(toy, refresh=True)) == every("unchanged") | {"upper": "executed"}
+
+
 def test_a_second_run_changes_nothing_and_a_change_taken_back_is_restored(history: History) -> None:
     first, again, changed, back = history.results
     assert outcomes(first) == every("executed")

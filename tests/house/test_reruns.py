@@ -12,7 +12,7 @@ PROJECT = Path(__file__).parents[2]
 FIRST = "pretrain"
 TASKS = frozenset({"finetune@library", "finetune@docsearch"})
 EXPORTS = frozenset({"export@encoder", "export@library", "export@docsearch"})
-STAGES = frozenset({"preprocess", "tokenize", FIRST, "evaluate"}) | TASKS | EXPORTS
+STAGES = frozenset({"snapshot", "preprocess", "tokenize", FIRST, "evaluate"}) | TASKS | EXPORTS
 Inputs = Mapping[str, Mapping[str, Any]]
 """Stage → dep → hash of the dep, or values of the params."""
 MORE = """
@@ -73,7 +73,7 @@ def runs_again(root: Path, before: Inputs) -> set[str]:
         ("    temperature: 0.05", "    temperature: 0.1", {"finetune@docsearch"}),
         ("  opset: 23", "  opset: 20", EXPORTS),
         ("    min_agreement: 0.97", "    min_agreement: 0.98", EXPORTS),
-        ("seed: ", "seed: 1", STAGES - EXPORTS - {"tokenize"}),
+        ("seed: ", "seed: 1", STAGES - EXPORTS - {"snapshot", "tokenize"}),
     ],
 )
 def test_an_edit_of_params(project: Path, before: Inputs, line: str, edited: str, stages: set[str]) -> None:
@@ -86,6 +86,9 @@ def test_an_edit_of_params(project: Path, before: Inputs, line: str, edited: str
 @pytest.mark.parametrize(
     ("file", "stages"),
     [
+        ("snapshots/order.py", {"snapshot"}),
+        ("artifacts/snapshot/manifest.py", {"snapshot", "preprocess"}),
+        ("text/docstrings.py", {"preprocess"}),
         ("encoder/layers.py", {FIRST, "evaluate"} | TASKS | EXPORTS),
         ("language_modelling/objectives.py", {FIRST, "evaluate"}),
         ("pretraining/starting.py", {FIRST}),

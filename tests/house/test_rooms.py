@@ -32,6 +32,7 @@ FLOORS = (
     ("registry",),
     ("tracking",),
     ("versions",),
+    ("snapshots",),
     ("text", "tokenizing"),
     ("tokens",),
     ("tokenizer",),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from clozeline.params import ExportParams, Params, PretrainParams
+from clozeline.params import ExportParams, Params, PretrainParams, SourceParams
 from clozeline.pretraining import naming
 from clozeline.tasks import training as task_training
 
@@ -29,6 +29,7 @@ NO_DEPS = {
     "clozeline.progress": "changes what is shown, never outputs",
     "clozeline.foreign": "changes what is refused and what is told of a download, never what is opened",
     "clozeline.planning": "changes what is warned of before a training, never outputs",
+    "clozeline.versions": "finds the last snapshot in DVC's cache; which it is, dvc.lock says",
     "clozeline.tracking": "a side channel that cannot change an output",
 }
 """Modules that stages import without having them as deps, because as deps they would re-run everything. The record of
@@ -147,6 +148,7 @@ def test_a_stage_has_a_description_and_depends_on_the_seed_if_it_takes_it(name: 
 @pytest.mark.parametrize(
     ("name", "knobs"),
     [
+        ("snapshot", set()),
         ("preprocess", {"preprocess"}),
         ("tokenize", {"tokenize"}),
         ("pretrain", {f"pretrain.{knob}" for knob in PretrainParams.model_fields.keys() - naming.NOT_OF_THE_RESULT}),
@@ -166,8 +168,15 @@ def test_checkpoints_are_named_by_the_code_that_their_stage_depends_on(name: str
     assert set(code) == deps - {f"stages/{name}.py"}
 
 
+def test_a_snapshot_depends_on_the_knobs_that_say_what_is_read() -> None:
+    reading_alone = {"one_document_per"}
+    knobs = {f"preprocess.source.{knob}" for knob in SourceParams.model_fields.keys() - reading_alone}
+    assert set(stages()["snapshot"]["params"]) == knobs
+
+
 def test_params_have_a_section_for_each_stage_and_for_the_release() -> None:
-    assert set(Params.model_fields) == {*stages(), "seed", "recipes", "finetune_defaults", "release"}
+    """Stage `snapshot` takes `preprocess.source`."""
+    assert set(Params.model_fields) == {*stages(), "seed", "recipes", "finetune_defaults", "release"} - {"snapshot"}
 
 
 @pytest.mark.parametrize("name", list(stages()))

@@ -56,9 +56,12 @@ def test_the_trace_leads_stage_by_stage_to_the_raw_text(traced: Trace, workspace
         "models/encoder": "pretrain",
         "packages/encoder": None,
         "data/clean": "clean",
+        "data/raw": "snapshot",
         "raw.txt": None,
         "validation.parquet": None,
     }
+    copied = {ancestor.path for ancestor in traced.origin.all() if ancestor.has_copy}
+    assert copied == {"raw.txt", "validation.parquet"}
     locked = Lock.read(workspace.root / "dvc.lock").stages["pretrain"].outs[0].md5
     assert {ancestor.path: ancestor.md5 for ancestor in traced.origin.all()}["models/encoder"] == locked
 
@@ -70,14 +73,22 @@ def test_the_trace_is_of_the_released_version_not_of_the_newest_files(traced: Tr
 
 
 def test_an_intact_lineage_is_verified(traced: Trace, workspace: Workspace) -> None:
-    assert verify(traced, workspace) == 6
+    assert verify(traced, workspace) == 5
 
 
 def test_an_older_lineage_is_verified_from_the_cache(traced: Trace, workspace: Workspace) -> None:
+    """Its source was overwritten: the snapshot has what was read."""
     retrain(workspace.root, "one two three")
+    assert verify(traced, workspace) == 5
+
+
+def test_an_older_snapshot_that_is_gone_is_named(traced: Trace, workspace: Workspace) -> None:
+    retrain(workspace.root, "one two three")
+    md5 = {ancestor.path: ancestor.md5 for ancestor in traced.origin.all()}["data/raw"]
+    (workspace.root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]).unlink()
     with pytest.raises(ArtifactError, match="broken") as caught:
         verify(traced, workspace)
-    assert str(caught.value.given).startswith("raw.txt: "), "the source was overwritten, and no cache has it"
+    assert str(caught.value.given).startswith("data/raw: ")
     assert ";" not in str(caught.value.given), "all else is still in the cache"
 
 
@@ -87,7 +98,7 @@ def test_what_is_gone_from_cache_and_workspace_is_named(traced: Trace, workspace
     file = workspace.root / ".dvc/cache/files/md5" / md5[:2] / md5[2:]
     file.chmod(0o644)
     file.unlink()
-    assert verify(traced, workspace) == 6, "the workspace still has it"
+    assert verify(traced, workspace) == 5, "the workspace still has it"
     shutil.rmtree(workspace.root / path)
     with pytest.raises(ArtifactError) as caught:
         verify(traced, workspace)

@@ -38,7 +38,7 @@ def test_a_fresh_project_lacks_nothing(project: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "old", "path", "stage"),
     [
-        ("preprocess.source.path", "path: requirements.lock", "my-texts", "preprocess"),
+        ("preprocess.source.path", "path: requirements.lock", "my-texts", "snapshot"),
         ("finetune.library.data", f"data: {DATA}", "labels/mine.parquet", "finetune@library"),
         ("finetune.library.data", f"data: {DATA}", "/nowhere/mine.parquet", "finetune@library"),
     ],

@@ -9,7 +9,7 @@ import pytest
 
 from clozeline.errors import ClozelineError, DataError, StorageError
 from clozeline.params import PreprocessParams, SourceParams
-from clozeline.stages.preprocess import run
+from clozeline.stages import preprocess, snapshot
 from clozeline.text.clean_writer import CleanWriter
 
 
@@ -18,6 +18,8 @@ def params(kind: str = "files") -> PreprocessParams:
         source=SourceParams(
             kind=kind,
             path="texts",
+            url=None,
+            query=None,
             pattern="**/*",
             one_document_per="paragraph",
             text_field="text",
@@ -33,6 +35,13 @@ def params(kind: str = "files") -> PreprocessParams:
         validation_fraction=0.2,
         holdout_fraction=0.2,
     )
+
+
+def run(params: PreprocessParams, *, seed: int, source: Path, out: Path, metrics: Path) -> None:
+    """Run both stages from the source on."""
+    raw = out.with_name(f".{out.name}-raw")
+    snapshot.run(params, source=source, out=raw)
+    preprocess.run(params, seed=seed, raw=raw, out=out, metrics=metrics)
 
 
 def paragraphs(count: int) -> str:
@@ -103,7 +112,7 @@ def test_bad_input_is_named_and_nothing_is_lost(tmp_path: Path, fault: str) -> N
     assert error.do
     assert (out / "train.parquet").read_text() == "of an earlier run"
     assert metrics.read_text() == "of an earlier run"
-    assert {file.name for file in tmp_path.iterdir()} <= {source.name, "clean", "preprocess.json"}
+    assert {file.name for file in tmp_path.iterdir()} <= {source.name, ".clean-raw", "clean", "preprocess.json"}
 
 
 def test_an_empty_folder_is_named(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ RUNNING = re.compile(r"^Running stage '(.+)':", re.MULTILINE)
 RESTORED = re.compile(r"^Stage '(.+)' is cached - skipping run", re.MULTILINE)
 SHRUNK: Mapping[str, Any] = {
     "preprocess": {
-        "source": {"kind": "files", "path": "data/raw/sentences.jsonl", "label_field": "topic"},
+        "source": {"kind": "files", "path": "texts/sentences.jsonl", "label_field": "topic"},
         "min_characters": 20,
         "validation_fraction": 0.1,
         "holdout_fraction": 0.4,
@@ -173,7 +173,7 @@ def test_every_stage_runs_and_makes_its_metrics_and_its_package(lines: tuple[Lin
     for line in lines:
         stages = YAML(typ="safe").load(line.lock)["stages"]
         assert set(stages) == {
-            *("preprocess", "tokenize", "pretrain", "evaluate", "finetune@library"),
+            *("snapshot", "preprocess", "tokenize", "pretrain", "evaluate", "finetune@library"),
             *("export@encoder", "export@library"),
         }
         metrics = {file.relative_to(line.root).as_posix() for file in (line.root / "metrics").rglob("*.json")}

@@ -21,6 +21,8 @@ def params_of() -> ParamsOf:
         source = {
             "kind": "files",
             "path": "texts",
+            "url": None,
+            "query": None,
             "pattern": "**/*",
             "one_document_per": "paragraph",
             "text_field": "text",

@@ -12,8 +12,9 @@ from clozeline.machine.workers import worker_processes
 from clozeline.params import PreprocessParams
 from clozeline.records.files.identity import identity_of
 from clozeline.text.corpus import build_corpus
-from clozeline.text.sources import open_source
+from clozeline.text.sources import open_snapshot
 from clozeline.text.tally import CorpusReport
+from tests.raw_text import take_snapshot
 
 SPLITS = ("train", "validation", "holdout")
 
@@ -28,8 +29,10 @@ def write_lines(folder: Path, texts: list[str]) -> Path:
 
 def build(path: Path, out: Path, params: PreprocessParams, *, seed: int = 7, num_workers: int = 1) -> CorpusReport:
     out.mkdir()
+    raw = out.with_name(f"{out.name}-raw")
+    take_snapshot(params.source, path, raw)
     with worker_processes(num_workers) as workers:
-        return build_corpus(open_source(path, params.source), params, seed=seed, out=out, workers=workers)
+        return build_corpus(open_snapshot(raw, params.source), params, seed=seed, out=out, workers=workers)
 
 
 def sides(out: Path) -> dict[str, str]:

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,11 +8,21 @@ import pytest
 
 from clozeline.errors import DataError
 from clozeline.text.documents import Document
-from clozeline.text.hub import open_hub
+from clozeline.text.sources import open_snapshot
+from tests.raw_text import take_snapshot
 
 
-def read(params) -> list[Document]:
-    return [document for unit in open_hub(params.source).units for document in unit.documents()]
+@pytest.fixture
+def read(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[Document]]:
+    """Take a snapshot, and read it."""
+
+    def through_snapshot(params) -> list[Document]:
+        raw = tmp_path_factory.mktemp("raw") / "raw"
+        take_snapshot(params.source, Path("unread"), raw)
+        units = open_snapshot(raw, params.source).units
+        return [document for unit in units for document in unit.documents()]
+
+    return through_snapshot
 
 
 @pytest.fixture
@@ -23,12 +34,12 @@ def dataset(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_only_the_training_split_is_read(dataset: Path, params_of) -> None:
+def test_only_the_training_split_is_read(dataset: Path, params_of, read) -> None:
     params = params_of(kind="hub", dataset=str(dataset), label_field="label")
     assert read(params) == [Document(f"train {number}", str(number % 2)) for number in range(3)]
 
 
-def test_a_class_is_called_by_its_name_and_none_by_no_name(tmp_path: Path, params_of) -> None:
+def test_a_class_is_called_by_its_name_and_none_by_no_name(tmp_path: Path, params_of, read) -> None:
     table = pa.table({"text": ["a", "b", "c"], "label": [1, 0, -1]})
     features = {
         "info": {
@@ -43,18 +54,18 @@ def test_a_class_is_called_by_its_name_and_none_by_no_name(tmp_path: Path, param
     assert [document.source for document in read(params)] == ["good", "bad", ""]
 
 
-def test_a_missing_field_is_named_with_those_there_are(dataset: Path, params_of) -> None:
+def test_a_missing_field_is_named_with_those_there_are(dataset: Path, params_of, read) -> None:
     with pytest.raises(DataError, match="train row 0: no field `body`") as caught:
         read(params_of(kind="hub", dataset=str(dataset), text_field="body"))
     assert "text, label" in str(caught.value.given)
 
 
-def test_a_missing_subset_is_named_with_those_there_are(dataset: Path, params_of) -> None:
+def test_a_missing_subset_is_named_with_those_there_are(dataset: Path, params_of, read) -> None:
     with pytest.raises(DataError, match="cannot read") as caught:
         read(params_of(kind="hub", dataset=str(dataset), subset="nope"))
     assert "default" in str(caught.value.given)
 
 
-def test_a_folder_without_data_is_refused(tmp_path: Path, params_of) -> None:
+def test_a_folder_without_data_is_refused(tmp_path: Path, params_of, read) -> None:
     with pytest.raises(DataError, match="cannot read"):
         read(params_of(kind="hub", dataset=str(tmp_path / "nothing")))

@@ -6,7 +6,8 @@ import pytest
 
 from clozeline.errors import DataError
 from clozeline.text.documents import Document, DropReason
-from clozeline.text.wikipedia import open_wikipedia
+from clozeline.text.files import RawFile
+from clozeline.text.wikipedia import read_dumps
 
 HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="0.10" xml:lang="de">
   <siteinfo><namespaces>
@@ -14,6 +15,11 @@ HEAD = """<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.10/" version="
   </namespaces></siteinfo>
 """
 TAIL = "</mediawiki>\n"
+
+
+def files_of(path: Path) -> list[RawFile]:
+    files = [path] if path.is_file() else sorted(path.glob("*.xml"))
+    return [RawFile(file, file.name, file.name) for file in files]
 
 
 def page(title: str, wikitext: str, namespace: int = 0, extra: str = "") -> str:
@@ -35,7 +41,7 @@ DUMP = (
 
 
 def read(path: Path, params) -> list[Document]:
-    return [document for unit in open_wikipedia(path, params.source).units for document in unit.documents()]
+    return [document for unit in read_dumps(files_of(path), params.source).units for document in unit.documents()]
 
 
 @pytest.mark.parametrize("compress", [bytes, bz2.compress])
@@ -51,10 +57,10 @@ def test_articles_come_as_text_and_the_rest_with_its_reason(tmp_path, params_of,
     ]
 
 
-def test_a_folder_of_dumps_is_read_by_pattern(tmp_path, params_of) -> None:
+def test_the_dumps_of_a_folder_are_read_one_after_the_other(tmp_path, params_of) -> None:
     for name in ("b.xml", "a.xml", "notes.txt"):
         (tmp_path / name).write_text(DUMP)
-    assert [document.source for document in read(tmp_path, params_of(pattern="*.xml"))] == ["a.xml"] * 5 + ["b.xml"] * 5
+    assert [document.source for document in read(tmp_path, params_of())] == ["a.xml"] * 5 + ["b.xml"] * 5
 
 
 @pytest.mark.parametrize(
@@ -77,7 +83,7 @@ def test_what_is_no_complete_dump_is_refused_by_name(tmp_path, params_of, conten
 def test_pages_come_before_the_end_is_known(tmp_path, params_of) -> None:
     path = tmp_path / "dump.xml"
     path.write_text(HEAD + page("First", "one") + page("Second", "two " * 100_000) + "<page> cut")
-    pages = open_wikipedia(path, params_of().source).units
+    pages = read_dumps(files_of(path), params_of().source).units
     assert next(pages).documents()[0].text == "one"
     assert next(pages).size_bytes == 400_000
     with pytest.raises(DataError, match="after 2 pages"):
@@ -87,7 +93,7 @@ def test_pages_come_before_the_end_is_known(tmp_path, params_of) -> None:
 def test_pages_that_were_used_are_forgotten(tmp_path, params_of) -> None:
     path = tmp_path / "dump.xml"
     path.write_text(HEAD + page("Page", "word " * 20_000) * 200 + TAIL)
-    units = open_wikipedia(path, params_of().source).units
+    units = read_dumps(files_of(path), params_of().source).units
     tracemalloc.start()
     assert sum(1 for _ in units) == 200
     _, peak_bytes = tracemalloc.get_traced_memory()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from clozeline.tokenizing import frequent_words
 from clozeline.tokenizing.frequent_words import FrequentWords, count_words
-from clozeline.words.cutting import ByteClasses
+from clozeline.words.as_bytes.cutting import ByteClasses
 
 CUT = ByteClasses.of(blanks=" ", alone=".").cut
 batches = st.lists(st.lists(st.text("ab é.", max_size=12), max_size=4), max_size=5)

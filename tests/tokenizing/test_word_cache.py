@@ -11,7 +11,7 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 
 from clozeline.tokenizing import word_cache
 from clozeline.tokenizing.word_cache import WordCache
-from clozeline.words.hashing import word_hashes
+from clozeline.words.as_bytes.hashing import word_hashes
 from tests.odd_texts import ALGORITHMS, learned_tokenizer, odd_text
 
 

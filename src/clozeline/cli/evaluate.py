@@ -128,6 +128,8 @@ def _source(
     return SourceParams(
         kind="files",
         path=str(text),
+        url=None,
+        query=None,
         pattern=pattern,
         one_document_per=one_document_per,
         text_field=text_field,

@@ -62,7 +62,8 @@ def as_tree(traced: "Trace") -> "Tree":
 
 
 def _add(tree: "Tree", ancestor: "Ancestor", told: set[str]) -> None:
-    made_by = f"made by {ancestor.stage}" if ancestor.stage else "a source"
+    of_source = "a source, copied by snapshot" if ancestor.has_copy else "a source"
+    made_by = f"made by {ancestor.stage}" if ancestor.stage else of_source
     if ancestor.path in told:
         tree.add(f"{ancestor.path} (see above)")
         return

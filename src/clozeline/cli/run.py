@@ -17,6 +17,9 @@ def add_to(app: typer.Typer) -> None:
 
 def run(
     release: Annotated[bool, typer.Option(help="Release the models that pass the gates of params.yaml.")] = True,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Read a source again that DVC cannot watch: a URL, a database, the hub.")
+    ] = False,
 ) -> None:
     """Bring every stage up to date, release the models, and show the results, as tables and in reports/report.html.
 
@@ -39,7 +42,7 @@ def run(
 
     with ending_orderly():
         ensure_prefect_server(workspace)
-        stages = pipeline(workspace.root)
+        stages = pipeline(workspace.root, refresh=refresh)
         releases: Sequence[Release] = ()
         refusal: ReleaseRefusedError | None = None
         if release:

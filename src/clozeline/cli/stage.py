@@ -3,9 +3,10 @@
 import importlib
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,6 +16,8 @@ from clozeline.errors import ClozelineError, ParamsError
 from clozeline.params import Params, read_params
 
 PARAMS = Path("params.yaml")
+_SECTIONS: Final[Mapping[str, str]] = MappingProxyType({"snapshot": "preprocess"})
+"""Section of params.yaml by stage, where the stage has none of its own name."""
 
 
 def add_to(app: typer.Typer) -> None:
@@ -43,7 +46,8 @@ def stage(
     try:
         run(**given)
     except ClozelineError as error:
-        raise in_params(error, PARAMS, ".".join(filter(None, (name, given.get("task")))), given["params"]) from error
+        place = ".".join(filter(None, (_section_of(name), given.get("task"))))
+        raise in_params(error, PARAMS, place, given["params"]) from error
 
 
 def _stage_named(name: str) -> Callable[..., None]:
@@ -62,7 +66,7 @@ def _stage_named(name: str) -> Callable[..., None]:
 def _arguments_for(run: Callable[..., None], name: str, params: Params, texts: list[str]) -> dict[str, Any]:
     """Match `name=value` texts to the parameters of `run`: paths by name, params by section."""
     given = dict(text.partition("=")[::2] for text in texts)
-    section = getattr(params, name)
+    section = getattr(params, _section_of(name))
     if isinstance(section, dict):
         section = _task_section(section, given.get("task"), name)
     known: dict[str, Any] = {"params": section, "seed": params.seed, "family": params.pretrain.model.family}
@@ -79,6 +83,10 @@ def _arguments_for(run: Callable[..., None], name: str, params: Params, texts: l
             do=f"correct the `cmd` of stage `{name}` in dvc.yaml",
         )
     return arguments
+
+
+def _section_of(stage: str) -> str:
+    return _SECTIONS.get(stage, stage)
 
 
 def _task_section(sections: dict[str, Any], task: str | None, name: str) -> Any:

@@ -20,7 +20,7 @@ from clozeline.errors import DataError
 from clozeline.evaluation.figures import DocumentSums
 from clozeline.records.files.meter import Meter
 from clozeline.records.files.streams import read_lines
-from clozeline.text.files import matching_files
+from clozeline.text.matching import matching_files
 
 _KEYS = ("sentence_good", "sentence_bad", "UID", "linguistics_term", "field")
 _PATTERN = "**/*.jsonl*"

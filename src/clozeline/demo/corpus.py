@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clozeline.params import Params
-from clozeline.stages import preprocess, tokenize
+from clozeline.stages import preprocess, snapshot, tokenize
 
 _VOCAB_SIZE = 4096
 
@@ -26,11 +26,13 @@ def standard_library(params: Params, folder: Path) -> DemoCorpus:
     """Preprocess and tokenize the docstrings of the standard library, in a few seconds."""
     lock = folder / "no-packages.txt"
     lock.write_text("# The standard library alone.\n", encoding="utf-8")
-    source = params.preprocess.source.model_copy(update={"kind": "python-docs"})
+    built_in = {"kind": "python-docs", "dataset": None, "url": None, "query": None}
+    source = params.preprocess.source.model_copy(update=built_in)
     text = params.preprocess.model_copy(
         update={"source": source, "validation_fraction": 0.05, "holdout_fraction": 0.0, "min_characters": 60}
     )
-    preprocess.run(text, seed=params.seed, source=lock, out=folder / "clean", metrics=folder / "preprocess.json")
+    snapshot.run(text, source=lock, out=folder / "raw")
+    preprocess.run(text, seed=params.seed, raw=folder / "raw", out=folder / "clean", metrics=folder / "preprocess.json")
     corpus = DemoCorpus(folder / "tokens", folder / "tokenizer")
     vocabulary = params.tokenize.model_copy(
         update={"algorithm": "wordpiece", "existing": None, "vocab_size": _VOCAB_SIZE, "lowercase": True}

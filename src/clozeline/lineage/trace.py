@@ -1,7 +1,8 @@
 """Lineage of a registered model, read from the evidence stored with it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 from clozeline.artifacts.lock import Lock
 from clozeline.registry import MODEL_PREFIX, FetchedPackage, fetch
@@ -9,6 +10,8 @@ from clozeline.registry.packages import find_version
 from clozeline.registry.publishing import LOCK, Publisher
 from clozeline.registry.versions import Registered
 from clozeline.workspace import Workspace, tracking_uri
+
+_SNAPSHOT: Final = "snapshot"
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,8 @@ class Ancestor:
     stage: str | None
     """Stage that made it; None for a source."""
     parents: tuple["Ancestor", ...]
+    has_copy: bool = False
+    """Whether a snapshot holds its bytes as they were read, so that the original may change."""
 
     def all(self) -> Iterator["Ancestor"]:
         """Yield this ancestor and everything before it, each path once."""
@@ -74,4 +79,6 @@ def ancestry(lock: Lock, path: str, md5: str | None = None) -> Ancestor:
     name, stage = maker
     own = next((out.md5 for out in stage.outs if out.path == path), None)
     parents = tuple(ancestry(lock, given.path, given.md5) for given in stage.data)
+    if name == _SNAPSHOT:
+        parents = tuple(replace(parent, has_copy=parent.stage is None) for parent in parents)
     return Ancestor(path=path, md5=md5 or own or "", stage=name, parents=parents)

@@ -109,7 +109,9 @@ class PipelineRun:
         environment = stage_environment(self._workspace, {} if run_id is None else {"MLFLOW_RUN_ID": run_id})
         log = self._logs / f"{node.name.replace('/', '_')}.log"
         hearing = _Hearing()
-        ended = self._processes.reproduce(node.name, root=root, environment=environment, log=log, hear=hearing.hear)
+        ended = self._processes.reproduce(
+            node.name, root=root, environment=environment, log=log, hear=hearing.hear, again=node.runs_again
+        )
         if ended.outcome is None:
             failure = failure_of(ended)
             failure.is_told &= not hearing.is_cut

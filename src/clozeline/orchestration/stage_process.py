@@ -49,10 +49,20 @@ class StageProcesses:
         self._is_ending = threading.Event()
 
     def reproduce(
-        self, name: str, *, root: Path, environment: Mapping[str, str], log: Path, hear: Callable[[str], None]
+        self,
+        name: str,
+        *,
+        root: Path,
+        environment: Mapping[str, str],
+        log: Path,
+        hear: Callable[[str], None],
+        again: bool = False,
     ) -> Ended:
-        """Bring stage `name` up to date; `log` gets every line, `hear` only those that no terminal shows."""
-        command = [sys.executable, "-m", reproduce.__name__, name]
+        """Bring stage `name` up to date, or run it `again`.
+
+        `log` gets every line, `hear` only those that no terminal shows.
+        """
+        command = [sys.executable, "-m", reproduce.__name__, name, *([reproduce.AGAIN] if again else [])]
         log.parent.mkdir(parents=True, exist_ok=True)
         kills_before = out_of_memory_kills()
         with log.open("a", encoding="utf-8") as log_file:

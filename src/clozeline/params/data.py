@@ -1,16 +1,39 @@
 """Sections `preprocess` and `tokenize`: from raw text to token shards."""
 
+import re
 from operator import le
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field
 
 from clozeline.params.section import Count, Fraction, Section, set_for
 
+_WITH_URL = ("files", "wikipedia-xml", "sql")
+
+
+def _url_fits(kind: str, url: str | None) -> bool:
+    return kind in _WITH_URL if url else kind != "sql"
+
+
+def _is_a_url_without_password(url: str | None) -> bool:
+    return url is None or ("://" in url and "\n" not in url and not _password_of(url))
+
+
+def _password_of(url: str) -> str | None:
+    try:
+        return urlsplit(url).password
+    except ValueError:
+        return None
+
 
 class SourceParams(Section):
-    kind: Literal["python-docs", "files", "wikipedia-xml", "hub"]
+    kind: Literal["python-docs", "files", "wikipedia-xml", "hub", "sql"]
     path: str
+    """What DVC watches: the local source, or for other sources a file that fixes them as far as a file can."""
+    url: str | None
+    """Remote files, or the database. DVC does not watch it."""
+    query: str | None
     pattern: str
     one_document_per: Literal["paragraph", "line", "file"]
     """Plain text only: other formats mark the end of a document themselves."""
@@ -19,7 +42,27 @@ class SourceParams(Section):
     dataset: str | None
     subset: str | None
     revision: str | None
-    rules = (("kind dataset", set_for("hub"), "set `dataset` for kind `hub`, and leave it null for any other"),)
+    rules = (
+        ("kind dataset", set_for("hub"), "set `dataset` for kind `hub`, and leave it null for any other"),
+        ("kind query", set_for("sql"), "set `query` for kind `sql`, and leave it null for any other"),
+        ("kind url", _url_fits, f"a `url` for kind `sql`; it may be set for {', '.join(_WITH_URL)}, and for no other"),
+        (
+            "url",
+            _is_a_url_without_password,
+            "protocol://…, without a password: that belongs into the environment (docs/own-text.md)",
+        ),
+    )
+
+    @property
+    def place(self) -> str:
+        """Where the source is, for people and to recognize it again."""
+        return self.dataset or self.url or self.path
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether DVC notices a change of the source by itself."""
+        is_pinned = self.revision is not None and re.fullmatch("[0-9a-f]{40}", self.revision) is not None
+        return self.url is None and (self.kind != "hub" or is_pinned)
 
 
 class PreprocessParams(Section):

@@ -71,14 +71,14 @@ def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Pa
     _read(source, params, spool, counts, workers)
     if not counts.read:
         raise DataError(
-            f"{_origin(params)}: the source holds no text",
-            given="0 texts" if params.source.dataset else f"0 texts in {source.total_bytes:,} bytes",
+            f"{params.source.place}: the source holds no text",
+            given=f"0 texts in {source.total_bytes:,} bytes",
             expected="at least one text",
             do="add text, or correct `source`",
         )
     if not bucket_files(spool):
         raise DataError(
-            f"{_origin(params)}: no text is left after cleaning",
+            f"{params.source.place}: no text is left after cleaning",
             given=f"{counts.read} texts read: {dropped_in_words(counts.dropped)}",
             expected=f"texts of at least {params.min_characters} characters",
             do="check `source`, or lower `min_characters`",
@@ -102,11 +102,6 @@ def build_corpus(source: Source, params: PreprocessParams, *, seed: int, out: Pa
     )
     report.check()
     return report
-
-
-def _origin(params: PreprocessParams) -> str:
-    """Return the name of the source for messages."""
-    return params.source.dataset or params.source.path
 
 
 def _read(source: Source, params: PreprocessParams, spool: Path, counts: _Counts, workers: Workers) -> None:
@@ -147,7 +142,7 @@ def _decide(sketches: Sketches, params: PreprocessParams, counts: _Counts, worke
         places = sketches.place_N[chunk]
         kept_N[places], sides_by_place_N[places] = ~dropped_N[chunk], sides_N[chunk]
     num_kept_by_side = kept_by_side(sides_N, dropped_N)
-    check_sides(num_kept_by_side, together, shares, _origin(params))
+    check_sides(num_kept_by_side, together, shares, params.source.place)
     return _Decision(kept_N, sides_by_place_N, sum(num_kept_by_side), _similarity_report(edges, together))
 
 

@@ -55,7 +55,9 @@ class Source:
 
     units: Generator[RawUnit, None, None]
     total_bytes: int
-    """Total of what `meter` counts; 0 if unknown."""
+    """Total of what `meter` counts."""
     meter: Meter = field(default_factory=Meter)
     decode_entities: bool = True
     """Whether HTML entities in the text are dirt; false where the text may be about entities."""
+    raw_bytes: int | None = None
+    """Size of the text as its origin stores it, by which buckets are cut; 0 if unknown, None: `total_bytes`."""

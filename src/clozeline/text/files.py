@@ -1,12 +1,12 @@
 """A file or a folder of files as a source. The name tells the format; otherwise the first line does."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
-from clozeline.errors import DataError
 from clozeline.params import SourceParams
 from clozeline.records.files.formats import PARQUET_SUFFIXES, format_of, read_parquet
 from clozeline.records.files.meter import Meter
@@ -14,8 +14,19 @@ from clozeline.records.files.streams import read_blocks, read_lines
 from clozeline.text.documents import RawUnit, Source
 from clozeline.text.from_records import TextFields, documents_of
 from clozeline.text.line_formats import JsonBlock, LineReader, LineSettings, read_separated, sniff
+from clozeline.text.matching import label_of, matching_files
 
 _LEFT_OUT_BY = "`source.pattern`"
+
+
+@dataclass(frozen=True, slots=True)
+class RawFile:
+    """A file to read; its name may tell more than its path."""
+
+    path: Path
+    name: str
+    label: str
+    """Label of its texts if the records have none."""
 
 
 def open_files(path: Path, params: SourceParams) -> Source:
@@ -24,48 +35,27 @@ def open_files(path: Path, params: SourceParams) -> Source:
     Raises:
         DataError: no file matches.
     """
-    files = matching_files(path, params.pattern)
+    named = [(file, label_of(file, path)) for file in matching_files(path, params.pattern)]
+    return read_files([RawFile(file, name, name) for file, name in named], params)
+
+
+def read_files(files: Sequence[RawFile], params: SourceParams) -> Source:
     meter = Meter()
     return Source(
-        units=(unit for file in files for unit in _units(file, label_of(file, path), params, meter)),
-        total_bytes=sum(file.stat().st_size for file in files),
+        units=(unit for file in files for unit in _units(file, params, meter)),
+        total_bytes=total_bytes_of(files),
         meter=meter,
     )
 
 
-def matching_files(path: Path, pattern: str) -> list[Path]:
-    """Return the file itself, or the matching files below a folder in the order of their names."""
-    if path.is_file():
-        return [path]
-    files = [file for file in path.glob(pattern) if file.is_file() and not _is_hidden(file.relative_to(path))]
-    if not files:
-        raise DataError(
-            f"{path}: no file matches",
-            given=f"pattern {pattern} in a folder that holds {_some_names(path)}",
-            expected="at least one file",
-            do="correct `source.path` or `source.pattern`",
-        )
-    return sorted(files, key=lambda file: file.relative_to(path).as_posix())
+def total_bytes_of(files: Sequence[RawFile]) -> int:
+    return sum(file.path.stat().st_size for file in files)
 
 
-def label_of(file: Path, source: Path) -> str:
-    """Return the file's name within the source, so that the label does not depend on the location of the source."""
-    return file.name if file == source else file.relative_to(source).as_posix()
-
-
-def _is_hidden(file: Path) -> bool:
-    return any(part.startswith(".") for part in file.parts)
-
-
-def _some_names(folder: Path) -> str:
-    names = sorted(entry.name for entry in folder.iterdir())
-    return ", ".join(names[:5]) + (", …" if len(names) > 5 else "") if names else "nothing"
-
-
-def _units(file: Path, label: str, params: SourceParams, meter: Meter) -> Iterator[RawUnit]:
+def _units(file: RawFile, params: SourceParams, meter: Meter) -> Iterator[RawUnit]:
     fields = TextFields(params.text_field, params.label_field)
-    settings = LineSettings(str(file), label, fields, params.one_document_per)
-    return _FORMATS.get(format_of(file), _in_lines)(file, settings, meter)
+    settings = LineSettings(str(file.path), file.label, fields, params.one_document_per)
+    return _FORMATS.get(format_of(Path(file.name)), _in_lines)(file.path, settings, meter)
 
 
 def _in_rows(file: Path, settings: LineSettings, meter: Meter) -> Iterator[RawUnit]:

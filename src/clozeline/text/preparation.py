@@ -46,7 +46,7 @@ class PreparationSettings:
             min_characters=params.min_characters,
             max_characters=params.max_characters,
             decode_entities=source.decode_entities,
-            num_buckets=num_buckets_for(source.total_bytes),
+            num_buckets=num_buckets_for(source.total_bytes if source.raw_bytes is None else source.raw_bytes),
         )
 
 

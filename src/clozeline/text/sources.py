@@ -1,37 +1,56 @@
-"""Table of the kinds of source."""
+"""Table of the kinds of source: how the files of a snapshot are read."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from clozeline.errors import DataError
+from clozeline.artifacts.snapshot.manifest import Snapshot
+from clozeline.errors import ArtifactError
 from clozeline.params import SourceParams
+from clozeline.text.docstrings import read_docstrings
 from clozeline.text.documents import Source
-from clozeline.text.files import open_files
-from clozeline.text.hub import open_hub
-from clozeline.text.python_docs import open_python_docs
-from clozeline.text.wikipedia import open_wikipedia
+from clozeline.text.files import RawFile, read_files
+from clozeline.text.wikipedia import read_dumps
 
-Opener = Callable[[Path, SourceParams], Source]
+Opener = Callable[[Sequence[RawFile], SourceParams], Source]
 
 _OPENERS: dict[str, Opener] = {
-    "python-docs": lambda path, params: open_python_docs(path),
-    "files": open_files,
-    "wikipedia-xml": open_wikipedia,
-    "hub": lambda path, params: open_hub(params),
+    "python-docs": read_docstrings,
+    "files": read_files,
+    "wikipedia-xml": read_dumps,
+    "hub": read_files,
+    "sql": read_files,
 }
 
 
-def open_source(path: Path, params: SourceParams) -> Source:
-    """Open a source of the kind given in `params`.
+def open_snapshot(folder: Path, params: SourceParams) -> Source:
+    """Open the snapshot in `folder`, whose texts come in the order in which they were first seen.
 
     Raises:
-        DataError: `path` is missing, or holds another kind of source.
+        ArtifactError: the snapshot is missing, incomplete, or of another source than `params` name.
     """
-    if not path.exists():
-        raise DataError(
-            f"{path}: no such file or folder",
-            given=f"`source.path`: {params.path}",
-            expected="a file or folder with text",
-            do="correct `source.path` (a DVC-tracked path may need `dvc pull` first)",
+    snapshot = Snapshot.read(folder)
+    if (snapshot.kind, snapshot.place) != (params.kind, params.place):
+        raise ArtifactError(
+            f"{folder} is a snapshot of another source",
+            given=f"{snapshot.place} (`source.kind`: {snapshot.kind})",
+            expected=f"{params.place} (kind {params.kind})",
+            do="run stage snapshot again (`dvc repro -f snapshot`), or correct `source.kind`",
         )
-    return _OPENERS[params.kind](path, params)
+    label = {"hub": snapshot.place, "sql": "sql"}.get(snapshot.kind)
+    files = [RawFile(folder / file.object_name, file.name, label or file.name) for file in snapshot.files]
+    return replace(_OPENERS[snapshot.kind](files, params), raw_bytes=snapshot.raw_bytes)
+
+
+def named_as_in_source(message: str, folder: Path, params: SourceParams) -> str:
+    """Return `message` with the names of the source's files in place of the files of the snapshot in `folder`."""
+    root = Path(params.url or params.path)
+    for file in Snapshot.read(folder).files:
+        path = folder / file.object_name
+        message = message.replace(str(path), file.name if params.dataset else _place_of(root, file.name))
+        message = message.replace(path.name, file.name)
+    return message
+
+
+def _place_of(root: Path, name: str) -> str:
+    return str(root) if root.name == name else f"{root}/{name}"

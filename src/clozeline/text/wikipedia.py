@@ -1,7 +1,7 @@
 """A MediaWiki XML dump as a source: articles only, without their markup, one page in memory at a time."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -11,7 +11,7 @@ from clozeline.params import SourceParams
 from clozeline.records.files.meter import Meter
 from clozeline.records.files.streams import decompressed
 from clozeline.text.documents import Document, DropReason, Source
-from clozeline.text.files import label_of, matching_files
+from clozeline.text.files import RawFile, total_bytes_of
 from clozeline.text.wikitext import CANONICAL_MEDIA_NAMES, plain_text
 
 _ARTICLE_NAMESPACE = "0"
@@ -41,17 +41,16 @@ class WikiPage:
         return (Document(plain_text(self.wikitext, self.media_names), self.label, self.title),)
 
 
-def open_wikipedia(path: Path, params: SourceParams) -> Source:
-    """Open a dump, or all dumps in a folder that match `params.pattern`, compressed or not.
+def read_dumps(files: Sequence[RawFile], params: SourceParams) -> Source:
+    """Open dumps, compressed or not; `params` has nothing for them.
 
     Raises:
-        DataError: no file matches; raised while reading, too: a file is not a complete dump.
+        DataError: raised while reading: a file is not a complete dump.
     """
-    files = matching_files(path, params.pattern)
     meter = Meter()
     return Source(
-        units=(page for file in files for page in _pages(file, label_of(file, path), meter)),
-        total_bytes=sum(file.stat().st_size for file in files),
+        units=(page for file in files for page in _pages(file.path, file.label, meter)),
+        total_bytes=total_bytes_of(files),
         meter=meter,
     )
 

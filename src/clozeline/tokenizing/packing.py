@@ -21,7 +21,7 @@ from clozeline.tokenizing.shard_writer import ShardWriter
 from clozeline.tokenizing.word_cache import WordCache
 from clozeline.tokenizing.word_encoding import Encoded
 from clozeline.tokens.info import SplitInfo
-from clozeline.words.cutting import CutTexts, text_bytes
+from clozeline.words.as_bytes.cutting import CutTexts, text_bytes
 
 
 @dataclass

@@ -26,8 +26,8 @@ from clozeline.inference.word_cuts import (
     WORD_BLANKS,
 )
 from clozeline.tokenizing.word_encoding import Encoded, encode_each, encode_joined
-from clozeline.words.cutting import ByteClasses, CutTexts
-from clozeline.words.hashing import word_hashes
+from clozeline.words.as_bytes.cutting import ByteClasses, CutTexts
+from clozeline.words.as_bytes.hashing import word_hashes
 
 Cut = Callable[[Any], CutTexts]
 """Function that cuts an Arrow array of texts."""

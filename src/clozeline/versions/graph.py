@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -33,11 +33,13 @@ class StageNode:
     shown: tuple[str, ...]
     """Paths of its plots and reports."""
     is_changed: bool
-    """Whether DVC finds it or any of its ancestors out of date."""
+    """Whether DVC finds it or any of its ancestors out of date, or it runs `again`."""
+    runs_again: bool = False
+    """Whether it runs even if DVC finds it up to date, because its source changes where DVC does not look."""
 
 
-def read_stage_graph(root: Path) -> tuple[StageNode, ...]:
-    """Return every stage of the project in `root` in topological order.
+def read_stage_graph(root: Path, again: Collection[str] = ()) -> tuple[StageNode, ...]:
+    """Return every stage of the project in `root` in topological order; those named in `again` run in any case.
 
     Raises:
         ParamsError: dvc.yaml cannot be read.
@@ -48,11 +50,12 @@ def read_stage_graph(root: Path) -> tuple[StageNode, ...]:
         graph, status = repo.index.graph, repo.status()
         parents = {name: sorted(stages.keys() & map(_name, graph.successors(stages[name]))) for name in stages}
         ordered = list(TopologicalSorter(parents).static_order())
-        changed = {name for name in ordered if stages[name].addressing in status}
+        changed = {name for name in ordered if stages[name].addressing in status or name in again}
         for name in ordered:
             if not changed.isdisjoint(parents[name]):
                 changed.add(name)
-        return tuple(_node(stages[name], tuple(parents[name]), name in changed) for name in ordered)
+        nodes = (_node(stages[name], tuple(parents[name]), name in changed) for name in ordered)
+        return tuple(replace(node, runs_again=node.name in again) for node in nodes)
 
 
 def fingerprint(root: Path, name: str) -> str:

@@ -47,8 +47,19 @@ class Objects:
         _, _, built = build(self._repo.cache.local, str(path), localfs, "md5", dry_run=True, ignore=ignored)
         return str(built.hash_info.value)
 
+    def files_of(self, md5: str) -> dict[str, Path] | None:
+        """Return name → file in the cache of a folder with the hash `md5`; None if one of them is missing."""
+        listing = self._cached(md5)
+        if not listing.is_file():
+            return None
+        files = {entry["relpath"]: self._cached(entry["md5"]) for entry in json.loads(listing.read_bytes())}
+        return files if all(file.is_file() for file in files.values()) else None
+
+    def _cached(self, md5: str) -> Path:
+        return self._cache / md5[:2] / md5[2:]
+
     def _fault_in_cache(self, md5: str) -> str | None:
-        file = self._cache / md5[:2] / md5[2:]
+        file = self._cached(md5)
         if not file.is_file():
             return f"{md5} is neither in the cache, nor in the workspace, nor in git"
         if _md5_of(file) != md5.removesuffix(_FOLDER):

@@ -1,5 +1,7 @@
 """Bring one stage up to date with DVC, in a process of its own: `python -m clozeline.versions.reproduce STAGE`.
 
+With `--again` after the stage, it runs even if DVC finds it up to date.
+
 The exit code is one of `EXIT_CODES`, that of the stage's own command, or that of the error printed to standard error.
 DVC's own exit code reports only success or failure, and its output is not machine-readable.
 """
@@ -18,6 +20,7 @@ from clozeline.versions.project import open_project
 
 Outcome = Literal["executed", "restored", "unchanged"]
 EXIT_CODES: Final[Mapping[Outcome, int]] = MappingProxyType({"executed": 0, "restored": 100, "unchanged": 101})
+AGAIN: Final = "--again"
 _FAILED: Final = 1
 _KILLED: Final = 137
 
@@ -53,7 +56,7 @@ def outcome_of(exit_code: int) -> Outcome | None:
     return next((outcome for outcome, code in EXIT_CODES.items() if code == exit_code), None)
 
 
-def reproduce(name: str) -> int:
+def reproduce(name: str, *, again: bool = False) -> int:
     """Bring stage `name` of the project in the current folder up to date; return the exit code for the outcome.
 
     It waits for DVC's locks. Otherwise a stage loses its work if another command holds a lock when it ends.
@@ -65,7 +68,7 @@ def reproduce(name: str) -> int:
         shell = _Shell(Path(folder).resolve())
         os.environ["SHELL"] = str(shell.path)
         try:
-            was_out_of_date = bool(repo.reproduce(name, single_item=True))
+            was_out_of_date = bool(repo.reproduce(name, single_item=True, force=again))
         except DvcException as error:
             return _exit_code_of(shell.exit_code) if shell.exit_code else _tell(_error_of(name, error))
         if not was_out_of_date:
@@ -105,4 +108,4 @@ def _tell(error: ClozelineError) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(reproduce(sys.argv[1]))
+    sys.exit(reproduce(sys.argv[1], again=AGAIN in sys.argv[2:]))

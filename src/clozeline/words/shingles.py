@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 from rensa import RMinHash
 
-from clozeline.words.cutting import ByteClasses
-from clozeline.words.hashing import word_hashes
+from clozeline.words.as_bytes.cutting import ByteClasses
+from clozeline.words.as_bytes.hashing import word_hashes
 from clozeline.words.numbers.mixing import mixed
 from clozeline.words.numbers.runs import run_positions
 

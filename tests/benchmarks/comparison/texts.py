@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from clozeline.params import Params
 from clozeline.text.documents import Document
-from clozeline.text.sources import open_source
+from clozeline.text.sources import open_snapshot
 from comparison.stages import KEPT, PROJECT, params_tree, run_stage
 
 _LOG = logging.getLogger(__name__)
@@ -85,9 +85,17 @@ def _clean(source: Source) -> Path:
     section = params_tree(source.changes)["preprocess"]
     folder = KEPT / f"{source.name}-{_digest(section)}"
     if not (folder / "clean").is_dir():
-        paths = {"source": source.path, "out": folder / "clean", "metrics": folder / "preprocess.json"}
+        raw = _taken(source, folder)
+        paths = {"raw": raw, "out": folder / "clean", "metrics": folder / "preprocess.json"}
         run_stage("preprocess", folder, source.changes, **paths)
     return folder / "clean"
+
+
+def _taken(source: Source, folder: Path) -> Path:
+    """Return the snapshot of the source in `folder`; made on first use."""
+    if not (folder / "raw").is_dir():
+        run_stage("snapshot", folder, source.changes, source=source.path, out=folder / "raw")
+    return folder / "raw"
 
 
 def raw_texts(source: Source, every: int) -> Path:
@@ -106,7 +114,8 @@ def raw_texts(source: Source, every: int) -> Path:
 
 def _raw_documents(source: Source) -> Iterator[Document]:
     settings = Params.model_validate(params_tree(source.changes)).preprocess.source
-    for unit in open_source(source.path, settings).units:
+    raw = _taken(source, KEPT / f"{source.name}-{_digest(params_tree(source.changes)['preprocess'])}")
+    for unit in open_snapshot(raw, settings).units:
         yield from (document for document in unit.documents() if document.dropped is None)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clozeline.words.hashing import word_hashes
+from clozeline.words.as_bytes.hashing import word_hashes
 from clozeline.words.numbers.mixing import mixed
 
 BASE = 0x9E3779B97F4A7C15

@@ -8,7 +8,7 @@ import gc
 import inspect
 import sysconfig
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path, PurePosixPath
@@ -17,8 +17,6 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import Version
 
 from clozeline.errors import DataError
-from clozeline.records.files.meter import Meter
-from clozeline.text.documents import Document, DropReason, RawUnit, Source
 
 STANDARD_LIBRARY = "python"
 _NOT_THE_LIBRARY = {"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"}
@@ -53,18 +51,18 @@ class PythonModule:
     library: str
     size_bytes: int
 
-    def documents(self) -> Iterator[Document]:
+    def records(self) -> Iterator[dict[str, str | bool]]:
         """Yield every docstring, in the order of the file, titled with its qualified name."""
         tree = _parsed(self.path)
         if tree is None:
-            yield Document("", self.library, self.name, DropReason.UNREADABLE)
+            yield {"text": "", "source": self.library, "title": self.name, "unreadable": True}
             return
         for title, docstring in _docstrings(tree, self.name):
-            yield Document(inspect.cleandoc(docstring), self.library, title)
+            yield {"text": inspect.cleandoc(docstring), "source": self.library, "title": title}
 
 
-def open_python_docs(lock: Path) -> Source:
-    """Find the modules of the standard library and of every package that `lock` pins.
+def documented_modules(lock: Path) -> list[PythonModule]:
+    """Return the modules of the standard library and of every package that `lock` pins, in the order of their names.
 
     Raises:
         DataError: the lock cannot be read, or the environment is not the one it pins.
@@ -74,20 +72,7 @@ def open_python_docs(lock: Path) -> Source:
     for distribution in pinned:
         # Two distributions may ship the same file (mlflow, mlflow-skinny): it is read once.
         modules |= _modules_of(distribution)
-    ordered = [modules[name] for name in sorted(modules)]
-    meter = Meter()
-    return Source(
-        units=_metered(ordered, meter),
-        total_bytes=sum(module.size_bytes for module in ordered),
-        meter=meter,
-        decode_entities=False,
-    )
-
-
-def _metered(modules: list[PythonModule], meter: Meter) -> Generator[RawUnit, None, None]:
-    for module in modules:
-        meter.add(module.size_bytes)
-        yield module
+    return [modules[name] for name in sorted(modules)]
 
 
 def _installed_as_pinned(lock: Path) -> list[str]:

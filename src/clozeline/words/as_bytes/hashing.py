@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clozeline.words.cutting import text_bytes
+from clozeline.words.as_bytes.cutting import text_bytes
 from clozeline.words.numbers.mixing import mixed
 
 _BASE = np.uint64(0x9E3779B97F4A7C15)

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from clozeline.errors import DataError
-from clozeline.text.documents import Document, DropReason
-from clozeline.text.python_docs import STANDARD_LIBRARY, open_python_docs
+from clozeline.snapshots.python_docs import STANDARD_LIBRARY, documented_modules
 
 MODULE = '''\
 """Module doc."""
@@ -66,30 +65,30 @@ def install(site: Path, name: str = "acme", version: str = "1.2") -> None:
     (info / "RECORD").write_text("".join(f"{file},,\n" for file in FILES) + "../../bin/acme.py,,\n")
 
 
-def acme(lock: Path) -> list[Document]:
-    """Return the documents of the distribution, without the standard library."""
-    units = [unit for unit in open_python_docs(lock).units if unit.library != STANDARD_LIBRARY]
-    return [document for unit in units for document in unit.documents()]
+def acme(lock: Path) -> list[dict[str, object]]:
+    """Return the records of the distribution, without the standard library."""
+    modules = [module for module in documented_modules(lock) if module.library != STANDARD_LIBRARY]
+    return [record for module in modules for record in module.records()]
+
+
+def record(text: str, source: str, title: str, **more: object) -> dict[str, object]:
+    return {"text": text, "source": source, "title": title, **more}
 
 
 def test_every_docstring_is_read_with_its_qualified_name_and_library(environment: Path) -> None:
     assert acme(environment / "lock.txt") == [
-        Document("Private half.", "acme_native", "_acme_native"),
-        Document("The package.", "acme", "acme"),
-        Document("Café.", "acme", "acme.latin"),
-        Document("", "acme", "acme.nul", DropReason.UNREADABLE),
-        Document("", "acme", "acme.old", DropReason.UNREADABLE),
-        Document("Module doc.", "acme", "acme.tools"),
-        Document("Class doc.\n\nindented", "acme", "acme.tools.Outer"),
-        Document("Method doc, with a bad \\escape.", "acme", "acme.tools.Outer.method"),
-        Document("Inner doc.", "acme", "acme.tools.Outer.method.inner"),
-        Document("Async doc.", "acme", "acme.tools.late"),
-        Document("Fallback doc.", "acme", "acme.tools.fallback"),
+        record("Private half.", "acme_native", "_acme_native"),
+        record("The package.", "acme", "acme"),
+        record("Café.", "acme", "acme.latin"),
+        record("", "acme", "acme.nul", unreadable=True),
+        record("", "acme", "acme.old", unreadable=True),
+        record("Module doc.", "acme", "acme.tools"),
+        record("Class doc.\n\nindented", "acme", "acme.tools.Outer"),
+        record("Method doc, with a bad \\escape.", "acme", "acme.tools.Outer.method"),
+        record("Inner doc.", "acme", "acme.tools.Outer.method.inner"),
+        record("Async doc.", "acme", "acme.tools.late"),
+        record("Fallback doc.", "acme", "acme.tools.fallback"),
     ]
-
-
-def test_entities_are_what_such_text_speaks_about(environment: Path) -> None:
-    assert not open_python_docs(environment / "lock.txt").decode_entities
 
 
 def test_nothing_is_imported(environment: Path) -> None:
@@ -113,13 +112,11 @@ def test_a_file_of_two_distributions_is_read_once(environment: Path) -> None:
 
 def test_modules_of_the_standard_library_are_found(tmp_path: Path) -> None:
     (tmp_path / "lock.txt").write_text("# nothing but the standard library\n")
-    source = open_python_docs(tmp_path / "lock.txt")
-    modules = {unit.name: unit for unit in source.units}
+    modules = {module.name: module for module in documented_modules(tmp_path / "lock.txt")}
     assert {"json", "json.decoder", "argparse", "asyncio.tasks"} <= modules.keys()
     assert not [name for name in modules if "site-packages" in name or ".test" in name or name.startswith("test.")]
-    titles = [document.title for document in modules["json"].documents()]
+    titles = [record["title"] for record in modules["json"].records()]
     assert titles == ["json", "json.dump", "json.dumps", "json.load", "json.loads"]
-    assert source.meter.done_bytes == source.total_bytes
 
 
 def test_locks_of_other_tools_are_understood(environment: Path) -> None:
@@ -146,7 +143,7 @@ def test_a_local_build_of_the_pinned_version_is_that_version(environment: Path) 
 def test_an_environment_that_differs_from_the_lock_is_refused(environment: Path, pin: str, given: str) -> None:
     (environment / "lock.txt").write_text(f"{pin}\n")
     with pytest.raises(DataError, match=r"lock\.txt: .*\(differences: 1\)") as caught:
-        open_python_docs(environment / "lock.txt")
+        documented_modules(environment / "lock.txt")
     assert given in str(caught.value.given)
     assert "pip install -r" in caught.value.do
 
@@ -154,4 +151,4 @@ def test_an_environment_that_differs_from_the_lock_is_refused(environment: Path,
 def test_a_line_that_is_no_pin_is_named(environment: Path) -> None:
     (environment / "lock.txt").write_text("acme==1.2\nnot a pin at all\n")
     with pytest.raises(DataError, match=r"lock\.txt, line 2: not a pinned package"):
-        open_python_docs(environment / "lock.txt")
+        documented_modules(environment / "lock.txt")

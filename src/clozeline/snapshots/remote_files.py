@@ -1,0 +1,161 @@
+"""Files at a URL: a bucket, a part of one, or a file that a web server sends."""
+
+import errno
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from re import compile as compiled
+from typing import Any, Final
+
+import fsspec
+from fsspec.utils import glob_translate
+
+from clozeline.artifacts.snapshot.manifest import SnapshotFile
+from clozeline.errors import DataError, TransientError
+from clozeline.params import SourceParams
+from clozeline.progress import track
+from clozeline.snapshots.store import Store
+from clozeline.text.matching import is_hidden, no_match
+
+AUTHORIZATION: Final = "CLOZELINE_SOURCE_AUTHORIZATION"
+"""Environment variable with the header `Authorization` for https://. S3 takes its keys from `AWS_…`."""
+_REFUSED: Final = (401, 403)
+_NOT_FOUND: Final = (404, 410)
+
+
+@dataclass(frozen=True)
+class _RemoteFile:
+    name: str
+    path: str
+    size_bytes: int | None
+    revision: str | None
+
+    @classmethod
+    def of(cls, name: str, path: str, info: Mapping[str, Any]) -> "_RemoteFile":
+        revision = info.get("ETag") or info.get("etag") or info.get("generation")
+        return cls(name, path, info.get("size"), str(revision).strip('"') if revision else None)
+
+
+def keep_remote_files(params: SourceParams, store: Store) -> tuple[SnapshotFile, ...]:
+    """Keep every file at `params.url` that matches. A file with the ETag of the earlier snapshot is not read again.
+
+    Raises:
+        DataError: no file matches, or the credentials are refused.
+        TransientError: the server did not answer, or a file changed while it was read.
+    """
+    assert params.url is not None
+    url = params.url
+    with _trouble_named(url):
+        system, root = fsspec.core.url_to_fs(url, **_options(url))
+        found = _listed(system, root, params.pattern, url)
+        return tuple(_keep(system, file, store, url) for file in track(found, "Downloading", len(found)))
+
+
+def _options(url: str) -> dict[str, Any]:
+    """Return the settings of the file system, without caches: files are looked at again after a download, and the
+    environment of an earlier call is not that of this one.
+    """
+    fresh = {"use_listings_cache": False, "skip_instance_cache": True}
+    if url.startswith(("http://", "https://")):
+        authorization = os.environ.get(AUTHORIZATION)
+        headers = {"headers": {"Authorization": authorization}} if authorization else {}
+        return fresh | {"client_kwargs": headers | {"trust_env": True}}
+    return fresh
+
+
+def _listed(system: Any, root: str, pattern: str, url: str) -> list[_RemoteFile]:
+    if "http" in system.protocol:
+        return [_RemoteFile.of(PurePosixPath(root.partition("?")[0]).name or "index", root, system.info(root))]
+    base = root.rstrip("/")
+    entries = {path: info for path, info in system.find(base, detail=True).items() if info["type"] == "file"}
+    if not entries:
+        raise DataError(
+            f"{url}: there is no file",
+            given="an empty listing",
+            expected="a file, or a prefix with files below it",
+            do="correct `source.url`; the last snapshot is unchanged",
+        )
+    if list(entries) == [base]:
+        return [_RemoteFile.of(PurePosixPath(base).name, base, entries[base])]
+    names = {path.removeprefix(f"{base}/"): path for path in entries}
+    matches = compiled(glob_translate(pattern)).match
+    chosen = sorted(name for name in names if matches(name) and not is_hidden(name))
+    if not chosen:
+        raise no_match(url, pattern, sorted(names))
+    return [_RemoteFile.of(name, names[name], entries[names[name]]) for name in chosen]
+
+
+def _keep(system: Any, file: _RemoteFile, store: Store, url: str) -> SnapshotFile:
+    for earlier in store.earlier.files:
+        if file.revision and (earlier.name, earlier.revision) == (file.name, file.revision):
+            return store.keep_earlier(earlier, file.name)
+    with store.incoming() as beside:
+        system.get_file(file.path, str(beside))
+        after = _RemoteFile.of(file.name, file.path, system.info(file.path))
+        is_cut = file.size_bytes is not None and beside.stat().st_size != file.size_bytes
+        if is_cut or after != file:
+            raise TransientError(
+                f"{url}: {file.name} changed while it was read",
+                given=f"{file.size_bytes} bytes before, {beside.stat().st_size} read, {after.size_bytes} afterwards",
+                expected="a file that stays as it is while it is read",
+                do="run again when the upload is complete; the last snapshot is unchanged",
+            )
+        return store.keep(file.name, beside).model_copy(update={"revision": file.revision})
+
+
+@contextmanager
+def _trouble_named(url: str) -> Iterator[None]:
+    """Translate the errors of the file systems, whose classes come from their own libraries."""
+    try:
+        yield
+    except (DataError, TransientError):
+        raise
+    except (ValueError, ImportError) as error:
+        raise DataError(
+            f"{url}: nothing here can open this URL",
+            given=str(error),
+            expected="s3://, https:// or another protocol of fsspec whose package is installed",
+            do="correct `source.url`, or install the package",
+        ) from error
+    except Exception as error:  # each protocol has its own classes, without a common base
+        raise _named(url, error) from error
+
+
+def _first_with_status(error: Exception) -> Exception:
+    """Return the error with the status of the server; fsspec reports each as a missing file, caused by it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, Exception) and (hasattr(cause, "status") or isinstance(cause, ConnectionError)):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return error
+
+
+def _named(url: str, error: Exception) -> Exception:
+    error = _first_with_status(error)
+    status = getattr(error, "status", None)
+    if isinstance(error, PermissionError) or status in _REFUSED or type(error).__name__ == "NoCredentialsError":
+        return DataError(
+            f"{url}: the server refuses access",
+            given=f"{type(error).__name__}: {error}",
+            expected="credentials that may list and read",
+            do=f"set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (s3://) or {AUTHORIZATION} (https://) in the"
+            " environment; the last snapshot is unchanged",
+        )
+    if isinstance(error, FileNotFoundError) or status in _NOT_FOUND:
+        return DataError(
+            f"{url}: no such file or bucket",
+            given=f"{type(error).__name__}: {error}",
+            expected="a file, or a prefix with files below it",
+            do="correct `source.url`; the last snapshot is unchanged",
+        )
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        return error  # of our own disk
+    return TransientError(
+        f"{url}: the server did not answer",
+        given=f"{type(error).__name__}: {error}",
+        expected="an answer",
+        do="check the address in `source.url` and the network, then run again; the last snapshot is unchanged",
+    )

@@ -1,0 +1,42 @@
+"""Stage `snapshot`: the source as it was read, so that later changes of it do not touch what was made from it."""
+
+import logging
+from pathlib import Path
+
+from clozeline.artifacts.snapshot.manifest import Earlier
+from clozeline.machine.cores import available_cores
+from clozeline.machine.workers import worker_processes
+from clozeline.params import PreprocessParams
+from clozeline.snapshots.store import link_or_copy
+from clozeline.snapshots.taking import take
+from clozeline.storage.atomic import replacing_folder
+from clozeline.versions.last_output import last_output
+
+_LOG = logging.getLogger(__name__)
+
+
+def run(params: PreprocessParams, *, source: Path, out: Path) -> None:
+    """Write the files of the source and their manifest into `out`; after a failure `out` is as it was.
+
+    Raises:
+        DataError: the source is missing, empty, not readable, or not of its kind.
+        TransientError: a server did not answer, or the source changed while it was read.
+        StorageError: the disk is full.
+    """
+    # DVC removes `out` before it runs a stage, and then only its cache has the last snapshot.
+    last = last_output(Path.cwd(), out)
+    earlier = Earlier.among(last)
+    try:
+        with worker_processes(available_cores()) as workers, replacing_folder(out) as folder:
+            take(params.source, source, earlier, folder, workers)
+    except BaseException:
+        if earlier.manifest and not out.exists():
+            _put_back(last, out)
+        raise
+
+
+def _put_back(files: dict[str, Path], out: Path) -> None:
+    with replacing_folder(out) as folder:
+        for name, path in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            link_or_copy(path, folder / name)

@@ -1,0 +1,159 @@
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from clozeline.errors import DataError, TransientError
+from clozeline.params import SourceParams
+from clozeline.snapshots import databases
+from clozeline.text.sources import open_snapshot
+from tests.postgres_server import Postgres, running_postgres
+from tests.raw_text import take_snapshot
+from tests.text.conftest import params_of
+
+__all__ = ["params_of"]
+SELECT = "SELECT body, topic FROM tickets ORDER BY id"
+PASSWORD = "geheim"
+
+
+@pytest.fixture
+def asked(params_of) -> Callable[..., SourceParams]:
+    def build(url: str, query: str = SELECT) -> SourceParams:
+        return params_of(kind="sql", url=url, query=query, text_field="body", label_field="topic").source
+
+    return build
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Path:
+    path = tmp_path / "tickets.db"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE tickets (id INTEGER PRIMARY KEY, body TEXT, topic TEXT, at TEXT)")
+        rows = [("printer :on fire 100 %", "print"), (None, None), ("no mail", "mail")]
+        database.executemany("INSERT INTO tickets (body, topic) VALUES (?, ?)", rows)
+    database.close()
+    return path
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    from tests.ports import held_ports
+
+    with held_ports() as free_port, running_postgres(free_port()) as server:
+        with admin(server) as connection:
+            connection.execute(f"CREATE ROLE reader LOGIN PASSWORD '{PASSWORD}'")
+            connection.execute("CREATE TABLE tickets (id int PRIMARY KEY, body text, topic text)")
+            connection.execute("INSERT INTO tickets SELECT n, 'ticket ' || n, 'mail' FROM generate_series(1, 5000) n")
+            connection.execute("GRANT SELECT ON tickets TO reader")
+            connection.execute("CREATE TABLE secrets (body text, topic text)")
+        yield server
+
+
+def admin(server: Postgres) -> psycopg.Connection:
+    return psycopg.connect(f"host={server.data} port={server.port} user=postgres dbname=postgres", autocommit=True)
+
+
+def url_of(server: Postgres) -> str:
+    return f"postgresql+psycopg://reader@127.0.0.1:{server.port}/postgres"
+
+
+def texts(raw: Path, params: SourceParams) -> list[tuple[str, str]]:
+    units = open_snapshot(raw, params).units
+    return [(document.text, document.source) for unit in units for document in unit.documents()]
+
+
+def test_rows_are_read_with_their_label(tmp_path: Path, sqlite: Path, asked) -> None:
+    params = asked(f"sqlite:///{sqlite}")
+    take_snapshot(params, Path("unread"), tmp_path / "raw")
+    assert texts(tmp_path / "raw", params) == [("printer :on fire 100 %", "print"), ("", ""), ("no mail", "mail")]
+
+
+def test_colons_and_percent_signs_of_the_query_are_its_own(tmp_path: Path, sqlite: Path, asked) -> None:
+    params = asked(f"sqlite:///{sqlite}", "SELECT body, topic FROM tickets WHERE body LIKE '%:on%';")
+    take_snapshot(params, Path("unread"), tmp_path / "raw")
+    assert texts(tmp_path / "raw", params) == [("printer :on fire 100 %", "print")]
+
+
+def test_new_rows_come_after_those_of_the_last_snapshot(tmp_path: Path, sqlite: Path, asked) -> None:
+    params = asked(f"sqlite:///{sqlite}", "SELECT body, topic FROM tickets WHERE body NOTNULL ORDER BY body")
+    first = take_snapshot(params, Path("unread"), tmp_path / "raw")
+    with sqlite3.connect(sqlite) as database:
+        database.execute("INSERT INTO tickets (body, topic) VALUES ('an early letter', 'mail')")
+    database.close()
+    second = take_snapshot(params, Path("unread"), tmp_path / "grown", before=tmp_path / "raw")
+    assert second.files[0] == first.files[0]
+    assert [text for text, _ in texts(tmp_path / "grown", params)] == [
+        *("no mail", "printer :on fire 100 %", "an early letter"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("SELECT body, topic FROM tickets WHERE id > 99", "the query returns no rows"),
+        ("SELECT topic FROM tickets", "the query: no field `body`"),
+        ("SELECT body, topic FROM nowhere", "refuses"),
+        ("SELEKT", "refuses"),
+    ],
+)
+def test_a_query_that_yields_no_text_is_named(tmp_path: Path, sqlite: Path, asked, query: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        take_snapshot(asked(f"sqlite:///{sqlite}", query), Path("unread"), tmp_path / "raw")
+
+
+def test_a_query_with_a_result_of_its_own_each_time_is_refused(tmp_path: Path, sqlite: Path, asked) -> None:
+    query = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000)"
+    query = f"SELECT 'text' AS body, 'x' AS topic FROM ({query} SELECT i FROM n) WHERE random() > 0"
+    with pytest.raises(DataError, match="changed while it was read"):
+        take_snapshot(asked(f"sqlite:///{sqlite}", query), Path("unread"), tmp_path / "raw")
+
+
+def test_a_driver_that_is_not_there_is_named(tmp_path: Path, asked) -> None:
+    with pytest.raises(DataError, match="cannot be opened"):
+        take_snapshot(asked("nosuchdb://host/name"), Path("unread"), tmp_path / "raw")
+
+
+def test_postgresql_shows_one_state_while_others_write(
+    tmp_path: Path, postgres: Postgres, asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(databases.PASSWORD, PASSWORD)
+    line_of, written = databases.line_of, []
+
+    def writing(record):
+        if not written:  # after the first row was read
+            with admin(postgres) as connection:
+                connection.execute("DELETE FROM tickets WHERE id > 4000")
+                connection.execute("INSERT INTO tickets SELECT n, 'late ' || n, 'x' FROM generate_series(6000, 8000) n")
+            written.append(True)
+        return line_of(record)
+
+    monkeypatch.setattr(databases, "line_of", writing)
+    params = asked(url_of(postgres))
+    take_snapshot(params, Path("unread"), tmp_path / "raw")
+    assert [text for text, _ in texts(tmp_path / "raw", params)] == [f"ticket {number}" for number in range(1, 5001)]
+    assert PASSWORD not in (tmp_path / "raw" / "manifest.json").read_text()
+
+
+def test_a_wrong_password_is_no_matter_of_waiting(
+    tmp_path: Path, postgres: Postgres, asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(databases.PASSWORD, "wrong")
+    with pytest.raises(DataError, match="refuses this user") as caught:
+        take_snapshot(asked(url_of(postgres)), Path("unread"), tmp_path / "raw")
+    assert databases.PASSWORD in caught.value.do
+
+
+def test_a_table_that_the_user_may_not_read_is_named(
+    tmp_path: Path, postgres: Postgres, asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(databases.PASSWORD, PASSWORD)
+    with pytest.raises(DataError, match="refuses the query"):
+        take_snapshot(asked(url_of(postgres), "SELECT * FROM secrets"), Path("unread"), tmp_path / "raw")
+
+
+def test_a_server_that_is_away_may_be_asked_again(tmp_path: Path, asked, free_port) -> None:
+    url = f"postgresql+psycopg://reader@127.0.0.1:{free_port()}/postgres"
+    with pytest.raises(TransientError, match="did not answer"):
+        take_snapshot(asked(url), Path("unread"), tmp_path / "raw")

@@ -1,0 +1,118 @@
+import json
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from clozeline.artifacts.snapshot.manifest import Earlier, Snapshot
+from clozeline.errors import DataError, TransientError
+from clozeline.params import SourceParams
+from clozeline.snapshots import store
+from tests.raw_text import take_snapshot
+from tests.text.conftest import params_of
+
+__all__ = ["params_of"]
+
+
+@pytest.fixture
+def params(params_of) -> SourceParams:
+    return params_of().source
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    folder = tmp_path / "texts"
+    (folder / "more").mkdir(parents=True)
+    (folder / "more" / "b.txt").write_text("second")
+    (folder / "a.txt").write_text("first")
+    (folder / ".hidden").write_text("hidden")
+    return folder
+
+
+def everything(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_folder_is_copied_by_content_with_its_names_in_the_manifest(
+    tmp_path: Path, texts: Path, params: SourceParams
+) -> None:
+    (texts / "copy.txt").write_text("first")
+    snapshot = take_snapshot(params, texts, tmp_path / "raw")
+    assert [file.name for file in snapshot.files] == ["a.txt", "copy.txt", "more/b.txt"]
+    contents = [(tmp_path / "raw" / file.object_name).read_text() for file in snapshot.files]
+    assert contents == ["first", "first", "second"]
+    assert len(everything(tmp_path / "raw")) == 3, "a manifest, and one file for each content"
+    assert Snapshot.read(tmp_path / "raw") == snapshot
+
+
+def test_the_same_source_gives_the_same_bytes_at_any_time_and_place(
+    tmp_path: Path, texts: Path, params: SourceParams
+) -> None:
+    take_snapshot(params, texts, tmp_path / "raw")
+    moved = texts.rename(tmp_path / "elsewhere")
+    os.utime(moved / "a.txt", (1, 1))
+    take_snapshot(params, moved, tmp_path / "again", before=tmp_path / "raw")
+    take_snapshot(params, moved, tmp_path / "anew")
+    assert everything(tmp_path / "again") == everything(tmp_path / "anew") == everything(tmp_path / "raw")
+
+
+def test_a_grown_folder_keeps_the_order_and_links_what_is_unchanged(
+    tmp_path: Path, texts: Path, params: SourceParams
+) -> None:
+    first = take_snapshot(params, texts, tmp_path / "raw")
+    (texts / "0.txt").write_text("third")
+    second = take_snapshot(params, texts, tmp_path / "grown", before=tmp_path / "raw")
+    assert second.files[:2] == first.files
+    assert [(file.name, file.snapshot) for file in second.files[2:]] == [("0.txt", 2)]
+    for file in first.files:
+        assert (tmp_path / "grown" / file.object_name).samefile(tmp_path / "raw" / file.object_name)
+
+
+def test_the_users_own_files_are_never_linked(tmp_path: Path, texts: Path, params: SourceParams) -> None:
+    """A link would make DVC's cache change with the file."""
+    (file, _) = take_snapshot(params, texts, tmp_path / "raw").files
+    assert not (tmp_path / "raw" / file.object_name).samefile(texts / "a.txt")
+
+
+def test_another_source_starts_an_order_of_its_own(
+    tmp_path: Path, texts: Path, params_of, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    take_snapshot(params_of(path="old").source, texts, tmp_path / "raw")
+    snapshot = take_snapshot(params_of(path="new").source, texts, tmp_path / "new", before=tmp_path / "raw")
+    assert {file.snapshot for file in snapshot.files} == {1}
+    assert "the last snapshot is of old" in caplog.text
+
+
+def test_a_snapshot_with_a_missing_file_is_no_earlier_one(tmp_path: Path, texts: Path, params: SourceParams) -> None:
+    take_snapshot(params, texts, tmp_path / "raw")
+    files = {name: tmp_path / "raw" / name for name in everything(tmp_path / "raw")}
+    assert Earlier.among(files).number == 1
+    files.popitem()
+    assert Earlier.among(files).number == 0
+    (tmp_path / "raw" / "manifest.json").write_text(json.dumps({"of": "another version"}))
+    assert Earlier.among(files).number == 0
+
+
+@pytest.mark.parametrize(("name", "message"), [("nowhere", "no such file or folder"), ("empty", "no file matches")])
+def test_a_source_without_files_is_named(tmp_path: Path, params: SourceParams, name: str, message: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(DataError, match=message) as caught:
+        take_snapshot(params, tmp_path / name, tmp_path / "raw")
+    assert "`source.path`" in caught.value.do
+
+
+def test_a_file_that_grows_while_it_is_read_is_named(
+    tmp_path: Path, texts: Path, params: SourceParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copied = store.shutil.copyfile
+
+    def growing(source: Path, target: Path) -> None:
+        copied(source, target)
+        with source.open("a") as file:
+            file.write("more")
+
+    monkeypatch.setattr(store.shutil, "copyfile", growing)
+    with pytest.raises(TransientError, match=r"a\.txt changed while it was read"):
+        take_snapshot(params, texts, tmp_path / "raw")

@@ -1,0 +1,101 @@
+"""Stage `snapshot` under DVC, which removes its output before each run."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from dvc.repo import Repo
+
+from clozeline.artifacts.lock import Lock
+from clozeline.versions import reproduce
+from clozeline.versions.objects import Objects
+from clozeline.versions.reproduce import AGAIN, outcome_of
+
+STAGE = """
+stages:
+  snapshot:
+    cmd: python -m clozeline stage snapshot source=texts out=data/raw
+    deps: [texts]
+    params: [preprocess.source]
+    outs: [data/raw]
+"""
+
+
+@pytest.fixture
+def project(toy: Path) -> Path:
+    """Project whose source is the folder `texts` with one file."""
+    (toy / "dvc.yaml").write_text(STAGE)
+    params = (toy / "params.yaml").read_text()
+    changed = params.replace("kind: python-docs", "kind: files").replace("path: requirements.lock", "path: texts")
+    (toy / "params.yaml").write_text(changed)
+    (toy / "texts").mkdir()
+    (toy / "texts" / "b.txt").write_text("first")
+    return toy
+
+
+def snapshot(root: Path, *options: str) -> tuple[str | int, str]:
+    """Bring the stage up to date; return its outcome, or its exit code if it failed, and what it said."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    command = [sys.executable, "-m", reproduce.__name__, "snapshot", *options]
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    return outcome_of(done.returncode) or done.returncode, done.stdout + done.stderr
+
+
+def order(root: Path) -> list[tuple[int, str]]:
+    manifest = json.loads((root / "data/raw/manifest.json").read_text())
+    return [(file["snapshot"], file["name"]) for file in manifest["files"]]
+
+
+def md5(root: Path) -> str:
+    (out,) = Lock.read(root / "dvc.lock").stages["snapshot"].outs
+    assert out.md5
+    return out.md5
+
+
+def test_the_order_goes_on_and_an_older_snapshot_stays_whole(project: Path) -> None:
+    assert snapshot(project)[0] == "executed"
+    first = md5(project)
+    (project / "texts" / "a.txt").write_text("second")
+    assert snapshot(project)[0] == "executed"
+    assert order(project) == [(1, "b.txt"), (2, "a.txt")]
+    assert snapshot(project)[0] == "unchanged"
+    assert snapshot(project, AGAIN)[0] == "executed"
+    assert order(project) == [(1, "b.txt"), (2, "a.txt")]
+    shutil.rmtree(project / "texts")
+    with Objects.open(project) as objects:
+        assert objects.fault_of("data/raw", first, None) is None
+
+    shutil.rmtree(project / ".dvc/cache")
+    shutil.rmtree(project / "data")
+    (project / "texts").mkdir()
+    for name in ("a.txt", "b.txt"):
+        (project / "texts" / name).write_text(name)
+    outcome, said = snapshot(project)
+    assert outcome == "executed"
+    assert order(project) == [(1, "a.txt"), (1, "b.txt")], "a clone without its cache starts anew"
+    assert "dvc pull data/raw" in said
+
+
+def test_a_source_that_cannot_be_read_leaves_the_last_snapshot(project: Path) -> None:
+    snapshot(project)
+    before, lock = (project / "data/raw/manifest.json").read_text(), md5(project)
+    (project / "texts" / "b.txt").unlink()
+    outcome, said = snapshot(project)
+    assert outcome == 3
+    assert "no file matches" in said
+    assert "`preprocess.source.path`" in said
+    assert (project / "data/raw/manifest.json").read_text() == before
+    assert md5(project) == lock
+
+
+def test_a_source_that_dvc_imports_is_one(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(project)
+    shutil.move(project / "texts", project.parent / "origin")
+    with Repo(str(project)) as repo:
+        repo.imp_url(str(project.parent / "origin"), out="texts")
+    assert snapshot(project)[0] == "executed"
+    assert order(project) == [(1, "b.txt")]
