@@ -117,7 +117,7 @@ def make_line(root: Path) -> Line:
     shutil.copytree(PROJECT / "src", root / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     (root / ".dvc" / "config.local").write_text(f"[core]\n    site_cache_dir = {root.parent / 'site'}\n")
     write_params(root, SHRUNK, source=PROJECT / "params.yaml")
-    sentences = root / "data" / "raw" / "sentences.jsonl"
+    sentences = root / "texts" / "sentences.jsonl"
     sentences.parent.mkdir(parents=True)
     sentences.write_text("".join(json.dumps(record) + "\n" for record in toy_language()))
     for arguments in (["init", "--quiet"], ["config", "user.name", "Test"], ["config", "user.email", "test@localhost"]):
