@@ -147,7 +147,7 @@ def test_a_first_release_makes_champions_that_anyone_can_load_and_a_second_chang
     assert len(answer["masks"]) == 1
 
 
-def test_where_int8_is_slower_fp32_is_served_and_said_and_a_second_look_changes_nothing_but_on_another_processor(
+def test_where_int8_is_slower_fp32_is_served_and_said_until_a_release_measures_otherwise_without_doubt(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times = Latency(1.0, 1.5, 10.0, 9.0, batch_texts=32, num_threads=1)
@@ -156,16 +156,23 @@ def test_where_int8_is_slower_fp32_is_served_and_said_and_a_second_look_changes_
     assert (encoder.outcome, encoder.precision) == ("promoted", "fp32")
     assert "INT8 is 0.66 × as fast as fp32" in encoder.why_fp32
     assert decision(project, ENCODER, "1")["served"] == "fp32"
-    monkeypatch.setattr(latency, "measure", lambda folder: replace(times, int8_text_milliseconds=0.5))
+    quiet = replace(times, int8_text_milliseconds=0.5)
+    noisy = replace(quiet, num_rounds=9, lowest_int8_speedup=0.6, highest_int8_speedup=2.0)
+    monkeypatch.setattr(latency, "measure", lambda folder: noisy)
     again = release(project)[0]
     assert again.precision == "fp32"
     assert "INT8 is 0.66 × as fast as fp32" in again.why_fp32, "what decided, not what is measured now"
+    assert "0.60 to 2.00 in 9 rounds, which disagree" in again.lines[-1]
     assert registry(project).at(ENCODER, CHAMPION).served == "fp32"
-    monkeypatch.setattr("clozeline.orchestration.releasing.processor", lambda: "Another CPU, avx2")
-    assert (release(project)[0].outcome, release(project)[0].precision) == ("unchanged", "int8")
-    live = registry(project).at(ENCODER, CHAMPION)
-    assert live
-    assert (live.served, live.served_on) == ("int8", "Another CPU, avx2")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr("clozeline.orchestration.releasing.processor", lambda: "Another CPU, avx2")
+        assert (release(project)[0].outcome, release(project)[0].precision) == ("unchanged", "int8")
+        live = registry(project).at(ENCODER, CHAMPION)
+        assert live
+        assert (live.served, live.served_on) == ("int8", "Another CPU, avx2")
+    for measured, precision in ((times, "fp32"), (quiet, "int8")):
+        monkeypatch.setattr(latency, "measure", lambda folder, measured=measured: measured)
+        assert (release(project)[0].outcome, registry(project).at(ENCODER, CHAMPION).served) == ("unchanged", precision)
 
 
 def test_a_better_model_takes_the_place_and_its_decision_can_be_read(released: Path) -> None:

@@ -1,10 +1,11 @@
 """The fp32 and INT8 graphs are timed on texts that the model can read."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from clozeline.inference.latency import Latency, _figures, as_fast, measure
+from clozeline.inference.latency import Latency, _figures, agreed, as_fast, measure
 
 
 def test_every_figure_is_a_time(encoder_package: Path, classifier_package: Path) -> None:
@@ -33,6 +34,32 @@ def test_the_speedup_is_that_of_a_text_or_of_a_batch_where_it_is_less(
     int8_text: float, int8_batch: float, speedup: float
 ) -> None:
     assert Latency(2.0, int8_text, 40.0, int8_batch, 32, 1).int8_speedup == pytest.approx(speedup, abs=1e-3)
+
+
+def rounds(*speedups: float) -> Iterator[Latency]:
+    return (Latency(speedup, 1.0, 10 * speedup, 10.0, batch_texts=32, num_threads=1) for speedup in speedups)
+
+
+def test_rounds_are_repeated_until_three_in_a_row_agree_and_their_median_counts() -> None:
+    made = rounds(0.74, 1.4, 1.02, 0.98, 1.0, 5.0)
+    latency = agreed(lambda: next(made))
+    assert latency.is_steady
+    assert latency.int8_speedup == pytest.approx(1.0)
+    assert "INT8 is 1.00 × as fast as fp32 (0.98 to 1.02 in 3 rounds): one text in 1.0 ms" in str(latency)
+    assert next(made).int8_speedup == 5.0, "it stopped there"
+
+
+def test_rounds_that_never_agree_end_and_say_so() -> None:
+    made = rounds(*[0.7, 1.0, 1.3] * 4)
+    latency = agreed(lambda: next(made))
+    assert not latency.is_steady
+    assert (latency.int8_speedup, latency.num_rounds) == (1.0, 9)
+    assert "which disagree" in str(latency)
+
+
+def test_a_package_without_int8_is_timed_once() -> None:
+    made = iter([Latency(1.0, None, 10.0, None, batch_texts=32, num_threads=1)])
+    assert agreed(lambda: next(made)).is_steady
 
 
 def test_the_two_graphs_take_turns_and_the_middle_time_counts() -> None:

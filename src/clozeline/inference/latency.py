@@ -4,8 +4,9 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from clozeline.artifacts.export.manifest import Precision, read_manifest
 from clozeline.inference.encoder import Encoder
@@ -14,6 +15,15 @@ from clozeline.inference.package import load
 
 _WORDS = ("the", "function", "returns", "a", "tensor", "of", "this", "shape", "or", "raises", "an", "error")
 """Words for the timed texts; latency does not depend on their meaning."""
+
+_ROUNDS: Final = 3
+_MOST_ROUNDS: Final = 9
+_ROUND_SECONDS: Final = 5.0
+"""Time to measure one text in a round, and again a batch: a large model makes fewer calls."""
+_AGREEMENT: Final = 1.1
+"""Rounds agree if the highest of their speedups is at most this multiple of the lowest. On an idle machine three rounds
+of the default encoder do.
+"""
 
 Figure = Callable[[Sequence[float]], float]
 """Function from the times of calls to the reported figure, such as the median."""
@@ -31,6 +41,17 @@ class Latency:
     int8_batch_milliseconds: float | None
     batch_texts: int
     num_threads: int
+    num_rounds: int = 1
+    """Rounds of the measurement; the times are those of the round with the median speedup."""
+    lowest_int8_speedup: float | None = None
+    """Lowest `int8_speedup` of a round; None: there was one round, or no INT8."""
+    highest_int8_speedup: float | None = None
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the rounds agree about the speed of INT8; on a busy machine they may not."""
+        low, high = self.lowest_int8_speedup, self.highest_int8_speedup
+        return low is None or high is None or high <= _AGREEMENT * low
 
     @property
     def int8_speedup(self) -> float | None:
@@ -43,12 +64,20 @@ class Latency:
         )
 
     def __str__(self) -> str:
-        speedup = "" if self.int8_speedup is None else f"{as_fast(self.int8_speedup)}: "
+        speedup = "" if self.int8_speedup is None else f"{as_fast(self.int8_speedup)}{self._rounds}: "
         return (
             f"{speedup}one text in {_both(self.fp32_text_milliseconds, self.int8_text_milliseconds)}; "
             f"{self.batch_texts} texts in {_both(self.fp32_batch_milliseconds, self.int8_batch_milliseconds)}; "
             f"threads: {self.num_threads}"
         )
+
+    @property
+    def _rounds(self) -> str:
+        low, high = self.lowest_int8_speedup, self.highest_int8_speedup
+        if low is None or high is None:
+            return ""
+        doubt = "" if self.is_steady else ", which disagree: the machine was busy"
+        return f" ({low:.2f} to {high:.2f} in {self.num_rounds} rounds{doubt})"
 
 
 def as_fast(int8_speedup: float | None) -> str:
@@ -59,14 +88,39 @@ def as_fast(int8_speedup: float | None) -> str:
 
 
 def measure(folder: Path, *, num_threads: int = 1, batch_texts: int = 32, repeats: int = 15) -> Latency:
-    """Time the package in `folder`: medians of `repeats` calls after a warm-up call.
+    """Time the package in `folder` in rounds (`agreed`): medians of `repeats` calls after a warm-up call.
 
     Raises:
         ArtifactError: the package is damaged.
     """
     precisions = read_manifest(folder).precisions
     models = {precision: load(folder, precision=precision, num_threads=num_threads) for precision in precisions}
-    return compare(models, num_threads=num_threads, batch_texts=batch_texts, repeats=repeats)
+    return agreed(
+        lambda: compare(
+            models, num_threads=num_threads, batch_texts=batch_texts, repeats=repeats, seconds=_ROUND_SECONDS
+        )
+    )
+
+
+def agreed(measured: Callable[[], Latency]) -> Latency:
+    """Measure until `_ROUNDS` rounds in a row agree about the speed of INT8; return the one with the median speedup.
+
+    If none agree within `_MOST_ROUNDS`, the median is that of all rounds, and the result is not steady.
+    """
+    rounds = [measured()]
+    if rounds[0].int8_speedup is None:
+        return rounds[0]
+    while len(rounds) < _ROUNDS or (not (last := _middle(rounds[-_ROUNDS:])).is_steady and len(rounds) < _MOST_ROUNDS):
+        rounds.append(measured())
+    return last if last.is_steady else _middle(rounds)
+
+
+def _middle(rounds: Sequence[Latency]) -> Latency:
+    speedups = [one.int8_speedup or 0.0 for one in rounds]
+    middle = rounds[speedups.index(statistics.median_high(speedups))]
+    return replace(
+        middle, num_rounds=len(rounds), lowest_int8_speedup=min(speedups), highest_int8_speedup=max(speedups)
+    )
 
 
 def compare(
