@@ -61,9 +61,21 @@ def test_an_ended_command_leaves_no_process_and_says_how_to_continue(toy: Path, 
     assert wait_for(lambda: not processes_in(toy), 30), processes_in(toy)
     said = (toy / "said").read_text()
     if number != signal.SIGKILL:
-        assert "stopped. The same command continues from here" in said
+        assert said.count("stopped. The same command continues from here") == 1
         assert "upper: stopped" in said
     assert not [word for word in ("Traceback", "Crash", "atexit", "upper: failed") if word in said], said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_is_stopped_while_prefect_starts_says_how_to_continue(toy: Path, number: signal.Signals) -> None:
+    command = start_command(toy)
+    assert wait_for(lambda: any("prefect.server" in line for line in processes_in(toy)), 240)
+    command.send_signal(number)
+    assert command.wait(timeout=60) == EXIT_CODES[number]
+    assert wait_for(lambda: not processes_in(toy), 30), processes_in(toy)
+    said = (toy / "said").read_text()
+    assert said.count("stopped. The same command continues from here") == 1
+    assert "Traceback" not in said, said
 
 
 def test_a_failing_stage_prints_its_error_once(toy: Path) -> None:
@@ -71,4 +83,5 @@ def test_a_failing_stage_prints_its_error_once(toy: Path) -> None:
     assert start_command(toy).wait(timeout=240) == 3
     said = (toy / "said").read_text()
     assert said.count("raw.txt is bad") == 1, said
+    assert "http://" not in said, "the temporary server is gone by then"
     assert "Traceback" not in said

@@ -22,6 +22,7 @@ from clozeline.orchestration.prefect_adapter import (
     LOGGERS,
     ONE_AT_A_TIME,
     SERVER_WITHOUT_SCHEDULES,
+    WithoutLinks,
     WithoutTraceback,
     tell_errors_plainly,
 )
@@ -45,9 +46,9 @@ def test_the_settings_that_stop_schedules_are_settings_of_the_server(monkeypatch
 
 def test_a_server_that_is_named_later_is_the_one_that_is_used() -> None:
     code = (
-        "from clozeline.orchestration.prefect_adapter import api_url, use_server\n"
+        "from clozeline.orchestration.prefect_adapter import api_url, use_temporary_server\n"
         "assert api_url() is None\n"
-        "use_server('http://127.0.0.1:9/api')\n"
+        "use_temporary_server('http://127.0.0.1:9/api')\n"
         "from prefect.client.orchestration import get_client\n"
         "print(api_url(), get_client(sync_client=True).api_url)"
     )
@@ -72,6 +73,18 @@ def test_what_prefect_repeats_begins_as_we_look_for() -> None:
         assert 'f"Finished in state {display_state}"' in inspect.getsource(engine)
     shown = f"Finished in state {Failed(message='the reason')}"
     assert any(shown.startswith(known) for known in prefect_adapter._REPEATED)
+
+
+def test_the_links_of_a_run_begin_as_we_look_for_and_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
+    source = inspect.getsource(flow_engine)
+    assert 'f"Beginning {run_type} run {' in source
+    assert 'f"View at {flow_run_url}"' in source
+    told = logging.getLogger("told")
+    told.addFilter(WithoutLinks())
+    with caplog.at_level(logging.INFO, logger="told"):
+        for line in ("Beginning flow run 'a' for flow 'b'", "View at http://127.0.0.1:1/runs/1", "upper: executed"):
+            told.info(line)
+    assert caplog.messages == ["upper: executed"]
 
 
 def test_a_run_that_is_stopped_is_called_a_crash_in_the_words_that_we_look_for() -> None:

@@ -36,11 +36,11 @@ def release(
     `clozeline release --accept`   after a look at the evidence
     """
     workspace = sound_project_here()
-    from clozeline.cli import summary
-    from clozeline.flows.release import release as release_all
-    from clozeline.orchestration.temporary_server import ensure_prefect_server
-
     with ending_orderly():
+        from clozeline.cli import summary
+        from clozeline.flows.release import release as release_all
+        from clozeline.orchestration.temporary_server import ensure_prefect_server
+
         ensure_prefect_server(workspace)
         summary.show_releases(workspace, release_all(workspace.root, accept_held))
 

@@ -33,14 +33,14 @@ def run(
     """
     workspace = sound_project_here()
     started = time.monotonic()
-    from clozeline.cli import summary
-    from clozeline.flows.pipeline import pipeline
-    from clozeline.flows.release import release as release_all
-    from clozeline.orchestration.releasing import Release, ReleaseRefusedError
-    from clozeline.orchestration.temporary_server import ensure_prefect_server
-    from clozeline.reporting import report
-
     with ending_orderly():
+        from clozeline.cli import summary
+        from clozeline.flows.pipeline import pipeline
+        from clozeline.flows.release import release as release_all
+        from clozeline.orchestration.releasing import Release, ReleaseRefusedError
+        from clozeline.orchestration.temporary_server import ensure_prefect_server
+        from clozeline.reporting import report
+
         ensure_prefect_server(workspace)
         stages = pipeline(workspace.root, refresh=refresh)
         releases: Sequence[Release] = ()

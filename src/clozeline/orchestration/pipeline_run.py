@@ -26,10 +26,6 @@ from clozeline.workspace import Workspace, tracking_uri
 
 _LINES_IN_PREFECT: Final = 2_000  # per stage; the log file has all of them
 _CHARACTERS_IN_PREFECT: Final = 1_000  # per line
-_STOPPED: Final = (
-    "stopped. The same command continues from here: finished stages are kept, and a training continues from its last"
-    " checkpoint"
-)
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,6 @@ class PipelineRun:
             with uninterrupted():
                 run._processes.end_all()
             run._end("KILLED")
-            get_run_logger().warning("%s", _STOPPED)
             raise
         run._end("FINISHED")
 

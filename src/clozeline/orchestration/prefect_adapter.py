@@ -22,13 +22,15 @@ LOGGERS: Final = ("prefect.flow_runs", "prefect.task_runs")
 ONE_AT_A_TIME: Final = cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner[Any](max_workers=1))
 _APPLICATION: Final = "prefect.server.api.server:create_app"
 # These records repeat the record before them, or report each stage that did not start. A run that a person stopped is
-# not a crash: `PipelineRun` logs that it was stopped.
+# not a crash: the command says that it was stopped.
 _REPEATED: Final = (
+    "Finished in state Completed(",
     "Finished in state Failed(",
     "Finished in state NotReady(",
     "Crash detected! Execution was aborted by ",
     "Finished in state Crashed('Execution was aborted by ",
 )
+_OF_THE_SERVER: Final = ("Beginning flow run ", "Beginning subflow run ", "View at ")
 
 
 class WithoutTraceback(logging.Filter):
@@ -44,12 +46,23 @@ class WithoutTraceback(logging.Filter):
         return not (isinstance(record.msg, str) and record.msg.startswith(_REPEATED))
 
 
+class WithoutLinks(logging.Filter):
+    """Drops the name of a run and the link to its page: a temporary server is gone before anyone follows the link."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (isinstance(record.msg, str) and record.msg.startswith(_OF_THE_SERVER))
+
+
 def tell_errors_plainly() -> None:
     """Make flow and task runs log a `ClozelineError` by its message, once. A second call changes nothing."""
+    _filter(WithoutTraceback)
+
+
+def _filter(kind: type[logging.Filter]) -> None:
     for name in LOGGERS:
         logger = logging.getLogger(name)
-        if not any(isinstance(known, WithoutTraceback) for known in logger.filters):
-            logger.addFilter(WithoutTraceback())
+        if not any(isinstance(known, kind) for known in logger.filters):
+            logger.addFilter(kind())
 
 
 def api_url() -> str | None:
@@ -57,10 +70,11 @@ def api_url() -> str | None:
     return get_current_settings().api.url
 
 
-def use_server(url: str) -> None:
-    """Make this process and its children use the Prefect server at `url` from now on."""
+def use_temporary_server(url: str) -> None:
+    """Make this process and its children use the Prefect server at `url` from now on, and print no links to it."""
     os.environ["PREFECT_API_URL"] = url
     refresh_global_settings_context()
+    _filter(WithoutLinks)
 
 
 def server_command(host: str, port: int) -> list[str]:

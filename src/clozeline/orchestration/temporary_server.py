@@ -12,7 +12,7 @@ from clozeline.orchestration.prefect_adapter import (
     SERVER_WITHOUT_SCHEDULES,
     api_url,
     server_command,
-    use_server,
+    use_temporary_server,
 )
 from clozeline.orchestration.server_process import HOST, Server, running, wait_until_ready
 from clozeline.workspace import Workspace
@@ -31,7 +31,7 @@ def ensure_prefect_server(workspace: Workspace) -> None:
     process = lifetime.enter_context(running(server, workspace))
     atexit.register(lifetime.close)  # not earlier, because Prefect's threads send their last logs until then
     wait_until_ready(server, process, workspace)
-    use_server(f"{server.url}/api")
+    use_temporary_server(f"{server.url}/api")
 
 
 def _server_on(port: int) -> Server:
