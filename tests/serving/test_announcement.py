@@ -39,6 +39,18 @@ def test_a_server_of_one_model_offers_what_that_one_answers(
     assert (answer.status_code, answer.headers["x-model"]) == (200, name)
 
 
+@pytest.mark.parametrize(
+    ("name", "own"), [("encoder", "/fill-mask"), ("library", "/classify"), ("names", "/tag"), ("reader", "/answer")]
+)
+def test_a_model_is_listed_with_the_paths_that_not_every_model_answers(
+    catalogue: Catalogue, capsys: pytest.CaptureFixture[str], name: str, own: str
+) -> None:
+    announce("http://here:1", Catalogue([catalogue.named(name)]))
+    first, second, *_ = capsys.readouterr().out.splitlines()[1].split()[1:4]
+    assert first == own
+    assert second not in {"/tokenize", "/decode", "/info"}
+
+
 def test_of_several_the_encoder_is_offered_whatever_their_order(
     catalogue: Catalogue, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -122,12 +122,13 @@ def serve(
 
 def announce(url: str, catalogue: "Catalogue", key: str | None = None) -> None:
     """Print what is served, where, and how to try it; `key` is the shell expression for a required API key."""
+    from clozeline.serving.models.catalogue import ANY
     from clozeline.serving.protocols.openapi import answered_examples
     from clozeline.serving.protocols.table import DIALECTS
 
     rows = [("model", "answers", "version", "from")]
     for served in catalogue:
-        identity, answered = served.identity, DIALECTS.asking(served)
+        identity, answered = served.identity, sorted(DIALECTS.asking(served), key=lambda one: one.ability is ANY)
         rows.append((identity.name, " ".join(one.path for one in answered[:3]), identity.version, identity.source))
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
     for row in rows:
