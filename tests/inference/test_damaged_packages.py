@@ -113,6 +113,7 @@ DAMAGE = {
     "max_length -5": (declared(max_length=-5), "max_length: '-5'"),
     "max_length 1e18": (declared(max_length=1e18), "max_length: '1e\\+18'"),
     "max_length without room for text": (declared(max_length=2), "max_length"),
+    "max_length above the positions": (declared(max_length=129, num_positions=128), "at most 128"),
     "another output": (rename_an_output, "scores"),
     "file in the folder above": (list_outside("../outside.bin"), "'../outside.bin'"),
     "file at an absolute path": (list_outside("{outside}"), "outside.bin"),

@@ -1,6 +1,6 @@
 """Model card of a package: the card of the trained model, and the figures of the export."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from huggingface_hub import ModelCard
@@ -10,22 +10,29 @@ from clozeline.artifacts.export.manifest import CARD, FILES, Manifest
 from clozeline.exporting.ladder import Climbed
 
 
-def write_card(model: Path, folder: Path, draft: Manifest, climbed: Climbed) -> None:
-    """Write the card of the package in `folder`, which was exported from the folder `model`."""
+def write_card(
+    model: Path, folder: Path, draft: Manifest, climbed: Climbed, quality: Mapping[str, Measured] | None = None
+) -> None:
+    """Write the card of the package in `folder`, which was exported from the folder `model`; `quality` has figures of
+    its fp32 graph.
+    """
     file = model / CARD
     title = f"---\nlibrary_name: onnxruntime\n---\n\n# {draft.family}, {draft.task}\n"
     card = ModelCard(file.read_text(encoding="utf-8") if file.is_file() else title, ignore_metadata_errors=True)
     card.data["library_name"], card.data["pipeline_tag"] = "onnxruntime", draft.task
-    card.text = "\n".join((card.text.rstrip(), "", "## Package", "", *_lines(draft, climbed), ""))
+    card.text = "\n".join((card.text.rstrip(), "", "## Package", "", *_lines(draft, climbed, quality or {}), ""))
     card.save(folder / CARD)
 
 
-def _lines(draft: Manifest, climbed: Climbed) -> Iterator[str]:
+def _lines(draft: Manifest, climbed: Climbed, quality: Mapping[str, Measured]) -> Iterator[str]:
     yield f"ONNX graphs of opset {draft.opset}; {FILES.manifest} has their inputs, outputs, hashes and checks."
     yield ""
     yield f"- Longest text: {draft.max_length:,} tokens, including special tokens"
     if draft.labels:
         yield f"- Labels: {len(draft.labels):,}"
+    if first := next(iter(quality.values()), None):
+        yield f"- fp32 on {first.num_texts:,} texts of the export, {first.num_items:,} tokens of them hidden:"
+        yield from (f"  - {name}: {_shown(measured)}" for name, measured in quality.items())
     if climbed.served is None:
         yield f"- Served: {FILES.fp32}; none of {len(climbed.rungs)} INT8 schemes passed its checks"
     else:

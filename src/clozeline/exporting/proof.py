@@ -72,6 +72,8 @@ class Proof:
         self._exam = exam_of(model, sample)
         self._fp32 = self._exam.answers(model, model.batches(self._exam.texts))
         self._num_different = len(np.unique(self._fp32.top1_A))
+        self.quality = self._exam.quality(model, self._fp32)
+        """Figures of the fp32 graph, by name; empty if another stage has measured the model."""
 
     @property
     def num_texts(self) -> int:

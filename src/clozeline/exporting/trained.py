@@ -49,7 +49,12 @@ class TrainedModel:
     @property
     def max_length(self) -> int:
         """Longest input in tokens: the limit of the positions or of the tokenizer, whichever is lower."""
-        return int(min(longest_row_of(self.model.config), self.tokenizer.model_max_length))
+        return int(min(self.num_positions, self.tokenizer.model_max_length))
+
+    @property
+    def num_positions(self) -> int:
+        """Longest input in tokens that the positions allow."""
+        return longest_row_of(self.model.config)
 
     @property
     def labels(self) -> tuple[str, ...]:

@@ -103,6 +103,8 @@ def _faults_of_tokenizer(tokenizer: TextTokenizer, manifest: Manifest) -> Iterat
 
 def _faults_of_graph(session: GraphSession, manifest: Manifest) -> Iterator[tuple[str, str]]:
     outputs = {spec.name for spec in manifest.outputs}
+    if manifest.num_positions is not None and manifest.max_length > manifest.num_positions:
+        yield f"`max_length` {manifest.max_length:,}", f"at most {manifest.num_positions:,} (`num_positions`)"
     if session.takes != set(manifest.input_names):
         yield f"the inputs {_listed(session.takes)}", _listed(manifest.input_names)
     if not outputs <= session.gives:

@@ -104,7 +104,7 @@ def run(params: ExportParams, *, model: Path, texts: Path, lock: Path, out: Path
         proof = Proof(folder / FILES.fp32, draft, sample, params.gates)
         climbed = ladder.climb(proof, calibration.texts)
         half = _half(graph, folder, proof) if params.half else None
-        write_card(model, folder, draft, climbed)
+        write_card(model, folder, draft, climbed, proof.quality)
         manifest = _manifest(folder, draft, climbed, half)
         write_manifest(folder, manifest)
         record = _record(folder, proof.num_texts, difference, climbed, manifest)
@@ -166,6 +166,7 @@ def _draft(trained: TrainedModel, inputs: Sequence[str], params: ExportParams, l
         no_answer_margin=trained.no_answer_margin,
         last_layer=last_layer_of(trained),
         max_length=trained.max_length,
+        num_positions=trained.num_positions,
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
         special_tokens=SpecialTokens(

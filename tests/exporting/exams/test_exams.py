@@ -8,7 +8,7 @@ import pytest
 
 from clozeline.artifacts.finetune.model.held_out import EntitySpan, HeldOut
 from clozeline.errors import DataError
-from clozeline.exporting.answers import UNKNOWN, Answers
+from clozeline.exporting.answers import UNKNOWN, Answers, logits
 from clozeline.exporting.exams.exam import exam_of
 from clozeline.exporting.exams.of_tokens import AnswersExam, TagsExam
 from clozeline.exporting.sample import Sample
@@ -81,6 +81,24 @@ def test_a_mask_in_the_text_itself_is_answered_but_has_no_label(opened: Opened) 
     assert exam.true_A.tolist() == [the, UNKNOWN, UNKNOWN, UNKNOWN, the]
     assert (exam.num_items(given), exam.num_texts) == (2, 3)
     assert exam.counts(given, given).whole_T.tolist() == [1, 0, 1]
+
+
+def test_the_perplexity_of_an_encoder_is_that_of_its_masked_tokens(opened: Opened) -> None:
+    model = opened(write_encoder)
+    texts = ["the [MASK] of [MASK] files", "return a b c of the lists", "open the file"]
+    exam = exam_of(model, Sample(texts, [None] * 3))
+    given = exam.answers(model, model.batches(exam.texts))
+    losses = []
+    for place, text in enumerate(exam.texts):
+        (logits_MV,) = logits(model, [text])
+        for true, scores_V in zip(exam.true_A[exam.text_A == place], logits_MV.astype(np.float64), strict=True):
+            if true != UNKNOWN:
+                losses.append(np.log(np.exp(scores_V).sum()) - scores_V[true])
+    found = exam.quality(model, given)
+    assert found["perplexity"].value == pytest.approx(np.exp(np.mean(losses)), rel=1e-5)
+    assert found["perplexity"].low <= found["perplexity"].value <= found["perplexity"].high
+    assert found["top1"].value == pytest.approx(exam.counts(given, given).value)
+    assert found["perplexity"].num_items == found["top1"].num_items == len(losses)
 
 
 def test_items_that_the_model_reads_as_one_keep_what_is_right_of_the_first(opened: Opened) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -44,6 +45,13 @@ def test_the_model_card_says_what_the_export_measured(encoder_package: Path) -> 
     agreement = next(rung.agreement for rung in manifest.ladder if rung.is_passed)
     told = f"{agreement.value:.4f} (95 %: {agreement.low:.4f} to {agreement.high:.4f})"
     assert f"the same answer: {told}" in card.sections["Package"]
+    figures = re.findall(r"- (perplexity|top1): ([\d.]+) \(95 %: ([\d.]+) to ([\d.]+)\)", card.sections["Package"])
+    assert [name for name, *_ in figures] == ["perplexity", "top1"]
+    assert all(float(low) <= float(value) <= float(high) for _, value, low, high in figures)
+    fp32 = manifest.ladder[-1].fp32_metric
+    assert dict(figure[:2] for figure in figures)["top1"] == f"{fp32:.4f}", "as in the comparison with INT8"
+    assert manifest.num_positions is not None
+    assert manifest.max_length <= manifest.num_positions
     assert f"Longest text: {manifest.max_length:,} tokens" in card.sections["Package"]
 
 

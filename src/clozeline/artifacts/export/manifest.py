@@ -106,6 +106,8 @@ class Manifest(Record):
     computed at every position."""
     max_length: Annotated[int, Field(ge=1, le=MAX_LENGTH_TOKENS)]
     """Longest input in tokens, including special tokens."""
+    num_positions: Annotated[int, Field(ge=1)] | None = None
+    """Longest input that the positions of the graph allow; `max_length` is not above it. None: older packages."""
     vocab_size: int
     hidden_size: int
     special_tokens: SpecialTokens

@@ -3,12 +3,13 @@
 Shapes: A answers, T texts.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from clozeline.artifacts.export.evidence import Measured
 from clozeline.errors import DataError
 from clozeline.exporting.answers import UNKNOWN, Answers, answers, likeliest
 from clozeline.exporting.ratios import Counts, per_text
@@ -66,6 +67,10 @@ class Exam:
         """Return the metric of `given` as two sums over texts."""
         is_right = self._is_counted & (given.top1_A == (fp32.top1_A if self.is_agreement else self.true_A))
         return Counts(per_text(is_right, self.text_A), per_text(self._is_counted, self.text_A))
+
+    def quality(self, model: OpenModel, given: Answers) -> Mapping[str, Measured]:
+        """Return figures of `model`, whose answers are `given`, by name; none if its own stage has measured them."""
+        return {}
 
     def matters(self, one: Answers, other: Answers) -> Holds:
         """Return which answers of two graphs are compared; by default all."""

@@ -3,10 +3,14 @@
 Shapes: A answers, T texts.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from clozeline.exporting.answers import halves, hide, named_first
+from clozeline.artifacts.export.evidence import Measured
+from clozeline.exporting.answers import UNKNOWN, Answers, halves, hide, named_first
 from clozeline.exporting.exams.exam import Exam, Places, different, nothing_to_ask
+from clozeline.exporting.ratios import ratio, share
 from clozeline.exporting.sample import Sample
 from clozeline.inference.encoder import Encoder
 from clozeline.inference.open_model import OpenModel
@@ -18,6 +22,28 @@ class MasksExam(Exam):
 
     def read(self, position: int, rows: Rows) -> Places:
         return named_first(position, rows)
+
+    def quality(self, model: OpenModel, given: Answers) -> Mapping[str, Measured]:
+        is_known_A = self.true_A != UNKNOWN
+        right_A = (given.top1_A == self.true_A)[is_known_A]
+        return {"perplexity": self._perplexity(model), "top1": share(right_A, self.text_A[is_known_A])}
+
+    def _perplexity(self, model: OpenModel) -> Measured:
+        """Return exp of the mean loss of the masked tokens; the interval is that of the mean over texts."""
+        loss_T, num_T = np.zeros(len(self.texts)), np.zeros(len(self.texts))
+        output = model.main_output
+        for batch, (values,) in model.run_batches(model.batches(self.texts), output):
+            for position, logits_MV in zip(batch.positions, model.split(batch, output, values), strict=True):
+                true_M = self.true_A[self.text_A == position]
+                known = np.flatnonzero(true_M != UNKNOWN)
+                scores_MV = logits_MV[known].astype(np.float64)
+                highest_M = scores_MV.max(axis=1)
+                total_M = highest_M + np.log(np.exp(scores_MV - highest_M[:, None]).sum(axis=1))
+                loss_T[position] = (total_M - scores_MV[np.arange(len(known)), true_M[known]]).sum()
+                num_T[position] = len(known)
+        loss = ratio(loss_T, num_T, int(num_T.sum()))
+        ends = {name: float(np.exp(getattr(loss, name))) for name in ("value", "low", "high")}
+        return loss.model_copy(update=ends)
 
 
 def masks_exam(model: Encoder, sample: Sample) -> Exam:
