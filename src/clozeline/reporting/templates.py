@@ -1,11 +1,15 @@
 """The Jinja2 templates of the page. They escape everything but `Markup`, because texts of users may hold HTML."""
 
+import re
 from functools import cache
+from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from clozeline.reporting import numbers
+
+_QUOTED: Final = re.compile(r"`([^`]+)`")
 
 
 @cache
@@ -18,13 +22,18 @@ def _templates() -> Environment:
         undefined=StrictUndefined,
         auto_reload=False,
     )
-    made.filters |= {form.__name__: form for form in (numbers.count, numbers.share, numbers.short)}
+    made.filters |= {form.__name__: form for form in (numbers.count, numbers.share, numbers.short, with_code)}
     return made
 
 
 def html(template: str, **values: object) -> Markup:
     """Render `templates/<template>.html` with `values`."""
     return Markup(_templates().get_template(f"{template}.html").render(values))
+
+
+def with_code(text: object) -> Markup:
+    """Escape `text`, and set what is in back quotes, such as a command in an error, as code."""
+    return Markup(_QUOTED.sub(r"<code>\1</code>", str(escape(text))))
 
 
 def code(text: object) -> Markup:
