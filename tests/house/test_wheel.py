@@ -29,7 +29,6 @@ UNNAMED: Mapping[str, str] = {
     "httptools": "uvicorn takes it where it is there",
     "pandas": "MLflow's pyfunc",
     "requests": "optimum, which does not ask for it",
-    "sqlalchemy": "MLflow's store in SQLite",
     "uvloop": "uvicorn takes it where it is there",
 }
 """Required packages that our code does not import → who needs them."""
