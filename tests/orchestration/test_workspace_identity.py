@@ -1,3 +1,4 @@
+import os
 import shutil
 from pathlib import Path
 
@@ -21,3 +22,20 @@ def test_a_moved_workspace_keeps_its_identity_and_a_copied_one_gets_its_own(tmp_
     assert identity_of(copied) != first
     assert identity_of(copied) == identity_of(copied)
     assert identity_of(moved) == first
+
+
+def test_a_copy_at_the_same_path_of_another_machine_gets_its_own(tmp_path: Path) -> None:
+    ours = tmp_path / "project"
+    first = identity_of(Workspace(ours))
+    shutil.copytree(ours, tmp_path / "on its way")
+    ours.rename(tmp_path / "not on that machine")
+    (tmp_path / "on its way").rename(ours)
+    assert identity_of(Workspace(ours)) != first
+    assert identity_of(Workspace(ours)) == identity_of(Workspace(ours))
+
+
+def test_a_copy_of_hard_links_gets_its_own(tmp_path: Path) -> None:
+    first = identity_of(Workspace(tmp_path / "first"))
+    linked = shutil.copytree(tmp_path / "first", tmp_path / "linked", copy_function=os.link)
+    assert identity_of(Workspace(linked)) != first
+    assert identity_of(Workspace(tmp_path / "first")) == first

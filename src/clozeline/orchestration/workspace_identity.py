@@ -12,20 +12,28 @@ class _Identity(Record):
     name: str
     root: str
     """Folder that the name was last used in."""
+    inode: int = 0
+    """Inode of the file itself: a rename of the folder keeps it, a copy to any machine or path gets another one."""
 
 
 def identity_of(workspace: Workspace) -> str:
     """Return the identity of the workspace; make one on first use. The caller holds the run lock.
 
-    A folder that was moved keeps its identity. A copy gets a new identity if the original still exists.
+    A renamed folder keeps its identity. A copy gets a new one, also on another machine, whose copy of the path says
+    nothing about the original: two workspaces with one identity would close and adopt each other's running runs.
     """
-    root = workspace.root.resolve()
+    root = str(workspace.root.resolve())
     file = workspace.work / "identity.json"
     known = _Identity.model_validate_json(file.read_bytes()) if file.is_file() else None
-    is_copy = known is not None and Path(known.root) != root and Path(known.root).exists()
-    name = uuid4().hex if known is None or is_copy else known.name
-    own = _Identity(name=name, root=str(root))
-    if own != known:
+    is_ours = known is not None and known.inode in {0, file.stat().st_ino}  # 0: written by an earlier version
+    # The inode alone does not show a copy of hard links.
+    if known and is_ours and (known.root == root or not Path(known.root).exists()):
+        name = known.name
+    else:
+        name = uuid4().hex
+    if known is None or known.name != name or known.root != root or known.inode == 0:
         with replacing_file(file) as written:
+            written.touch()
+            own = _Identity(name=name, root=root, inode=written.stat().st_ino)
             written.write_text(own.model_dump_json(), encoding="utf-8")
     return name
