@@ -7,14 +7,13 @@ DVC alone decides what has to run and stores the outputs; Prefect shows, retries
 from pathlib import Path
 from typing import Final
 
-from prefect import State, flow, task
+from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, wait
 
-from clozeline.errors import TransientError
 from clozeline.orchestration.inputs import require_inputs, require_readable_labels, warn_of_missing_labels
 from clozeline.orchestration.pipeline_run import PipelineRun, StageResult
-from clozeline.orchestration.prefect_adapter import ONE_AT_A_TIME, tell_errors_plainly
+from clozeline.orchestration.prefect_adapter import ONE_AT_A_TIME, RETRIES, tell_errors_plainly
 from clozeline.orchestration.run_lock import run_lock
 from clozeline.orchestration.run_logs import forget_old_runs
 from clozeline.params import read_params
@@ -23,7 +22,6 @@ from clozeline.versions.project import require_writable_cache
 from clozeline.workspace import Workspace, set_defaults
 
 _SNAPSHOT: Final = "snapshot"
-_RETRY_DELAYS_SECONDS: Final = [5.0, 30.0, 120.0]
 
 
 @flow(name="pipeline", task_runner=ONE_AT_A_TIME)
@@ -40,8 +38,8 @@ def pipeline(project: Path = Path(), refresh: bool = False) -> list[StageResult]
         ParamsError: params.yaml or dvc.yaml is wrong; nothing was started.
         DataError: a file that no stage makes is missing, or its task cannot read it; nothing was started.
         StorageError: DVC's cache is not writable; nothing was started.
-        ArtifactError: MLflow's local database is damaged; nothing was started.
-        TransientError: another run is active in this folder, or MLflow does not answer.
+        ArtifactError: MLflow's local database is damaged, or its server refuses the caller; nothing was started.
+        TransientError: another run is active in this folder.
         ClozelineError: the error of the first stage that failed; stages that depend on it did not start.
     """
     tell_errors_plainly()
@@ -73,17 +71,7 @@ def _run_stages(run: PipelineRun) -> None:
             future.result()  # raises the error of the stage
 
 
-def _is_transient(task: object, task_run: object, state: State[None]) -> bool:
-    return isinstance(state.result(raise_on_failure=False), TransientError)
-
-
-@task(
-    cache_policy=NO_CACHE,
-    persist_result=False,
-    retries=len(_RETRY_DELAYS_SECONDS),
-    retry_delay_seconds=_RETRY_DELAYS_SECONDS,
-    retry_condition_fn=_is_transient,
-)
+@task(cache_policy=NO_CACHE, persist_result=False, **RETRIES)
 def run_stage(run: PipelineRun, node: StageNode) -> None:
     """Bring one stage up to date, after its parents."""
     run.bring_up_to_date(node)

@@ -12,7 +12,7 @@ from prefect.cache_policies import NO_CACHE
 from clozeline.artifacts.export.manifest import read_manifest, verify
 from clozeline.artifacts.package_metrics import MetricPaths, PackageMetrics
 from clozeline.inference import latency
-from clozeline.orchestration.prefect_adapter import tell_errors_plainly
+from clozeline.orchestration.prefect_adapter import RETRIES, tell_errors_plainly
 from clozeline.orchestration.releasing import (
     Release,
     ReleaseRefusedError,
@@ -25,6 +25,7 @@ from clozeline.orchestration.trials import Trials
 from clozeline.orchestration.workspace_identity import identity_of
 from clozeline.params import Params, read_params
 from clozeline.registry.publishing import Publisher
+from clozeline.tracking.flow_run import deliver_waiting
 from clozeline.workspace import Workspace, set_defaults, tracking_uri
 
 
@@ -47,8 +48,7 @@ def release(project: Path = Path(), accept_held: bool = False) -> list[Release]:
     set_defaults(workspace)
     params = read_params(workspace.root / "params.yaml")
     with run_lock(workspace.lock_file):
-        publisher = Publisher(tracking_uri(workspace))
-        publisher.close_killed(identity_of(workspace))
+        publisher = open_registry(workspace)
         releases = [
             release_package.with_options(name=f"release:{package}", task_run_name=package)(
                 publisher, workspace, params, package, accept_held
@@ -60,7 +60,17 @@ def release(project: Path = Path(), accept_held: bool = False) -> list[Release]:
     return releases
 
 
-@task(cache_policy=NO_CACHE, persist_result=False)
+@task(name="registry", cache_policy=NO_CACHE, persist_result=False, **RETRIES)
+def open_registry(workspace: Workspace) -> Publisher:
+    """Deliver what earlier runs have to tell MLflow, and close the runs that killed releases left open."""
+    address = tracking_uri(workspace)
+    deliver_waiting(workspace.outbox, address)
+    publisher = Publisher(address)
+    publisher.close_killed(identity_of(workspace))
+    return publisher
+
+
+@task(cache_policy=NO_CACHE, persist_result=False, **RETRIES)
 def release_package(
     publisher: Publisher, workspace: Workspace, params: Params, package: str, accept_held: bool
 ) -> Release:

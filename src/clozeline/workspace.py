@@ -13,6 +13,7 @@ _QUIET_TOOLS = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # 12 s; by default 5 min, but the outbox and the flows retry themselves
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_MODEL_CATALOG_URI": "",
     "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # job workers for traces, which this project does not make
@@ -45,6 +46,11 @@ class Workspace:
     @property
     def prefect(self) -> Path:
         return self.work / "prefect"
+
+    @property
+    def outbox(self) -> Path:
+        """What MLflow has yet to be told."""
+        return self.work / "outbox"
 
     @property
     def lock_file(self) -> Path:

@@ -216,11 +216,11 @@ def test_a_run_forgets_the_logs_of_old_ones(toy: Path) -> None:
 
 
 def test_what_may_pass_is_tried_again(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline_module.run_stage, "retry_delay_seconds", [0.0, 0.0, 0.0])
+    monkeypatch.setattr(pipeline_module.run_stage, "retry_delay_seconds", [0.0] * 4)
     (toy / "raw.txt").write_text("busy")
     with pytest.raises(TransientError, match="the store is busy"):
         pipeline(toy)
-    assert (toy / "attempts").read_text() == "xxxx"
+    assert (toy / "attempts").read_text() == "xxxxx"
     assert len(runs_in(toy)) == 2
 
 
@@ -233,7 +233,7 @@ def test_wrong_params_stop_the_run_before_anything_starts(toy: Path) -> None:
 
 
 def test_a_second_run_in_the_same_folder_is_refused_by_name(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline_module, "run_lock", lambda path: run_lock(path, wait_seconds=0.5))
+    monkeypatch.setattr(pipeline_module, "run_lock", lambda path, **given: run_lock(path, wait_seconds=0.5))
     with run_lock(toy / "work/run.lock"), pytest.raises(TransientError, match=f"process {os.getpid()}"):
         pipeline(toy)
     assert not (toy / "upper.txt").exists()

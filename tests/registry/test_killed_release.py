@@ -10,7 +10,7 @@ from clozeline.registry import CANDIDATE, CHAMPION, PREVIOUS
 from clozeline.registry.decision import Decision
 from clozeline.registry.history import released
 from clozeline.registry.publishing import Evidence, Publisher
-from clozeline.tracking.flow_run import WORKSPACE
+from clozeline.tracking.mlflow_messages import WORKSPACE
 from tests.killed_writes import is_killed
 
 NAME = "clozeline-encoder"

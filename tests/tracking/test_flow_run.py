@@ -1,52 +1,67 @@
-"""A flow run in MLflow is opened, resumed after an interruption and closed; a lost server costs no result."""
+"""A flow run in MLflow is opened, resumed after an interruption and closed; no state of MLflow delays it."""
 
-from collections.abc import Callable, Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from mlflow.entities import Run
-from mlflow.tracking import MlflowClient
 
 from clozeline.artifacts.lock import LockedPath, LockedStage
-from clozeline.errors import TransientError
-from clozeline.tracking.flow_run import WORKSPACE, FlowRun, StageRecord
-from clozeline.tracking.sender import MlflowRunLogger
-from tests.mlflow_server import MlflowServer
+from clozeline.errors import ArtifactError
+from clozeline.tracking.database import prepare
+from clozeline.tracking.flow_run import FlowRun, StageRecord
+from clozeline.tracking.mlflow_messages import WORKSPACE
+from tests.mlflow_outbox import delivered, run_of, runs_of
 
-TAGS = {WORKSPACE: "host:/project"}
+TAGS = {WORKSPACE: "ours"}
 LOCKED = LockedStage(
     cmd="train",
     deps=(LockedPath(path="data", md5="0" * 32 + ".dir", size=5), LockedPath(path="src/code.py", md5="1" * 32)),
     params={"params.yaml": {"pretrain": {"steps": 5, "model": {"hidden_size": 8}}}},
 )
+RECORD = StageRecord("executed", LOCKED, metrics=[], shown=[])
+
+
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow database with its tables, which take seconds to create."""
+    path = tmp_path_factory.mktemp("empty") / "mlflow.db"
+    prepare(f"sqlite:///{path}")
+    return path
+
+
+class Project:
+    """A workspace's outbox and a database."""
+
+    def __init__(self, folder: Path, empty_database: Path) -> None:
+        self.address = f"sqlite:///{shutil.copy(empty_database, folder)}"
+        self._folder = folder
+        self.opened: list[FlowRun] = []
+
+    def open(self, name: str, workspace: str = "ours") -> FlowRun:
+        self.opened.append(FlowRun.open(self._folder / workspace, self.address, name, {WORKSPACE: workspace}))
+        return self.opened[-1]
+
+    def runs(self, workspace: str = "ours") -> Mapping[str, Run]:
+        return runs_of(delivered(self._folder / workspace, self.address))
+
+    def run(self, stage: str, workspace: str = "ours") -> Run:
+        return run_of(delivered(self._folder / workspace, self.address), stage)
 
 
 @pytest.fixture
-def address(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'mlflow.db'}"
+def project(tmp_path: Path, empty_database: Path) -> Iterator[Project]:
+    project = Project(tmp_path, empty_database)
+    yield project
+    for run in project.opened:
+        run._thread.close()
 
 
-@pytest.fixture
-def server(tmp_path: Path, free_port: Callable[[], int]) -> Iterator[MlflowServer]:
-    server = MlflowServer(tmp_path, free_port())
-    try:
-        server.start()
-        yield server
-    finally:
-        server.stop()
-
-
-def read(address: str, run_id: str | None) -> Run:
-    assert run_id
-    return MlflowClient(address).get_run(run_id)
-
-
-def test_a_stage_s_run_has_flat_params_inputs_by_hash_and_no_code(address: str) -> None:
-    run = FlowRun.open(address, "run", TAGS)
-    run_id = run.start_stage("pretrain", "print", TAGS)
-    assert run_id
-    run.end_stage(run_id, StageRecord("executed", LOCKED, metrics=[], shown=[]))
-    told = read(address, run_id)
+def test_a_stage_s_run_has_flat_params_inputs_by_hash_and_no_code(project: Project) -> None:
+    run = project.open("run")
+    run.end_stage(run.start_stage("pretrain", "print", TAGS), RECORD)
+    told = project.runs()["pretrain"]
     assert told.data.params == {"pretrain.steps": "5", "pretrain.model.hidden_size": "8"}
     assert {given.dataset.name: given.dataset.digest for given in told.inputs.dataset_inputs} == {
         "data": "0" * 32 + ".dir"
@@ -55,92 +70,74 @@ def test_a_stage_s_run_has_flat_params_inputs_by_hash_and_no_code(address: str) 
     assert told.info.status == "FINISHED"
 
 
-def test_a_param_that_the_run_has_with_another_value_leaves_it_unharmed(address: str) -> None:
-    run = FlowRun.open(address, "run", TAGS)
-    run_id = run.start_stage("pretrain", "print", TAGS)
-    assert run_id
-    MlflowClient(address).log_param(run_id, "pretrain.steps", "4")
-    run.end_stage(run_id, StageRecord("executed", LOCKED, metrics=[], shown=[]))
-    told = read(address, run_id)
+def test_a_param_that_the_run_has_with_another_value_leaves_it_unharmed(project: Project, tmp_path: Path) -> None:
+    run = project.open("run")
+    stage = run.start_stage("pretrain", "print", TAGS)
+    delivered(tmp_path / "ours", project.address).log_param(project.run(stage).info.run_id, "pretrain.steps", "4")
+    run.end_stage(stage, RECORD)
+    told = project.run(stage)
     assert told.data.params == {"pretrain.steps": "4", "pretrain.model.hidden_size": "8"}
     assert told.info.status == "FINISHED"
 
 
-def test_a_stage_that_was_cut_off_goes_on_in_the_same_run_under_the_new_parent(address: str) -> None:
-    cut_off = FlowRun.open(address, "first", TAGS)
-    run_id = cut_off.start_stage("pretrain", "print", TAGS)
-    again = FlowRun.open(address, "second", TAGS)
-    assert read(address, cut_off.run_id).info.status == read(address, run_id).info.status == "KILLED"
-    assert again.start_stage("pretrain", "print", TAGS) == run_id
-    assert read(address, run_id).data.tags["mlflow.parentRunId"] == again.run_id
-    assert read(address, run_id).info.status == "RUNNING"
+def test_a_stage_that_was_cut_off_goes_on_in_the_same_run_under_the_new_parent(project: Project) -> None:
+    project.open("first").start_stage("pretrain", "print", TAGS)
+    again = project.open("second")
+    before = project.runs()
+    assert before["first"].info.status == before["pretrain"].info.status == "KILLED"
+    again.start_stage("pretrain", "print", TAGS)
+    after = project.runs()
+    assert after["pretrain"].info.run_id == before["pretrain"].info.run_id
+    assert after["pretrain"].data.tags["mlflow.parentRunId"] == after["second"].info.run_id
+    assert after["pretrain"].info.status == "RUNNING"
 
 
-def test_an_unfinished_run_of_another_workspace_is_not_adopted(address: str) -> None:
-    colleague = FlowRun.open(address, "colleague's", {WORKSPACE: "another"})
-    theirs = colleague.start_stage("pretrain", "print", {WORKSPACE: "another"})
-    ours = FlowRun.open(address, "ours", TAGS).start_stage("pretrain", "print", TAGS)
-    assert ours != theirs
-    assert read(address, theirs).data.tags["mlflow.parentRunId"] == colleague.run_id
+def test_an_unfinished_run_of_another_workspace_is_neither_adopted_nor_closed(project: Project) -> None:
+    project.open("theirs", "colleague").start_stage("pretrain", "print", {WORKSPACE: "colleague"})
+    theirs = project.runs("colleague")
+    ours = project.open("ours").start_stage("pretrain", "print", TAGS)
+    assert project.run(ours).info.run_id != theirs["pretrain"].info.run_id
+    found = run_of(delivered(Path(), project.address), theirs["pretrain"].data.tags["clozeline.outbox_run"])
+    assert found.data.tags["mlflow.parentRunId"] == theirs["theirs"].info.run_id
+    assert found.info.status == "RUNNING"
 
 
-def test_other_params_or_a_finished_run_make_a_new_one(address: str) -> None:
-    run = FlowRun.open(address, "run", TAGS)
+def test_other_params_or_a_finished_run_make_a_new_one(project: Project) -> None:
+    run = project.open("run")
     first = run.start_stage("pretrain", "print", TAGS)
-    assert run.start_stage("pretrain", "other print", TAGS) != first
-    assert first
-    run.end_stage(first, StageRecord("executed", LOCKED, metrics=[], shown=[]))
-    assert run.start_stage("pretrain", "print", TAGS) != first
+    other = run.start_stage("pretrain", "other print", TAGS)
+    run.end_stage(first, RECORD)
+    again = run.start_stage("pretrain", "print", TAGS)
+    assert len({project.run(name).info.run_id for name in (first, other, again)}) == 3
 
 
-def test_a_run_of_another_workspace_is_left_alone(address: str) -> None:
-    other = FlowRun.open(address, "other", {WORKSPACE: "host:/elsewhere"})
-    FlowRun.open(address, "run", TAGS)
-    assert read(address, other.run_id).info.status == "RUNNING"
+def test_a_stage_with_nothing_to_do_leaves_no_run(project: Project) -> None:
+    run = project.open("run")
+    run.drop_stage(run.start_stage("pretrain", "print", TAGS))
+    assert set(project.runs()) == {"run"}
 
 
-def test_a_stage_with_nothing_to_do_leaves_no_run(address: str) -> None:
-    run = FlowRun.open(address, "run", TAGS)
-    run_id = run.start_stage("pretrain", "print", TAGS)
-    assert run_id
-    run.drop_stage(run_id)
-    assert read(address, run_id).info.lifecycle_stage == "deleted"
-
-
-def test_names_that_mlflow_refuses_are_made_plain(address: str, tmp_path: Path) -> None:
+def test_names_that_mlflow_refuses_are_made_plain(project: Project, tmp_path: Path) -> None:
     metrics = tmp_path / "library.json"
     metrics.write_text('{"recall": {"C++ & co": 0.5, "ok": true, "name": "x"}}')
-    run = FlowRun.open(address, "run", TAGS)
-    run.end(
+    project.open("run").end(
         "FINISHED", tags={"dvc.outcome.finetune@library": "executed"}, metrics={"finetune/library": metrics}, files=[]
     )
-    told = read(address, run.run_id)
+    told = project.runs()["run"]
     assert told.data.metrics == {"finetune/library.recall.C__ _ co": 0.5}
     assert told.data.tags["dvc.outcome.finetune_library"] == "executed"
 
 
-def test_a_server_that_does_not_answer_stops_a_run_before_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(TransientError, match="MLflow does not answer"):
-        FlowRun.open("http://127.0.0.1:9", "run", TAGS)
+def test_the_outbox_is_empty_once_mlflow_has_everything(project: Project, tmp_path: Path) -> None:
+    file = tmp_path / "stage.log"
+    file.write_text("done")
+    project.open("run").end("FINISHED", tags={}, metrics={}, files=[file])
+    assert {path.name for path in (tmp_path / "ours").iterdir()} == {"delivery.lock"}
+    assert project.runs()["run"].info.status == "FINISHED"
 
 
-def test_a_server_that_goes_away_stops_no_run_and_gets_the_curve_when_it_is_back(
-    server: MlflowServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    run = FlowRun.open(server.url, "run", TAGS)
-    run_id = run.start_stage("pretrain", "print", TAGS)
-    assert run_id
-    log = MlflowRunLogger(server.url, run_id, retry_seconds=0.5)
-    log.metrics({"loss": 1.0}, 1)
-    server.stop()
-    for step in range(2, 5):
-        log.metrics({"loss": 1.0}, step)
-    assert run.start_stage("evaluate", "print", TAGS) is None
-    run.end("FINISHED", tags={}, metrics={}, files=[])
-    assert "MLflow did not record" in caplog.text
-    server.start()
-    log.close()
-    history = MlflowClient(server.url).get_metric_history(run_id, "loss")
-    assert [point.step for point in history] == [1, 2, 3, 4]
+def test_a_damaged_database_stops_a_run_before_it_begins(tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("no database, but longer than its header would have to be" * 10)
+    with pytest.raises(ArtifactError, match="is damaged"):
+        FlowRun.open(tmp_path / "outbox", f"sqlite:///{tmp_path / 'mlflow.db'}", "run", TAGS)
+    assert not (tmp_path / "outbox").exists()

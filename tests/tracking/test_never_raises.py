@@ -1,22 +1,23 @@
 """Claim: no fault of tracking raises in a stage, or in a flow run once it is open."""
 
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow.entities import Metric
 from mlflow.tracking import MlflowClient
 
 from clozeline.artifacts.lock import LockedStage
-from clozeline.tracking import NullRunLogger, run_logger, sender
-from clozeline.tracking.flow_run import WORKSPACE, FlowRun, StageRecord
+from clozeline.tracking.delivery import Delivery
+from clozeline.tracking.flow_run import FlowRun, StageRecord
 from clozeline.tracking.machine import MachineMetrics
+from clozeline.tracking.mlflow_messages import WORKSPACE
+from clozeline.tracking.outbox import Curve, Outbox
 from clozeline.tracking.past_runs import attach
-from clozeline.tracking.sender import MlflowRunLogger
+from clozeline.tracking.stage_log import OutboxRunLogger
+from tests.mlflow_outbox import delivered, run_of, runs_of
 
-RUN_ID = "a" * 32
+TAGS = {WORKSPACE: "ours"}
 
 
 class Monitor:
@@ -49,22 +50,6 @@ class Blinded(Monitor):
     fails_in = "collect_metrics"
 
 
-class Odd(MlflowClient):
-    """Client that first raises errors which no list of expected errors contains."""
-
-    def __init__(self, *arguments: Any) -> None:
-        self.sent: list[Metric] = []
-        self.faults = [KeyError("metrics"), RuntimeError("no credentials")]
-
-    def get_metric_history(self, run_id: str, key: str) -> list[Metric]:
-        return []
-
-    def log_batch(self, run_id: str, metrics: list[Metric] = (), **others: Any) -> None:
-        if self.faults:
-            raise self.faults.pop()
-        self.sent += metrics
-
-
 def no_store(*arguments: Any) -> None:
     raise RuntimeError("no credentials for the bucket")
 
@@ -75,15 +60,13 @@ def address(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("uri", ["gopher://host/mlflow", "sqlite:////proc/nowhere/mlflow.db", "http://[", "\0"])
-def test_an_address_that_cannot_be_used_tracks_nothing(
-    uri: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("os.environ", {"MLFLOW_TRACKING_URI": uri, "MLFLOW_RUN_ID": RUN_ID})
-    monkeypatch.setattr(sender, "MlflowRunLogger", lambda *given: MlflowRunLogger(*given, close_seconds=5))
-    log = run_logger()
+def test_an_address_that_cannot_be_used_keeps_everything_in_the_outbox(uri: str, tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "outbox")
+    log = OutboxRunLogger(outbox, "run")
     log.metrics({"loss": 1.0}, 1)
     log.close()
-    assert isinstance(log, NullRunLogger) or "1 metric values of this run are missing" in caplog.text
+    assert Delivery(outbox, uri).deliver() == "no answer"
+    assert Curve.model_fields["kind"].default in outbox.journal.read_text()
 
 
 def test_what_cannot_be_seen_of_a_machine_is_left_out() -> None:
@@ -93,52 +76,40 @@ def test_what_cannot_be_seen_of_a_machine_is_left_out() -> None:
         assert values == {"system/Monitor": 1.0}
 
 
-def test_an_error_that_nobody_thought_of_holds_a_curve_up_and_does_not_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sender, "MlflowClient", Odd)
-    log = MlflowRunLogger("http://server", RUN_ID, retry_seconds=0.05)
-    log.metrics({"loss": 1.0}, 1)
-    waiting = threading.Event()
-    for _ in range(100):
-        if "loss" in [point.key for point in log._client.sent]:
-            break
-        waiting.wait(0.1)
-    log.metrics({"loss": 0.5}, 2)
-    log.close()
-    assert [point.step for point in log._client.sent if point.key == "loss"] == [1, 2]
-
-
-def test_a_value_that_is_no_number_is_counted_and_costs_no_other(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(sender, "MlflowClient", Odd)
-    log = MlflowRunLogger("http://server", RUN_ID, retry_seconds=0.05)
-    log._client.faults.clear()
+def test_a_value_that_is_no_number_costs_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    outbox = Outbox(tmp_path / "outbox")
+    log = OutboxRunLogger(outbox, "run")
     log.metrics({"note": "none yet", "gone": None, "loss": 1.0}, 1)
     log.close()
-    assert [point.key for point in log._client.sent if not point.key.startswith("system/")] == ["loss"]
-    assert "2 metric values of this run are missing" in caplog.text
+    curves = [message for _, message in outbox.read(0)[0] if isinstance(message, Curve)]
+    keys = [point.key for curve in curves for point in curve.points]
+    assert [key for key in keys if not key.startswith("system/")] == ["loss"]
+    assert caplog.text.count("is no number") == 2
 
 
 def test_a_store_of_files_that_fails_in_its_own_way_stops_no_flow_and_leaves_no_run_open(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    run = FlowRun.open(address, "run", {WORKSPACE: "host:/project"})
-    run_id = run.start_stage("pretrain", "print", {WORKSPACE: "host:/project"})
-    assert run_id
+    folder = tmp_path / "outbox"
+    run = FlowRun.open(folder, address, "run", TAGS, retry_seconds=0.05, close_seconds=20)
     file = tmp_path / "stage.log"
     file.write_text("done")
-    monkeypatch.setattr(MlflowClient, "log_artifact", no_store)
-    run.end_stage(run_id, StageRecord("executed", LockedStage(cmd="train"), metrics=[], shown=[file]))
-    run.end("FINISHED", tags={}, metrics={}, files=[file])
-    assert not attach(address, run.run_id, file)
-    assert "no credentials for the bucket" in caplog.text
-    client = MlflowClient(address)
-    assert {client.get_run(known).info.status for known in (run_id, run.run_id)} == {"FINISHED"}
+    with monkeypatch.context() as broken:
+        broken.setattr(MlflowClient, "log_artifact", no_store)
+        stage = run.start_stage("pretrain", "print", TAGS)
+        run.end_stage(stage, StageRecord("executed", LockedStage(cmd="train"), metrics=[], shown=[file]))
+        run.end("FINISHED", tags={}, metrics={}, files=[])
+        client = MlflowClient(address)
+        assert {found.info.status for found in client.search_runs(["1"])} == {"FINISHED"}
+        assert not attach(address, client.search_runs(["1"])[0].info.run_id, file)
+    assert "the next run delivers it" in caplog.text
+    stored = delivered(folder, address).list_artifacts(run_of(client, stage).info.run_id)
+    assert [found.path for found in stored] == ["stage.log"]
 
 
 def test_a_metric_file_that_is_cut_off_stops_no_flow(address: str, tmp_path: Path) -> None:
     metrics = tmp_path / "evaluate.json"
     metrics.write_text('{"perplexity": 12')
-    run = FlowRun.open(address, "run", {WORKSPACE: "host:/project"})
+    run = FlowRun.open(tmp_path / "outbox", address, "run", TAGS)
     run.end("FINISHED", tags={}, metrics={"evaluate": metrics}, files=[])
-    assert MlflowClient(address).get_run(run.run_id).info.status == "FINISHED"
+    assert runs_of(MlflowClient(address))["run"].info.status == "FINISHED"

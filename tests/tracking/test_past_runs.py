@@ -11,8 +11,11 @@ from ruamel.yaml import YAML
 
 from clozeline.artifacts.lock import Lock
 from clozeline.errors import ArtifactError
-from clozeline.tracking.flow_run import WORKSPACE, FlowRun, StageRecord, Status
+from clozeline.tracking.flow_run import FlowRun, StageRecord
+from clozeline.tracking.mlflow_messages import WORKSPACE
+from clozeline.tracking.outbox import Status
 from clozeline.tracking.past_runs import attach, past_runs
+from tests.mlflow_outbox import run_of
 
 TAGS = {WORKSPACE: "host:/project", "mlflow.source.git.commit": "abc", "git.is_dirty": "true"}
 
@@ -28,28 +31,34 @@ def write_lock(path: Path, **steps: int) -> Path:
     return path
 
 
+def open_run(address: str, name: str) -> FlowRun:
+    return FlowRun.open(Path(address.removeprefix("sqlite:///")).parent / "outbox", address, name, TAGS)
+
+
 def end_with(run: FlowRun, lock_file: Path) -> str:
     """End `run` as the flow does, tagged with the hash of its dvc.lock; return its id."""
     md5 = hashlib.md5(lock_file.read_bytes(), usedforsecurity=False).hexdigest()
     run.end("FINISHED", tags={"dvc.lock_md5": md5}, metrics={}, files=[])
-    return run.run_id
+    return str(run_of(MlflowClient(run.tracking_uri), run.run).info.run_id)
 
 
 def execute(run: FlowRun, lock_file: Path, stage: str) -> str:
-    run_id = run.start_stage(stage, f"{stage} {lock_file.stem}", TAGS)
-    assert run_id
-    run.end_stage(run_id, StageRecord("executed", Lock.read(lock_file).stages[stage], metrics=[], shown=[]))
-    return run_id
+    """Log a stage that executed; return the name of its run in the outbox."""
+    name = run.start_stage(stage, f"{stage} {lock_file.stem}", TAGS)
+    run.end_stage(name, StageRecord("executed", Lock.read(lock_file).stages[stage], metrics=[], shown=[]))
+    return name
 
 
 def test_a_lock_s_run_its_stages_and_its_commit_are_found_and_another_lock_s_are_not(
     address: str, tmp_path: Path
 ) -> None:
     first, second = (write_lock(tmp_path / f"{steps}.lock", tokenize=5, pretrain=steps) for steps in (1, 2))
-    run = FlowRun.open(address, "first", TAGS)
-    stages = {name: execute(run, first, name) for name in ("tokenize", "pretrain")}
+    run = open_run(address, "first")
+    named = {name: execute(run, first, name) for name in ("tokenize", "pretrain")}
     first_run = end_with(run, first)
-    run = FlowRun.open(address, "second", TAGS)
+    client = MlflowClient(address)
+    stages = {name: run_of(client, made).info.run_id for name, made in named.items()}
+    run = open_run(address, "second")
     again = execute(run, second, "pretrain")
     second_run = end_with(run, second)
 
@@ -59,7 +68,9 @@ def test_a_lock_s_run_its_stages_and_its_commit_are_found_and_another_lock_s_are
     assert all(made.seconds >= 0 for made in past.stages.values())
     past = past_runs(address, second)
     assert past.run_id == second_run
-    assert {name: made.run_id for name, made in past.stages.items()} == stages | {"pretrain": again}
+    assert {name: made.run_id for name, made in past.stages.items()} == stages | {
+        "pretrain": run_of(client, again).info.run_id
+    }
     unknown = past_runs(address, write_lock(tmp_path / "unknown.lock", pretrain=3))
     assert (unknown.run_id, unknown.commit, unknown.stages) == (None, None, {})
 
@@ -72,7 +83,7 @@ def test_the_run_before_is_the_newest_finished_one_with_another_lock(address: st
         stored.write_bytes(lock.read_bytes())
         md5 = hashlib.md5(lock.read_bytes(), usedforsecurity=False).hexdigest()
         tags, metrics = {"dvc.lock_md5": md5}, {"evaluate": figures}
-        FlowRun.open(address, lock.stem, TAGS).end(status, tags=tags, metrics=metrics, files=[stored])
+        open_run(address, lock.stem).end(status, tags=tags, metrics=metrics, files=[stored])
         time.sleep(0.002)  # MLflow stores milliseconds
 
     first, second, third, fourth = (write_lock(tmp_path / f"{steps}.lock", pretrain=steps) for steps in range(1, 5))
@@ -95,7 +106,7 @@ def test_the_run_before_is_the_newest_finished_one_with_another_lock(address: st
 
 
 def test_a_file_is_stored_with_a_run_that_has_ended(address: str, tmp_path: Path) -> None:
-    run = FlowRun.open(address, "run", TAGS)
+    run = open_run(address, "run")
     run_id = end_with(run, write_lock(tmp_path / "dvc.lock", pretrain=1))
     report = tmp_path / "report.html"
     report.write_text("<h1>")

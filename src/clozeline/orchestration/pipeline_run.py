@@ -19,7 +19,9 @@ from clozeline.orchestration.stage_environment import stage_environment
 from clozeline.orchestration.stage_failure import failure_of
 from clozeline.orchestration.stage_process import StageProcesses
 from clozeline.orchestration.workspace_identity import identity_of
-from clozeline.tracking.flow_run import WORKSPACE, FlowRun, StageRecord, Status
+from clozeline.tracking.flow_run import FlowRun, StageRecord
+from clozeline.tracking.mlflow_messages import WORKSPACE
+from clozeline.tracking.outbox import Status
 from clozeline.versions.graph import StageNode, fingerprint
 from clozeline.versions.reproduce import Outcome
 from clozeline.workspace import Workspace, tracking_uri
@@ -52,7 +54,7 @@ class PipelineRun:
             WORKSPACE: identity_of(workspace),
             "prefect.flow_run_id": str(runtime.flow_run.id),
         }
-        self._tracked = FlowRun.open(tracking_uri(workspace), str(runtime.flow_run.name), self._tags)
+        self._tracked = FlowRun.open(workspace.outbox, tracking_uri(workspace), str(runtime.flow_run.name), self._tags)
 
     @classmethod
     @contextlib.contextmanager
@@ -62,8 +64,7 @@ class PipelineRun:
         `kept_open`: file descriptors that every stage process inherits and holds while it lives.
 
         Raises:
-            ArtifactError: MLflow's local database is damaged; nothing was started.
-            TransientError: MLflow does not answer; nothing was started.
+            ArtifactError: MLflow's local database is damaged, or its server refuses the caller; nothing was started.
         """
         run = cls(workspace, graph, StageProcesses(kept_open))
         try:
@@ -101,7 +102,7 @@ class PipelineRun:
     def _reproduce(self, node: StageNode) -> Outcome:
         root = self._workspace.root
         run_id = self._tracked.start_stage(node.name, fingerprint(root, node.name), self._tags)
-        environment = stage_environment(self._workspace, {} if run_id is None else {"MLFLOW_RUN_ID": run_id})
+        environment = stage_environment(self._workspace, self._tracked.environment(run_id))
         log = self._logs / f"{node.name.replace('/', '_')}.log"
         hearing = _Hearing()
         ended = self._processes.reproduce(
@@ -110,14 +111,13 @@ class PipelineRun:
         if ended.outcome is None:
             failure = failure_of(ended)
             failure.is_told &= not hearing.is_cut
-            if run_id is not None:
-                self._tracked.fail_stage(run_id, "KILLED" if self._processes.are_ending else "FAILED", str(failure))
+            self._tracked.fail_stage(run_id, "KILLED" if self._processes.are_ending else "FAILED", str(failure))
             raise failure
-        if run_id is not None and ended.outcome == "executed":
+        if ended.outcome == "executed":
             locked = Lock.read(root / "dvc.lock").stages[node.name]
             metrics, shown = [root / path for path in node.metrics], [root / path for path in node.shown]
             self._tracked.end_stage(run_id, StageRecord(ended.outcome, locked, metrics, [*shown, log]))
-        elif run_id is not None:
+        else:
             self._tracked.drop_stage(run_id)
         return ended.outcome
 

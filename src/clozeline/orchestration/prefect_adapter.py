@@ -6,20 +6,41 @@ Flows and the rest of this room use the documented `flow`, `task`, `runtime`, lo
 import logging
 import os
 import sys
-from typing import Any, Final, cast
+from collections.abc import Callable
+from typing import Any, Final, TypedDict, cast
 
+from prefect import State
 from prefect.context import refresh_global_settings_context
 from prefect.futures import PrefectFuture
 from prefect.settings import get_current_settings
 from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from clozeline.errors import ClozelineError
+from clozeline.errors import ClozelineError, TransientError
 
 HEALTH: Final = "/api/health"
 """Path of the endpoint that answers when a server is ready."""
 LOGGERS: Final = ("prefect.flow_runs", "prefect.task_runs")
 # The cast is needed because Prefect types a runner by its kind of future, while a flow accepts any.
 ONE_AT_A_TIME: Final = cast("TaskRunner[PrefectFuture[Any]]", ThreadPoolTaskRunner[Any](max_workers=1))
+_RETRY_DELAYS_SECONDS: Final = [5.0, 30.0, 120.0, 600.0]
+
+
+class _Retries(TypedDict):
+    retries: int
+    retry_delay_seconds: list[float]
+    retry_condition_fn: Callable[[object, object, State[Any]], bool]
+
+
+def _is_transient(task: object, task_run: object, state: State[Any]) -> bool:
+    return isinstance(state.result(raise_on_failure=False), TransientError)
+
+
+RETRIES: Final = _Retries(
+    retries=len(_RETRY_DELAYS_SECONDS),
+    retry_delay_seconds=_RETRY_DELAYS_SECONDS,
+    retry_condition_fn=_is_transient,
+)
+"""Options of a task that is tried again after a `TransientError`, through an outage of more than 10 minutes."""
 _APPLICATION: Final = "prefect.server.api.server:create_app"
 # These records repeat the record before them, or report each stage that did not start. A run that a person stopped is
 # not a crash: the command says that it was stopped.

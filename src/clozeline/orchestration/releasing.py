@@ -25,7 +25,7 @@ from clozeline.registry.decision import Decision, Outcome
 from clozeline.registry.gates import Gate, gates
 from clozeline.registry.publishing import LOCK, METRICS, Evidence, Publisher, example_texts
 from clozeline.registry.versions import Registered
-from clozeline.tracking.flow_run import WORKSPACE
+from clozeline.tracking.mlflow_messages import WORKSPACE
 from clozeline.versions.objects import Objects
 from clozeline.workspace import Workspace
 

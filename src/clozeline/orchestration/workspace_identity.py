@@ -27,10 +27,7 @@ def identity_of(workspace: Workspace) -> str:
     known = _Identity.model_validate_json(file.read_bytes()) if file.is_file() else None
     is_ours = known is not None and known.inode in {0, file.stat().st_ino}  # 0: written by an earlier version
     # The inode alone does not show a copy of hard links.
-    if known and is_ours and (known.root == root or not Path(known.root).exists()):
-        name = known.name
-    else:
-        name = uuid4().hex
+    name = known.name if known and is_ours and (known.root == root or not Path(known.root).exists()) else uuid4().hex
     if known is None or known.name != name or known.root != root or known.inode == 0:
         with replacing_file(file) as written:
             written.touch()

@@ -22,7 +22,7 @@ from clozeline.registry.decision import Decision
 from clozeline.registry.versions import Registered, Registry
 from clozeline.tracking.addresses import present
 from clozeline.tracking.database import experiment_id, prepare
-from clozeline.tracking.flow_run import close_killed
+from clozeline.tracking.mlflow_messages import close_killed
 
 _MODEL: Final = "model"
 _EVIDENCE: Final = "evidence"

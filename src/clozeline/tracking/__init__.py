@@ -1,15 +1,15 @@
-"""A side channel from a stage to its MLflow run, for its curves. It never changes an output and never raises.
+"""A side channel from a stage to its MLflow run, for its curves. It never changes an output, never raises, never waits.
 
-The flow passes a run on through two environment variables, `MLFLOW_TRACKING_URI` and `MLFLOW_RUN_ID`. Without them
+The flow passes a run on through two environment variables, `CLOZELINE_OUTBOX` and `CLOZELINE_RUN`. Without them
 (`dvc repro` alone) the logger does nothing.
 """
 
-import logging
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
-_LOG = logging.getLogger(__name__)
+from clozeline.tracking.outbox import OUTBOX, RUN, Outbox
 
 
 class RunLogger(Protocol):
@@ -19,7 +19,7 @@ class RunLogger(Protocol):
         """Log metric values; steps at or below the last one logged before a resume are dropped."""
 
     def close(self) -> None:
-        """Send the remaining points; warn of the number that could not be sent."""
+        """Log the last figures of the machine."""
 
 
 class NullRunLogger:
@@ -34,13 +34,9 @@ class NullRunLogger:
 
 def run_logger() -> RunLogger:
     """Return a logger for the run that the environment names; without one, a logger that tracks nothing."""
-    tracking_uri, run_id = os.environ.get("MLFLOW_TRACKING_URI"), os.environ.get("MLFLOW_RUN_ID")
-    if not tracking_uri or not run_id:
+    folder, run = os.environ.get(OUTBOX), os.environ.get(RUN)
+    if not folder or not run:
         return NullRunLogger()
-    try:
-        from clozeline.tracking.sender import MlflowRunLogger
+    from clozeline.tracking.stage_log import OutboxRunLogger
 
-        return MlflowRunLogger(tracking_uri, run_id)
-    except Exception as error:  # noqa: BLE001  # no error of MLflow may stop a training
-        _LOG.warning("MLflow cannot be used (%s): this run's curves are not tracked", error)
-        return NullRunLogger()
+    return OutboxRunLogger(Outbox(Path(folder)), run)

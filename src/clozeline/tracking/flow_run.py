@@ -1,26 +1,43 @@
-"""One flow run in MLflow: a parent run, with a child run for each stage that executed."""
+"""One flow run in MLflow: a parent run, with a child run for each stage that executed.
+
+Everything is told through the outbox of the workspace, so that neither a flow nor a stage ever waits for MLflow.
+"""
 
 import json
+import logging
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final, Literal, Self
-
-from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunTag, ViewType
-from mlflow.tracking import MlflowClient
+from typing import Final, Self
+from uuid import uuid4
 
 from clozeline.artifacts.lock import LockedStage, numbers_of
-from clozeline.tracking.database import experiment_id, prepare
+from clozeline.errors import TransientError
+from clozeline.tracking.addresses import database_of
+from clozeline.tracking.database import answering, prepare
+from clozeline.tracking.delivery import Delivery, DeliveryThread
 from clozeline.tracking.forgiving import forgiving
-from clozeline.tracking.mlflow_adapter import PARENT_RUN
+from clozeline.tracking.mlflow_messages import WORKSPACE
+from clozeline.tracking.outbox import (
+    OUTBOX,
+    RUN,
+    Dataset,
+    Drop,
+    End,
+    Facts,
+    OpenFlow,
+    OpenStage,
+    Outbox,
+    Point,
+    Status,
+)
 
-WORKSPACE: Final = "clozeline.workspace"
-"""Tag with the identity of the workspace that a run belongs to: others may use the same database."""
+_LOG = logging.getLogger(__name__)
 _DIGEST_CHARACTERS: Final = 36  # MLflow's limit; `<md5>.dir` has just as many
-_PARAMS_PER_CALL: Final = 100  # MLflow refuses a batch of more
 _NOT_IN_A_NAME: Final = re.compile(r"[^\w.:/ -]")
-Status = Literal["FINISHED", "FAILED", "KILLED"]
 
 
 @dataclass(frozen=True)
@@ -35,66 +52,88 @@ class StageRecord:
 
 
 class FlowRun:
-    """The parent run. Once it is open, a failure of MLflow is only logged, and the run continues."""
+    """The parent run. What MLflow does not take now stays in the outbox for the next flow run of the workspace."""
 
-    def __init__(self, client: MlflowClient, experiment: str, run_id: str) -> None:
-        self._client = client
-        self._experiment = experiment
-        self.run_id = run_id
+    def __init__(self, outbox: Outbox, tracking_uri: str, *, retry_seconds: float, close_seconds: float) -> None:
+        self._outbox = outbox
+        self.tracking_uri = tracking_uri
+        self.run = uuid4().hex
+        """Name of the parent run within the outbox."""
+        self._delivery = Delivery(outbox, tracking_uri)
+        self._thread = DeliveryThread(self._delivery, retry_seconds=retry_seconds, close_seconds=close_seconds)
 
     @classmethod
-    def open(cls, tracking_uri: str, name: str, tags: Mapping[str, str]) -> Self:
-        """Start the parent run. Close open runs of this workspace: only one can be active, so they were killed.
+    def open(
+        cls,
+        folder: Path,
+        tracking_uri: str,
+        name: str,
+        tags: Mapping[str, str],
+        *,
+        retry_seconds: float = 5.0,
+        close_seconds: float = 20.0,
+    ) -> Self:
+        """Start the parent run; open runs of this workspace are closed. `folder` is that of the outbox.
 
         Raises:
-            ArtifactError: the local database is damaged; nothing has been done yet.
-            TransientError: MLflow does not answer; nothing has been done yet.
+            ArtifactError: the local database is damaged, or the server refuses the caller; nothing has been done yet.
         """
-        client = prepare(tracking_uri)
-        experiment = experiment_id(client, tracking_uri)
-        close_killed(client, experiment, tags[WORKSPACE])
-        run = client.create_run(experiment, run_name=name, tags=dict(tags))
-        return cls(client, experiment, run.info.run_id)
+        _require_allowed(tracking_uri)
+        run = cls(Outbox(folder), tracking_uri, retry_seconds=retry_seconds, close_seconds=close_seconds)
+        run._outbox.add(
+            OpenFlow(run=run.run, name=name, workspace=tags[WORKSPACE], tags=dict(tags), started_ms=_now_ms())
+        )
+        return run
 
-    def start_stage(self, stage: str, fingerprint: str, tags: Mapping[str, str]) -> str | None:
-        """Return the id of the run that a stage process logs to; None if MLflow failed.
+    def start_stage(self, stage: str, fingerprint: str, tags: Mapping[str, str]) -> str:
+        """Return the name, within the outbox, of the run that a stage process logs to.
 
         An unfinished run of this workspace with the same fingerprint continues under the new parent, because its curves
         are this stage's.
         """
-        names = {PARENT_RUN: self.run_id, "dvc.stage": stage, "dvc.fingerprint": fingerprint, **tags}
-
-        def start() -> str:
-            cut_off = self._client.search_runs(
-                [self._experiment],
-                filter_string=f"tags.`dvc.fingerprint` = '{fingerprint}' AND tags.`{WORKSPACE}` = '{tags[WORKSPACE]}'"
-                " AND attributes.status != 'FINISHED'",
-                run_view_type=ViewType.ACTIVE_ONLY,
-                max_results=1,
+        run = uuid4().hex
+        self._outbox.add(
+            OpenStage(
+                run=run,
+                parent=self.run,
+                name=stage,
+                workspace=tags[WORKSPACE],
+                fingerprint=fingerprint,
+                tags=dict(tags),
+                started_ms=_now_ms(),
             )
-            if not cut_off:
-                run = self._client.create_run(self._experiment, run_name=stage, tags=names)
-                return str(run.info.run_id)
-            run_id = str(cut_off[0].info.run_id)
-            self._client.update_run(run_id, status="RUNNING")
-            self._client.log_batch(run_id, tags=[RunTag(key, value) for key, value in names.items()])
-            return run_id
+        )
+        return run
 
-        return forgiving(start)
+    def environment(self, run: str) -> Mapping[str, str]:
+        """Return the environment variables by which a stage process logs to its run."""
+        return {OUTBOX: str(self._outbox.folder.resolve()), RUN: run}
 
-    def end_stage(self, run_id: str, record: StageRecord) -> None:
+    def end_stage(self, run: str, record: StageRecord) -> None:
         """Log the params, metrics, inputs and files of a stage that executed, and close its run."""
-        forgiving(lambda: self._tell(run_id, record))
-        forgiving(lambda: self._client.set_terminated(run_id, status="FINISHED"))
+        facts = Facts(
+            run=run,
+            metrics=_figures(dict.fromkeys(record.metrics, "")),
+            params=record.locked.flat_params(),
+            tags={"dvc.outcome": record.outcome, "dvc.stage_sha256": record.locked.sha256},
+            datasets=tuple(_datasets(record.locked)),
+        )
+        self._outbox.add(facts)
+        for path in [*record.metrics, *record.shown]:
+            for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+                if file.is_file():
+                    folder = path.name / file.parent.relative_to(path) if path.is_dir() else None
+                    self._outbox.add_file(run, file, None if folder is None else folder.as_posix())
+        self._close(run, "FINISHED")
 
-    def drop_stage(self, run_id: str) -> None:
+    def drop_stage(self, run: str) -> None:
         """Delete the run of a stage that turned out to have nothing to do."""
-        forgiving(lambda: self._client.delete_run(run_id))
+        self._outbox.add(Drop(run=run))
 
-    def fail_stage(self, run_id: str, status: Status, message: str) -> None:
+    def fail_stage(self, run: str, status: Status, message: str) -> None:
         """Close the run of a stage that failed or was stopped."""
-        forgiving(lambda: self._client.set_tag(run_id, "error", message))
-        forgiving(lambda: self._client.set_terminated(run_id, status=status))
+        self._outbox.add(Facts(run=run, tags={"error": message}))
+        self._close(run, status)
 
     def end(
         self, status: Status, *, tags: Mapping[str, str], metrics: Mapping[str, Path], files: Sequence[Path]
@@ -103,69 +142,72 @@ class FlowRun:
 
         `metrics` maps a prefix for the names of the figures to their metric file.
         """
-
-        def tell() -> None:
-            self._client.log_batch(
-                self.run_id,
-                metrics=[
-                    Metric(_allowed_name(f"{name}.{key}"), value, 0, 0)
-                    for name, path in metrics.items()
-                    for key, value in numbers_of(path).items()
-                ],
-                tags=[RunTag(_allowed_name(key), value) for key, value in tags.items()],
+        given = {_allowed_name(key): value for key, value in tags.items()}
+        figures = _figures({path: f"{name}." for name, path in metrics.items()})
+        self._outbox.add(Facts(run=self.run, metrics=figures, tags=given))
+        for file in files:
+            self._outbox.add_file(self.run, file)
+        self._close(self.run, status)
+        if self._thread.close():
+            forgiving(self._delivery.clean_up)
+        else:
+            _LOG.warning(
+                "MLflow at %s does not have everything yet: the rest is kept in %s, and the next run delivers it",
+                self.tracking_uri,
+                self._outbox.folder,
             )
-            for file in files:
-                self._client.log_artifact(self.run_id, str(file))
+        if num_lost := self._delivery.num_lost + self._outbox.num_lost:
+            _LOG.warning("%d records or metric values of this run are missing in MLflow", num_lost)
 
-        forgiving(tell)
-        forgiving(lambda: self._client.set_terminated(self.run_id, status=status))
+    def _close(self, run: str, status: Status) -> None:
+        self._outbox.add(End(run=run, status=status, ended_ms=_now_ms()))
 
-    def _tell(self, run_id: str, record: StageRecord) -> None:
-        _add_params(self._client, run_id, record.locked.flat_params())
-        self._client.log_batch(
-            run_id,
-            metrics=[
-                Metric(_allowed_name(key), value, 0, 0)
-                for path in record.metrics
-                for key, value in numbers_of(path).items()
-            ],
-            tags=[RunTag("dvc.outcome", record.outcome), RunTag("dvc.stage_sha256", record.locked.sha256)],
+
+def deliver_waiting(folder: Path, tracking_uri: str) -> None:
+    """Deliver what earlier flow runs left in the outbox. The caller holds the run lock.
+
+    Raises:
+        TransientError: MLflow does not answer.
+    """
+    delivery = Delivery(Outbox(folder), tracking_uri)
+    if delivery.deliver() == "no answer":
+        raise TransientError(
+            "MLflow does not answer, and the records of earlier runs wait for it",
+            given=f"{tracking_uri}; {folder}",
+            expected="an MLflow server or database",
+            do="start it; the next run delivers the records",
         )
-        self._client.log_inputs(run_id, datasets=_datasets(record.locked))
-        for path in [*record.metrics, *record.shown]:
-            if path.is_dir():
-                self._client.log_artifacts(run_id, str(path), path.name)
-            elif path.is_file():
-                self._client.log_artifact(run_id, str(path))
+    delivery.clean_up()
 
 
-def close_killed(client: MlflowClient, experiment: str, workspace: str) -> None:
-    """Close the open runs of a workspace. The caller holds its run lock, so the processes that opened them are gone."""
-    open_runs = f"tags.`{WORKSPACE}` = '{workspace}' AND attributes.status = 'RUNNING'"
-    for run in client.search_runs([experiment], filter_string=open_runs):
-        client.set_terminated(run.info.run_id, status="KILLED")
+def _require_allowed(tracking_uri: str) -> None:
+    """Refuse at once what will never be accepted; a server that is away may come back, and the run need not wait."""
+    try:
+        with answering(tracking_uri):
+            client = prepare(tracking_uri)
+            if database_of(tracking_uri) is None:
+                client.search_experiments(max_results=1)
+    except TransientError as error:
+        _LOG.warning("%s at %s: the run goes on, and reports when it answers", error.problem, tracking_uri)
 
 
-def _add_params(client: MlflowClient, run_id: str, texts: Mapping[str, str]) -> None:
-    """Log the params that the run lacks; MLflow fails a run if a logged param changes its value."""
-    known = client.get_run(run_id).data.params
-    new = [Param(key, text) for key, text in texts.items() if key not in known]
-    for start in range(0, len(new), _PARAMS_PER_CALL):
-        client.log_batch(run_id, params=new[start : start + _PARAMS_PER_CALL])
+def _figures(paths: Mapping[Path, str]) -> tuple[Point, ...]:
+    """Return the numbers of metric files, with the prefix that `paths` has for their names."""
+    found: list[Point] = []
+    for path, prefix in paths.items():
+        numbers = forgiving(partial(numbers_of, path)) or {}
+        found += [Point(key=_allowed_name(f"{prefix}{key}"), value=value) for key, value in numbers.items()]
+    return tuple(found)
 
 
-def _datasets(locked: LockedStage) -> list[DatasetInput]:
+def _datasets(locked: LockedStage) -> list[Dataset]:
     """Return the stage's inputs with DVC's hashes, so that a run and the cache identify them by the same hashes."""
     return [
-        DatasetInput(
-            Dataset(
-                name=path.path,
-                digest=path.md5[:_DIGEST_CHARACTERS],
-                source_type="dvc",
-                source=json.dumps({"uri": f"dvc://{path.path}", "md5": path.md5}),
-                profile=json.dumps({"size_bytes": path.size}),
-            ),
-            [InputTag("mlflow.data.context", "input")],
+        Dataset(
+            name=path.path,
+            digest=path.md5[:_DIGEST_CHARACTERS],
+            source=json.dumps({"uri": f"dvc://{path.path}", "md5": path.md5}),
+            profile=json.dumps({"size_bytes": path.size}),
         )
         for path in locked.data
         if path.md5
@@ -174,3 +216,7 @@ def _datasets(locked: LockedStage) -> list[DatasetInput]:
 
 def _allowed_name(name: str) -> str:
     return _NOT_IN_A_NAME.sub("_", name)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

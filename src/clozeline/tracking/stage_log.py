@@ -1,0 +1,60 @@
+"""The run logger of a stage process: it appends to the outbox, which the flow delivers."""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from clozeline.tracking.machine import MachineMetrics
+from clozeline.tracking.outbox import Curve, Outbox, Point
+
+_LOG = logging.getLogger(__name__)
+_LOOK_SECONDS: Final = 0.5
+
+
+class OutboxRunLogger:
+    """Appends points of the stage as they come, and figures of the machine from a thread of its own."""
+
+    def __init__(self, outbox: Outbox, run: str) -> None:
+        self._outbox = outbox
+        self._run = run
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._watch_machine, name="machine-metrics", daemon=True)
+        self._thread.start()
+
+    def metrics(self, values: Mapping[str, float], step: int) -> None:
+        now_ms = int(time.time() * 1000)
+        numbers = {key: _number(value) for key, value in values.items()}
+        for key in [key for key, number in numbers.items() if number is None]:
+            _LOG.warning("%s is not tracked: %r is no number", key, values[key])
+        points = [
+            Point(key=key, value=number, timestamp_ms=now_ms, step=step)
+            for key, number in numbers.items()
+            if number is not None
+        ]
+        if points:
+            self._outbox.add(Curve(run=self._run, points=tuple(points)))
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join(10)
+
+    def _watch_machine(self) -> None:
+        try:
+            machine = MachineMetrics()
+        except Exception as error:  # noqa: BLE001  # MLflow's monitors may be missing, or a driver's library fail
+            _LOG.debug("the machine is not watched: %s", error)
+            return
+        while True:
+            if sample := machine.due():
+                self.metrics(*sample)
+            if self._closing.wait(_LOOK_SECONDS):
+                return
+
+
+def _number(value: object) -> float | None:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None

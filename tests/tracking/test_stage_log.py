@@ -1,0 +1,112 @@
+"""Curves reach MLflow, have no duplicate points after a resume, and never stop a stage."""
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from clozeline.tracking import NullRunLogger, run_logger
+from clozeline.tracking.database import prepare
+from clozeline.tracking.delivery import Delivery
+from clozeline.tracking.machine import MachineMetrics
+from clozeline.tracking.mlflow_messages import MlflowMessages
+from clozeline.tracking.outbox import OUTBOX, RUN, Curve, OpenFlow, Outbox, Point
+from clozeline.tracking.stage_log import OutboxRunLogger
+from tests.mlflow_outbox import delivered, run_of
+
+
+@pytest.fixture(scope="module")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An MLflow database with its tables, which take seconds to create."""
+    path = tmp_path_factory.mktemp("empty") / "mlflow.db"
+    prepare(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture
+def address(tmp_path: Path, empty_database: Path) -> str:
+    return f"sqlite:///{shutil.copy(empty_database, tmp_path)}"
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Outbox:
+    outbox = Outbox(tmp_path / "outbox")
+    outbox.add(OpenFlow(run="ours", name="run", workspace="here", tags={}, started_ms=1))
+    return outbox
+
+
+def steps(outbox: Outbox, address: str, key: str) -> list[int]:
+    client = delivered(outbox.folder, address)
+    return [point.step for point in client.get_metric_history(run_of(client, "ours").info.run_id, key)]
+
+
+def log(outbox: Outbox, points: Mapping[int, float]) -> None:
+    logger = OutboxRunLogger(outbox, "ours")
+    for step, loss in points.items():
+        logger.metrics({"loss": loss}, step)
+    logger.close()
+
+
+def test_without_a_handed_over_run_nothing_is_tracked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(RUN, raising=False)
+    monkeypatch.setenv(OUTBOX, "nowhere")
+    assert isinstance(run_logger(), NullRunLogger)
+
+
+def test_a_handed_over_run_receives_points_and_how_busy_the_machine_is(
+    monkeypatch: pytest.MonkeyPatch, outbox: Outbox, address: str
+) -> None:
+    monkeypatch.setenv(OUTBOX, str(outbox.folder))
+    monkeypatch.setenv(RUN, "ours")
+    logger = run_logger()
+    for step in (25, 50):
+        logger.metrics({"loss": 1 / step, "learning_rate": 0.1}, step)
+    logger.close()
+    assert steps(outbox, address, "loss") == [25, 50]
+    metrics = run_of(delivered(outbox.folder, address), "ours").data.metrics
+    assert 0 <= metrics["system/cpu_utilization_percentage"] <= 100
+    assert metrics["system/system_memory_usage_megabytes"] > 0
+
+
+def test_the_machine_is_looked_at_now_and_then_and_its_steps_rise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("time.monotonic", lambda: 100.0)
+    machine = MachineMetrics(every_seconds=5)
+    first = machine.due()
+    assert machine.due() is None
+    monkeypatch.setattr("time.monotonic", lambda: 105.1)
+    monkeypatch.setattr("time.time", lambda: first[1] * 5 + 7.0)
+    assert machine.due()[1] == first[1] + 1
+
+
+def test_a_resumed_curve_goes_on_after_its_last_step(outbox: Outbox, address: str) -> None:
+    log(outbox, {1: 1.0, 2: 2.0, 3: 3.0})
+    assert steps(outbox, address, "loss") == [1, 2, 3]
+    log(outbox, {2: 2.0, 3: 3.0, 4: 4.0})
+    assert steps(outbox, address, "loss") == [1, 2, 3, 4]
+
+
+def test_a_curve_that_was_resumed_while_mlflow_was_away_has_no_step_twice(outbox: Outbox, address: str) -> None:
+    log(outbox, {1: 1.0, 2: 2.0, 3: 3.0})
+    log(outbox, {2: 2.0, 3: 3.0, 4: 4.0})
+    assert steps(outbox, address, "loss") == [1, 2, 3, 4]
+
+
+def test_more_points_than_one_call_may_carry_all_arrive(outbox: Outbox, address: str) -> None:
+    for start in range(0, 2500, 50):
+        points = tuple(Point(key="loss", value=1.0, timestamp_ms=5, step=step) for step in range(start, start + 50))
+        outbox.add(Curve(run="ours", points=points))
+    assert steps(outbox, address, "loss") == list(range(2500))
+
+
+def test_what_the_server_refuses_for_ever_does_not_hold_back_the_rest(
+    outbox: Outbox, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for key, step in {"what?": 1, "loss": 1, "why?": 2, "error": 2}.items():
+        outbox.add(Curve(run="ours", points=(Point(key=key, value=1.0, timestamp_ms=5, step=step),)))
+    delivery = Delivery(outbox, address)
+    assert delivery.deliver() == "done"
+    assert delivery.num_lost == 2
+    assert caplog.text.count("refused") == 2
+    client = MlflowMessages(outbox, address)._client
+    assert set(run_of(client, "ours").data.metrics) == {"loss", "error"}
