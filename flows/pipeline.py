@@ -11,6 +11,7 @@ from prefect import flow, task
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture, wait
 
+from clozeline.orchestration.disk_space import require_disk_space
 from clozeline.orchestration.inputs import require_inputs, require_readable_labels, warn_of_missing_labels
 from clozeline.orchestration.pipeline_run import PipelineRun, StageResult
 from clozeline.orchestration.prefect_adapter import ONE_AT_A_TIME, RETRIES, tell_errors_plainly
@@ -37,7 +38,7 @@ def pipeline(project: Path = Path(), refresh: bool = False) -> list[StageResult]
     Raises:
         ParamsError: params.yaml or dvc.yaml is wrong; nothing was started.
         DataError: a file that no stage makes is missing, or its task cannot read it; nothing was started.
-        StorageError: DVC's cache is not writable; nothing was started.
+        StorageError: DVC's cache is not writable, or the disk has too little room; nothing was started.
         ArtifactError: MLflow's local database is damaged, or its server refuses the caller; nothing was started.
         TransientError: another run is active in this folder.
         ClozelineError: the error of the first stage that failed; stages that depend on it did not start.
@@ -54,6 +55,7 @@ def pipeline(project: Path = Path(), refresh: bool = False) -> list[StageResult]
         warn_of_missing_labels(params)
         require_inputs(workspace.root, graph, done={node.name for node in graph if not node.is_changed})
         require_readable_labels(workspace.root, graph, params)
+        require_disk_space(workspace.root, graph, params)
         with PipelineRun.open(workspace, graph, kept_open=[lock]) as run:
             _run_stages(run)
         return [run.results[node.name] for node in graph]

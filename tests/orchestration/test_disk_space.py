@@ -1,0 +1,77 @@
+"""A run that would fill the disk is refused before it starts, by the sizes of the last run or of the plan."""
+
+import logging
+import shutil
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from clozeline.errors import StorageError
+from clozeline.orchestration import disk_space
+from clozeline.orchestration.disk_space import needed_bytes, require_disk_space
+from clozeline.params import Params, read_params
+from clozeline.versions.graph import StageNode
+
+PROJECT = Path(__file__).parents[2]
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture(scope="module")
+def params() -> Params:
+    return read_params(PROJECT / "params.yaml")
+
+
+@pytest.fixture(autouse=True)
+def own_logger(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk_space, "get_run_logger", lambda: logging.getLogger("run"))
+
+
+def node(name: str, out: str, *, deps: tuple[str, ...] = (), is_changed: bool = True) -> StageNode:
+    return StageNode(name, (), "", deps, (out,), (), (), is_changed)
+
+
+def with_last_run(root: Path, **sizes: int) -> None:
+    stages = {name: {"cmd": "x", "outs": [{"path": f"out/{name}", "size": size}]} for name, size in sizes.items()}
+    YAML().dump({"schema": "2.0", "stages": stages}, root / "dvc.lock")
+
+
+def test_changed_stages_need_what_they_wrote_last_time_and_others_nothing(tmp_path: Path, params: Params) -> None:
+    with_last_run(tmp_path, clean=3_000_000_000, tokens=1_000_000_000)
+    changed, unchanged = node("clean", "out/clean"), node("tokens", "out/tokens", is_changed=False)
+    assert 3e9 <= needed_bytes(tmp_path, [changed, unchanged], params) < 3.2e9
+    assert needed_bytes(tmp_path, [unchanged], params) == 0
+
+
+def test_a_first_run_needs_what_is_planned(tmp_path: Path, params: Params) -> None:
+    (tmp_path / "raw.txt").write_bytes(b"x" * 5_000_000)
+    text = needed_bytes(tmp_path, [node("preprocess", "data/clean", deps=("raw.txt",))], params)
+    assert text >= 5_000_000
+    trained = needed_bytes(tmp_path, [node("pretrain", "models/encoder")], params)
+    larger = params.model_copy(update={"pretrain": params.pretrain.model_copy(update={"num_checkpoints": 9})})
+    assert needed_bytes(tmp_path, [node("pretrain", "models/encoder")], larger) > trained > 50_000_000
+
+
+@pytest.mark.parametrize(
+    ("free", "is_refused", "is_warned"), [(1e9, True, False), (4e9, False, True), (9e9, False, False)]
+)
+def test_a_run_that_does_not_fit_is_refused_and_the_advice_deletes_nothing(
+    tmp_path: Path,
+    params: Params,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    free: float,
+    is_refused: bool,
+    is_warned: bool,
+) -> None:
+    with_last_run(tmp_path, clean=3_000_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1e12, 0, int(free)))
+    graph = [node("clean", "out/clean")]
+    if is_refused:
+        with pytest.raises(StorageError, match="too little room") as caught:
+            require_disk_space(tmp_path, graph, params)
+        assert not {"gc", "rm", "rm -rf"} & set(caught.value.do.replace("`", " ").split())
+    else:
+        require_disk_space(tmp_path, graph, params)
+    assert ("GB of disk are free" in caplog.text) == is_warned
